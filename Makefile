@@ -1,0 +1,34 @@
+# Two commands matter: `make demo` and `make test`. Each makes .venv and installs what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+.DELETE_ON_ERROR:
+.PHONY: demo test lint types install clean
+
+demo: .venv/.installed
+	$(BIN)/vitling demo --overwrite
+
+test: .venv/.installed-dev lint types
+	$(BIN)/pytest
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed-dev
+	$(BIN)/mypy
+
+install: .venv/.installed
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+.venv/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache

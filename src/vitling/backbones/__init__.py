@@ -1,0 +1,25 @@
+"""Names to networks: timm's, through one adapter. Importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vitling.lazy import exports
+
+if TYPE_CHECKING:
+    from vitling.backbones.backbone import Backbone as Backbone
+    from vitling.backbones.backbone import create as create
+    from vitling.backbones.features import Features as Features
+    from vitling.backbones.names import table as table
+    from vitling.backbones.transfer import Transfer as Transfer
+    from vitling.backbones.transfer import load_weights as load_weights
+
+_HOMES = {
+    "Backbone": "backbone",
+    "Features": "features",
+    "Transfer": "transfer",
+    "create": "backbone",
+    "load_weights": "transfer",
+    "table": "names",
+}
+__getattr__ = exports(__name__, _HOMES)

@@ -1,0 +1,83 @@
+"""The last block's attention, computed again from its input: fused kernels do not hand it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from timm.layers import Attention as TokenAttention
+from timm.models.pvt_v2 import Attention as PyramidAttention
+from timm.models.swin_transformer import WindowAttention
+from torch import Tensor, nn
+
+from vitling.errors import UserError
+
+
+@contextmanager
+def recorded(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """While the block runs, what `module` was called with."""
+    seen: dict[str, Any] = {}
+
+    def keep(_: nn.Module, args: tuple, kwargs: dict) -> None:
+        seen.update(args=args, kwargs=kwargs)
+
+    handle = module.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def last_block(model: nn.Module) -> Any:
+    """The block whose attention is asked for; a network without attention is the caller's mistake."""
+    stages = getattr(model, "stages", None) or getattr(model, "layers", None)
+    blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
+    if blocks is None or not isinstance(blocks[-1].attn, TokenAttention | PyramidAttention | WindowAttention):
+        raise UserError(f"{type(model).__name__} has no attention to show. ViT, DeiT, Swin and PVTv2 have.")
+    return blocks[-1]
+
+
+def attention_of(block: Any, seen: dict[str, Any], batch: int) -> Tensor:
+    attn = block.attn
+    tokens = seen["args"][0]
+    if isinstance(attn, WindowAttention):
+        return _of_one_window(block, tokens, batch)
+    if isinstance(attn, PyramidAttention):
+        return _of_pyramid(attn, tokens, seen["args"][1])
+    q, k = _heads(attn.qkv(tokens), 3, attn.num_heads)[:2]
+    return _softmax(attn.q_norm(q), attn.k_norm(k), attn.scale)
+
+
+def _of_one_window(block: Any, windows: Tensor, batch: int) -> Tensor:
+    if len(windows) != batch or any(block.shift_size):
+        raise UserError(
+            "The last stage of this Swin has several windows at this input size, so there is no one "
+            "attention map. Ask for it at 224 px or less."
+        )
+    attn = block.attn
+    q, k = _heads(attn.qkv(windows), 3, attn.num_heads)[:2]
+    return _softmax(q, k, attn.scale, attn._get_rel_pos_bias())
+
+
+def _of_pyramid(attn: Any, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Keys may be fewer than queries: PVTv2 reduces them by a strided convolution or by pooling."""
+    (q,) = _heads(attn.q(tokens), 1, attn.num_heads)
+    if attn.sr is not None:
+        maps = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+        maps = attn.sr(maps if attn.pool is None else attn.pool(maps))
+        tokens = attn.norm(maps.flatten(2).transpose(1, 2))
+        tokens = tokens if attn.act is None else attn.act(tokens)
+    k = _heads(attn.kv(tokens), 2, attn.num_heads)[0]
+    return _softmax(q, k, attn.scale)
+
+
+def _heads(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """[B, N, parts * heads * d] to `parts` tensors [B, heads, N, d]."""
+    batch, count = projected.shape[:2]
+    return projected.reshape(batch, count, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def _softmax(q: Tensor, k: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
+    scores = (q.float() * scale) @ k.float().transpose(-2, -1)
+    return (scores if bias is None else scores + bias.float()).softmax(dim=-1)

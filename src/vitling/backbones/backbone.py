@@ -1,0 +1,113 @@
+"""`create(name, size)` gives a `Backbone`; calling it gives `Features`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from vitling.backbones import names
+from vitling.backbones.attention import attention_of, last_block, recorded
+from vitling.backbones.families import family_of
+from vitling.backbones.features import Features
+from vitling.backbones.position import Grid
+from vitling.errors import UserError
+
+
+class Backbone(nn.Module):
+    """A timm network without its head; `timm.create_model(architecture, **model_args)` builds the same."""
+
+    def __init__(self, name: str, timm_model: nn.Module, architecture: str, model_args: dict[str, Any], size: int):
+        super().__init__()
+        self.name = name
+        self.architecture = architecture
+        self.model_args = model_args
+        self.size = size
+        self.timm_model = timm_model
+        self.family = family_of(timm_model, name)
+        self.grid_size(size)
+        if isinstance(timm_model, VisionTransformer):
+            timm_model.patch_embed.strict_img_size = False  # our position step takes any grid
+
+    @property
+    def dim(self) -> int:
+        return int(self._timm.num_features)
+
+    @property
+    def channels(self) -> int:
+        return int(self.model_args["in_chans"])
+
+    @property
+    def classifier_name(self) -> str:
+        """Where timm keeps the linear head: head, head.fc, fc."""
+        return str(self._timm.pretrained_cfg["classifier"])
+
+    def grid_size(self, size: int | Grid | None = None) -> Grid:
+        """Tokens down and across for an input of this size; a size that does not fit is an error."""
+        size = self.size if size is None else size
+        height, width = (size, size) if isinstance(size, int) else size
+        return self.family.grid_of(self.timm_model, height, width)
+
+    def no_decay(self) -> set[str]:
+        """Names, as in `named_parameters()`, of matrices that weight decay must leave alone."""
+        listed = self._timm.no_weight_decay() if hasattr(self.timm_model, "no_weight_decay") else ()
+        return {f"timm_model.{name}" for name, _ in self.timm_model.named_parameters() if name in listed}
+
+    def forward(self, x: Tensor, stages: bool = False, attention: bool = False) -> Features:
+        self.grid_size((x.shape[-2], x.shape[-1]))
+        if not attention:
+            return self._features(x, stages)
+        block = last_block(self.timm_model)
+        with recorded(block.attn) as seen:
+            features = self._features(x, stages)
+        return replace(features, attention=attention_of(block, seen, batch=x.shape[0]))
+
+    def _features(self, x: Tensor, stages: bool) -> Features:
+        maps = self.family.run(self.timm_model, x, stages)
+        return Features(self._timm.forward_head(maps.final, pre_logits=True), maps.grid, maps.stages)
+
+    @property
+    def _timm(self) -> Any:
+        return self.timm_model
+
+
+def create(
+    name: str, size: int | None = None, channels: int = 3, drop_path: float = 0.0, seed: int | None = None
+) -> Backbone:
+    """A freshly initialised backbone for square images of `size` px (its native size if not given)."""
+    if channels < 1 or not 0 <= drop_path < 1:
+        raise UserError(f"channels={channels}, drop_path={drop_path}: at least 1, and from 0 to below 1.")
+    entry = names.tested(name) or _untested(name)
+    size = entry.size if size is None else size
+    model_args = {**entry.model_args, "in_chans": channels, "drop_path_rate": drop_path}
+    return build(name, entry.timm_name, model_args | _size_args(entry, size), size, seed)
+
+
+def build(name: str, architecture: str, model_args: dict[str, Any], size: int, seed: int | None = None) -> Backbone:
+    """A backbone from what a saved model says of itself."""
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+        timm_model = timm.create_model(architecture, pretrained=False, num_classes=0, **model_args)
+    return Backbone(name, timm_model, architecture, model_args, size)
+
+
+def _untested(name: str) -> names.Entry:
+    if not names.of_a_known_family(name) or not timm.is_model(name):
+        raise names.unknown(name, (n for n in timm.list_models() if names.of_a_known_family(n)))
+    cfg: Any = timm.get_pretrained_cfg(name)
+    return names.Entry(name, parameters=0, grid=0, dim=0, size=int(cfg.input_size[-1]))
+
+
+def _size_args(entry: names.Entry, size: int) -> dict[str, Any]:
+    if entry.timm_name.startswith(("vit_", "deit_")):
+        return {"img_size": size}
+    if entry.timm_name.startswith("swin_"):
+        # Below its native size the windows stay those of the native grid, as in EsViT: the bias tables then
+        # fit at every size, and a grid that is smaller than a window is padded.
+        return {"img_size": max(size, entry.size), "strict_img_size": False}
+    return {}

@@ -1,0 +1,129 @@
+"""What differs between the families: the input sizes they take, and how maps come out of timm's model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from timm.layers import PatchEmbed
+from timm.models.pvt_v2 import PyramidVisionTransformerV2
+from timm.models.resnet import ResNet
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from vitling.backbones.position import Grid, resize_positions
+from vitling.errors import UserError
+
+
+class Maps(NamedTuple):
+    final: Tensor  # as timm's forward_head wants it
+    grid: Tensor
+    stages: list[Tensor] | None
+
+
+@dataclass(frozen=True)
+class Family:
+    patch: Callable[[Any], int]  # sides must be a multiple of it
+    halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
+    run: Callable[[Any, Tensor, bool], Maps]
+    smallest: int = 1
+
+    def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
+        return self._side(model, height), self._side(model, width)
+
+    def _side(self, model: nn.Module, side: int) -> int:
+        patch = self.patch(model)
+        if side % patch:
+            near = max(patch, round(side / patch) * patch)
+            raise UserError(f"{side} px does not divide into patches of {patch} px; {near} px would.")
+        if side < self.smallest:
+            raise UserError(f"{side} px is too small: {type(model).__name__} needs {self.smallest} px.")
+        side //= patch
+        for _ in range(self.halvings(model)):
+            side = -(-side // 2)
+        return side
+
+
+def family_of(model: nn.Module, name: str) -> Family:
+    family = _FAMILIES.get(type(model))
+    plain = not isinstance(model, VisionTransformer) or type(model.patch_embed) is PatchEmbed
+    if family is None or not plain:
+        raise UserError(
+            f"{name} is a {type(model).__name__} of a kind that vitling does not train. "
+            "It takes ViT, DeiT, Swin (v1), PVTv2 and ResNet; `vitling list backbones` shows the tested ones."
+        )
+    return family
+
+
+def _run_vit(model: VisionTransformer, x: Tensor, stages: bool) -> Maps:
+    """timm's forward_features with our own position step, so that every grid is resized by plain bicubic."""
+    height, width = model.patch_embed.dynamic_feat_size(x.shape[-2:])
+    tokens = model.norm_pre(_with_positions(model, model.patch_embed(x), (height, width)))
+    outputs = []
+    for block in model.blocks:
+        tokens = block(tokens)
+        if stages:
+            outputs.append(tokens)
+    final = model.norm(tokens)
+
+    def to_map(tokens: Tensor) -> Tensor:
+        spatial = tokens[:, model.num_prefix_tokens :]
+        return spatial.transpose(1, 2).reshape(x.shape[0], -1, height, width)
+
+    return Maps(final, to_map(final), [to_map(t) for t in outputs] if stages else None)
+
+
+def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
+    prefix = [t.expand(tokens.shape[0], -1, -1) for t in (model.cls_token, model.reg_token) if t is not None]
+    if model.pos_embed is None:
+        return model.pos_drop(torch.cat([*prefix, tokens], dim=1))
+    positions = resize_positions(model.pos_embed, model.patch_embed.grid_size, grid)
+    if model.no_embed_class:
+        tokens = torch.cat([*prefix, tokens + positions], dim=1)
+    else:
+        tokens = torch.cat([*prefix, tokens], dim=1) + positions
+    return model.pos_drop(tokens)
+
+
+def _run_swin(model: SwinTransformer, x: Tensor, stages: bool) -> Maps:
+    maps = model.patch_embed(x)
+    outputs = []
+    for layer in model.layers:
+        maps = layer(maps)
+        outputs.append(maps)
+    final = model.norm(maps)
+    return Maps(final, _channels_first(final), [_channels_first(m) for m in outputs] if stages else None)
+
+
+def _channels_first(maps: Tensor) -> Tensor:
+    return maps.permute(0, 3, 1, 2)
+
+
+def _run_pvt(model: PyramidVisionTransformerV2, x: Tensor, stages: bool) -> Maps:
+    maps = model.patch_embed(x)
+    outputs = []
+    for stage in model.stages:
+        maps = stage(maps)
+        outputs.append(maps)
+    return Maps(maps, maps, outputs if stages else None)
+
+
+def _run_resnet(model: Any, x: Tensor, stages: bool) -> Maps:
+    maps = model.maxpool(model.act1(model.bn1(model.conv1(x))))
+    outputs = []
+    for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
+        maps = layer(maps)
+        outputs.append(maps)
+    return Maps(maps, maps, outputs if stages else None)
+
+
+_FAMILIES: dict[type, Family] = {
+    VisionTransformer: Family(lambda m: m.patch_embed.patch_size[0], lambda m: 0, _run_vit),
+    SwinTransformer: Family(lambda m: m.patch_embed.patch_size[0], lambda m: len(m.layers) - 1, _run_swin),
+    # the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
+    PyramidVisionTransformerV2: Family(lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, smallest=29),
+    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet),
+}

@@ -1,0 +1,29 @@
+"""Position embeddings at another grid: plain bicubic, no antialiasing, class and register tokens kept.
+
+timm resamples with antialiasing; the papers' code does not, and on 14 -> 6 the two lie 80 % apart.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
+    """[1, prefix + h*w, D] from the grid `old` to the grid `new`; the prefix tokens stay as they are."""
+    if old == new:
+        return positions
+    prefix = positions.shape[1] - old[0] * old[1]
+    kept, spatial = positions[:, :prefix], positions[:, prefix:]
+    maps = spatial.reshape(1, *old, -1).permute(0, 3, 1, 2)
+    maps = resize_map(maps, new)
+    spatial = maps.permute(0, 2, 3, 1).reshape(1, new[0] * new[1], -1)
+    return torch.cat([kept, spatial], dim=1)
+
+
+def resize_map(maps: Tensor, new: Grid) -> Tensor:
+    resized = F.interpolate(maps.float(), size=new, mode="bicubic", align_corners=False, antialias=False)
+    return resized.to(maps.dtype)

@@ -1,0 +1,63 @@
+"""What a person reads while a command works: lines, and a bar for anything over two seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+class Log:
+    """Lines to the terminal and to log.txt. A silent one (another rank) swallows them."""
+
+    def __init__(self, path: Path | None = None, silent: bool = False):
+        self.path, self.silent = path, silent
+        self.console = Console(file=sys.stderr, highlight=False, quiet=silent, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+        self.note(line)
+
+    def warn(self, line: str) -> None:
+        self.console.print(f"Warning: {line}", style="yellow", markup=False)
+        self.note(f"Warning: {line}")
+
+    def note(self, line: str) -> None:
+        """Into log.txt only."""
+        if self.path is None or self.silent:
+            return
+        stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{stamp} {line}\n")
+
+    @contextmanager
+    def bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Gives a function to call with the number done so far."""
+        if self.silent:
+            yield lambda done: None
+        elif self.console.is_terminal:
+            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            with Progress(*columns, console=self.console, transient=True) as progress:
+                task = progress.add_task(what, total=total)
+                yield lambda done: progress.update(task, completed=done)
+        else:
+            yield self._plain_bar(what, total)
+
+    def _plain_bar(self, what: str, total: int) -> Callable[[int], None]:
+        last = time.monotonic()
+
+        def show(done: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= PLAIN_EVERY:
+                last = time.monotonic()
+                self.console.print(f"{what} {done}/{total}", markup=False)
+
+        return show

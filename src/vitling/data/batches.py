@@ -1,0 +1,68 @@
+"""Which images make up an epoch and a batch, and which part of a batch a process holds. All of it is computed, none
+of it remembered: (seed, epoch) says everything, so a resume needs no sampler state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitling.keys import host_generator
+
+
+def epoch_order(n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None) -> np.ndarray:
+    """Draw ids of one epoch: instance id + n * repetition. `balanced_by` (classes) makes every class equally
+    frequent: small classes come round again, large ones are sampled."""
+    generator = host_generator("order", seed, epoch)
+    if balanced_by is None:
+        return generator.permutation(n)
+    classes = [np.flatnonzero(balanced_by == c) for c in np.unique(balanced_by)]
+    turns = -(-n // len(classes))
+    drawn = [_repeat_shuffled(members, turns, n, generator) for members in classes]
+    in_turns = np.stack(drawn, axis=1)  # each row has every class once
+    for row in in_turns:
+        generator.shuffle(row)
+    return in_turns.ravel()[:n]
+
+
+def _repeat_shuffled(members: np.ndarray, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    rounds = -(-count // len(members))
+    return np.concatenate([generator.permutation(members) + n * r for r in range(rounds)])[:count]
+
+
+def split_batches(order: np.ndarray, batch: int, drop_last: bool) -> list[np.ndarray]:
+    """A data set smaller than the batch is one batch, whatever `drop_last` says."""
+    if len(order) <= batch:
+        return [order]
+    whole = len(order) // batch * batch
+    batches = list(order[:whole].reshape(-1, batch))
+    if whole < len(order) and not drop_last:
+        batches.append(order[whole:])
+    return batches
+
+
+def steps_per_epoch(n: int, batch: int, drop_last: bool) -> int:
+    if n <= batch:
+        return 1
+    return n // batch if drop_last else -(-n // batch)
+
+
+def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, float]]:
+    """This process's positions in a global batch of `total`, one slice for each accumulated pass, with its weight.
+
+    The weights make the average over processes of the sum over slices the mean over the global batch. A slice that
+    would be empty (a last batch smaller than the number of processes) takes position 0 with weight 0, so that
+    every process still takes part in the exchange of gradients.
+    """
+    parts = np.array_split(np.arange(total), world * accumulate)[rank * accumulate : (rank + 1) * accumulate]
+    full = [(part, len(part) * world / total) for part in parts if len(part)]
+    return full or [(np.zeros(1, dtype=np.int64), 0.0)]
+
+
+def class_weights(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Inverse frequency, scaled so that the weights average 1 over the images. For several labels an image: how much
+    more a positive counts, negatives / positives, at most 100."""
+    if labels.ndim == 2:
+        positives = labels.sum(axis=0)
+        return np.clip((len(labels) - positives) / np.maximum(positives, 1), 0.01, 100.0)
+    counts = np.bincount(labels, minlength=classes).astype(np.float64)
+    present = np.count_nonzero(counts)
+    return np.where(counts > 0, len(labels) / (present * np.maximum(counts, 1)), 0.0)

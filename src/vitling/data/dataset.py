@@ -1,0 +1,105 @@
+"""What every source gives: images to decode, labels, class names, groups, and a stable id for each image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from vitling.errors import UserError
+
+Task = Literal["none", "single", "multi"]
+Raw = bytes | np.ndarray  # an encoded file, or pixels [H, W, C] (uint8 or uint16)
+Reader = Callable[[int], Raw]  # row of the source -> raw image; safe to call from several threads
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image that was left out, and why, in words."""
+
+    key: str
+    reason: str
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A split: N images under the ids 0..N-1.
+
+    `labels` is int64 [N] (one class an image), bool [N, C] (several), or None. `rows[i]` is where the reader finds
+    image i, so a part of a data set shares its reader.
+    """
+
+    name: str
+    keys: Sequence[str]
+    reader: Reader
+    rows: np.ndarray
+    labels: np.ndarray | None = None
+    class_names: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def task(self) -> Task:
+        if self.labels is None:
+            return "none"
+        return "single" if self.labels.ndim == 1 else "multi"
+
+    def read(self, i: int) -> Raw:
+        return self.reader(int(self.rows[i]))
+
+    def take(self, ids: np.ndarray | Sequence[int], name: str | None = None) -> Dataset:
+        """The images with these ids, under new ids 0..len(ids)-1."""
+        ids = np.asarray(ids, dtype=np.int64)
+        return replace(
+            self,
+            name=name or self.name,
+            keys=[self.keys[i] for i in ids],
+            rows=self.rows[ids],
+            labels=None if self.labels is None else self.labels[ids],
+            groups=None if self.groups is None else self.groups[ids],
+        )
+
+    def subset(self, n: int, balanced: bool = False, seed: int = 0) -> Dataset:
+        """`n` images drawn without replacement; `balanced` takes the classes in turn, so counts differ by one at most
+        (a class that runs out is passed over)."""
+        if not 0 < n <= len(self):
+            raise UserError(f"A subset of {n} images was asked for; {self.name} has {len(self)}.")
+        order = np.random.default_rng(seed).permutation(len(self))
+        if not balanced:
+            return self.take(np.sort(order[:n]))
+        if self.labels is None or self.labels.ndim != 1:
+            raise UserError("A balanced subset needs one class per image.")
+        labels = self.labels[order]
+        turn = np.empty(len(self), dtype=np.int64)  # an image's place within its own class
+        for c in np.unique(labels):
+            turn[labels == c] = np.arange((labels == c).sum())
+        return self.take(np.sort(order[np.argsort(turn, kind="stable")[:n]]))
+
+
+@dataclass
+class Splits:
+    """The parts of a data set. The test part is behind `open_test`, so that every opening leaves a trace."""
+
+    train: Dataset
+    val: Dataset | None = None
+    pool: Dataset | None = None  # unlabelled images beside the labelled ones
+    notes: list[str] = field(default_factory=list)  # what was decided on the way, in words
+    bad: list[BadFile] = field(default_factory=list)  # rows that cannot be used, known before decoding
+    hidden_test: Dataset | None = None
+    on_test_opened: Callable[[str], None] = lambda why: None
+
+    @property
+    def has_test(self) -> bool:
+        return self.hidden_test is not None
+
+    def open_test(self, why: str) -> Dataset:
+        """The test split; `why` goes into the run's log. Nothing may be chosen on it."""
+        if self.hidden_test is None:
+            raise UserError(f"{self.train.name} has no test split.")
+        self.on_test_opened(why)
+        return self.hidden_test

@@ -1,0 +1,97 @@
+"""Dealing images out to bins (train and val, or folds): by class, groups kept together, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fraction: float, seed: int) -> np.ndarray:
+    """bool [N]: the images held out. No class loses its last group (or image) in train."""
+    units, classes = _units_and_classes(labels, groups, n)
+    bins = _deal(units, classes, (1 - fraction, fraction), seed)
+    _give_back(units, classes, bins)
+    return bins[units] == 1
+
+
+def fold_of(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
+    """int [N]: the fold of each image."""
+    units, classes = _units_and_classes(labels, groups, n)
+    return _deal(units, classes, (1 / folds,) * folds, seed)[units]
+
+
+Classes = tuple[np.ndarray, np.ndarray]  # pairs (unit, class), each once
+
+
+def _units_and_classes(labels: np.ndarray | None, groups: np.ndarray | None, n: int) -> tuple[np.ndarray, Classes]:
+    """The unit of each image (its group, or itself), and which classes a unit has.
+
+    Images without a label count as one more class, so that they are dealt out like the others.
+    """
+    units = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
+    if labels is None:
+        image, label = np.arange(n), np.zeros(n, np.int64)
+    elif labels.ndim == 1:
+        image, label = np.arange(n), labels
+    else:
+        with_none = np.concatenate([labels, ~labels.any(axis=1, keepdims=True)], axis=1)
+        image, label = np.nonzero(with_none)
+    pairs = np.unique(np.stack([units[image], label], axis=1), axis=0)
+    return units, (pairs[:, 0], pairs[:, 1])
+
+
+def _deal(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: int) -> np.ndarray:
+    """The bin of each unit, by iterative stratification: the rarest class first, each unit where it lacks most.
+
+    Quotas count units, not images: with few large groups a class, images' shares would all round to none.
+    """
+    rng = np.random.default_rng(seed)
+    of_unit, of_class = _listed(*classes), _listed(*reversed(classes))
+    quota = _quotas(np.array([len(members) for members in of_class]), np.array(shares), rng).tolist()
+    room = (np.array(shares) * len(of_unit)).tolist()
+    bins = np.full(len(of_unit), -1)
+    left = np.array([len(members) for members in of_class])
+    while left.any():
+        rarest = int(np.argmin(np.where(left > 0, left, np.iinfo(np.int64).max)))
+        for u in rng.permutation(of_class[rarest]):
+            if bins[u] >= 0:
+                continue
+            lack = [(wanted[rarest], free) for wanted, free in zip(quota, room)]
+            best = lack.index(max(lack))
+            bins[u] = best
+            room[best] -= 1
+            for c in of_unit[u]:
+                quota[best][c] -= 1
+                left[c] -= 1
+    return bins
+
+
+def _quotas(counts: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """int [bins, classes]. What rounding leaves goes to the bin that is owed most so far: many small classes do not
+    all round the same way."""
+    wanted = np.outer(shares, counts)
+    quota = np.floor(wanted + 1e-9).astype(np.int64)
+    owed = np.zeros(len(shares))
+    for c in rng.permutation(len(counts)):
+        owed += wanted[:, c] - quota[:, c]
+        for _ in range(counts[c] - quota[:, c].sum()):
+            bin = int(np.argmax(owed))
+            quota[bin, c] += 1
+            owed[bin] -= 1
+    return quota
+
+
+def _give_back(units: np.ndarray, classes: Classes, bins: np.ndarray) -> None:
+    """A class that train (bin 0) lost wholly gets its smallest unit back."""
+    size = np.bincount(units, minlength=len(bins))
+    for members in _listed(*reversed(classes)):
+        if members and all(bins[u] != 0 for u in members):
+            bins[min(members, key=lambda u: (size[u], u))] = 0
+
+
+def _listed(index: np.ndarray, value: np.ndarray) -> list[list[int]]:
+    """values[i]: what is paired with index i."""
+    order = np.argsort(index, kind="stable")
+    ends = np.cumsum(np.bincount(index))
+    return [part.tolist() for part in np.split(value[order], ends[:-1])]

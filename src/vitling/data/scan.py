@@ -1,0 +1,171 @@
+"""One pass over all images: what each is, whether it can be decoded, and, on the way, its pixels for the store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset, Raw
+from vitling.data.decode import BadImage, decode, squash, thumbnail
+
+DIGEST_BYTES = 16
+THUMB = 16
+DRAFT = 64  # a smaller draft shifts pixels enough to spoil the comparison of thumbnails
+CHUNK = 16
+
+
+@dataclass
+class Facts:
+    """Columns, one row an image. A row that is not ok has its reason; its other columns are zero or empty."""
+
+    ok: np.ndarray  # bool [N]
+    width: np.ndarray  # int32 [N], of the original, upright
+    height: np.ndarray
+    modes: list[str]
+    formats: list[str]
+    digests: np.ndarray  # uint8 [N, 16]: blake2b of the encoded file
+    thumbs: np.ndarray  # uint8 [N, 16, 16], grey
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, n: int) -> Facts:
+        return cls(
+            ok=np.zeros(n, bool),
+            width=np.zeros(n, np.int32),
+            height=np.zeros(n, np.int32),
+            modes=[""] * n,
+            formats=[""] * n,
+            digests=np.zeros((n, DIGEST_BYTES), np.uint8),
+            thumbs=np.zeros((n, THUMB, THUMB), np.uint8),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ok)
+
+    def take(self, ids: np.ndarray | Sequence[int]) -> Facts:
+        """The rows with these ids, under new ids 0..len(ids)-1."""
+        ids = np.asarray(ids, dtype=np.int64)
+        return Facts(
+            ok=self.ok[ids],
+            width=self.width[ids],
+            height=self.height[ids],
+            modes=[self.modes[i] for i in ids],
+            formats=[self.formats[i] for i in ids],
+            digests=self.digests[ids],
+            thumbs=self.thumbs[ids],
+            reasons={new: self.reasons[int(old)] for new, old in enumerate(ids) if int(old) in self.reasons},
+        )
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """For np.savez: no array in it needs pickle."""
+        return {
+            "ok": self.ok,
+            "width": self.width,
+            "height": self.height,
+            "modes": np.array(self.modes, dtype=np.str_),
+            "formats": np.array(self.formats, dtype=np.str_),
+            "digests": self.digests,
+            "thumbs": self.thumbs,
+            "bad_ids": np.array(list(self.reasons), dtype=np.int64),
+            "bad_reasons": np.array(list(self.reasons.values()), dtype=np.str_),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays) -> Facts:
+        """The inverse of `to_arrays`; takes a dict or an open npz file."""
+        return cls(
+            **{name: arrays[name] for name in ("ok", "width", "height", "digests", "thumbs")},
+            modes=arrays["modes"].tolist(),
+            formats=arrays["formats"].tolist(),
+            reasons=dict(zip(arrays["bad_ids"].tolist(), arrays["bad_reasons"].tolist())),
+        )
+
+
+def scan(
+    dataset: Dataset,
+    size: int | None = None,
+    out: np.ndarray | None = None,
+    config: DataConfig | None = None,
+    workers: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    ids: np.ndarray | Sequence[int] | None = None,
+) -> Facts:
+    """Read and decode every image once; `out[k]` becomes its pixels [C, size, size], squashed.
+
+    With `ids`, only those images: row k of the facts and of `out` is then image `ids[k]`. Nothing that is wrong with
+    an image raises. `on_progress` is told how many are done, from the caller's thread.
+    """
+    config = config or DataConfig()
+    ids = np.arange(len(dataset)) if ids is None else np.asarray(ids, dtype=np.int64)
+    if out is not None and (size is None or out.shape != (len(ids), config.channels, size, size)):
+        raise ValueError(f"out has shape {out.shape}, wanted {(len(ids), config.channels, size, size)}")
+    facts = Facts.empty(len(ids))
+
+    def look_at_chunk(start: int) -> int:
+        stop = min(start + CHUNK, len(ids))
+        for k in range(start, stop):
+            _look(dataset, int(ids[k]), facts, k, size, out, config)
+        return stop
+
+    pool = ThreadPoolExecutor(workers or _cores(), thread_name_prefix="scan")
+    try:
+        for done in pool.map(look_at_chunk, range(0, len(ids), CHUNK)):
+            if on_progress:
+                on_progress(done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    facts.reasons = dict(sorted(facts.reasons.items()))
+    return facts
+
+
+def bad_reason(error: Exception) -> str:
+    """A few words for what went wrong with one image."""
+    if isinstance(error, BadImage):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read: {error.strerror}"
+    return f"cannot be read: {str(error) or type(error).__name__}"
+
+
+def _look(
+    dataset: Dataset,
+    i: int,
+    facts: Facts,
+    k: int,
+    size: int | None,
+    out: np.ndarray | None,
+    config: DataConfig,
+) -> None:
+    try:
+        raw = dataset.read(i)
+        facts.digests[k] = content_digest(raw)
+        decoded = decode(raw, config.channels, config.bits, config.max_pixels, at_least=size or DRAFT)
+        if out is not None and size is not None:
+            out[k] = squash(decoded, size, config.channels)
+        facts.thumbs[k] = thumbnail(decoded, THUMB)
+    except Exception as error:  # whatever it is, it is this image's, and the others can be used
+        facts.reasons[k] = bad_reason(error)
+        return
+    facts.width[k], facts.height[k] = decoded.width, decoded.height
+    facts.modes[k], facts.formats[k] = decoded.mode, decoded.format
+    facts.ok[k] = True
+
+
+def content_digest(raw: Raw) -> np.ndarray:
+    """16 bytes of blake2b over the encoded file, or over the shape and pixels of an array."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    if isinstance(raw, np.ndarray):
+        digest.update(f"{raw.shape}{raw.dtype}".encode())
+        raw = np.ascontiguousarray(raw).tobytes()
+    digest.update(raw)
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

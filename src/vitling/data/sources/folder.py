@@ -1,0 +1,79 @@
+"""A folder of images: class folders, with or without train/val/test, an `unlabelled` folder beside, or flat."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitling.data.config import DataConfig
+from vitling.data.dataset import BadFile
+from vitling.data.sources.layout import arrange, printable
+from vitling.data.sources.parts import IMAGE_SUFFIXES, SPLIT_OF, Parts, some
+
+
+class FileReader:
+    """Row i is the file at paths[i]."""
+
+    def __init__(self, root: Path, paths: list[str]):
+        self.root, self.paths = str(root), paths
+
+    def __call__(self, row: int) -> bytes:
+        with open(os.path.join(self.root, self.paths[row]), "rb") as file:
+            return file.read()
+
+
+def read(root: Path, config: DataConfig) -> Parts:
+    paths: list[str] = []
+    found = Parts(root.resolve().name)
+    others: Counter[str] = Counter()
+    folders: list[str] = []
+    for path, entry in _walk(str(root), ""):
+        if entry is None:
+            found.notes.append(f"The folder {path} may not be read.")
+        elif entry.is_dir():
+            folders.append(path)
+        elif os.path.splitext(path)[1].lower() not in IMAGE_SUFFIXES:
+            others[os.path.splitext(path)[1].lower() or "no suffix"] += 1
+        elif not entry.is_file():
+            found.bad.append(BadFile(printable(path), "the link leads nowhere"))
+        else:
+            paths.append(path)
+    found.parts, notes = arrange(paths, FileReader(root, paths))
+    found.notes += notes
+    if empty := _empty_folders(folders, paths):
+        found.notes.append(f"No image in {some(empty)}.")
+    if others:
+        kinds = some([f"{n:,} {suffix}" for suffix, n in others.most_common()])
+        found.notes.append(f"Files that are no images were ignored: {kinds}.")
+    return found
+
+
+def _walk(
+    root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, os.DirEntry | None]]:
+    """Everything that is not hidden, links followed; a link to a folder above it is not."""
+    here = os.stat(os.path.join(root, below))
+    if (here.st_dev, here.st_ino) in above:
+        return
+    above |= {(here.st_dev, here.st_ino)}
+    try:
+        entries = sorted(os.scandir(os.path.join(root, below)), key=lambda entry: entry.name)
+    except PermissionError:
+        yield below or ".", None
+        return
+    for entry in entries:
+        path = f"{below}/{entry.name}" if below else entry.name
+        if entry.name.startswith(".") or entry.name == "__MACOSX":
+            continue
+        yield path, entry
+        if entry.is_dir():
+            yield from _walk(root, path, above)
+
+
+def _empty_folders(folders: list[str], paths: list[str]) -> list[str]:
+    """Folders where a class would be and no image is."""
+    filled = {"/".join(path.split("/")[:depth]) for path in paths for depth in (1, 2)}
+    at_class_level = [f for f in folders if "/" not in f or (f.count("/") == 1 and f.split("/")[0] in SPLIT_OF)]
+    return [printable(folder) for folder in at_class_level if folder not in filled]

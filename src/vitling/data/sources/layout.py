@@ -1,0 +1,79 @@
+"""Split and class of an image from the folders above it, on disk or in a tar."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from vitling.data.dataset import Reader
+from vitling.data.sources.parts import SPLIT_OF, Part, some
+
+
+def arrange(paths: Sequence[str], reader: Reader) -> tuple[dict[str, Part], list[str]]:
+    """Splits of the images at these relative paths (row i is path i), in ImageFolder's order, and notes.
+
+    CLASS/x.jpg and SPLIT/CLASS/x.jpg are labelled; x.jpg, SPLIT/x.jpg and unlabelled/x.jpg are not. Folders below a
+    class folder belong to the class.
+    """
+    split_folders, beside = _split_folders(paths)
+    placed: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    ignored: set[str] = set()
+    for i, path in enumerate(paths):
+        folders = path.split("/")[:-1]
+        split = "train"
+        if folders and folders[0] in split_folders:
+            split = split_folders[folders.pop(0)]
+        elif split_folders and not (folders and (folders[0] in beside or _is_pool(folders[0]))):
+            ignored.add(folders[0] + "/" if folders else path)
+            continue
+        if folders and _is_pool(folders[0]):
+            split, folders = "pool", []
+        placed[split][folders[0] if folders and split != "pool" else ""].append(i)
+    notes = [f"Beside the splits and not used: {some(sorted(ignored))}."] if ignored else []
+    parts = {}
+    for split, by_class in placed.items():
+        loose = by_class.pop("", [])
+        if by_class and loose:
+            notes.append(f"{len(loose):,} images lie beside the class folders of {split} and are left out.")
+        parts[split] = _part(paths, by_class, reader) if by_class else _part(paths, {"": loose}, reader)
+    return parts, notes
+
+
+def _split_folders(paths: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """Top folders that are splits, and those that are classes of train although there are splits (beside test/).
+
+    A folder named like a split may be a class (`train` beside `bus`): it is a split if class folders lie in it, or
+    if nothing but splits lies beside it.
+    """
+    depth: dict[str, int] = {}
+    for path in paths:
+        top, *below = path.split("/")
+        if below:
+            depth[top] = max(depth.get(top, 0), len(below))
+    splits = {top: SPLIT_OF[top.lower()] for top in depth if top.lower() in SPLIT_OF and not _is_pool(top)}
+    others = {top for top in depth if top not in splits and not _is_pool(top)}
+    if others and not any(depth[top] > 1 for top in splits):
+        return {}, set()
+    return splits, others if "train" not in splits.values() else set()
+
+
+def _is_pool(folder: str) -> bool:
+    return SPLIT_OF.get(folder.lower()) == "pool"
+
+
+def _part(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) -> Part:
+    rows, labels = [], []
+    for name in sorted(by_class):
+        ordered = sorted(by_class[name], key=lambda i: posixpath.split(paths[i]))
+        rows += ordered
+        labels += [(name,)] * len(ordered)
+    keys = [printable(paths[i]) for i in rows]
+    return Part(keys, reader, np.array(rows, np.int64), labels if any(by_class) else None)
+
+
+def printable(path: str) -> str:
+    """File names may hold bytes that are no UTF-8; JSON and terminals may not."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

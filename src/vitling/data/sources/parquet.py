@@ -1,0 +1,145 @@
+"""Parquet as Hugging Face writes it: an image column (bytes, or a struct with them) and a label column."""
+
+from __future__ import annotations
+
+import json
+import threading
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vitling.data.config import DataConfig
+from vitling.data.sources.parts import Part, Parts, in_order, join, set_aside_unlabelled, split_in_name
+from vitling.errors import UserError
+
+LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
+
+
+class ParquetReader:
+    """Row groups are read at first touch and kept as Arrow columns: no Python object an image."""
+
+    def __init__(self, path: Path, column: str):
+        self.path, self.column = path, column
+        metadata = pq.read_metadata(path)
+        sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        self.starts = np.cumsum([0, *sizes]).tolist()
+        self.groups: dict[int, pa.Array] = {}
+        self.lock = threading.Lock()
+
+    def __reduce__(self):
+        return ParquetReader, (self.path, self.column)
+
+    def __call__(self, row: int) -> bytes:
+        group = bisect_right(self.starts, row) - 1
+        value = self._group(group)[row - self.starts[group]].as_py()
+        if value is None:
+            raise ValueError("the row has no image bytes")
+        return value
+
+    def _group(self, group: int) -> pa.Array:
+        with self.lock:
+            if group not in self.groups:
+                with pq.ParquetFile(self.path) as file:
+                    column = file.read_row_group(group, columns=[self.column], use_threads=False).column(0)
+                images = column.combine_chunks()
+                if isinstance(images, pa.ChunkedArray):
+                    images = pa.concat_arrays(images.chunks)
+                self.groups[group] = images.field("bytes") if pa.types.is_struct(images.type) else images
+            return self.groups[group]
+
+
+def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
+    found = Parts(name)
+    by_split: dict[str, list[Part]] = defaultdict(list)
+    for path in paths:
+        schema = _schema(path)
+        label = _label_column(schema, config)
+        names = _class_names(schema, label)
+        found.class_order = found.class_order or names
+        found.multi |= label is not None and _is_list(schema.field(label).type)
+        where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
+        by_split[split_in_name(where) or "train"].append(_part(path, schema, label, names, config))
+    found.parts = {split: join(parts) for split, parts in by_split.items()}
+    if not found.multi:
+        set_aside_unlabelled(found)
+    train = found.parts.get("train")
+    if found.class_order is None and train is not None and train.labels is not None:
+        found.class_order = in_order({word for words in train.labels for word in words})
+    return found
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} cannot be read as Parquet: {error}. Is the copy complete?") from None
+
+
+def _part(path: Path, schema: pa.Schema, label: str | None, names: Sequence[str] | None, config: DataConfig) -> Part:
+    group = config.group_column if config.group_column in schema.names else None
+    wanted = [column for column in (label, group) if column]
+    table = pq.read_table(path, columns=wanted, partitioning=None) if wanted else None
+    reader = ParquetReader(path, _image_column(path, schema))
+    n = reader.starts[-1]
+    part = Part([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
+    if table is not None and label:
+        part.labels = [_words(path, value, names) for value in table.column(label).to_pylist()]
+    if table is not None and group:
+        part.groups = ["" if value is None else str(value) for value in table.column(group).to_pylist()]
+    return part
+
+
+def _image_column(path: Path, schema: pa.Schema) -> str:
+    fits = [field.name for field in schema if _holds_images(field.type)]
+    if not fits:
+        raise UserError(f"{path} has no column of image bytes (it has: {', '.join(schema.names)}).")
+    return next((name for name in ("image", "img") if name in fits), fits[0])
+
+
+def _holds_images(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(field.name == "bytes" for field in kind)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _label_column(schema: pa.Schema, config: DataConfig) -> str | None:
+    if config.label_column in ("", *schema.names):
+        return config.label_column or None
+    if config.label_column != "label":
+        has = ", ".join(schema.names)
+        raise UserError(f'No column "{config.label_column}" (there are: {has}). Name it with --data.label-column NAME.')
+    return next((name for name in LABEL_NAMES if name in schema.names), None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
+    """`names` of the label's ClassLabel in the schema's metadata, wherever a list type wraps it."""
+    try:
+        told = json.loads((schema.metadata or {})[b"huggingface"])
+        feature: Any = told["info"]["features"][label]
+        while "names" not in feature:
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return tuple(str(name) for name in feature["names"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _words(path: Path, value: Any, names: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(word for item in value for word in _words(path, item, names))
+    if value is None or value == "" or value == -1:  # Hugging Face writes -1 where a test label is kept back
+        return ()
+    if names is None or isinstance(value, str):
+        return (str(value),)
+    if not 0 <= value < len(names):
+        raise UserError(f"{path} has the label {value}; its metadata name {len(names)} classes.")
+    return (names[value],)

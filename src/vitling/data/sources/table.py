@@ -1,0 +1,111 @@
+"""A CSV or TSV with a path a row, and labels, splits and groups where it has the columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from vitling.data.config import DataConfig
+from vitling.data.dataset import BadFile
+from vitling.data.sources.folder import FileReader
+from vitling.data.sources.parts import SPLIT_OF, Part, Parts, set_aside_unlabelled
+from vitling.errors import UserError
+
+Row = dict[str, str]
+
+
+def read(path: Path, config: DataConfig) -> Parts:
+    rows, columns = _rows(path, config)
+    label_column = _label_column(path, columns, config)
+    for flag, column in (("split", config.split_column), ("group", config.group_column)):
+        if column not in columns and column != flag:
+            raise _missing(path, column, columns, flag)
+    found = Parts(path.stem)
+    splits = [_split(path, row.get(config.split_column, ""), number) for number, row in enumerate(rows, 2)]
+    labels, found.multi, separator = _labels([row.get(label_column, "") for row in rows], config)
+    if found.multi:
+        found.notes.append(f'Several labels an image, parted by "{separator}".')
+    placed: dict[str, list[int]] = defaultdict(list)
+    for i, (row, split) in enumerate(zip(rows, splits)):
+        if reason := _unusable(path.parent, row[config.path_column]):
+            found.bad.append(BadFile(row[config.path_column] or f"row {i + 2}", reason, split))
+        else:
+            placed[split].append(i)
+    if not placed:
+        raise UserError(
+            f"None of the {len(rows):,} files that {path} names can be found; paths are relative to "
+            f"{path.parent.resolve()}. The first: {rows[0][config.path_column]}"
+        )
+    everything = Part(
+        keys=[row[config.path_column] for row in rows],
+        reader=FileReader(path.parent, [row[config.path_column] for row in rows]),
+        rows=np.arange(len(rows)),
+        labels=labels,
+        groups=[row[config.group_column] for row in rows] if config.group_column in columns else None,
+    )
+    found.parts = {split: everything.take(ids) for split, ids in placed.items()}
+    if "pool" in found.parts:
+        found.parts["pool"].labels = None
+    set_aside_unlabelled(found)
+    if repeated := len(rows) - len(set(everything.keys)):
+        found.notes.append(f"{repeated:,} rows name a path that another row names too.")
+    return found
+
+
+def _rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
+    header = text.split("\n", 1)[0]
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", skipinitialspace=True)
+    columns = [column.strip() for column in reader.fieldnames or []]
+    reader.fieldnames = columns
+    if config.path_column not in columns:
+        raise _missing(path, config.path_column, columns, "path")
+    rows = [{column: (row[column] or "").strip() for column in columns} for row in reader]
+    if not rows:
+        raise UserError(f"{path} has a header and no rows.")
+    return rows, columns
+
+
+def _label_column(path: Path, columns: list[str], config: DataConfig) -> str:
+    rest = set(columns) - {config.path_column, config.split_column, config.group_column}
+    if config.label_column and config.label_column not in columns and (rest or config.label_column != "label"):
+        error = _missing(path, config.label_column, columns, "label")
+        raise UserError(f"{error}, or pass --data.label-column '' to use the images without labels.")
+    return config.label_column
+
+
+def _missing(path: Path, column: str, columns: list[str], flag: str) -> UserError:
+    has = ", ".join(columns) or "none"
+    return UserError(f'{path} has no column "{column}" (it has: {has}). Name it with --data.{flag}-column NAME')
+
+
+def _split(path: Path, word: str, number: int) -> str:
+    if not word:
+        return "train"
+    split = "pool" if word.lower() == "pool" else SPLIT_OF.get(word.lower())
+    if split is None:
+        raise UserError(f'{path}, line {number}: split "{word}". Use train, val, test or unlabelled.')
+    return split
+
+
+def _labels(cells: list[str], config: DataConfig) -> tuple[list[tuple[str, ...]], bool, str]:
+    separator = next((mark for mark in config.label_separator if any(mark in cell for cell in cells)), "")
+    if not separator:
+        return [(cell,) if cell else () for cell in cells], False, ""
+    words = [[word.strip() for word in cell.split(separator)] for cell in cells]
+    return [tuple(dict.fromkeys(word for word in row if word)) for row in words], True, separator
+
+
+def _unusable(folder: Path, path: str) -> str | None:
+    if not path:
+        return "no path in the row"
+    return None if os.path.isfile(folder / path) else "no such file"

@@ -1,0 +1,260 @@
+"""`open(spec)`: a source's images as train, val, test and pool, with labels as numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vitling.data.config import DataConfig
+from vitling.data.dataset import BadFile, Dataset, Splits
+from vitling.data.holdout import fold_of, hold_out
+from vitling.data.sources import read_source
+from vitling.data.sources.parts import Part, Parts, join, some
+from vitling.errors import UserError
+
+if TYPE_CHECKING:
+    from vitling.data.scan import Facts
+
+HELD_OUT = 0.1
+MAX_BAD = 0.01
+NAMED = "train=PATH,test=PATH"
+
+
+def open(
+    spec: str | os.PathLike[str], config: DataConfig | None = None, val: str | None = None, seed: int = 0
+) -> Splits:
+    """The data set that `spec` names (what it may be: `vitling.data.sources`).
+
+    `val`: None takes the val split that the data has, else holds out a tenth of the labelled images; "none" trains on
+    everything; a fraction holds out that much. `config.folds` gives one fold of a cross-validation instead.
+    """
+    config = config or DataConfig()
+    if config.folds:
+        return _fold(spec, config, val, seed)
+    if val is None:
+        splits = own_splits(spec, config)
+        return splits if splits.val or splits.train.task == "none" else _with_hold_out(splits, HELD_OUT, seed)
+    fraction = _fraction(val)
+    splits = own_splits(spec, config, merge_val=True)
+    return _with_hold_out(splits, fraction, seed) if fraction else splits
+
+
+def own_splits(spec: str | os.PathLike[str], config: DataConfig, merge_val: bool = False) -> Splits:
+    """The splits that the data itself has; with `merge_val` its val split is a part of train."""
+    found = read_source(str(spec), config)
+    _check_there_is_train(found, str(spec))
+    if merge_val and "val" in found.parts:
+        n = len(found.parts["val"])
+        found.parts["train"] = join([found.parts["train"], found.parts.pop("val")])
+        found.notes.append(f"The data's own val split ({n:,} images) is a part of train here.")
+    _settle_labels(found)
+    names = _class_names(found)
+    _check_labels_known(found, names)
+    groups = _group_codes(found)
+    made = {split: _dataset(found, split, names, groups.get(split)) for split in found.parts}
+    return Splits(
+        train=made["train"],
+        val=made.get("val"),
+        pool=made.get("pool"),
+        notes=found.notes,
+        bad=found.bad,
+        hidden_test=made.get("test"),
+    )
+
+
+def require_labels(splits: Splits) -> None:
+    """For what cannot do without: raises unless train has labels and two classes."""
+    train = splits.train
+    if train.task == "none":
+        raise UserError(
+            f"{train.name} has no labels. Put the images into a folder a class, or name a CSV with a label column; "
+            "images without labels serve for `vitling pretrain`."
+        )
+    if len(train.class_names) < 2:
+        raise UserError(
+            f'{train.name} has one class only, "{train.class_names[0]}". A classifier needs two: name the folder '
+            "that holds the class folders; `vitling pretrain` needs no classes."
+        )
+
+
+def drop_bad(
+    dataset: Dataset, facts: Facts, allow_bad: bool, split: str = "train", known: Sequence[BadFile] = ()
+) -> tuple[Dataset, list[BadFile]]:
+    """The images that could be decoded, and the others with their reasons.
+
+    More than 1 % bad, or a class of train left with no image, raises unless `allow_bad`. `known` are files that were
+    bad before decoding (`Splits.bad`): those of this split count as well.
+    """
+    bad = [BadFile(dataset.keys[i], reason, split) for i, reason in facts.reasons.items()]
+    everything_bad = [file for file in known if file.split == split] + bad
+    total = len(dataset) + len(everything_bad) - len(bad)
+    if not everything_bad:
+        return dataset, []
+    listed = some([f"{file.key}: {file.reason}" for file in everything_bad])
+    count = f"{len(everything_bad):,} of {total:,} images in {split} cannot be used"
+    if not facts.ok.any():
+        raise UserError(f"{count}, so none is left ({listed}).")
+    kept = dataset.take(np.flatnonzero(facts.ok))
+    if not allow_bad:
+        mend = "Mend or remove them, or pass --allow-bad to go on without them."
+        if len(everything_bad) > MAX_BAD * total:
+            raise UserError(f"{count} ({len(everything_bad) / total:.1%}; up to 1 % is let pass): {listed}. {mend}")
+        if split == "train" and (lost := _classes(dataset) - _classes(kept)):
+            names = some([dataset.class_names[c] for c in sorted(lost)])
+            raise UserError(f"{count}, and no image is left of {names}: {listed}. {mend}")
+    return kept, bad
+
+
+def _classes(dataset: Dataset) -> set[int]:
+    if dataset.labels is None:
+        return set()
+    return set((dataset.labels if dataset.labels.ndim == 1 else dataset.labels.nonzero()[1]).tolist())
+
+
+def _fraction(val: str) -> float:
+    if val == "none":
+        return 0.0
+    try:
+        fraction = float(val)
+    except ValueError:
+        fraction = -1.0
+    if not 0 < fraction < 1:
+        raise UserError(f"--val {val}: give none, or a fraction between 0 and 1 such as 0.2.")
+    return fraction
+
+
+def _with_hold_out(splits: Splits, fraction: float, seed: int) -> Splits:
+    train = splits.train
+    held = hold_out(train.labels, train.groups, len(train), fraction, seed)
+    if not held.any() or held.all():
+        raise UserError(
+            f"{train.name} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none to train "
+            "on everything, or --val 0.5."
+        )
+    how = [word for word, true in (("by class", train.task != "none"), ("by group", train.groups is not None)) if true]
+    splits.notes.append(
+        f"{held.sum():,} of {len(train):,} train images are held out as val"
+        f"{' (' + ' and '.join(how) + ')' if how else ''}, seed {seed}."
+    )
+    return _parted(splits, held)
+
+
+def _fold(spec: str | os.PathLike[str], config: DataConfig, val: str | None, seed: int) -> Splits:
+    if val is not None:
+        raise UserError("Folds give the val split themselves: leave out --val, or --data.folds.")
+    if config.folds < 2 or not 0 <= config.fold < config.folds:
+        raise UserError(f"Fold {config.fold} of {config.folds}: take 2 folds or more, and count the fold from 0.")
+    splits = own_splits(spec, config, merge_val=True)
+    train = splits.train
+    folds = fold_of(train.labels, train.groups, len(train), config.folds, seed)
+    held = folds == config.fold
+    if not held.any() or held.all():
+        raise UserError(f"{train.name} has too few images or groups for {config.folds} folds. Take fewer.")
+    splits.notes.append(f"Fold {config.fold} of {config.folds}: {held.sum():,} of {len(train):,} train images are val.")
+    return _parted(splits, held)
+
+
+def _parted(splits: Splits, held: np.ndarray) -> Splits:
+    train = splits.train
+    val = train.take(np.flatnonzero(held), train.name.removesuffix("train") + "val")
+    return replace(splits, train=train.take(np.flatnonzero(~held)), val=val)
+
+
+def _check_there_is_train(found: Parts, spec: str) -> None:
+    found.parts = {split: part for split, part in found.parts.items() if len(part)}
+    if not found.parts:
+        why = " ".join(found.notes)
+        raise UserError(f"{spec} has no images. {why}".rstrip())
+    if set(found.parts) == {"pool"}:
+        found.parts["train"] = found.parts.pop("pool")
+    if "train" not in found.parts:
+        has = " and ".join(sorted(found.parts))
+        raise UserError(f"{spec} has only {has}, and nothing to train on. Add train/, or say {NAMED}.")
+
+
+def _settle_labels(found: Parts) -> None:
+    """Train says whether there are labels at all."""
+    train = found.parts["train"]
+    for split in ("val", "test"):
+        part = found.parts.get(split)
+        if part is None or (part.labels is None) == (train.labels is None):
+            continue
+        if train.labels is None:
+            part.labels = None
+            found.notes.append(f"Train has no labels, so those of {split} are not used.")
+        elif split == "val":
+            del found.parts["val"]
+            found.notes.append("The val split has no labels and is left out.")
+        else:
+            found.notes.append("The test split has no labels.")
+    if "pool" in found.parts:
+        found.parts["pool"].labels = None
+
+
+def _class_names(found: Parts) -> tuple[str, ...]:
+    train = found.parts["train"]
+    if train.labels is None:
+        return ()
+    there = {name for words in train.labels for name in words}
+    names = found.class_order or tuple(sorted(there))
+    if empty := [name for name in names if name not in there]:
+        found.notes.append(f"Classes without an image in train: {some(empty)}.")
+    return tuple(names)
+
+
+def _check_labels_known(found: Parts, names: tuple[str, ...]) -> None:
+    train = found.parts["train"].labels or []
+    there = {name for words in train for name in words}
+    for split in ("val", "test"):
+        part = found.parts.get(split)
+        if part is None or part.labels is None:
+            continue
+        unknown = sorted({name for words in part.labels for name in words} - there)
+        if unknown:
+            raise UserError(
+                f"{split} has labels that train lacks: {some(unknown)}. Train knows {some(list(names), 3)}. Add images "
+                f"of them to train, or take them out of {split}."
+            )
+
+
+def _group_codes(found: Parts) -> dict[str, np.ndarray]:
+    """Numbers for group names, the same in all splits; an image without a group is alone in its own."""
+    codes: dict[str, int] = {}
+    made = {}
+    for split, part in found.parts.items():
+        if part.groups is not None:
+            named = [group or f"\0{split}{i}" for i, group in enumerate(part.groups)]
+            made[split] = np.array([codes.setdefault(group, len(codes)) for group in named], np.int64)
+    for split in ("val", "test"):
+        if "train" in made and split in made and (shared := len(np.intersect1d(made["train"], made[split]))):
+            found.notes.append(f"{shared:,} groups are in train and in {split} as well.")
+    return made
+
+
+def _dataset(found: Parts, split: str, names: tuple[str, ...], groups: np.ndarray | None) -> Dataset:
+    part = found.parts[split]
+    labels = None if part.labels is None else _numbers(part, names, found.multi)
+    return Dataset(
+        name=f"{found.name}/{split}",
+        keys=part.keys,
+        reader=part.reader,
+        rows=part.rows,
+        labels=labels,
+        class_names=names if split != "pool" else (),
+        groups=groups,
+    )
+
+
+def _numbers(part: Part, names: tuple[str, ...], multi: bool) -> np.ndarray:
+    number = {name: c for c, name in enumerate(names)}
+    words = part.labels or []
+    if not multi:
+        return np.array([number[name] for (name,) in words], np.int64)
+    labels = np.zeros((len(words), len(names)), bool)
+    for i, row in enumerate(words):
+        labels[i, [number[name] for name in row]] = True
+    return labels

@@ -1,0 +1,182 @@
+"""Decoded pixels where the training runs: on the GPU if they fit, else in host memory, else streamed from disk."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitling.data.cache import Pixels, decode_all
+from vitling.data.config import DataConfig
+from vitling.data.dataset import BadFile, Dataset
+from vitling.data.decode import decode, squash
+from vitling.data.scan import Facts
+from vitling.data.splits import drop_bad
+
+Where = Literal["auto", "device", "host", "stream"]
+SHARE = 0.5  # of the free memory that a store may take
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass
+class Store:
+    """The images of one split, S x S and squashed, with the aspect ratio of each beside it."""
+
+    dataset: Dataset
+    size: int
+    channels: int
+    device: torch.device
+    where: Literal["device", "host", "stream"]
+    aspect: Tensor
+    fetch_pixels: Callable[[np.ndarray], Tensor]
+    facts: Facts
+    bad: list[BadFile]
+    labels: Tensor | None
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def fetch(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        """uint8 [B, C, S, S] and width / height [B], both on the device."""
+        index = torch.from_numpy(ids).to(self.device, non_blocking=True)
+        return self.fetch_pixels(ids), self.aspect[index]
+
+    @property
+    def gigabytes(self) -> float:
+        return len(self) * self.channels * self.size**2 / 1e9
+
+
+def build_store(
+    dataset: Dataset,
+    size: int,
+    config: DataConfig | None = None,
+    device: str | torch.device = "cpu",
+    where: Where = "auto",
+    allow_bad: bool = False,
+    split: str = "train",
+    use_cache: bool = True,
+    on_progress: Callable[[int], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    known: Sequence[BadFile] = (),
+) -> Store:
+    """Decode a split (or find it in the cache), leave out what cannot be read, and put it where it belongs."""
+    config, device = config or DataConfig(), torch.device(device)
+    chosen = choose_where(len(dataset) * config.channels * size**2, device) if where == "auto" else where
+    if chosen == "device" and device.type == "cpu":
+        chosen = "host"
+    pixels = decode_all(dataset, size, config, on_progress, say, use_cache, in_memory=chosen != "stream")
+    kept, bad = drop_bad(dataset, pixels.facts, allow_bad, split, known)
+    rows = np.flatnonzero(pixels.facts.ok)
+    facts = pixels.facts.take(rows)
+    aspect = torch.from_numpy(facts.width / np.maximum(facts.height, 1)).float().to(device)
+    labels = None if kept.labels is None else torch.from_numpy(kept.labels).to(device)
+    fetch = _fetcher(chosen, pixels, rows, kept, size, config, device)
+    return Store(kept, size, config.channels, device, chosen, aspect, fetch, facts, bad, labels)
+
+
+def choose_where(wanted: int, device: torch.device) -> Literal["device", "host", "stream"]:
+    """Device if the pixels take at most half of its free memory, else host by the same measure, else streamed."""
+    if device.type == "cuda" and wanted <= SHARE * torch.cuda.mem_get_info(device)[0]:
+        return "device"
+    return "host" if wanted <= SHARE * _free_host_memory() else "stream"
+
+
+def choose_size(dataset: Dataset, largest_view: int, sample: int = 256) -> int:
+    """S: what the views can use (12/7 of the largest, so a small crop still has detail), but not more than the images
+    have (the median of their longer sides)."""
+    useful = -(-largest_view * 12 // 7 // 32) * 32
+    ids = np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(int)
+    longer = [side for i in ids if (side := _longer_side(dataset, int(i)))]
+    if not longer:
+        return useful
+    return int(min(useful, max(np.median(longer), 8)))
+
+
+def mean_and_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of the data, by channel, in 0..1, over at most `sample` images."""
+    ids = np.linspace(0, len(store) - 1, min(sample, len(store))).astype(np.int64)
+    total, squares, count = torch.zeros(store.channels), torch.zeros(store.channels), 0
+    for part in np.array_split(ids, max(1, len(ids) // 64)):
+        x = store.fetch(part)[0].double() / 255
+        total, squares = total + x.sum(dim=(0, 2, 3)).cpu(), squares + (x * x).sum(dim=(0, 2, 3)).cpu()
+        count += x.numel() // x.shape[1]
+    mean = total / count
+    std = (squares / count - mean**2).clamp(min=1e-6).sqrt()
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def normalisation(store: Store, config: DataConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """ImageNet's mean and deviation, or the data's own; images that are not RGB have no ImageNet figures."""
+    if config.normalise == "imagenet" and config.channels == 3:
+        return IMAGENET_MEAN, IMAGENET_STD
+    return mean_and_std(store)
+
+
+def _fetcher(
+    where: str,
+    pixels: Pixels,
+    rows: np.ndarray,
+    kept: Dataset,
+    size: int,
+    config: DataConfig,
+    device: torch.device,
+) -> Callable[[np.ndarray], Tensor]:
+    if pixels.array is None:
+        return _decoding_fetcher(kept, size, config, device)
+    array = pixels.array
+    if where == "stream":
+        return lambda ids: _upload(torch.from_numpy(np.asarray(array[rows[ids]])), device)
+    resident = torch.from_numpy(np.asarray(array[rows]))
+    if where == "device":
+        resident = resident.to(device)
+        return lambda ids: resident[torch.from_numpy(ids).to(device, non_blocking=True)]
+    return lambda ids: _upload(resident[torch.from_numpy(ids)], device)
+
+
+def _upload(pixels: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return pixels
+    return pixels.pin_memory().to(device, non_blocking=True)
+
+
+def _decoding_fetcher(
+    dataset: Dataset, size: int, config: DataConfig, device: torch.device
+) -> Callable[[np.ndarray], Tensor]:
+    pool = ThreadPoolExecutor(os.cpu_count())
+
+    def one(i: int) -> np.ndarray:
+        image = decode(dataset.read(i), config.channels, config.bits, config.max_pixels, at_least=size)
+        return squash(image, size, config.channels)
+
+    return lambda ids: _upload(torch.from_numpy(np.stack(list(pool.map(one, ids.tolist())))), device)
+
+
+def _longer_side(dataset: Dataset, i: int) -> int | None:
+    try:
+        raw = dataset.read(i)
+        if isinstance(raw, np.ndarray):
+            return max(raw.shape[:2])
+        with Image.open(io.BytesIO(raw)) as image:
+            return max(image.size)
+    except Exception:  # a file that cannot be read is named by the scan, not here
+        return None
+
+
+def _free_host_memory() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            available = next(line for line in file if line.startswith("MemAvailable"))
+        return int(available.split()[1]) * 1024
+    except (OSError, StopIteration):  # not Linux: all of it, halved by SHARE
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,26 @@
+"""Two errors that end a command without a traceback, and the exit codes that belong to them."""
+
+from __future__ import annotations
+
+DONE, WRONG_INPUT, STOPPED_ITSELF = 0, 2, 3
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class UserError(Exception):
+    """The input is wrong. The message says what is wrong and what to do."""
+
+    exit_code = WRONG_INPUT
+
+
+class StoppedItself(Exception):
+    """The run could not go on in good faith: a loss that is not finite, a collapse, a full disk."""
+
+    exit_code = STOPPED_ITSELF
+
+
+class Interrupted(Exception):
+    """A signal asked the run to end; everything is saved."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code

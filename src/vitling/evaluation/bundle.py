@@ -1,0 +1,148 @@
+"""A trained model on disk: `model.safetensors` under timm's names and `config.json` that timm reads too.
+
+`timm.create_model("local-dir:FOLDER", pretrained=True)` gives the same logits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from vitling.backbones import Backbone
+from vitling.backbones.backbone import build
+from vitling.errors import UserError
+from vitling.evaluation.meta import BundleMeta
+from vitling.evaluation.model import Model
+from vitling.files import atomic, read_json, write_json
+
+__all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None:
+    """Write the bundle; config.json comes last, so a folder that has one is whole."""
+    _check(backbone, head, meta)
+    folder = Path(folder)
+    weights = dict(backbone.timm_model.state_dict()) | _head_weights(backbone, head)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    with atomic(folder / WEIGHTS) as file:
+        file.write(save(tensors, metadata={"format": "pt"}))
+    write_json(folder / CONFIG, _config(backbone, head, meta))
+
+
+def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -> Model:
+    folder = Path(folder)
+    config = _read_config(folder)
+    about = config["vitling"]
+    meta = BundleMeta.from_dict(about)
+    backbone = build(about["backbone"], config["architecture"], config["model_args"], meta.size)
+    weights = _read_weights(folder)
+    head_weights = {part: weights.pop(f"{backbone.classifier_name}.{part}", None) for part in ("weight", "bias")}
+    head = nn.Linear(backbone.dim, len(meta.class_names)) if meta.class_names else None
+    try:
+        backbone.timm_model.load_state_dict(weights)
+        if head is not None:
+            head.load_state_dict(head_weights)
+    except (RuntimeError, AttributeError) as error:
+        raise UserError(f"The weights in {folder} do not fit its {CONFIG}: {error}") from error
+    return Model(backbone, head, meta, device)
+
+
+def load(
+    path: str | os.PathLike, weights: Literal["last", "best"] = "last", device: torch.device | str = "auto"
+) -> Model:
+    """The model of a run directory (`best`: of the epoch that did best in validation), or of a bundle."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return load_bundle(bundle_folder(path, weights), device)
+
+
+def bundle_folder(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path:
+    path = Path(path)
+    inside = path / ("best" if weights == "best" else "model")
+    if (inside / CONFIG).is_file():
+        return inside
+    if weights == "last" and _is_bundle(path):
+        return path
+    if not path.exists():
+        raise UserError(f"There is no {path}. Give a run directory or a model folder.")
+    raise UserError(
+        f"{path} holds no trained model. Give a run directory (with {inside.name}/ in it) or a folder with "
+        f"{WEIGHTS} and {CONFIG} that vitling wrote."
+    )
+
+
+def _is_bundle(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
+
+
+def _config(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dict[str, Any]:
+    timm_cfg: Any = backbone.timm_model.pretrained_cfg
+    pretrained_cfg = {
+        "input_size": [meta.channels, meta.size, meta.size],
+        "mean": list(meta.mean),
+        "std": list(meta.std),
+        "crop_pct": meta.crop_fraction,
+        "interpolation": "bicubic",
+        "classifier": backbone.classifier_name,
+        # timm takes the first convolution of every file for one of 3 channels and would sum or drop ours
+        "first_conv": timm_cfg["first_conv"] if meta.channels == 3 else None,
+        "num_classes": 1 if head is None else head.out_features,  # without a head: see _head_weights
+    }
+    model_args = backbone.model_args | ({"num_classes": 0} if head is None else {})
+    return {
+        "architecture": backbone.architecture,
+        "num_classes": pretrained_cfg["num_classes"],
+        "num_features": backbone.dim,
+        "model_args": model_args,
+        "label_names": list(meta.class_names),
+        "pretrained_cfg": pretrained_cfg,
+        "vitling": {"backbone": backbone.name, **meta.as_dict()},
+    }
+
+
+def _head_weights(backbone: Backbone, head: nn.Linear | None) -> dict[str, Tensor]:
+    """The head under timm's name. Without one, a row of zeros that timm drops when it reads `num_classes: 0`
+    in model_args: a Swin file with no head at all would be taken for one of timm's old layout."""
+    if head is None:
+        weight, bias = torch.zeros(1, backbone.dim), torch.zeros(1)
+    else:
+        weight, bias = head.weight, head.bias
+    return {f"{backbone.classifier_name}.weight": weight, f"{backbone.classifier_name}.bias": bias}
+
+
+def _check(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None:
+    if head is not None and (head.bias is None or head.in_features != backbone.dim):
+        raise ValueError(f"a head is a Linear with a bias on {backbone.dim} features, not {head}")
+    if len(meta.class_names) != (0 if head is None else head.out_features):
+        raise ValueError(f"{len(meta.class_names)} class names for the head {head}")
+    if meta.channels != backbone.channels or len(meta.mean) != meta.channels or len(meta.std) != meta.channels:
+        raise ValueError(f"channels differ: {backbone.channels} in the backbone, {meta} in the meta data")
+    if meta.size != backbone.size:
+        raise ValueError(f"the backbone was built for {backbone.size} px, the meta data say {meta.size}")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_json(folder / CONFIG)
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{folder / CONFIG} cannot be read: {error}") from error
+    if not isinstance(config, dict) or "vitling" not in config:
+        raise UserError(f"{folder} is not a model that vitling saved: {CONFIG} has no vitling section.")
+    config["model_args"].pop("num_classes", None)
+    return config
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder / WEIGHTS} cannot be read: {error}") from error

@@ -1,0 +1,62 @@
+"""A classifier over a whole split, and as a watcher of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.data.store import Store
+from vitling.evaluation import metrics
+from vitling.views.drawing import eval_view
+
+Classify = Callable[[Tensor], Tensor]  # normalised images -> logits
+
+
+@torch.inference_mode()
+def logits_over(
+    classify: Classify,
+    store: Store,
+    size: int,
+    crop_fraction: float,
+    batch: int = 256,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Tensor:
+    """Logits of every image of the store, in order, on the host."""
+    parts = []
+    for start in range(0, len(store), batch):
+        ids = np.arange(start, min(start + batch, len(store)))
+        images = eval_view(*store.fetch(ids), size, crop_fraction, store.mean, store.std)
+        parts.append(classify(images).float().cpu())
+        on_progress(int(ids[-1]) + 1)
+    return torch.cat(parts)
+
+
+@dataclass
+class Validation:
+    """Watches a supervised run: val/top1 (val/mean_average_precision for several labels) and val/log_loss."""
+
+    store: Store
+    size: int
+    crop_fraction: float
+    every: int = 1
+
+    def __call__(self, moment: Any) -> dict[str, float]:
+        logits = logits_over(moment.objective.logits, self.store, self.size, self.crop_fraction)
+        labels = labels_of(self.store)
+        score = metrics.mean_average_precision if labels.ndim == 2 else metrics.top1
+        return {self.metric: score(logits, labels), "val/log_loss": metrics.log_loss(logits, labels)}
+
+    @property
+    def metric(self) -> str:
+        return "val/mean_average_precision" if self.store.dataset.task == "multi" else "val/top1"
+
+
+def labels_of(store: Store) -> Tensor:
+    if store.labels is None:
+        raise ValueError(f"{store.dataset.name} has no labels")
+    return store.labels.cpu()

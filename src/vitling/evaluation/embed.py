@@ -1,0 +1,137 @@
+"""`vitling embed`: features of images as .npz or .parquet, with keys and, if there are any, labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset, Splits
+from vitling.data.splits import own_splits
+from vitling.errors import UserError
+from vitling.evaluation.bundle import load
+from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, sources_of
+from vitling.evaluation.model import Model
+from vitling.files import atomic
+
+
+@dataclass
+class Part:
+    """A split, or loose images, as features; row i of each array belongs to `keys[i]`."""
+
+    split: str
+    keys: list[str]
+    embeddings: np.ndarray
+    labels: np.ndarray | None
+    class_names: tuple[str, ...]
+    errors: dict[str, str]
+
+
+def embed(model_path: str | os.PathLike, inputs: str | Sequence[str], out: str | os.PathLike) -> dict[str, str]:
+    """Write the features of a data set (all its splits) or of loose images; gives what could not be read, and why."""
+    out = Path(out)
+    if out.suffix not in _WRITERS:
+        raise UserError(f"{out}: features are written as {' or '.join(_WRITERS)}.")
+    model = load(model_path)
+    named = [inputs] if isinstance(inputs, str) else list(inputs)
+    if len(named) == 1 and not _names_images(named[0]):
+        parts = _of_data(model, named[0])
+    else:
+        parts = [_of_sources(model, "images", sources_of(named))]
+    parts = [part for part in parts if len(part.keys) or part.errors]
+    errors = {key: reason for part in parts for key, reason in part.errors.items()}
+    if not any(len(part.keys) for part in parts):
+        raise UserError(f"None of {len(errors)} images could be read. {next(iter(errors.values()), '')}.")
+    _WRITERS[out.suffix](out, parts)
+    return errors
+
+
+def _of_data(model: Model, spec: str) -> list[Part]:
+    splits = own_splits(spec, DataConfig(channels=model.meta.channels, bits=model.meta.bits))
+    parts = [_of_dataset(model, split, part) for split, part in _splits(splits)]
+    parts[0].errors |= {bad.key: bad.reason for bad in splits.bad}
+    return parts
+
+
+def _names_images(text: str) -> bool:
+    return Path(text).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
+    named = {"train": splits.train, "val": splits.val, "unlabelled": splits.pool}
+    if splits.has_test:
+        named["test"] = splits.open_test("embed")
+    return [(name, part) for name, part in named.items() if part is not None]
+
+
+def _of_dataset(model: Model, split: str, dataset: Dataset) -> Part:
+    def reader(i: int) -> Source:
+        return Source(dataset.keys[i], lambda: dataset.read(i))
+
+    return _of_sources(model, split, [reader(i) for i in range(len(dataset))], dataset.labels, dataset.class_names)
+
+
+def _of_sources(
+    model: Model,
+    split: str,
+    sources: list[Source],
+    labels: np.ndarray | None = None,
+    class_names: tuple[str, ...] = (),
+) -> Part:
+    found = model.embed_sources(sources)
+    keys = [sources[i].name for i in found.rows]
+    kept = None if labels is None else labels[found.rows]
+    return Part(split, keys, found.vectors, kept, class_names, found.errors)
+
+
+def _write_npz(out: Path, parts: list[Part]) -> None:
+    arrays = {
+        "keys": np.array([key for part in parts for key in part.keys]),
+        "split": np.array([part.split for part in parts for _ in part.keys]),
+        "embeddings": np.concatenate([part.embeddings for part in parts]),
+    }
+    known = [part.labels for part in parts if part.labels is not None]
+    if known:
+        arrays["labels"] = np.concatenate([_labels_or_blank(part, known[0]) for part in parts])
+        arrays["class_names"] = np.array(parts[0].class_names)
+    with atomic(out) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _labels_or_blank(part: Part, like: np.ndarray) -> np.ndarray:
+    """An unlabelled part beside labelled ones: -1, or no label at all where there may be several."""
+    if part.labels is not None:
+        return part.labels
+    return np.full((len(part.keys), *like.shape[1:]), -1 if like.ndim == 1 else False, dtype=like.dtype)
+
+
+def _write_parquet(out: Path, parts: list[Part]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        "key": [key for part in parts for key in part.keys],
+        "split": [part.split for part in parts for _ in part.keys],
+    }
+    if any(part.labels is not None for part in parts):
+        columns["label"] = [label for part in parts for label in _names(part)]
+    table = pa.table(columns)
+    vectors = np.concatenate([part.embeddings for part in parts])
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    with atomic(out) as file:
+        pq.write_table(table.append_column("embedding", column), file)
+
+
+def _names(part: Part) -> list:
+    if part.labels is None:
+        return [None] * len(part.keys)
+    if part.labels.ndim == 1:
+        return [part.class_names[c] for c in part.labels]
+    return [[part.class_names[c] for c in np.flatnonzero(row)] for row in part.labels]
+
+
+_WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}

@@ -1,0 +1,142 @@
+"""`vitling export`: a trained model for other programs, checked against itself before it is handed out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from vitling.errors import StoppedItself, UserError
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle
+from vitling.evaluation.model import Model
+from vitling.files import write_json
+
+TOLERANCE = 1e-3
+_ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+
+
+def export(
+    model_path: str | os.PathLike,
+    out: str | os.PathLike,
+    format: Literal["timm", "onnx"] = "timm",
+    weights: Literal["last", "best"] = "last",
+) -> float:
+    """Write `out` (a folder for timm, a file for ONNX); gives the largest difference on random images."""
+    folder = bundle_folder(model_path, weights)
+    if format == "onnx":
+        return _to_onnx(load_bundle(folder), Path(out))
+    return _to_timm(folder, Path(out))
+
+
+class _Whole(nn.Module):
+    """Normalised images to logits, or to features where there is no head."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.backbone = model.backbone
+        self.head = model.head or nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.backbone(images).pooled)
+
+
+def _to_timm(folder: Path, out: Path) -> float:
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (WEIGHTS, CONFIG):
+        if (out / name).resolve() != (folder / name).resolve():
+            shutil.copyfile(folder / name, out / name)
+    model = load_bundle(out)
+    images = _random_images(model, 2)
+    with torch.inference_mode():
+        theirs = timm.create_model(f"local-dir:{out}", pretrained=True).eval()(images)
+        return _checked(theirs, _Whole(model)(images), "timm")
+
+
+def _to_onnx(model: Model, out: Path) -> float:
+    _need_onnx()
+    if out.suffix != ".onnx":
+        raise UserError(f"{out}: an ONNX file has a name that ends in .onnx.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unchecked = out.with_suffix(".part.onnx")
+    try:
+        _write_onnx(model, unchecked)
+        difference = _compare_onnx(model, unchecked)
+        unchecked.replace(out)
+    finally:
+        unchecked.unlink(missing_ok=True)
+    write_json(out.with_suffix(".json"), _about(model))
+    return difference
+
+
+def _need_onnx() -> None:
+    missing = [name for name in _ONNX_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(f"ONNX export needs {', '.join(missing)}: pip install 'vitling[onnx]'.")
+
+
+def _write_onnx(model: Model, path: Path) -> None:
+    """One file, weights inside, any batch size."""
+    batch = torch.export.Dim("batch", min=1)
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Whole(model).eval(),
+            (_random_images(model, 2),),
+            str(path),
+            dynamo=True,
+            input_names=["images"],
+            output_names=[_output_name(model)],
+            dynamic_shapes={"images": {0: batch}},
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _compare_onnx(model: Model, path: Path) -> float:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    differences = []
+    for batch in (1, 3):  # other batch sizes than it was traced with
+        images = _random_images(model, batch)
+        (theirs,) = session.run(None, {"images": images.numpy()})
+        with torch.inference_mode():
+            differences.append(_checked(torch.from_numpy(theirs), _Whole(model)(images), "ONNX"))
+    return max(differences)
+
+
+def _checked(theirs: Tensor, ours: Tensor, what: str) -> float:
+    difference = float((theirs - ours).abs().max())
+    if not difference <= TOLERANCE:  # not <=: NaN must fail too
+        raise StoppedItself(f"The {what} model differs from ours by {difference:.2g} (limit {TOLERANCE}).")
+    return difference
+
+
+def _about(model: Model) -> dict:
+    meta = model.meta
+    return {
+        "input": {"name": "images", "layout": "NCHW", "shape": ["batch", meta.channels, meta.size, meta.size]},
+        "output": _output_name(model),
+        "probabilities": {"single": "softmax(logits / temperature)", "multi": "sigmoid(logits / temperature)"}.get(
+            meta.task
+        ),
+        **meta.as_dict(),
+    }
+
+
+def _output_name(model: Model) -> str:
+    return "features" if model.head is None else "logits"
+
+
+def _random_images(model: Model, batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(batch, model.meta.channels, model.meta.size, model.meta.size, generator=generator)

@@ -1,0 +1,72 @@
+"""Images that a person names: paths, folders, globs, PIL images, arrays."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vitling.data.dataset import Raw
+from vitling.data.sources.parts import IMAGE_SUFFIXES
+from vitling.errors import UserError
+
+Input = str | os.PathLike | Image.Image | np.ndarray
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image under the name that a table shows; `read` may raise OSError."""
+
+    name: str
+    read: Callable[[], Raw]
+
+
+def find_images(patterns: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Path]:
+    """Files as named, folders with all that is below them, globs; each file once, in this order."""
+    named = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
+    found = [path for pattern in named for path in _matching(os.fspath(pattern))]
+    return list(dict.fromkeys(found))
+
+
+def sources_of(inputs: Input | Sequence[Input]) -> list[Source]:
+    several = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image | np.ndarray) else list(inputs)
+    sources: list[Source] = []
+    for one in several:
+        if isinstance(one, str | os.PathLike):
+            sources += [Source(str(path), path.read_bytes) for path in find_images(one)]
+        elif isinstance(one, Image.Image):
+            sources.append(Source(f"image {len(sources)}", lambda image=one: _as_png(image)))  # type: ignore[misc]
+        elif isinstance(one, np.ndarray):
+            sources.append(Source(f"array {len(sources)}", lambda array=one: array))  # type: ignore[misc]
+        else:
+            raise UserError(f"A {type(one).__name__} is no image: give a path, a PIL image or an array.")
+    return sources
+
+
+def _matching(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    elif path.exists():
+        return [path]
+    else:
+        found = sorted(p for p in map(Path, glob.glob(pattern, recursive=True)) if p.is_file())
+    if not found:
+        raise UserError(f"There are no images at {pattern}.")
+    return found
+
+
+def _as_png(image: Image.Image) -> bytes:
+    """A PIL image goes the way of a file, so that modes, palettes and transparency are treated alike."""
+    image = ImageOps.exif_transpose(image)
+    image = image if image.mode in _PNG_MODES else image.convert("RGB")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()

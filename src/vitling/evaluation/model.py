@@ -1,0 +1,165 @@
+"""A trained model at work: images in; answers with probabilities, or features, out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitling.backbones import Backbone
+from vitling.data.decode import BadImage, decode, squash
+from vitling.errors import UserError
+from vitling.evaluation.inputs import Input, Source, sources_of
+from vitling.evaluation.meta import BundleMeta
+from vitling.views import eval_view
+
+BATCH = 64
+
+
+@dataclass
+class Prediction:
+    """An answer for one image. `label` is None when the model is unsure (`abstain`), when several labels are
+    wanted (see `labels`), or when the image could not be read (see `error`)."""
+
+    source: str
+    label: str | None = None
+    probability: float | None = None
+    labels: list[str] = field(default_factory=list)  # several labels an image: all above 0.5
+    top: list[tuple[str, float]] = field(default_factory=list)
+    unsure: bool = False
+    error: str | None = None
+
+
+class Embeddings(NamedTuple):
+    rows: list[int]  # which of the images could be read
+    vectors: np.ndarray  # [those, D]
+    errors: dict[str, str]
+
+
+class Model:
+    """A backbone and, if it was trained on labels, its head, with what is needed to use them."""
+
+    def __init__(
+        self, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta, device: torch.device | str = "cpu"
+    ):
+        self.device = torch.device(device)
+        self.backbone = backbone.to(self.device).eval()
+        self.head = None if head is None else head.to(self.device).eval()
+        self.meta = meta
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.meta.class_names
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features [B, D] of normalised images [B, C, size, size]."""
+        return self.backbone(images.to(self.device)).pooled.float()
+
+    @torch.inference_mode()
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
+        return self._head()(self.features(images))
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        scaled = self.logits(images) / self.meta.temperature
+        return scaled.sigmoid() if self.meta.task == "multi" else scaled.softmax(dim=1)
+
+    def predict(self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None) -> list[Prediction]:
+        """An answer for every image, in their order; below the probability `abstain` it is "unsure"."""
+        self._head()
+        sources = sources_of(inputs)
+        predictions = [Prediction(source.name) for source in sources]
+        for batch in self._batches(sources):
+            for i, reason in batch.errors.items():
+                predictions[i].error = reason
+            if batch.rows:
+                for i, probabilities in zip(batch.rows, self.probabilities(batch.images).cpu()):
+                    self._answer(predictions[i], probabilities, top, abstain)
+        return predictions
+
+    def embed(self, inputs: Input | Sequence[Input]) -> np.ndarray:
+        """Pooled features [N, D]; an image that cannot be read is an error."""
+        found = self.embed_sources(sources_of(inputs))
+        if found.errors:
+            name, reason = next(iter(found.errors.items()))
+            raise UserError(f"{len(found.errors)} images cannot be read; the first is {name}: {reason}.")
+        return found.vectors
+
+    def embed_sources(self, sources: Sequence[Source]) -> Embeddings:
+        """Features of the images that can be read, and why the others cannot."""
+        rows: list[int] = []
+        errors: dict[str, str] = {}
+        vectors = [np.zeros((0, self.backbone.dim), np.float32)]
+        for batch in self._batches(sources):
+            errors |= {sources[i].name: reason for i, reason in batch.errors.items()}
+            rows += batch.rows
+            if batch.rows:
+                vectors.append(self.features(batch.images).cpu().numpy())
+        return Embeddings(rows, np.concatenate(vectors), errors)
+
+    def _head(self) -> nn.Linear:
+        if self.head is None:
+            raise UserError(
+                "This model was trained without labels, so it names no classes. `vitling embed` gives its "
+                "features; `vitling finetune --from` teaches it classes."
+            )
+        return self.head
+
+    def _answer(self, prediction: Prediction, probabilities: Tensor, top: int, abstain: float | None) -> None:
+        best = probabilities.topk(min(max(top, 1), len(probabilities)))
+        named = [(self.class_names[c], float(p)) for p, c in zip(best.values, best.indices)]
+        prediction.top = named[:top]
+        prediction.probability = named[0][1]
+        prediction.unsure = abstain is not None and named[0][1] < abstain
+        if prediction.unsure:
+            return
+        if self.meta.task == "multi":
+            prediction.labels = [n for n, p in zip(self.class_names, probabilities.tolist()) if p > 0.5]
+        else:
+            prediction.label = named[0][0]
+
+    def _batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+            for start in range(0, len(sources), BATCH):
+                part = sources[start : start + BATCH]
+                yield self._batch(start, list(pool.map(self._load, part)))
+
+    def _batch(self, start: int, loaded: list[_Loaded | str]) -> _Batch:
+        good = {start + i: one for i, one in enumerate(loaded) if not isinstance(one, str)}
+        errors = {start + i: one for i, one in enumerate(loaded) if isinstance(one, str)}
+        if not good:
+            return _Batch([], torch.empty(0), errors)
+        pixels = torch.from_numpy(np.stack([one.pixels for one in good.values()])).to(self.device)
+        aspect = torch.tensor([one.aspect for one in good.values()], device=self.device)
+        meta = self.meta
+        images = eval_view(pixels, aspect, meta.size, meta.crop_fraction, meta.mean, meta.std)
+        return _Batch(list(good), images, errors)
+
+    def _load(self, source: Source) -> _Loaded | str:
+        """Squashed pixels and the aspect ratio as the store would hold them, or why not."""
+        meta = self.meta
+        try:
+            image = decode(source.read(), channels=meta.channels, bits=meta.bits, at_least=meta.store_size)
+        except BadImage as error:
+            return str(error)
+        except OSError as error:
+            return error.strerror or str(error)
+        return _Loaded(squash(image, meta.store_size, meta.channels), image.width / image.height)
+
+
+class _Loaded(NamedTuple):
+    pixels: np.ndarray
+    aspect: float
+
+
+class _Batch(NamedTuple):
+    rows: list[int]
+    images: Tensor
+    errors: dict[int, str]

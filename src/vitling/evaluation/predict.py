@@ -1,0 +1,99 @@
+"""`vitling predict`: answers for images, as a table, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from vitling.errors import UserError
+from vitling.evaluation.bundle import load
+from vitling.evaluation.inputs import find_images
+from vitling.evaluation.model import Prediction
+from vitling.files import atomic
+
+Format = Literal["table", "csv", "json"]
+
+
+def predict(
+    model_path: str | os.PathLike,
+    inputs: Sequence[str | os.PathLike],
+    top: int = 5,
+    abstain: float | None = None,
+    format: Format = "table",
+    out: str | os.PathLike | None = None,
+    weights: Literal["last", "best"] = "last",
+) -> list[Prediction]:
+    """Answers for files, folders and globs, written to `out` or to the terminal."""
+    if abstain is not None and not 0 <= abstain <= 1:
+        raise UserError(f"--abstain {abstain}: a probability lies in 0..1.")
+    images = find_images(inputs)
+    predictions = load(model_path, weights).predict(images, top, abstain)
+    text = {"table": as_table, "csv": as_csv, "json": as_json}[format](predictions)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        with atomic(out, "w") as file:
+            file.write(text)
+    if all(p.error for p in predictions):
+        raise UserError(f"None of {len(predictions)} images could be read. {predictions[0].error}.")
+    return predictions
+
+
+def answer(prediction: Prediction) -> str:
+    """The answer in one cell."""
+    if prediction.error:
+        return ""
+    if prediction.unsure:
+        return "(unsure)"
+    return prediction.label or "|".join(prediction.labels) or "(none)"
+
+
+def as_csv(predictions: Sequence[Prediction]) -> str:
+    most = max((len(p.top) for p in predictions), default=0)
+    ranked = [f"{what}_{k}" for k in range(1, most + 1) for what in ("class", "probability")]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["file", "answer", "probability", "error", *ranked])
+    for p in predictions:
+        cells = [cell for name, value in p.top for cell in (name, f"{value:.6f}")]
+        sure = "" if p.probability is None else f"{p.probability:.6f}"
+        writer.writerow([p.source, answer(p), sure, p.error or "", *cells])
+    return text.getvalue()
+
+
+def as_json(predictions: Sequence[Prediction]) -> str:
+    rows: list[dict[str, Any]] = []
+    for p in predictions:
+        ranked = [{"class": name, "probability": value} for name, value in p.top]
+        rows.append({"file": p.source, "answer": answer(p), **asdict(p), "top": ranked})
+        del rows[-1]["source"]
+    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+
+
+def as_table(predictions: Sequence[Prediction]) -> str:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("file", "answer", "probability", "then")
+    for p in predictions:
+        if p.error:
+            table.add_row(escape(_short(p.source)), "[red]cannot be read[/]", "", escape(p.error))
+            continue
+        then = ", ".join(f"{name} {value:.1%}" for name, value in p.top[1:])
+        table.add_row(escape(_short(p.source)), escape(answer(p)), f"{p.probability:.1%}", escape(then))
+    text = io.StringIO()
+    terminal = Console()
+    Console(file=text, width=terminal.width, force_terminal=terminal.is_terminal).print(table)
+    return text.getvalue()
+
+
+def _short(path: str) -> str:
+    return str(Path(*Path(path).parts[-2:]))

@@ -1,0 +1,72 @@
+"""What the loop asks of an objective, and how terms are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from vitling.backbones.backbone import Backbone
+from vitling.backbones.features import Features
+from vitling.views.config import Plan
+from vitling.views.drawing import Views
+
+Weight = float | Callable[[Any], float]  # a number, or a function of the loop's Progress
+
+
+@dataclass
+class Batch:
+    """What is known of the images of a batch besides their views."""
+
+    ids: Tensor  # [B] instance ids
+    labels: Tensor | None  # of ALL instances, so that a mixed-in partner's label is labels[partner]
+
+
+class Objective(nn.Module):
+    """Views in, named terms out.
+
+    The total is the sum of the terms, each with its weight: a number or a function of progress. Auxiliary terms are
+    modules over `Features`, attached by name: an objective gives them the features it computed anyway.
+    """
+
+    def __init__(self, backbone: Backbone, plan: Plan):
+        super().__init__()
+        self.backbone, self.plan = backbone, plan
+        self.auxiliaries = nn.ModuleDict()
+        self.weights: dict[str, Weight] = {}
+
+    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def after_step(self, progress: Any) -> None:
+        """Moves teachers, queues and centres; after the optimiser's step."""
+
+    def attach(self, name: str, term: nn.Module, weight: Weight) -> None:
+        """Adds a term computed by `term(features)`."""
+        self.auxiliaries[name], self.weights[name] = term, weight
+
+    def auxiliary_terms(self, features: Features) -> dict[str, Tensor]:
+        return {name: term(features) for name, term in self.auxiliaries.items()}
+
+    def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
+        weighted = [self._weight(name, progress) * value for name, value in terms.items()]
+        return cast(Tensor, sum(weighted))
+
+    def _weight(self, name: str, progress: Any) -> float:
+        weight = self.weights.get(name, 1.0)
+        return weight(progress) if callable(weight) else weight
+
+    def no_decay(self) -> set[str]:
+        """Names of parameters that weight decay leaves alone, besides biases and everything of one dimension."""
+        return {f"backbone.{name}" for name in self.backbone.no_decay()}
+
+    def param_groups(self, weight_decay: float) -> list[dict]:
+        exempt = self.no_decay()
+        decayed: list[nn.Parameter] = []
+        free: list[nn.Parameter] = []
+        for name, p in self.named_parameters():
+            if p.requires_grad:
+                (free if p.ndim <= 1 or name.endswith(".bias") or name in exempt else decayed).append(p)
+        return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]

@@ -1,0 +1,67 @@
+"""Classification: softmax cross-entropy on mixed, smoothed targets, or a logistic loss where images have several
+labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling.backbones.backbone import Backbone
+from vitling.objectives.objective import Batch, Objective
+from vitling.views.config import Plan
+from vitling.views.drawing import Views
+
+
+class Supervised(Objective):
+    """A linear head on the pooled features. `class_weights` [C] weigh classes (for several labels: positives)."""
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        plan: Plan,
+        classes: int,
+        multi_label: bool = False,
+        smoothing: float = 0.1,
+        class_weights: Tensor | None = None,
+    ):
+        super().__init__(backbone, plan)
+        self.classes, self.multi_label, self.smoothing = classes, multi_label, smoothing
+        self.head = nn.Linear(backbone.dim, classes)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+        self.register_buffer("class_weights", class_weights, persistent=False)
+
+    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+        view = views[0]
+        features = self.backbone(view.pixels)
+        logits = self.head(features.pooled).float()
+        loss = self.loss(logits, self.targets(view, batch))
+        return {"classification": loss, **self.auxiliary_terms(features)}
+
+    def logits(self, images: Tensor) -> Tensor:
+        """For evaluation: past torch.compile, whose graphs belong to the training batch."""
+        return self.head(self.backbone.forward(images).pooled).float()
+
+    def targets(self, view: Views, batch: Batch) -> Tensor:
+        """[B, C]: a convex mixture of the two images' labels, smoothed."""
+        if batch.labels is None:
+            raise ValueError("Supervised needs labels")
+        target = self._encode(batch.labels[batch.ids])
+        if view.partner is not None and view.share is not None:
+            target = torch.lerp(self._encode(batch.labels[view.partner]), target, view.share[:, None])
+        if self.multi_label:
+            return target * (1 - self.smoothing) + self.smoothing / 2
+        return target * (1 - self.smoothing) + self.smoothing / self.classes
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.multi_label:
+            return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.class_weights)
+        return F.cross_entropy(logits, targets, weight=self.class_weights)
+
+    def _encode(self, labels: Tensor) -> Tensor:
+        return labels.float() if self.multi_label else F.one_hot(labels, self.classes).float()

@@ -1,0 +1,102 @@
+"""How good a trained model is on a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from vitling.console import Log
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset, Splits
+from vitling.data.sources.parts import some
+from vitling.data.splits import own_splits
+from vitling.data.store import build_store
+from vitling.errors import UserError
+from vitling.evaluation.bundle import load
+from vitling.evaluation.classify import labels_of, logits_over
+from vitling.evaluation.metrics import summarise
+from vitling.evaluation.model import Model
+from vitling.files import write_json
+from vitling.training.processes import choose_device
+from vitling.training.rundir import RunDirectory
+
+Split = Literal["auto", "train", "val", "test"]
+
+
+def evaluate(
+    model_path: str,
+    source: str,
+    split: Split = "auto",
+    weights: Literal["last", "best"] = "last",
+    device: str = "auto",
+    allow_bad: bool = False,
+    out: str | None = None,
+    config: DataConfig | None = None,
+) -> dict[str, Any]:
+    """Everything that `summarise` says, of one split; also in `out` (JSON). `auto` takes test, else val, else train."""
+    model = load(model_path, weights, choose_device(device))
+    config = DataConfig(**{**vars(config or DataConfig()), "channels": model.meta.channels, "bits": model.meta.bits})
+    splits = own_splits(source, config)
+    run = RunDirectory(model_path)
+    if (run.path / "config.json").exists() and run.checkpoints.exists():
+        splits.on_test_opened = run.test_opened
+    chosen = _choose(splits, split)
+    dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {model_path} {source}"))
+    log = Log()
+    with log.bar(f"Decoding {chosen}", len(dataset)) as progress:
+        store = build_store(
+            dataset, model.meta.store_size, config, model.device, "auto", allow_bad, chosen, True, progress, log.warn
+        )
+    store.mean, store.std = model.meta.mean, model.meta.std
+    with log.bar("Evaluating", len(store)) as progress:
+        logits = logits_over(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
+    summary = summarise(logits, labels_of(store), model.class_names, model.meta.temperature)
+    result = {"model": str(model_path), "weights": weights, "data": source, "split": chosen, **summary}
+    result["bad_files"] = [vars(file) for file in store.bad]
+    if out:
+        write_json(Path(out), result)
+    return result
+
+
+def _choose(splits: Splits, split: Split) -> str:
+    if split == "auto":
+        return "test" if splits.has_test else "val" if splits.val is not None else "train"
+    there = {"train": True, "val": splits.val is not None, "test": splits.has_test}
+    if not there[split]:
+        has = ", ".join(name for name, is_there in there.items() if is_there)
+        raise UserError(f"The data has no {split} split of its own; it has {has}.")
+    return split
+
+
+def _part(splits: Splits, split: str, why: str) -> Dataset:
+    part = splits.open_test(why) if split == "test" else splits.val if split == "val" else splits.train
+    if part is None or part.labels is None:
+        raise UserError(f"The {split} split has no labels; `vitling predict` answers without them.")
+    return part
+
+
+def _in_terms_of(model: Model, dataset: Dataset) -> Dataset:
+    """The same images with the model's class numbers: names decide, not their order."""
+    number = {name: c for c, name in enumerate(model.class_names)}
+    unknown = [name for name in _used(dataset) if name not in number]
+    if unknown:
+        raise UserError(f"The model does not know {some(unknown)}. It knows {some(list(model.class_names))}.")
+    columns = np.array([number.get(name, -1) for name in dataset.class_names])
+    assert dataset.labels is not None
+    if (dataset.task == "multi") != (model.meta.task == "multi"):
+        raise UserError("The model and the data differ: one has one label an image, the other several.")
+    if dataset.task == "single":
+        labels = columns[dataset.labels]
+    else:
+        labels = np.zeros((len(dataset), len(number)), bool)
+        known = columns >= 0
+        labels[:, columns[known]] = dataset.labels[:, known]
+    return Dataset(dataset.name, dataset.keys, dataset.reader, dataset.rows, labels, model.class_names, dataset.groups)
+
+
+def _used(dataset: Dataset) -> list[str]:
+    assert dataset.labels is not None
+    used = np.unique(dataset.labels) if dataset.task == "single" else np.flatnonzero(dataset.labels.any(axis=0))
+    return [dataset.class_names[c] for c in used]

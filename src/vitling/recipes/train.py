@@ -1,0 +1,262 @@
+"""From a folder of images to a trained network: open, decode, train, evaluate, save."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from vitling import data
+from vitling.backbones.backbone import create
+from vitling.data.batches import class_weights
+from vitling.data.dataset import Dataset, Splits
+from vitling.data.inspection import leakage_warning
+from vitling.data.splits import require_labels
+from vitling.data.store import Store, build_store, choose_size, normalisation
+from vitling.errors import Interrupted, UserError
+from vitling.evaluation.bundle import BundleMeta, save_bundle
+from vitling.evaluation.calibration import fit_temperature
+from vitling.evaluation.classify import Validation, labels_of, logits_over
+from vitling.evaluation.metrics import summarise
+from vitling.objectives.supervised import Supervised
+from vitling.recipes.config import TrainConfig, from_plain, resumed
+from vitling.training.config import FitConfig
+from vitling.training.loop import Outcome, fit
+from vitling.training.processes import Processes, started
+from vitling.training.rundir import RunDirectory
+
+TINY = 64  # pixels; images up to here get small views and the small network
+
+
+def train(config: TrainConfig) -> dict[str, Any]:
+    """Trains, evaluates, and gives what is also in the run's result.json."""
+    if not config.out:
+        raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
+    with started(config.loop.device) as processes:
+        run = RunDirectory(config.out, writes=processes.main)
+        if processes.main:
+            run.prepare(config.resume, config.overwrite)
+        processes.barrier()
+        try:
+            return _train(config, run, processes)
+        except (UserError, Interrupted):
+            raise
+        except Exception:
+            run.log.note(traceback.format_exc())
+            raise
+        finally:
+            run.close()
+
+
+def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+    known = run.path / "config.json"
+    if config.resume and known.exists():
+        config = resumed(config, from_plain(TrainConfig, run.read("config.json")))
+        if (run.path / "result.json").exists():
+            run.log.say(f"{run.path} is finished; there is nothing to resume.")
+            return run.read("result.json")
+    splits = _open(config, run)
+    config = _settle(config, splits.train, run)
+    run.start(config, config.loop.trackers)
+    stores = _Stores(config, splits, run, processes)
+    objective = make_objective(config, stores.train)
+    _introduce(config, stores, objective, run)
+    watchers = [stores.validation] if stores.validation else []
+    outcome = fit(objective, stores.train, _fit_config(config, stores), watchers, run=run, processes=processes)
+    return _conclude(config, stores, objective, outcome, run)
+
+
+def _open(config: TrainConfig, run: RunDirectory) -> Splits:
+    if not config.source:
+        raise UserError("Which images? Give a folder, a CSV, a Parquet file, a tar or an npz: vitling train DATA ...")
+    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
+    splits.on_test_opened = run.test_opened
+    for note in splits.notes:
+        run.log.say(note)
+    require_labels(splits)
+    return splits
+
+
+def _settle(config: TrainConfig, train: Dataset, run: RunDirectory) -> TrainConfig:
+    """Fills in what was left open, from the images, and says so."""
+    longer = choose_size(train, largest_view=224)  # at most 384: what the images have, if that is less
+    size = config.size or (224 if longer >= 160 else max(32, -(-longer // 32) * 32))
+    backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
+    epochs_between = config.eval_every or max(1, round(config.epochs / 50))
+    store_size = config.store_size or choose_size(train, size)
+    settled = replace(config, size=size, backbone=backbone, eval_every=epochs_between, store_size=store_size)
+    if config.size is None or config.backbone is None:
+        run.log.say(f"Chosen from the images: --backbone {backbone} --size {size}.")
+    return settled
+
+
+class _Stores:
+    """The decoded splits. The test split is decoded when it is opened, at the end."""
+
+    def __init__(self, config: TrainConfig, splits: Splits, run: RunDirectory, processes: Processes):
+        self.config, self.splits, self.run, self.processes = config, splits, run, processes
+        self.bad = list(splits.bad)
+        self.train = self._build(splits.train, "train")
+        self.train.mean, self.train.std = normalisation(self.train, config.data)
+        self.val = None if splits.val is None else self._like_train(splits.val, "val")
+        run.list_bad(self.bad)
+        if self.val is not None:
+            self._warn_of_leaks("val", self.val)
+
+    @property
+    def validation(self) -> Validation | None:
+        c = self.config
+        if self.val is None or c.size is None:
+            return None
+        return Validation(self.val, c.size, c.views.crop_fraction, c.eval_every or 1)
+
+    def open_test(self, why: str) -> Store:
+        store = self._like_train(self.splits.open_test(why), "test")
+        self.run.list_bad(self.bad)
+        self._warn_of_leaks("test", store)
+        return store
+
+    def _like_train(self, dataset: Dataset, split: str) -> Store:
+        store = self._build(dataset, split)
+        store.mean, store.std = self.train.mean, self.train.std
+        return store
+
+    def _build(self, dataset: Dataset, split: str) -> Store:
+        c, log = self.config, self.run.log
+        with self.processes.main_first(), log.bar(f"Decoding {split}", len(dataset)) as progress:
+            store = build_store(
+                dataset,
+                c.store_size or 0,
+                c.data,
+                self.processes.device,
+                c.store,
+                c.allow_bad,
+                split,
+                c.cache,
+                progress,
+                log.warn,
+                known=self.splits.bad,
+            )
+        self.bad += store.bad
+        return store
+
+    def _warn_of_leaks(self, split: str, store: Store) -> None:
+        warning = leakage_warning({"train": self.train.facts, split: store.facts})
+        if warning:
+            self.run.log.warn(warning)
+
+
+def make_objective(config: TrainConfig, store: Store) -> Supervised:
+    dataset, settings = store.dataset, config.objective
+    torch.manual_seed(config.seed)
+    backbone = create(config.backbone or "", config.size, config.data.channels, settings.drop_path)
+    weights = None
+    if settings.class_weights == "inverse" and dataset.labels is not None:
+        weights = torch.from_numpy(class_weights(dataset.labels, len(dataset.class_names))).float()
+    plan = config.views.plan(backbone.size)
+    return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
+
+
+def _fit_config(config: TrainConfig, stores: _Stores) -> FitConfig:
+    best = stores.validation.metric if stores.validation else None
+    return FitConfig(config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint, best=best)
+
+
+def _introduce(config: TrainConfig, stores: _Stores, objective: Supervised, run: RunDirectory) -> None:
+    store, processes = stores.train, stores.processes
+    held = f", {len(stores.val)} held out" if stores.val else ", none held out"
+    parameters = sum(p.numel() for p in objective.parameters())
+    run.log.say(
+        f"{len(store)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
+        f"{parameters / 1e6:.2f} M parameters; store {store.size} px on {store.where}, {store.gigabytes:.2f} GB; "
+        f"{processes.device}, {processes.world} process(es)."
+    )
+
+
+@dataclass
+class _Judged:
+    """One set of weights on the splits."""
+
+    epoch: int
+    temperature: float
+    splits: dict[str, dict[str, Any]]
+
+    def short(self) -> dict[str, Any]:
+        """Without the tables."""
+        keep = ("top1", "top5", "mean_per_class", "mean_average_precision", "log_loss", "calibration_error", "n")
+        numbers = {split: {k: v for k, v in full.items() if k in keep} for split, full in self.splits.items()}
+        return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
+
+
+def _conclude(
+    config: TrainConfig, stores: _Stores, objective: Supervised, outcome: Outcome, run: RunDirectory
+) -> dict[str, Any]:
+    """Evaluates the last epoch's weights and the best ones, saves both, writes result.json."""
+    objective.eval()
+    to_judge: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
+    if outcome.best:
+        to_judge.append(("best", "best", outcome.best.epoch, outcome.best.weights))
+    test = (
+        stores.open_test(f"final evaluation of {' and '.join(j[0] for j in to_judge)}")
+        if stores.splits.has_test
+        else None
+    )
+    judged = {}
+    for name, folder, epoch, weights in to_judge:
+        if weights is not None:
+            objective.load_state_dict(weights)
+        judged[name] = _judge(config, objective, epoch, stores.val, test)
+        if run.writes:
+            save_bundle(run.path / folder, objective.backbone, objective.head, _meta(config, stores, judged[name]))
+    run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
+    result = {
+        "finished": True,
+        "method": "supervised",
+        "backbone": config.backbone,
+        "size": config.size,
+        "parameters": sum(p.numel() for p in objective.parameters()),
+        "images": len(stores.train),
+        "classes": objective.classes,
+        "epochs": config.epochs,
+        "steps": outcome.steps,
+        "seed": config.seed,
+        "seconds": round(outcome.seconds, 2),
+        "images_per_second": round(outcome.images_per_second, 1),
+        "accumulate": outcome.accumulate,
+        "bad_files": len(stores.bad),
+        **{name: j.short() for name, j in judged.items()},
+    }
+    run.write("result.json", result)
+    return result
+
+
+def _judge(config: TrainConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None) -> _Judged:
+    """The temperature is fitted on validation; without one it stays 1."""
+    assert config.size is not None
+    temperature, splits = 1.0, {}
+    for name, store in (("val", val), ("test", test)):
+        if store is None:
+            continue
+        logits = logits_over(objective.logits, store, config.size, config.views.crop_fraction)
+        if name == "val":
+            temperature = fit_temperature(logits, labels_of(store))
+        splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
+    return _Judged(epoch, temperature, splits)
+
+
+def _meta(config: TrainConfig, stores: _Stores, judged: _Judged) -> BundleMeta:
+    store = stores.train
+    return BundleMeta(
+        task=store.dataset.task,
+        class_names=store.dataset.class_names,
+        size=config.size or 0,
+        store_size=store.size,
+        mean=store.mean,
+        std=store.std,
+        crop_fraction=config.views.crop_fraction,
+        temperature=judged.temperature,
+        channels=config.data.channels,
+        bits=config.data.bits,
+    )

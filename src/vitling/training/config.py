@@ -1,0 +1,93 @@
+"""How a run is trained. Plain data, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vitling.errors import UserError
+
+
+@dataclass
+class OptimConfig:
+    """AdamW and its schedule."""
+
+    lr: float | None = None
+    """Peak learning rate. By default 5e-4 for each 256 images of the batch, at most 1e-3."""
+    min_lr: float = 1e-6
+    """Learning rate at the very end of the cosine."""
+    warmup_epochs: float | None = None
+    """Linear warm-up from 0. By default a twentieth of the run, at most 20 epochs."""
+    weight_decay: float = 0.05
+    """Not applied to biases, norms, tokens, position embeddings and relative-position tables."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float = 5.0
+    """Largest gradient norm; 0 switches clipping off."""
+    clip_per: Literal["global", "tensor"] = "global"
+    """One norm over all gradients, or one for each tensor."""
+    accumulate: int = 1
+    """Passes that share one optimiser step: less memory, the same effective batch."""
+    ema: float = 0.0
+    """Decay of the moving average of the weights that is evaluated and saved; 0 is off, 0.999 is usual."""
+
+    def peak_lr(self, batch: int) -> float:
+        return self.lr if self.lr is not None else min(5e-4 * batch / 256, 1e-3)
+
+    def warmup(self, epochs: int) -> float:
+        return self.warmup_epochs if self.warmup_epochs is not None else min(epochs / 20, 20.0)
+
+
+@dataclass
+class LoopConfig:
+    """The machine's side of training."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 on GPUs that have it, else fp16 with loss scaling; fp32 on CPUs. Losses are always fp32."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile. auto: on GPUs, for runs of 200 steps and more."""
+    deterministic: bool = False
+    """Bit-identical results on GPUs too, at some speed."""
+    drop_last: bool = False
+    """Leave out the last, incomplete batch of an epoch."""
+    sampler: Literal["shuffle", "balanced"] = "shuffle"
+    """balanced: every class equally often, whatever its size."""
+    log_every: int = 50
+    """Steps between two lines of metrics within an epoch; the loss is checked as often."""
+    trackers: tuple[str, ...] = ("tensorboard",)
+    """tensorboard, wandb, mlflow, trackio; or none."""
+
+
+@dataclass
+class CheckpointConfig:
+    """What is kept, and how often."""
+
+    every_seconds: float = 60.0
+    """At the end of an epoch, if this long has passed since the last checkpoint; within an epoch after ten times it."""
+    keep: int = 2
+    """How many of the latest checkpoints stay."""
+
+
+@dataclass
+class FitConfig:
+    epochs: int = 100
+    batch: int = 128
+    seed: int = 0
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    best: str | None = None  # the watcher's metric (higher is better) that marks the best epoch
+
+    def check(self) -> None:
+        """A UserError for what cannot be trained."""
+        positive = {"epochs": self.epochs, "batch": self.batch, "optim.accumulate": self.optim.accumulate}
+        for name, value in positive.items():
+            if value < 1:
+                raise UserError(f"--{name} must be at least 1, not {value}.")
+        if not 0 <= self.optim.ema < 1:
+            raise UserError(f"--optim.ema must be at least 0 and below 1, not {self.optim.ema}.")
+        if self.checkpoint.keep < 1:
+            raise UserError("--checkpoint.keep must be at least 1: a run that keeps nothing cannot be resumed.")
+        if self.optim.accumulate > self.batch:
+            raise UserError(f"--optim.accumulate {self.optim.accumulate} is more than --batch {self.batch}.")

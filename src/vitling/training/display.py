@@ -1,0 +1,57 @@
+"""The progress of a run on the terminal: a bar, or plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitling.console import PLAIN_EVERY, Log
+
+
+class Display:
+    """Epoch, terms, lr, images/s, share of time waiting for data, time left."""
+
+    def __init__(self, log: Log, steps: int, done: int):
+        self.log, self.steps, self.first = log, steps, done
+        self.started, self.last_line = time.monotonic(), 0.0
+        self.progress: Progress | None = None
+        self.text = ""
+
+    def __enter__(self) -> Display:
+        if self.log.console.is_terminal and not self.log.silent:
+            columns = (
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+            )
+            self.progress = Progress(*columns, console=self.log.console, transient=True)
+            self.task = self.progress.add_task("", total=self.steps, completed=self.first)
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.progress:
+            self.progress.stop()
+
+    def step(self, done: int) -> None:
+        if self.progress:
+            self.progress.update(self.task, completed=done)
+
+    def metrics(self, done: int, text: str, last: bool) -> None:
+        """At the end of an epoch; without a terminal not more often than every ten seconds."""
+        self.text = text
+        if self.progress:
+            self.progress.update(self.task, completed=done, description=text)
+        elif last or time.monotonic() - self.last_line >= PLAIN_EVERY:
+            self.last_line = time.monotonic()
+            self.log.console.print(f"{text}  left {self._left(done)}", markup=False)
+
+    def _left(self, done: int) -> str:
+        pace = (time.monotonic() - self.started) / max(done - self.first, 1)
+        seconds = int(pace * (self.steps - done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

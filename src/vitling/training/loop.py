@@ -1,0 +1,405 @@
+"""The only loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from vitling.data.batches import epoch_order, local_slices, split_batches, steps_per_epoch
+from vitling.data.store import Store
+from vitling.errors import Interrupted, StoppedItself
+from vitling.keys import make_key
+from vitling.objectives.objective import Batch, Objective
+from vitling.training import precision as machine
+from vitling.training.checkpoint import Checkpoints, full_disk_named
+from vitling.training.config import FitConfig
+from vitling.training.display import Display
+from vitling.training.optim import Average, clip_gradients, make_optimiser
+from vitling.training.processes import Processes
+from vitling.training.recorder import Recorder, describe
+from vitling.training.rundir import RunDirectory
+from vitling.training.schedules import Progress, warmup_cosine
+from vitling.training.signals import Asked, caught
+from vitling.views.drawing import Drawing, Normaliser, Place
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a watcher sees at the end of an epoch. The objective carries the weights that would be saved."""
+
+    objective: Objective
+    epoch: int  # epochs finished, 1..epochs
+    epochs: int
+
+    @property
+    def last(self) -> bool:
+        return self.epoch == self.epochs
+
+
+class Watcher(Protocol):
+    """Called after every `every` epochs and after the last one; gives metrics."""
+
+    every: int
+
+    def __call__(self, moment: Moment) -> dict[str, float]: ...
+
+
+@dataclass
+class Best:
+    """The weights of the epoch that did best by the metric of `FitConfig.best`."""
+
+    epoch: int
+    value: float
+    weights: dict[str, Tensor]
+
+
+@dataclass
+class Outcome:
+    """The objective is left with the weights of the last epoch (averaged, where an average was kept)."""
+
+    metrics: dict[str, float]  # of the last epoch
+    best: Best | None
+    steps: int
+    seconds: float  # of this process's training, watchers included; a resume counts from zero
+    images_per_second: float
+    accumulate: int
+
+
+def fit(
+    objective: Objective,
+    store: Store,
+    config: FitConfig,
+    watchers: Sequence[Watcher] = (),
+    *,
+    run: RunDirectory,
+    processes: Processes | None = None,
+) -> Outcome:
+    """Trains from the run's last checkpoint, or from the start if it has none."""
+    config.check()
+    trainer = _Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
+    trainer.resume()
+    started = time.perf_counter()
+    with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
+        for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
+            for loaded in trainer.batches(epoch):
+                trainer.step(loaded)
+                display.step(trainer.done)
+                trainer.between_steps(asked)
+            trainer.end_of_epoch(epoch, display, asked)
+    if trainer.average:
+        trainer.average.keep()
+    return Outcome(
+        trainer.last_metrics,
+        trainer.best,
+        trainer.done,
+        time.perf_counter() - started,
+        trainer.last_metrics.get("images_per_second", 0.0),
+        trainer.accumulate,
+    )
+
+
+@dataclass
+class _Part:
+    """A slice of a batch: its share in the mean over the global batch, and the pixels its views are drawn from."""
+
+    weight: float
+    drawing: Drawing
+    pixels: Tensor
+    aspect: Tensor
+
+
+@dataclass
+class _Loaded:
+    place: Place
+    accumulate: int
+    parts: list[_Part]
+
+
+class _Trainer:
+    def __init__(
+        self,
+        objective: Objective,
+        store: Store,
+        config: FitConfig,
+        watchers: Sequence[Watcher],
+        run: RunDirectory,
+        processes: Processes,
+    ):
+        self.store, self.config, self.watchers, self.run, self.processes = (
+            store,
+            config,
+            watchers,
+            run,
+            processes,
+        )
+        machine.set_deterministic(config.loop.deterministic)
+        self.precision = machine.choose_precision(config.loop, store.device)
+        self.objective = objective.to(store.device)
+        self.model = self._parallel(objective)
+        self.optimiser = make_optimiser(objective, config.optim)
+        self.scaler = self.precision.scaler()
+        self.average = Average(objective, config.optim.ema) if config.optim.ema else None
+        self.per_epoch = steps_per_epoch(len(store), config.batch, config.loop.drop_last)
+        self.steps, self.done = self.per_epoch * config.epochs, 0
+        self.lr = warmup_cosine(
+            config.optim.peak_lr(config.batch), config.optim.min_lr, config.optim.warmup(config.epochs)
+        )
+        self.accumulate = config.optim.accumulate
+        self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
+        self.saved_at = time.monotonic()
+        self.recorder = Recorder(processes, self.precision.name != "fp16")
+        self.best: Best | None = None
+        self.last_metrics: dict[str, float] = {}
+        self.normalise = Normaliser(store.mean, store.std)
+        self.compiling = machine.wants_compile(config.loop, store.device, self.steps)
+        self.first_step = True
+        if self.compiling:
+            run.log.say("Compiling the network: the first steps take up to a minute.")
+            machine.compile_in_place(objective.backbone)
+
+    def _parallel(self, objective: Objective) -> torch.nn.Module:
+        if self.processes.world == 1:
+            return objective
+        if self.store.device.type == "cuda":
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+        return DistributedDataParallel(objective, broadcast_buffers=False)
+
+    # --- batches -------------------------------------------------------------------------------------------------
+
+    def batches(self, epoch: int) -> Iterator[_Loaded]:
+        """The rest of an epoch, each batch loaded while the one before it trains where loading takes time."""
+        places = self._places(epoch)
+        if self.store.where == "device" or (self.store.device.type == "cpu" and self.store.where == "host"):
+            for place in places:
+                yield self._load(place)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            ahead = pool.submit(self._load, places[0])
+            for following in places[1:]:
+                loaded = self._waited(ahead.result)
+                ahead = pool.submit(self._load, following)
+                yield loaded
+            yield self._waited(ahead.result)
+
+    def _waited(self, result: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        value = result()
+        self.recorder.waited += time.perf_counter() - started
+        return value
+
+    def _places(self, epoch: int) -> list[Place]:
+        n, loop = len(self.store), self.config.loop
+        classes = self.store.dataset.labels if loop.sampler == "balanced" else None
+        order = epoch_order(n, self.config.seed, epoch, classes)
+        batches = split_batches(order, self.config.batch, loop.drop_last)
+        return [
+            Place(self.config.seed, epoch, step, ids, n)
+            for step, ids in enumerate(batches)
+            if epoch * self.per_epoch + step >= self.done
+        ]
+
+    def _load(self, place: Place) -> _Loaded:
+        accumulate, parts = self.accumulate, []
+        for local, weight in local_slices(len(place.ids), self.processes.rank, self.processes.world, accumulate):
+            drawing = Drawing(self.objective.plan, place, local)
+            parts.append(_Part(weight, drawing, *self.store.fetch(drawing.instances)))
+        return _Loaded(place, accumulate, parts)
+
+    # --- one step ------------------------------------------------------------------------------------------------
+
+    def step(self, loaded: _Loaded) -> None:
+        odd_shape = self.compiling and len(loaded.place.ids) != self.config.batch
+        with machine.eager() if odd_shape else nullcontext():
+            if self.compiling and self.first_step and not odd_shape:
+                self.first_step = False
+                backbone, warn = self.objective.backbone, self.run.log.warn
+                machine.compile_or_say(lambda: self._step_that_fits(loaded), backbone, warn)
+            else:
+                self._step_that_fits(loaded)
+        self.done += 1
+
+    def _step_that_fits(self, loaded: _Loaded) -> None:
+        """Out of memory is answered by more, smaller passes at the same effective batch."""
+        while True:
+            if loaded.accumulate != self.accumulate:  # loaded ahead, before the answer
+                loaded = self._load(loaded.place)
+            try:
+                return self._one_step(loaded.place, loaded.parts)
+            except torch.OutOfMemoryError as problem:
+                smallest = max(len(part.drawing.local) for part in loaded.parts) == 1
+                if smallest or self.processes.world > 1:
+                    advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
+                    raise StoppedItself(f"Out of memory. {advice}") from problem
+            self.accumulate *= 2
+            self.run.log.warn(
+                f"Out of memory: each batch of {self.config.batch} is now trained in {self.accumulate} passes, "
+                f"with the same result. --optim.accumulate {self.accumulate} starts so."
+            )
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _one_step(self, place: Place, parts: list[_Part]) -> None:
+        progress = Progress(self.done, self.steps, self.config.epochs)
+        self._seed_layers()
+        self.optimiser.zero_grad(set_to_none=True)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr(progress)
+        self.model.train()
+        terms: dict[str, Tensor] = {}
+        for i, part in enumerate(parts):
+            for name, value in self._backward(part, progress, synchronise=i == len(parts) - 1).items():
+                terms[name] = terms.get(name, 0) + part.weight * value
+        terms["grad_norm"] = self._update()
+        if self.average:
+            self.average.update()
+        self.objective.after_step(progress)
+        self.recorder.add(self.done, place.epoch, len(place.ids), terms)
+
+    def _backward(self, part: _Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
+        views = part.drawing.draw(part.pixels, part.aspect, self.normalise)
+        ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
+        parallel = isinstance(self.model, DistributedDataParallel)
+        model: Any = self.model
+        with model.no_sync() if parallel and not synchronise else nullcontext():
+            with self.precision.autocast():
+                terms = model(views, Batch(ids, self.store.labels), progress)
+            total = self.objective.total(terms, progress)
+            self.scaler.scale(total * part.weight).backward()
+        return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
+
+    def _update(self) -> Tensor:
+        optim = self.config.optim
+        self.scaler.unscale_(self.optimiser)
+        norm = clip_gradients(list(self.objective.parameters()), optim.clip, optim.clip_per)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        return norm
+
+    def _seed_layers(self) -> None:
+        """Dropout and stochastic depth: a function of the step, so that a resume meets the same ones."""
+        torch.manual_seed(make_key("layers", self.config.seed, self.done, self.processes.rank) % 2**63)
+
+    # --- between steps -------------------------------------------------------------------------------------------
+
+    def between_steps(self, asked: Asked) -> None:
+        """Within an epoch: a signal, and where epochs are long a line of metrics and a checkpoint."""
+        if self.done % self.per_epoch == 0:
+            return  # the end of the epoch sees to it
+        line_due = self.per_epoch > self.config.loop.log_every and self.done % self.config.loop.log_every == 0
+        if self.processes.world == 1 or line_due:
+            self._obey(asked)
+        if line_due:
+            epoch = self.done // self.per_epoch
+            pace = self._read()
+            self.run.metrics(self._line("step", self.done, epoch, {**self.recorder.means(epoch), **pace}))
+            self._save_if_due(10 * self.config.checkpoint.every_seconds)
+
+    def end_of_epoch(self, epoch: int, display: Display, asked: Asked) -> None:
+        """Watchers, lines of metrics, a checkpoint, a signal. Short epochs are read several at a time."""
+        finished, last = epoch + 1, epoch + 1 == self.config.epochs
+        due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
+        if due or last or len(self.recorder.rows) >= self.config.loop.log_every:
+            pace = self._read()
+            self._write_epochs(pace, self._watch(due, finished))
+            line = self._line("epoch", self.done, finished, self.last_metrics)
+            display.metrics(self.done, describe(line, self.config.epochs), last)
+        self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
+        self.recorder.restart_clock()
+        if not last:
+            self._obey(asked)
+
+    def _write_epochs(self, pace: dict[str, float], watched: dict[str, float]) -> None:
+        """A line for each epoch that has none yet; what the watchers say belongs to the newest."""
+        finished = self.done // self.per_epoch
+        for epoch in self.recorder.epochs_before(finished):
+            self.last_metrics = {
+                **self.recorder.means(epoch),
+                **pace,
+                **(watched if epoch + 1 == finished else {}),
+            }
+            self.run.metrics(self._line("epoch", (epoch + 1) * self.per_epoch, epoch + 1, self.last_metrics))
+            self.recorder.forget(epoch)
+
+    def _line(self, kind: str, step: int, epoch: int, numbers: dict[str, float]) -> dict[str, Any]:
+        lr = self.lr(Progress(step - 1, self.steps, self.config.epochs))
+        return {"kind": kind, "step": step, "epoch": epoch, "lr": lr, **numbers}
+
+    def _read(self) -> dict[str, float]:
+        def advice() -> str:
+            kept = self.checkpoints.all()
+            name = f"checkpoints/{kept[-1].name}" if kept else "none was written yet"
+            return (
+                f"The last good checkpoint: {name}. A lower --optim.lr or a longer --optim.warmup-epochs often helps."
+            )
+
+        return self.recorder.read(advice)
+
+    def _watch(self, watchers: list[Watcher], finished: int) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        if not watchers:
+            return metrics
+        with self.average.applied() if self.average else nullcontext():
+            self.objective.eval()
+            for watcher in watchers:
+                metrics.update(watcher(Moment(self.objective, finished, self.config.epochs)))
+            value = metrics.get(self.config.best or "")
+            if value is not None and (self.best is None or value > self.best.value):
+                weights = {k: v.detach().cpu().clone() for k, v in self.objective.state_dict().items()}
+                self.best = Best(finished, value, weights)
+        return metrics
+
+    def _obey(self, asked: Asked) -> None:
+        code = self.processes.any(asked.code)
+        if code:
+            self._save()
+            raise Interrupted(f"Stopped at step {self.done} of {self.steps}; continue with --resume.", code)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save_if_due(self, seconds: float) -> None:
+        due = time.monotonic() - self.saved_at >= seconds
+        if self.processes.any(int(due)):
+            self._save()
+
+    def _save(self) -> None:
+        self._write_epochs(self._read(), {})  # also the check that what is saved is finite
+        if self.run.writes:
+            self.checkpoints.save(self.done, self._state())
+        self.saved_at = time.monotonic()
+
+    def _state(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "step": self.done,
+            "accumulate": self.accumulate,
+            "objective": self.objective.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": self.average.state_dict() if self.average else None,
+            "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
+            "last_metrics": self.last_metrics,
+        }
+
+    def resume(self) -> None:
+        state = self.checkpoints.load_latest(self.store.device)
+        if state is None:
+            self.run.forget_after(-1)
+            return
+        self.done, self.accumulate = state["step"], state["accumulate"]
+        self.objective.load_state_dict(state["objective"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
+        self.best = Best(**state["best"]) if state["best"] else None
+        self.last_metrics = state["last_metrics"]
+        self.run.forget_after(self.done)
+        self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")

@@ -1,0 +1,78 @@
+"""AdamW with explicit groups, clipping, and the moving average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from vitling.objectives.objective import Objective
+from vitling.training.config import OptimConfig
+
+
+def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.AdamW:
+    on_gpu = any(p.is_cuda for p in objective.parameters())
+    return torch.optim.AdamW(
+        objective.param_groups(config.weight_decay), lr=0.0, betas=config.betas, fused=on_gpu or None
+    )
+
+
+def clip_gradients(parameters: list[nn.Parameter], largest: float, per: str) -> Tensor:
+    """Clips in place; gives the global norm before clipping."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients))
+    total = torch.linalg.vector_norm(norms)
+    if largest > 0:
+        measured = norms if per == "tensor" else total.expand_as(norms)
+        factors = (largest / (measured + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, list(factors.unbind()))
+    return total
+
+
+class Average:
+    """Exponential moving average of parameters and floating buffers. Young averages move faster, so that a short run
+    is not held back by its random start: decay_t = min(decay, (1 + t) / (10 + t))."""
+
+    def __init__(self, objective: nn.Module, decay: float):
+        self.decay, self.updates = decay, 0
+        self.live = {k: v for k, v in objective.state_dict(keep_vars=True).items() if v.is_floating_point()}
+        self.shadow = {k: v.detach().clone() for k, v in self.live.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        live = [v.detach() for v in self.live.values()]
+        torch._foreach_lerp_(list(self.shadow.values()), live, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the objective carries the averaged weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """The objective carries the averaged weights from now on."""
+        for name, value in self.live.items():
+            value.copy_(self.shadow[name])
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, value in self.live.items():
+            held = value.detach().clone()
+            value.copy_(self.shadow[name])
+            self.shadow[name].copy_(held)
+
+    def state_dict(self) -> dict:
+        return {"updates": self.updates, "shadow": self.shadow}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.updates = state["updates"]
+        for name, value in state["shadow"].items():
+            self.shadow[name].copy_(value)

@@ -1,0 +1,92 @@
+"""Number formats, compilation and determinism: what the machine can do, and what to say when it cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from vitling.data.cache import cache_root
+from vitling.errors import UserError
+from vitling.training.config import LoopConfig
+
+WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
+
+
+@dataclass(frozen=True)
+class Precision:
+    name: str
+    device: torch.device
+
+    def autocast(self) -> AbstractContextManager:
+        if self.name == "fp32":
+            return nullcontext()
+        dtype = torch.bfloat16 if self.name == "bf16" else torch.float16
+        return torch.autocast(self.device.type, dtype=dtype)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
+
+
+def choose_precision(config: LoopConfig, device: torch.device) -> Precision:
+    name = config.precision
+    if name == "auto":
+        name = "fp32"
+        if device.type == "cuda":
+            name = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    if name == "fp16" and device.type == "cpu":
+        raise UserError("--loop.precision fp16 needs a GPU; on CPUs use fp32 or bf16.")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return Precision(name, device)
+
+
+def set_deterministic(on: bool) -> None:
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+
+
+def wants_compile(config: LoopConfig, device: torch.device, steps: int) -> bool:
+    if config.compile == "auto":
+        return device.type == "cuda" and steps >= WORTH_COMPILING
+    return config.compile == "on"
+
+
+def compile_in_place(module: nn.Module) -> None:
+    """Graphs are kept between runs, in vitling's cache folder."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    module.compile(dynamic=False)
+
+
+def undo_compile(module: nn.Module) -> None:
+    module._compiled_call_impl = None
+    torch._dynamo.reset()
+
+
+def eager() -> AbstractContextManager:
+    """For a batch of another shape than the compiled one: not worth a graph of its own."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def failed_to_compile(problem: BaseException) -> bool:
+    home = type(problem).__module__ or ""
+    return home.startswith(("torch._dynamo", "torch._inductor", "triton"))
+
+
+def compile_or_say(step: Callable[[], None], module: nn.Module, say: Callable[[str], None]) -> None:
+    """Runs the first compiled step; a compiler that fails costs the speed, not the run."""
+    try:
+        step()
+    except Exception as problem:
+        if not failed_to_compile(problem):
+            raise
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        say(f"torch.compile failed ({reason[:200]}); training goes on without it, more slowly.")
+        undo_compile(module)
+        step()

@@ -1,0 +1,89 @@
+"""Loss terms stay on the device until a line is due, so that the host does not wait at every step.
+
+Reading them is also the check: the first value that is not finite stops the run and is named.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitling.errors import StoppedItself
+from vitling.training.processes import Processes
+
+
+@dataclass
+class _Row:
+    step: int
+    epoch: int
+    images: int
+    values: Tensor
+
+
+@dataclass
+class Recorder:
+    processes: Processes
+    checks_gradients: bool  # fp16 meets infinite gradients in the normal course; its scaler skips them
+    names: list[str] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
+    waited: float = 0.0
+    since: float = field(default_factory=time.perf_counter)
+    totals: dict[int, list[Tensor]] = field(default_factory=dict)  # epoch -> values read so far
+
+    def add(self, step: int, epoch: int, images: int, terms: dict[str, Tensor]) -> None:
+        self.names = list(terms)
+        values = torch.stack([value.detach().float() for value in terms.values()])
+        self.rows.append(_Row(step, epoch, images, values))
+
+    def read(self, advice: Callable[[], str]) -> dict[str, float]:
+        """Checks what has been added since the last reading; gives the pace."""
+        if not self.rows:
+            return {}
+        values = self.processes.mean(torch.stack([row.values for row in self.rows])).cpu()
+        for row, line in zip(self.rows, values):
+            self._check(row, line, advice)
+            self.totals.setdefault(row.epoch, []).append(line)
+        now = time.perf_counter()
+        seconds, images = max(now - self.since, 1e-9), sum(row.images for row in self.rows)
+        pace = {"images_per_second": images / seconds, "data_wait": self.waited / seconds}
+        self.rows, self.waited, self.since = [], 0.0, now
+        return pace
+
+    def restart_clock(self) -> None:
+        """What watchers and checkpoints took is not training. Rows that wait to be read keep the clock running."""
+        if not self.rows:
+            self.since = time.perf_counter()
+
+    def means(self, epoch: int) -> dict[str, float]:
+        """Of all steps of an epoch that have been read."""
+        lines = self.totals.get(epoch)
+        if not lines:
+            return {}
+        return dict(zip(self.names, torch.stack(lines).mean(dim=0).tolist()))
+
+    def epochs_before(self, epoch: int) -> list[int]:
+        return sorted(e for e in self.totals if e < epoch)
+
+    def forget(self, epoch: int) -> None:
+        del self.totals[epoch]
+
+    def _check(self, row: _Row, line: Tensor, advice: Callable[[], str]) -> None:
+        for name, value in zip(self.names, line.tolist()):
+            if math.isfinite(value) or (name == "grad_norm" and not self.checks_gradients):
+                continue
+            what = "the gradient" if name == "grad_norm" else f"the term '{name}'"
+            raise StoppedItself(f"Step {row.step} (epoch {row.epoch + 1}): {what} is {value}. {advice()}")
+
+
+def describe(entry: dict[str, Any], epochs: int) -> str:
+    """One line for a person."""
+    skipped = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm", "seconds")
+    terms = "  ".join(f"{k} {v:.4g}" for k, v in entry.items() if k not in skipped)
+    pace = f"{entry.get('images_per_second', 0):.0f} images/s  waiting {entry.get('data_wait', 0):.0%}"
+    return f"epoch {entry['epoch']}/{epochs}  {terms}  lr {entry['lr']:.2e}  {pace}"

@@ -1,0 +1,35 @@
+"""Random views, batched on the device, a stateless draw per image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vitling.lazy import exports
+
+if TYPE_CHECKING:
+    from vitling.views.config import Group as Group
+    from vitling.views.config import Mix as Mix
+    from vitling.views.config import Plan as Plan
+    from vitling.views.config import Policy as Policy
+    from vitling.views.config import ViewsConfig as ViewsConfig
+    from vitling.views.drawing import Drawing as Drawing
+    from vitling.views.drawing import Normaliser as Normaliser
+    from vitling.views.drawing import Place as Place
+    from vitling.views.drawing import Views as Views
+    from vitling.views.drawing import eval_view as eval_view
+    from vitling.views.draws import Draws as Draws
+
+_HOMES = {
+    "Drawing": "drawing",
+    "Draws": "draws",
+    "Group": "config",
+    "Mix": "config",
+    "Normaliser": "drawing",
+    "Place": "drawing",
+    "Plan": "config",
+    "Policy": "config",
+    "Views": "drawing",
+    "ViewsConfig": "config",
+    "eval_view": "drawing",
+}
+__getattr__ = exports(__name__, _HOMES)

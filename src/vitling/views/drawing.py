@@ -1,0 +1,155 @@
+"""Draws the views of a plan for the part of a batch that this process holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.keys import host_generator, make_key
+from vitling.views.config import Filter, Group, Plan, Policy
+from vitling.views.draws import Draws
+from vitling.views.erasing import erase
+from vitling.views.geometry import centre_boxes, crop, random_boxes
+from vitling.views.mixing import mix_images
+
+
+@dataclass
+class Views:
+    """The views of one group, view by view: the first B rows are each image's first view."""
+
+    pixels: Tensor  # [count * B, C, size, size], normalised
+    count: int
+    partner: Tensor | None = None  # [count * B] instance ids of the images mixed in
+    share: Tensor | None = None  # [count * B] how much of the first image is there (lambda)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a batch stands in the run. `ids` are draw ids over the GLOBAL batch: instance id + N * repetition, so
+    that an image that a balanced sampler takes twice in an epoch looks different each time."""
+
+    seed: int
+    epoch: int
+    step: int  # of the epoch
+    ids: np.ndarray
+    instances: int  # N
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """0..255 -> float32 with mean 0 and deviation 1."""
+        mean, std = _on_device(self.mean, pixels.device), _on_device(self.std, pixels.device)
+        return (pixels.float() - mean) / std
+
+
+@lru_cache
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """[C, 1, 1] in 0..255. Copied once: a copy a step would make the host wait."""
+    return torch.tensor(values, device=device)[:, None, None] * 255
+
+
+def eval_view(
+    pixels: Tensor,
+    aspect: Tensor,
+    size: int,
+    crop_fraction: float,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    filter: Filter = "bicubic",
+) -> Tensor:
+    """Resize the shorter side to size / crop_fraction, cut out the centre, normalise."""
+    boxes = centre_boxes(aspect.float(), crop_fraction)
+    return Normaliser(tuple(mean), tuple(std))(crop(pixels, boxes, size, filter))
+
+
+class Drawing:
+    """The views of the positions `local` of a global batch: first ask for `instances`, then `draw` from their pixels.
+
+    Mixing partners are drawn over the whole batch. A partner that another process (or another slice of an
+    accumulated batch) holds is simply drawn here too: stateless draws make it the same picture.
+    """
+
+    def __init__(self, plan: Plan, place: Place, local: np.ndarray):
+        self.plan, self.place, self.local = plan, place, local
+        self._partners = [self._partner_elements(g, group) for g, group in enumerate(plan.groups)]
+        mixed_in = [partner % len(place.ids) for partner in self._partners if partner is not None]
+        self._needed = np.unique(np.concatenate([local, *mixed_in]))
+
+    @property
+    def instances(self) -> np.ndarray:
+        """Ids of the images whose pixels `draw` wants, in this order."""
+        return self.place.ids[self._needed] % self.place.instances
+
+    @property
+    def own_instances(self) -> np.ndarray:
+        return self.place.ids[self.local] % self.place.instances
+
+    def draw(self, pixels: Tensor, aspect: Tensor, normalise: Normaliser) -> list[Views]:
+        """One `Views` a group. `pixels` is uint8 [len(instances), C, S, S]."""
+        views, first_view = [], 0
+        for group, partner in zip(self.plan.groups, self._partners):
+            draws = self._draws(group, first_view, pixels.device)
+            images = torch.cat([_render(d, group.policy, group.size, pixels, aspect, normalise) for d in draws])
+            views.append(self._arrange(group, first_view, images, draws, partner))
+            first_view += group.count
+        return views
+
+    def _partner_elements(self, index: int, group: Group) -> np.ndarray | None:
+        """For each local element (view-major over the global batch) the element that is mixed in."""
+        if not group.mix.on:
+            return None
+        generator = host_generator("partner", self.place.seed, self.place.epoch, self.place.step, index)
+        return generator.permutation(group.count * len(self.place.ids))[self._elements(group)]
+
+    def _elements(self, group: Group) -> np.ndarray:
+        return (np.arange(group.count)[:, None] * len(self.place.ids) + self.local[None]).ravel()
+
+    def _draws(self, group: Group, first_view: int, device: torch.device) -> list[Draws]:
+        ids = _to(self.place.ids[self._needed], device)
+        keys = [make_key("view", self.place.seed, self.place.epoch, first_view + v) for v in range(group.count)]
+        return [Draws.of(key, ids) for key in keys]
+
+    def _arrange(
+        self, group: Group, first_view: int, images: Tensor, draws: list[Draws], partner: np.ndarray | None
+    ) -> Views:
+        rows = self._rows(self._elements(group))
+        own = _pick(images, rows)
+        if partner is None:
+            return Views(own, group.count)
+        if group.mix.per == "batch":
+            key = make_key("mix", self.place.seed, self.place.epoch, self.place.step, first_view)
+            mixing = Draws.of(key, torch.zeros(len(rows), dtype=torch.int64, device=images.device))
+        else:
+            mixing = Draws(_pick(torch.cat([draw.state for draw in draws]), rows))
+        mixed, share = mix_images(own, images[_to(self._rows(partner), images.device)], mixing, group.mix)
+        mixed_in = self.place.ids[partner % len(self.place.ids)] % self.place.instances
+        return Views(mixed, group.count, _to(mixed_in, images.device), share)
+
+    def _rows(self, elements: np.ndarray) -> np.ndarray:
+        """Where an element lies among the drawn images."""
+        view, position = np.divmod(elements, len(self.place.ids))
+        return view * len(self._needed) + np.searchsorted(self._needed, position)
+
+
+def _render(draws: Draws, policy: Policy, size: int, pixels: Tensor, aspect: Tensor, normalise: Normaliser) -> Tensor:
+    boxes = random_boxes(draws, aspect, policy.scale, policy.ratio)
+    flip = draws.chance("flip", policy.flip) if policy.flip > 0 else None
+    images = normalise(crop(pixels, boxes, size, policy.filter, flip))
+    return erase(images, draws, policy.erase) if policy.erase > 0 else images
+
+
+def _pick(tensor: Tensor, rows: np.ndarray) -> Tensor:
+    whole = len(rows) == len(tensor) and bool((rows == np.arange(len(rows))).all())
+    return tensor if whole else tensor[_to(rows, tensor.device)]
+
+
+def _to(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)

@@ -1,0 +1,76 @@
+"""Randomness without state: every draw is an integer hash of (seed, epoch, instance, view, operation).
+
+So the order of a batch, the number of processes, accumulation and a resume cannot change what an image looks like.
+The hash is integer arithmetic in int64, which wraps alike on CPUs and GPUs: both draw the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.keys import make_key
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of SplitMix64
+_QUANTILES = 4096
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of B images: `uniform("crop", 4)` is [B, 4], a function of key, ids and the name alone."""
+
+    state: Tensor  # [B] int64
+
+    @classmethod
+    def of(cls, key: int, ids: Tensor) -> Draws:
+        return cls(_scramble(ids.to(torch.int64) * _signed(_GOLDEN) + key))
+
+    def uniform(self, operation: str, n: int = 1) -> Tensor:
+        """[B, n] float32 in [0, 1)."""
+        counters = torch.arange(1, n + 1, device=self.state.device) * _signed(_GOLDEN)
+        bits = _scramble((self.state + make_key(operation))[:, None] ^ counters)
+        return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
+
+    def chance(self, operation: str, probability: float) -> Tensor:
+        """[B] bool, True with the given probability."""
+        return self.uniform(operation)[:, 0] < probability
+
+    def beta(self, operation: str, alpha: float) -> Tensor:
+        """[B] from Beta(alpha, alpha), by its quantile function."""
+        u = self.uniform(operation)[:, 0]
+        return u if alpha == 1 else _interpolate(_beta_quantiles(alpha, u.device), u)
+
+
+@lru_cache
+def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
+    from scipy.stats import beta
+
+    points = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    return torch.tensor(beta.ppf(points, alpha, alpha), dtype=torch.float32, device=device)
+
+
+def _interpolate(table: Tensor, u: Tensor) -> Tensor:
+    place = (u * len(table) - 0.5).clamp(0, len(table) - 1)
+    low = place.floor().long()
+    high = (low + 1).clamp(max=len(table) - 1)
+    return torch.lerp(table[low], table[high], place - low)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _signed(_FIRST)
+    x = (x ^ _shift_right(x, 27)) * _signed(_SECOND)
+    return x ^ _shift_right(x, 31)
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(x: int) -> int:
+    return x - 2**64 if x >= 2**63 else x

@@ -1,0 +1,48 @@
+"""Random erasing in pixel mode: a rectangle of the normalised view becomes standard normal noise."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from vitling.views.draws import Draws
+
+AREA, RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
+_NOISE = 1 << 20
+
+
+def erase(images: Tensor, draws: Draws, probability: float) -> Tensor:
+    """The rectangle's area, shape and place, and its noise, are functions of the image's draws alone."""
+    u = draws.uniform("erase", 6)
+    size = images.shape[-1]
+    area = (AREA[0] + (AREA[1] - AREA[0]) * u[:, 1]) * size * size
+    shape = torch.exp(math.log(RATIO[0]) + (math.log(RATIO[1]) - math.log(RATIO[0])) * u[:, 2])
+    height = torch.sqrt(area * shape).round().clamp(max=size)
+    width = torch.sqrt(area / shape).round().clamp(max=size)
+    top, left = (u[:, 3] * (size - height + 1)).floor(), (u[:, 4] * (size - width + 1)).floor()
+    inside = rectangle(top, left, height, width, size) & (u[:, 0] < probability)[:, None, None]
+    return torch.where(inside[:, None], noise_like(images, u[:, 5]), images)
+
+
+def rectangle(top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int) -> Tensor:
+    """[B, size, size] bool."""
+    line = torch.arange(size, device=top.device)[None]
+    rows = (line >= top[:, None]) & (line < (top + height)[:, None])
+    columns = (line >= left[:, None]) & (line < (left + width)[:, None])
+    return rows[:, :, None] & columns[:, None, :]
+
+
+def noise_like(images: Tensor, place: Tensor) -> Tensor:
+    """Normal noise out of one fixed bank, read from a place drawn for each image."""
+    bank = _noise_bank(images.device)
+    offset = (place * _NOISE).long()
+    index = torch.arange(images[0].numel(), device=images.device)
+    return bank[(offset[:, None] + index) % _NOISE].view_as(images).to(images.dtype)
+
+
+@lru_cache
+def _noise_bank(device: torch.device) -> Tensor:
+    return torch.randn(_NOISE, generator=torch.Generator().manual_seed(0)).to(device)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from vitling.backbones import create, table
+from vitling.errors import UserError
+
+# facts.md section 4: parameters without a head
+MEASURED = {
+    "swin_tiny_patch4_window7_224": 27_519_354,
+    "swin_small_patch4_window7_224": 48_837_258,
+    "swin_base_patch4_window7_224": 86_743_224,
+    "pvt_v2_b0": 3_409_760,
+    "pvt_v2_b3": 44_725_696,
+    "deit_tiny_patch16_224": 5_717_416 - 193 * 1000,
+    "deit_small_patch16_224": 22_050_664 - 385 * 1000,
+    "deit_base_patch16_224": 86_567_656 - 769 * 1000,
+}
+
+
+@pytest.mark.parametrize("entry", table(), ids=lambda entry: entry.name)
+def test_the_table_is_what_is_built(entry):
+    with torch.device("meta"):
+        backbone = create(entry.name)
+        features = backbone(torch.empty(2, 3, entry.size, entry.size))
+    assert sum(p.numel() for p in backbone.parameters()) == entry.parameters
+    assert MEASURED.get(entry.name, entry.parameters) == entry.parameters
+    assert backbone.size == entry.size
+    assert backbone.grid_size() == (entry.grid, entry.grid)
+    assert features.grid.shape == (2, entry.dim, entry.grid, entry.grid)
+    assert features.pooled.shape == (2, backbone.dim) == (2, entry.dim)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UserError, match=r"no backbone 'vit_tinny_patch16_224'.*vit_tiny_patch16_224"):
+        create("vit_tinny_patch16_224")
+    with pytest.raises(UserError, match="resnet34"):
+        create("resnet_34")
+    with pytest.raises(UserError, match="list backbones"):
+        create("zzz")
+
+
+def test_an_untested_name_of_a_known_family_works():
+    with torch.device("meta"):
+        assert create("resnet34").dim == 512
+        assert create("vit_small_patch32_384").size == 384
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "vit_relpos_small_patch16_224", "vgg11"])
+def test_other_kinds_are_refused_in_words(name):
+    with torch.device("meta"), pytest.raises(UserError, match="vitling list backbones"):
+        create(name)
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, vitling.backbones as b; b.table(); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

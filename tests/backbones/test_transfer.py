@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from vitling.backbones import create, load_weights
+from vitling.backbones.position import resize_positions
+from vitling.errors import UserError
+
+
+@pytest.fixture
+def source():
+    return create("vit_micro_patch4_32", seed=1)
+
+
+def test_the_same_size_is_copied_whole(source):
+    target = create("vit_micro_patch4_32", seed=2)
+    transfer = load_weights(target, source.state_dict())
+    assert len(transfer.copied) == len(source.timm_model.state_dict())
+    assert transfer.resized == transfer.missing == []
+    assert transfer.left_out == {}
+    x = torch.randn(1, 3, 32, 32)
+    assert torch.equal(source.eval()(x).pooled, target.eval()(x).pooled)
+
+
+def test_positions_are_resized_and_a_head_is_left_out(source, tmp_path):
+    state = {**source.timm_model.state_dict(), "head.weight": torch.ones(5, 128)}
+    save_file(state, tmp_path / "w.safetensors")
+    target = create("vit_micro_patch4_32", size=64)
+    transfer = load_weights(target, tmp_path / "w.safetensors")
+    assert transfer.resized == ["pos_embed"]
+    assert list(transfer.left_out) == ["head.weight"]
+    expected = resize_positions(state["pos_embed"], (8, 8), (16, 16))
+    assert torch.equal(target.timm_model.pos_embed.detach(), expected)
+    assert "1 resized, 1 left out" in transfer.summary()
+
+
+def test_other_shapes_are_left_out_with_the_reason(source):
+    target = create("vit_micro_patch4_32", channels=1)
+    transfer = load_weights(target, source.timm_model.state_dict())
+    assert transfer.left_out == {"patch_embed.proj.weight": "its shape [128, 3, 4, 4] is not [128, 1, 4, 4]"}
+    assert transfer.missing == ["patch_embed.proj.weight"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {"model": state, "epoch": 3},
+        lambda state: {"state_dict": {f"module.{k}": v for k, v in state.items()}},
+        lambda state: {"teacher": {f"module.backbone.{k}": v for k, v in state.items()}, "student": {}},
+        lambda state: {f"backbone.timm_model.{k}": v for k, v in state.items()},
+    ],
+)
+def test_wrappers_and_prefixes(source, wrap, tmp_path):
+    torch.save(wrap(source.timm_model.state_dict()), tmp_path / "w.pth")
+    transfer = load_weights(create("vit_micro_patch4_32"), tmp_path / "w.pth")
+    assert transfer.missing == []
+    assert transfer.left_out == {}
+
+
+def test_swin_bias_tables_of_another_window_are_resized():
+    name = "swin_tiny_patch4_window7_224"
+    other = timm.create_model(name, img_size=96, num_classes=0, depths=(1, 1, 1, 1))  # windows 7, 7, 6, 3
+    transfer = load_weights(create(name, seed=0), other.state_dict())
+    assert [n.split(".")[1] for n in transfer.resized] == ["2", "3"]
+    assert all(n.endswith("relative_position_bias_table") for n in transfer.resized)
+
+
+def test_nothing_that_fits_is_an_error_and_changes_nothing(source):
+    target = create("vit_micro_patch4_32", seed=2)
+    before = {k: v.clone() for k, v in target.state_dict().items()}
+    with pytest.raises(UserError, match="another architecture"):
+        load_weights(target, {"layer1.weight": torch.ones(3)})
+    with pytest.raises(UserError, match="no tensors"):
+        load_weights(target, {"epoch": 3})
+    assert all(torch.equal(v, before[k]) for k, v in target.state_dict().items())
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path):
+    torch.save({"model": Malicious(str(tmp_path / "ran"))}, tmp_path / "evil.pth")
+    with pytest.raises(UserError, match="run any code"):
+        load_weights(create("vit_micro_patch4_32"), tmp_path / "evil.pth")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "match"), [("w.npz", "no weights"), ("w.pt", "damaged"), ("w.safetensors", "cannot be")]
+)
+def test_files_that_are_not_weights(tmp_path, name, match):
+    (tmp_path / name).write_bytes(b"not weights at all")
+    with pytest.raises(UserError, match=match):
+        load_weights(create("vit_micro_patch4_32"), tmp_path / name)
+    with pytest.raises(UserError, match="There is no weights file"):
+        load_weights(create("vit_micro_patch4_32"), tmp_path / "absent.pt")

@@ -1,0 +1,45 @@
+"""Made images: smooth random ones, so that two differ to the eye and survive JPEG."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+FORMAT_OF = {
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".png": "PNG",
+    ".webp": "WEBP",
+    ".bmp": "BMP",
+    ".tif": "TIFF",
+    ".gif": "GIF",
+}
+
+
+def picture(seed: int, width: int = 48, height: int = 32) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, format: str = "PNG", **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def put(path: Path, seed: int, width: int = 48, height: int = 32) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encoded(picture(seed, width, height), FORMAT_OF[path.suffix]))
+    return path
+
+
+def put_classes(root: Path, per_class: dict[str, int], first_seed: int = 0) -> Path:
+    seed = first_seed
+    for name, n in per_class.items():
+        for i in range(n):
+            put(root / name / f"{i:03}.png", seed)
+            seed += 1
+    return root

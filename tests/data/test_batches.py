@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitling.data.batches import class_weights, epoch_order, local_slices, split_batches, steps_per_epoch
+
+
+def test_an_epoch_has_every_image_once_in_an_order_of_its_own():
+    orders = [epoch_order(50, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    for order in orders:
+        assert sorted(order) == list(range(50))
+    assert len({tuple(order) for order in orders}) == 4
+    assert np.array_equal(orders[1], epoch_order(50, 0, 1))
+
+
+def test_balanced_epochs_give_each_class_the_same_share():
+    labels = np.repeat([0, 1, 2], [80, 15, 5])
+    order = epoch_order(100, 0, 0, balanced_by=labels)
+    counts = np.bincount(labels[order % 100])
+    assert len(order) == 100
+    assert counts.max() - counts.min() <= 1
+    assert len(set(order.tolist())) == 100  # an image that comes again has another draw id
+    small = order[labels[order % 100] == 2]
+    assert set(small % 100) == set(range(95, 100))
+
+
+@pytest.mark.parametrize(("n", "batch", "drop", "sizes"), [
+    (10, 4, False, [4, 4, 2]), (10, 4, True, [4, 4]), (3, 4, True, [3]), (4, 4, False, [4]), (8, 4, True, [4, 4]),
+])  # fmt: skip
+def test_batches(n, batch, drop, sizes):
+    batches = split_batches(np.arange(n), batch, drop)
+    assert [len(b) for b in batches] == sizes
+    assert steps_per_epoch(n, batch, drop) == len(sizes)
+    assert np.array_equal(np.concatenate(batches), np.arange(sum(sizes)))
+
+
+@pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 1, 4)])
+def test_slices_make_the_mean_over_the_global_batch(total, world, accumulate):
+    """mean over processes of (sum over slices of weight * local mean) = mean over the batch."""
+    values = np.random.default_rng(0).normal(size=total)
+    seen, sums = [], []
+    for rank in range(world):
+        slices = local_slices(total, rank, world, accumulate)
+        assert slices
+        sums.append(sum(weight * values[part].mean() for part, weight in slices))
+        seen += [i for part, weight in slices if weight for i in part]
+    assert sorted(seen) == list(range(total))
+    assert np.isclose(np.mean(sums), values.mean())
+
+
+def test_class_weights_balance_the_loss():
+    labels = np.repeat([0, 1], [30, 10])
+    weights = class_weights(labels, 3)
+    assert np.isclose(weights[labels].mean(), 1)
+    assert np.isclose(30 * weights[0], 10 * weights[1])
+    assert weights[2] == 0
+
+
+def test_class_weights_of_several_labels_are_negatives_over_positives():
+    labels = np.array([[True, False], [False, False], [True, True], [False, False]])
+    assert class_weights(labels, 2).tolist() == [1.0, 3.0]

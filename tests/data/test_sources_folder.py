@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from pictures import put, put_classes
+
+from vitling import data
+from vitling.errors import UserError
+
+
+def test_class_folders_in_imagefolders_order(tmp_path):
+    from torchvision.datasets import ImageFolder
+
+    for k, name in enumerate(
+        ["b/2.png", "b/10.jpg", "a/z.png", "a/x-1/y.png", "a/x/y.png", "a/x/a.png", "C/1.png", "10/1.png", "9/1.png"]
+    ):
+        put(tmp_path / name, k)
+    splits = data.open(tmp_path, val="none")
+    reference = ImageFolder(str(tmp_path))
+    assert list(splits.train.class_names) == reference.classes
+    assert [str(tmp_path / key) for key in splits.train.keys] == [path for path, _ in reference.samples]
+    assert splits.train.labels.tolist() == reference.targets
+    assert splits.train.read(0) == (tmp_path / splits.train.keys[0]).read_bytes()
+
+
+@pytest.mark.parametrize("word", ["val", "valid", "validation"])
+def test_split_folders(tmp_path, word):
+    for split, first in (("train", 0), (word, 20), ("test", 40)):
+        put_classes(tmp_path / split, {"cat": 3, "dog": 2}, first)
+    splits = data.open(tmp_path)
+    assert (len(splits.train), len(splits.val), len(splits.open_test("test"))) == (5, 5, 5)
+    assert splits.train.class_names == splits.val.class_names == ("cat", "dog")
+    assert splits.val.keys[0] == f"{word}/cat/000.png"
+
+
+def test_flat_folder_is_unlabelled(tmp_path):
+    for k in range(4):
+        put(tmp_path / f"{k}.png", k)
+    splits = data.open(tmp_path)
+    assert splits.train.task == "none"
+    assert splits.val is None
+    assert splits.train.keys == ["0.png", "1.png", "2.png", "3.png"]
+
+
+@pytest.mark.parametrize("where", ["unlabelled", "unlabeled", "train/unlabelled"])
+def test_pool_beside_classes_and_beside_train(tmp_path, where):
+    root = tmp_path / "train" if "/" in where or where == "unlabeled" else tmp_path
+    put_classes(root, {"cat": 3, "dog": 3})
+    put(tmp_path / where / "deep" / "x.png", 50)
+    put(tmp_path / where / "y.png", 51)
+    splits = data.open(tmp_path, val="none")
+    assert splits.train.class_names == ("cat", "dog")
+    assert splits.pool.task == "none"
+    assert len(splits.pool) == 2
+
+
+def test_only_a_pool_is_train(tmp_path):
+    put(tmp_path / "unlabelled" / "x.png", 0)
+    assert data.open(tmp_path).train.keys == ["unlabelled/x.png"]
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    put_classes(tmp_path, {"train": 2, "bus": 2})
+    assert data.open(tmp_path, val="none").train.class_names == ("bus", "train")
+
+
+def test_classes_beside_a_test_folder_are_train(tmp_path):
+    put_classes(tmp_path, {"cat": 2, "dog": 2})
+    put_classes(tmp_path / "test", {"cat": 1, "dog": 1}, 10)
+    splits = data.open(tmp_path, val="none")
+    assert splits.train.class_names == ("cat", "dog")
+    assert splits.has_test
+
+
+def test_what_is_left_out_is_told(tmp_path):
+    put_classes(tmp_path / "train", {"cat": 2, "dog": 2})
+    put(tmp_path / "train" / "loose.png", 30)
+    put(tmp_path / "preview" / "p.png", 31)
+    (tmp_path / "train" / "cow").mkdir()
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("x")
+    (tmp_path / "train" / "cat" / ".hidden.png").write_bytes(b"x")
+    splits = data.open(tmp_path, val="none")
+    notes = " ".join(splits.notes)
+    assert len(splits.train) == 4
+    assert "1 images lie beside the class folders of train" in notes
+    assert "not used: preview/" in notes
+    assert "No image in train/cow" in notes
+    assert "no images were ignored: 1 .txt" in notes
+
+
+def test_links_are_followed_once_and_dead_ones_are_bad(tmp_path):
+    put_classes(tmp_path / "real", {"cat": 2})
+    put_classes(tmp_path / "set", {"dog": 2}, 10)
+    os.symlink(tmp_path / "real" / "cat", tmp_path / "set" / "cat")
+    os.symlink(tmp_path / "set", tmp_path / "set" / "dog" / "loop")
+    os.symlink(tmp_path / "gone.png", tmp_path / "set" / "dog" / "gone.png")
+    splits = data.open(tmp_path / "set", val="none")
+    assert splits.train.class_names == ("cat", "dog")
+    assert len(splits.train) == 4
+    assert [(file.key, file.reason) for file in splits.bad] == [("dog/gone.png", "the link leads nowhere")]
+
+
+def test_file_names_that_are_no_utf8_can_be_read_and_printed(tmp_path):
+    put_classes(tmp_path, {"cat": 2})
+    odd = os.fsencode(tmp_path / "cat") + b"/\xff.png"
+    with open(odd, "wb") as file:
+        file.write((tmp_path / "cat" / "000.png").read_bytes())
+    train = data.open(tmp_path, val="none").train
+    odd_id = next(i for i, key in enumerate(train.keys) if "\ufffd" in key)
+    assert train.read(odd_id).startswith(b"\x89PNG")
+    train.keys[odd_id].encode()
+
+
+def test_no_images_and_no_folder(tmp_path):
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "a.txt").write_text("x")
+    with pytest.raises(UserError, match=r"has no images. Files that are no images were ignored: 1 .txt"):
+        data.open(tmp_path / "flowers")
+    with pytest.raises(UserError, match=r"flwers does not exist. Did you mean .*flowers\?"):
+        data.open(tmp_path / "flwers")
+    (tmp_path / "x.pdf").write_text("x")
+    with pytest.raises(UserError, match=r"x\.pdf is no data set"):
+        data.open(tmp_path / "x.pdf")
+
+
+def test_only_test_is_nothing_to_train_on(tmp_path):
+    put_classes(tmp_path / "test", {"cat": 2, "dog": 2})
+    with pytest.raises(UserError, match="has only test, and nothing to train on"):
+        data.open(tmp_path)
+
+
+def test_labels_that_train_lacks_are_named(tmp_path):
+    put_classes(tmp_path / "train", {"cat": 2, "dog": 2})
+    put_classes(tmp_path / "test", {f"c{k}": 1 for k in range(7)}, 10)
+    with pytest.raises(UserError, match="test has labels that train lacks: c0, c1, c2, c3, c4 and 2 more"):
+        data.open(tmp_path)
+
+
+def test_a_flat_test_folder_has_no_labels(tmp_path):
+    put_classes(tmp_path / "train", {"cat": 4, "dog": 4})
+    put(tmp_path / "test" / "x.png", 20)
+    splits = data.open(tmp_path)
+    assert splits.open_test("test").labels is None
+    assert "The test split has no labels." in splits.notes
+
+
+def test_splits_from_specs_of_their_own(tmp_path):
+    put_classes(tmp_path / "a,b", {"cat": 3, "dog": 3})
+    put_classes(tmp_path / "other" / "train", {"cat": 1, "dog": 1}, 20)
+    put(tmp_path / "more" / "x.png", 30)
+    spec = f"train={tmp_path}/a,b,test={tmp_path}/other,pool={tmp_path}/more"
+    splits = data.open(spec, val="none")
+    assert (len(splits.train), len(splits.open_test("t")), len(splits.pool)) == (6, 2, 1)
+    merged = data.open(f"train={tmp_path}/a,b,val={tmp_path}/other", val="none").train
+    assert len(merged) == 8
+    assert merged.read(7) == (tmp_path / "other" / "train" / "dog" / "000.png").read_bytes()
+    with pytest.raises(UserError, match="twice"):
+        data.open(f"train={tmp_path}/a,b,train={tmp_path}/other")
+
+
+def test_importing_data_is_light():
+    import subprocess
+    import sys
+
+    code = "import sys, vitling.data.config; print([m for m in ('torch', 'PIL', 'numpy') if m in sys.modules])"
+    heavy = (
+        "import sys, vitling.data as d; d.open, d.inspect; print('torch' in sys.modules, 'torchvision' in sys.modules)"
+    )
+    for command, answer in ((code, "[]"), (heavy, "False False")):
+        assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout.strip() == answer
+    assert data.Dataset("x", [], lambda row: b"", np.arange(0)).task == "none"
+    with pytest.raises(AttributeError):
+        data.nothing  # noqa: B018

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from pictures import put, put_classes
+
+from vitling import data
+from vitling.data.config import DataConfig
+from vitling.data.dataset import BadFile, Dataset
+from vitling.data.scan import Facts
+from vitling.data.splits import drop_bad, require_labels
+from vitling.errors import UserError
+
+
+def save_arrays(path, y, **more):
+    np.savez(path, x=np.zeros((len(y), 4, 4), np.uint8), y=y, **more)
+    return path
+
+
+def counts(dataset):
+    return np.bincount(dataset.labels, minlength=len(dataset.class_names)).tolist()
+
+
+def write_groups(tmp_path, groups, labels):
+    """A CSV whose rows all name one picture: only groups and labels matter here."""
+    put(tmp_path / "x.png", 0)
+    rows = [f"x.png,{label},{group}" for group, label in zip(groups, labels)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,group", *rows]))
+    return tmp_path / "list.csv"
+
+
+def test_a_tenth_of_each_class_is_held_out(tmp_path):
+    splits = data.open(save_arrays(tmp_path / "a.npz", np.repeat([0, 1, 2], [20, 100, 40])))
+    assert counts(splits.val) == [2, 10, 4]
+    assert counts(splits.train) == [18, 90, 36]
+    assert not set(splits.train.keys) & set(splits.val.keys)
+    assert any("16 of 160 train images are held out as val (by class), seed 0" in note for note in splits.notes)
+
+
+def test_the_seed_decides_which(tmp_path):
+    path = save_arrays(tmp_path / "a.npz", np.repeat([0, 1], 30))
+    held = [tuple(data.open(path, val="0.2", seed=seed).val.keys) for seed in (0, 0, 1)]
+    assert held[0] == held[1] != held[2]
+
+
+def test_small_classes_do_not_all_round_to_none(tmp_path):
+    splits = data.open(save_arrays(tmp_path / "a.npz", np.repeat(np.arange(50), 4)))
+    assert len(splits.val) == 20
+    assert max(counts(splits.val)) == 1
+
+
+def test_every_class_stays_in_train(tmp_path):
+    splits = data.open(save_arrays(tmp_path / "a.npz", np.repeat([0, 1, 2, 3], [1, 2, 3, 50])), val="0.9")
+    assert min(counts(splits.train)) >= 1
+
+
+def test_val_none_and_the_datas_own_val(tmp_path):
+    for split, first in (("train", 0), ("val", 50)):
+        put_classes(tmp_path / split, {"a": 10, "b": 10}, first)
+    assert len(data.open(tmp_path).val) == 20
+    merged = data.open(tmp_path, val="none")
+    assert merged.val is None
+    assert len(merged.train) == 40
+    assert any("own val split (20 images) is a part of train" in note for note in merged.notes)
+    fifth = data.open(tmp_path, val="0.2")
+    assert (len(fifth.train), len(fifth.val)) == (32, 8)
+
+
+@pytest.mark.parametrize("val", ["0", "1", "2", "half", "-0.1", "nan"])
+def test_val_must_be_a_fraction(tmp_path, val):
+    with pytest.raises(UserError, match="a fraction between 0 and 1"):
+        data.open(save_arrays(tmp_path / "a.npz", np.repeat([0, 1], 9)), val=val)
+
+
+def test_too_few_to_hold_out(tmp_path):
+    with pytest.raises(UserError, match=r"too few images or groups.*--val none"):
+        data.open(save_arrays(tmp_path / "a.npz", np.array([0, 1])))
+
+
+@pytest.mark.parametrize("folds", [0, 4])
+def test_groups_never_part(tmp_path, folds):
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 40, 400)
+    path = write_groups(tmp_path, groups, [f"c{group % 4}" for group in groups])
+    splits = data.open(path, DataConfig(folds=folds))
+    assert not set(splits.train.groups) & set(splits.val.groups)
+    assert 0.04 < len(splits.val) / 400 < (0.4 if folds else 0.2)
+    assert min(counts(splits.train)) > 0
+    assert min(counts(splits.val)) > 0
+
+
+def test_few_large_groups_a_class_still_give_a_val(tmp_path):
+    groups = np.repeat(np.arange(40), 10)
+    splits = data.open(write_groups(tmp_path, groups, [f"c{group // 2}" for group in groups]))
+    assert len(splits.val) == 40
+    assert max(counts(splits.val)) == 10
+
+
+def test_images_without_a_group_are_alone(tmp_path):
+    splits = data.open(write_groups(tmp_path, ["", "", "p", "p"], "aabb"), val="none")
+    assert splits.train.groups.tolist() == [0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "none"])
+def test_folds_cover_everything_once(tmp_path, task):
+    rng = np.random.default_rng(0)
+    labels = {
+        "single": {"y": np.repeat([0, 1, 2], [31, 17, 5])},
+        "multi": {"y": (rng.random((53, 4)) < 0.3).astype(int)},
+    }
+    np.savez(tmp_path / "a.npz", x=np.zeros((53, 4, 4), np.uint8), **labels.get(task, {}))
+    seen = Counter()
+    for fold in range(5):
+        splits = data.open(tmp_path / "a.npz", DataConfig(folds=5, fold=fold))
+        assert len(splits.train) + len(splits.val) == 53
+        assert 8 <= len(splits.val) <= 13
+        if task == "single":
+            assert counts(splits.val)[2] == 1
+        seen.update(splits.val.keys)
+    assert set(seen.values()) == {1}
+    assert len(seen) == 53
+
+
+def test_folds_refuse_what_makes_no_sense(tmp_path):
+    path = save_arrays(tmp_path / "a.npz", np.repeat([0, 1], 9))
+    with pytest.raises(UserError, match="count the fold from 0"):
+        data.open(path, DataConfig(folds=5, fold=5))
+    with pytest.raises(UserError, match="leave out --val"):
+        data.open(path, DataConfig(folds=5), val="none")
+    with pytest.raises(UserError, match="too few images or groups for 50 folds"):
+        data.open(path, DataConfig(folds=50, fold=49))
+
+
+def test_multi_label_hold_out_keeps_the_shares(tmp_path):
+    labels = (np.random.default_rng(0).random((600, 5)) < [0.5, 0.3, 0.1, 0.05, 0.02]).astype(int)
+    splits = data.open(save_arrays(tmp_path / "a.npz", labels), val="0.2")
+    share = splits.val.labels.sum(axis=0) / labels.sum(axis=0)
+    assert 0.15 < len(splits.val) / 600 < 0.25
+    assert (np.abs(share - 0.2) < 0.07).all()
+
+
+def test_unlabelled_is_held_out_only_when_asked(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((50, 4, 4), np.uint8))
+    assert data.open(tmp_path / "a.npz").val is None
+    assert len(data.open(tmp_path / "a.npz", val="0.1").val) == 5
+
+
+def test_opening_test_leaves_a_trace(tmp_path):
+    splits = data.open("embedded:digits")
+    reasons = []
+    splits.on_test_opened = reasons.append
+    splits.open_test("the end")
+    assert reasons == ["the end"]
+
+
+def test_require_labels(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((5, 4, 4), np.uint8))
+    with pytest.raises(UserError, match=r"has no labels\. Put the images into a folder a class"):
+        require_labels(data.open(tmp_path / "a.npz"))
+    put_classes(tmp_path / "one", {"cat": 3})
+    with pytest.raises(UserError, match='one class only, "cat"'):
+        require_labels(data.open(tmp_path / "one", val="none"))
+    require_labels(data.open("embedded:digits"))
+
+
+def made(n, bad=(), labels=None):
+    labels = np.arange(n) % 2 if labels is None else np.array(labels)
+    dataset = Dataset("made/train", [f"{i}.png" for i in range(n)], lambda row: b"", np.arange(n), labels, ("a", "b"))
+    facts = Facts.empty(n)
+    facts.ok[:] = True
+    facts.ok[list(bad)] = False
+    facts.reasons = dict.fromkeys(bad, "truncated")
+    return dataset, facts
+
+
+def test_a_hundredth_may_be_bad():
+    dataset, bad = drop_bad(*made(200, bad=[3, 7]), allow_bad=False)
+    assert len(dataset) == 198
+    assert bad == [BadFile("3.png", "truncated", "train"), BadFile("7.png", "truncated", "train")]
+    assert drop_bad(*made(5), allow_bad=False)[1] == []
+
+
+def test_more_than_a_hundredth_stops_unless_allowed():
+    with pytest.raises(
+        UserError,
+        match=r"10 of 200 images in train cannot be used \(5.0%.*0.png: truncated, .* and 5 more. Mend.*--allow-bad",
+    ):
+        drop_bad(*made(200, bad=range(10)), allow_bad=False)
+    assert len(drop_bad(*made(200, bad=range(10)), allow_bad=True)[0]) == 190
+
+
+def test_files_that_were_bad_before_count():
+    known = [BadFile("gone.png", "no such file", "train"), BadFile("x.png", "no such file", "test")]
+    assert len(drop_bad(*made(200, bad=[1]), allow_bad=False, known=known)[1]) == 1
+    with pytest.raises(UserError, match="3 of 201"):
+        drop_bad(*made(200, bad=[1, 2]), allow_bad=False, known=known)
+
+
+def test_a_class_left_empty_stops_in_train_only():
+    labels = [0] * 299 + [1]
+    with pytest.raises(UserError, match="no image is left of b"):
+        drop_bad(*made(300, [299], labels), allow_bad=False)
+    assert len(drop_bad(*made(300, [299], labels), allow_bad=False, split="val")[0]) == 299
+    kept, _ = drop_bad(*made(300, [299], labels), allow_bad=True)
+    assert kept.class_names == ("a", "b")
+
+
+def test_nothing_left_always_stops():
+    with pytest.raises(UserError, match="none is left"):
+        drop_bad(*made(3, bad=range(3)), allow_bad=True)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.conftest import make_folder, make_image
+
+from vitling import data
+from vitling.data import cache
+from vitling.data.config import DataConfig
+from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation
+from vitling.errors import UserError
+
+SIZE = 12
+
+
+@pytest.fixture
+def dataset(folder):
+    return data.open(str(folder), val="none").train
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITLING_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "pixels"
+
+
+def expected(folder, dataset, i):
+    path = folder / dataset.keys[i]
+    image = Image.open(path).convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("where", ["host", "stream"])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_every_kind_of_store_gives_the_same_pixels(folder, dataset, where, use_cache):
+    store = build_store(dataset, SIZE, where=where, use_cache=use_cache)
+    ids = np.array([17, 3, 3, 29])
+    pixels, aspect = store.fetch(ids)
+    for row, i in zip(pixels, ids):
+        assert torch.equal(row, expected(folder, dataset, i))
+    assert torch.allclose(aspect, torch.full((4,), 20 / 16))
+    assert store.labels is not None
+    assert store.labels[ids].tolist() == [1, 0, 0, 2]
+
+
+def test_the_second_start_decodes_nothing(dataset, own_cache, monkeypatch):
+    first = build_store(dataset, SIZE).fetch(np.arange(30))[0]
+    monkeypatch.setattr(cache, "scan", None)  # would fail if it were called
+    assert torch.equal(build_store(dataset, SIZE).fetch(np.arange(30))[0], first)
+
+
+def test_another_size_or_another_picture_is_another_entry(folder, dataset, own_cache):
+    keys = {cache.content_key(dataset, 12, DataConfig()), cache.content_key(dataset, 13, DataConfig())}
+    keys.add(cache.content_key(dataset, 12, DataConfig(channels=1)))
+    make_image(0, 999).save(folder / "class-0" / "image-00.png")
+    keys.add(cache.content_key(dataset, 12, DataConfig()))
+    assert len(keys) == 4
+
+
+def test_a_moved_folder_finds_its_cache(folder, tmp_path):
+    before = cache.content_key(data.open(str(folder), val="none").train, SIZE, DataConfig())
+    shutil.move(folder, tmp_path / "elsewhere")
+    assert cache.content_key(data.open(str(tmp_path / "elsewhere"), val="none").train, SIZE, DataConfig()) == before
+
+
+@pytest.mark.parametrize("damage", ["flip a bit", "cut pixels", "cut facts", "no done.json"])
+def test_a_damaged_cache_is_built_anew_and_said(dataset, own_cache, damage):
+    good = build_store(dataset, SIZE).fetch(np.arange(30))[0]
+    entry = next(own_cache.iterdir())
+    if damage == "flip a bit":
+        raw = bytearray((entry / "pixels.bin").read_bytes())
+        raw[1234] ^= 1
+        (entry / "pixels.bin").write_bytes(raw)
+    elif damage == "cut pixels":
+        (entry / "pixels.bin").write_bytes((entry / "pixels.bin").read_bytes()[:-7])
+    elif damage == "cut facts":
+        (entry / "facts.npz").write_bytes(b"PK")
+    else:
+        (entry / "done.json").unlink()
+    said: list[str] = []
+    again = build_store(dataset, SIZE, say=said.append)
+    assert torch.equal(again.fetch(np.arange(30))[0], good)
+    assert len(said) == 1
+    assert "damaged" in said[0]
+    assert build_store(dataset, SIZE, say=said.append)
+    assert len(said) == 1
+
+
+def test_a_full_disk_costs_the_cache_only(dataset, own_cache, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
+    said: list[str] = []
+    for where in ("host", "stream"):
+        assert build_store(dataset, SIZE, where=where, say=said.append).fetch(np.arange(5))[0].float().std() > 0
+    assert all("not cached" in line for line in said)
+    assert len(said) == 2
+
+
+def test_old_entries_make_room(dataset, own_cache, monkeypatch):
+    entry_bytes = len(dataset) * 3 * SIZE**2
+    monkeypatch.setenv("VITLING_CACHE_GB", str(2.5 * entry_bytes / 1e9))
+    for size in (SIZE - 2, SIZE - 1, SIZE):
+        build_store(dataset, size)
+    assert len(list(own_cache.iterdir())) == 2
+
+
+def test_bad_files_are_left_out_and_ids_close_up(folder):
+    (folder / "class-0" / "image-00.png").write_bytes(b"")
+    (folder / "class-1" / "image-03.png").write_bytes(b"hello")
+    dataset = data.open(str(folder), val="none").train
+    with pytest.raises(UserError, match="--allow-bad"):
+        build_store(dataset, SIZE)
+    store = build_store(dataset, SIZE, allow_bad=True)
+    assert len(store) == 28
+    assert {file.reason.split()[0] for file in store.bad} == {"empty", "not"}
+    assert torch.equal(store.fetch(np.array([0]))[0][0], expected(folder, store.dataset, 0))
+    assert len(store.labels) == 28
+
+
+def test_place_is_chosen_by_free_memory(monkeypatch):
+    from vitling.data import store as module
+
+    monkeypatch.setattr(module, "_free_host_memory", lambda: 1000)
+    assert choose_where(500, torch.device("cpu")) == "host"
+    assert choose_where(501, torch.device("cpu")) == "stream"
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 4000))
+    assert choose_where(1000, torch.device("cuda")) == "device"
+    assert choose_where(1001, torch.device("cuda")) == "stream"
+    assert choose_where(400, torch.device("cuda")) == "device"
+
+
+def test_size_is_what_views_can_use_and_images_have(tmp_path):
+    large = data.open(str(make_folder(tmp_path / "large", 2, 3, width=900, height=600)), val="none").train
+    small = data.open(str(make_folder(tmp_path / "small", 2, 3, width=28, height=28)), val="none").train
+    assert choose_size(large, 224) == 384
+    assert choose_size(large, 112) == 192
+    assert choose_size(small, 224) == 28
+
+
+def test_mean_and_std_are_the_datas(dataset):
+    store = build_store(dataset, SIZE)
+    mean, std = mean_and_std(store)
+    pixels = store.fetch(np.arange(30))[0].double() / 255
+    assert np.allclose(mean, pixels.mean(dim=(0, 2, 3)), atol=1e-6)
+    assert np.allclose(std, pixels.permute(1, 0, 2, 3).flatten(1).std(dim=1), atol=1e-3)
+    assert normalisation(store, DataConfig())[0] == (0.485, 0.456, 0.406)
+    assert normalisation(store, DataConfig(normalise="data"))[0] == mean
+
+
+def test_one_channel(folder):
+    config = DataConfig(channels=1)
+    store = build_store(data.open(str(folder), config, val="none").train, SIZE, config)
+    assert store.fetch(np.array([0]))[0].shape == (1, 1, SIZE, SIZE)
+    assert len(normalisation(store, config)[0]) == 1

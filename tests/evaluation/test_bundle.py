@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import timm
+import torch
+
+from vitling.backbones import create
+from vitling.errors import UserError
+from vitling.evaluation import load, load_bundle, save_bundle
+
+BACKBONES = [
+    ("vit_micro_patch4_32", None, 3),
+    ("vit_micro_patch4_32", 24, 1),
+    ("vit_micro_patch4_32", 32, 4),
+    ("deit_tiny_patch16_224", 96, 3),
+    ("swin_tiny_patch4_window7_224", 64, 3),
+    ("pvt_v2_b0", 64, 2),
+    ("resnet18", 64, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "channels"), BACKBONES)
+@torch.no_grad()
+def test_timm_loads_it_and_gives_the_same_logits(make_bundle, tmp_path, name, size, channels):
+    backbone, head = make_bundle(tmp_path, name, size=size, channels=channels)
+    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    x = torch.randn(2, channels, backbone.size, backbone.size)
+    expected = head(backbone(x).pooled)
+    torch.testing.assert_close(theirs(x), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(load_bundle(tmp_path).logits(x), expected, rtol=0, atol=1e-5)
+    assert theirs.pretrained_cfg["label_names"] == ["cat", "dog", "owl"]
+    data_config = timm.data.resolve_model_data_config(theirs)
+    assert tuple(data_config["input_size"]) == (channels, backbone.size, backbone.size)
+    assert tuple(data_config["mean"]) == (0.5,) * channels
+
+
+@pytest.mark.parametrize("name", ["vit_micro_patch4_32", "swin_tiny_patch4_window7_224"])
+@torch.no_grad()
+def test_a_model_without_a_head(make_bundle, tmp_path, name):
+    backbone, _ = make_bundle(tmp_path, name, classes=(), task="none")
+    x = torch.randn(1, 3, backbone.size, backbone.size)
+    expected = backbone(x).pooled
+    assert torch.equal(timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()(x), expected)
+    other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=7).eval()
+    assert torch.equal(other.forward_head(other.forward_features(x), pre_logits=True), expected)
+    model = load_bundle(tmp_path)
+    assert torch.equal(model.features(x), expected)
+    with pytest.raises(UserError, match="trained without labels"):
+        model.logits(x)
+
+
+def test_what_was_saved_comes_back(make_bundle, tmp_path):
+    make_bundle(tmp_path, temperature=1.7, crop_fraction=0.9, bits=12)
+    before = load_bundle(tmp_path)
+    save_bundle(tmp_path / "again", before.backbone, before.head, before.meta)
+    assert load_bundle(tmp_path / "again").meta == before.meta
+    assert before.meta.temperature == 1.7
+    assert before.backbone.name == "vit_micro_patch4_32"
+    assert before.class_names == ("cat", "dog", "owl")
+
+
+def test_load_takes_a_run_directory_or_a_bundle(make_bundle, tmp_path):
+    make_bundle(tmp_path / "run" / "model", classes=("last",) * 2)
+    make_bundle(tmp_path / "run" / "best", classes=("best",) * 2)
+    assert load(tmp_path / "run").class_names[0] == "last"
+    assert load(tmp_path / "run", weights="best").class_names[0] == "best"
+    assert load(tmp_path / "run" / "best").class_names[0] == "best"
+
+
+def test_anything_else_is_refused_in_words(bundle, tmp_path):
+    with pytest.raises(UserError, match=r"There is no .*nowhere"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no trained model"):
+        load(tmp_path / "empty")
+    with pytest.raises(UserError, match="best/"):
+        load(tmp_path, weights="best")
+    config = json.loads((bundle / "config.json").read_text())
+    (bundle / "model.safetensors").write_bytes(b"xx")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(bundle)
+    del config["vitling"]
+    (bundle / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="no vitling section"):
+        load(bundle)
+    (bundle / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(bundle)
+
+
+def test_weights_that_do_not_fit_are_named(make_bundle, bundle, tmp_path):
+    make_bundle(tmp_path / "other", classes=("a", "b"))
+    (tmp_path / "other" / "model.safetensors").replace(bundle / "model.safetensors")
+    with pytest.raises(UserError, match="do not fit"):
+        load(bundle)
+
+
+def test_a_bundle_that_contradicts_itself_is_not_written(bundle, tmp_path):
+    model = load(bundle, device="cpu")
+    with pytest.raises(ValueError, match="class names"):
+        save_bundle(tmp_path / "x", model.backbone, None, model.meta)
+    with pytest.raises(ValueError, match="built for 64 px"):
+        save_bundle(tmp_path / "x", create("vit_micro_patch4_32", size=64), model.head, model.meta)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from vitling.errors import StoppedItself, UserError
+from vitling.evaluation import export as export_module
+from vitling.evaluation import load
+from vitling.evaluation.export import export
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def test_timm(bundle, tmp_path):
+    assert export(bundle, tmp_path / "out") < 1e-5
+    timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "classes"),
+    [
+        ("vit_micro_patch4_32", 32, ("a", "b")),
+        ("vit_micro_patch4_32", 32, ()),
+        pytest.param("swin_tiny_patch4_window7_224", 64, ("a", "b"), marks=pytest.mark.slow),
+        ("pvt_v2_b0", 64, ("a", "b")),
+    ],
+)
+def test_onnx(make_bundle, tmp_path, name, size, classes):
+    make_bundle(tmp_path / "m", name, classes, "single" if classes else "none", size=size, temperature=2.0)
+    out = tmp_path / "exported" / "m.onnx"
+    assert export(tmp_path / "m", out, "onnx") < 1e-3
+    assert sorted(p.name for p in out.parent.iterdir()) == ["m.json", "m.onnx"]
+    session = onnxruntime.InferenceSession(str(out))
+    model = load(tmp_path / "m", device="cpu")
+    for batch in (1, 5):
+        x = np.random.default_rng(0).normal(size=(batch, 3, size, size)).astype(np.float32)
+        (theirs,) = session.run(None, {"images": x})
+        ours = (model.logits if classes else model.features)(torch.from_numpy(x))
+        np.testing.assert_allclose(theirs, ours.numpy(), atol=1e-3)
+    about = json.loads(out.with_suffix(".json").read_text())
+    assert about["class_names"] == list(classes)
+    assert about["temperature"] == 2.0
+    assert about["output"] == session.get_outputs()[0].name == ("logits" if classes else "features")
+
+
+def test_a_model_that_differs_is_not_handed_out(bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "TOLERANCE", -1.0)
+    with pytest.raises(StoppedItself, match="differs from ours"):
+        export(bundle, tmp_path / "m.onnx", "onnx")
+    assert not list(tmp_path.glob("*.onnx"))
+
+
+def test_what_is_missing_is_named(bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "find_spec", lambda name: None if name == "onnxscript" else object())
+    with pytest.raises(UserError, match=r"needs onnxscript: pip install 'vitling\[onnx\]'"):
+        export(bundle, tmp_path / "m.onnx", "onnx")
+
+
+def test_another_name_is_refused(bundle, tmp_path):
+    with pytest.raises(UserError, match=r"ends in \.onnx"):
+        export(bundle, tmp_path / "m.bin", "onnx")

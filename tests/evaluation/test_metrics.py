@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+
+from vitling.errors import UserError
+from vitling.evaluation import metrics
+
+
+@pytest.fixture
+def single():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(6, (200,), generator=generator)
+    labels[labels == 4] = 3  # a class without images
+    logits = torch.randn(200, 6, generator=generator)
+    logits[torch.arange(200), labels] += 1.5
+    return logits, labels
+
+
+@pytest.fixture
+def multi():
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.rand(150, 5, generator=generator) < 0.3
+    labels[:, 2] = False
+    logits = torch.randn(150, 5, generator=generator) + 2 * labels
+    return (logits * 4).round() / 4, labels  # ties
+
+
+NAMES = ["a", "b", "c", "d", "e", "f"]
+
+
+def test_single_label_numbers_are_scikit_learns(single):
+    logits, labels = single
+    answers, kinds = logits.argmax(1), list(range(6))
+    assert metrics.top1(logits, labels) == pytest.approx(sk.accuracy_score(labels, answers))
+    assert metrics.topk(logits, labels, 3) == pytest.approx(
+        sk.top_k_accuracy_score(labels, logits.numpy(), k=3, labels=kinds)
+    )
+    assert np.array_equal(metrics.confusion(logits, labels), sk.confusion_matrix(labels, answers, labels=kinds))
+    probabilities = logits.double().softmax(1).numpy()
+    assert metrics.log_loss(logits, labels) == pytest.approx(sk.log_loss(labels, probabilities, labels=kinds))
+    present = sorted(set(labels.tolist()))
+    recall = sk.recall_score(labels, answers, labels=present, average="macro")
+    assert metrics.mean_per_class(logits, labels) == pytest.approx(recall)
+
+
+def test_per_class_table(single):
+    logits, labels = single
+    rows = metrics.per_class(logits, labels, NAMES)
+    precision, recall, f1, n = sk.precision_recall_fscore_support(
+        labels, logits.argmax(1), labels=list(range(6)), zero_division=0
+    )
+    for i, row in enumerate(rows):
+        assert row["n"] == n[i]
+        assert row["precision"] == pytest.approx(precision[i])
+        assert row["f1"] == pytest.approx(f1[i])
+        assert row["recall"] == (pytest.approx(recall[i]) if n[i] else None)
+
+
+def test_calibration_error_by_the_book(single):
+    logits, labels = single
+    confidence, answer = logits.double().softmax(1).max(1)
+    expected = 0.0
+    for i in range(15):
+        inside = (confidence > i / 15) & (confidence <= (i + 1) / 15)
+        if inside.any():
+            gap = (answer[inside] == labels[inside]).double().mean() - confidence[inside].mean()
+            expected += float(gap.abs() * inside.sum() / 200)
+    assert metrics.calibration_error(logits, labels) == pytest.approx(expected)
+
+
+def test_mean_average_precision_is_scikit_learns_over_classes_with_a_positive(multi):
+    logits, labels = multi
+    expected = [sk.average_precision_score(labels[:, c], logits[:, c]) for c in (0, 1, 3, 4)]
+    assert metrics.mean_average_precision(logits, labels) == pytest.approx(np.mean(expected))
+    assert metrics.average_precisions(logits, labels)[2].isnan()
+    probabilities = logits.double().sigmoid().numpy()
+    expected_loss = np.mean([sk.log_loss(labels[:, c], probabilities[:, c], labels=[0, 1]) for c in range(5)])
+    assert metrics.log_loss(logits, labels) == pytest.approx(expected_loss)
+
+
+def test_summaries_are_json_and_say_what_was_left_out(single, multi):
+    summary = metrics.summarise(*single, NAMES, temperature=2.0)
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["left_out"] == ["e"]
+    assert summary["top5"] <= 1
+    assert summary["log_loss"] == pytest.approx(metrics.log_loss(single[0] / 2, single[1]))
+    summary = metrics.summarise(*multi, NAMES[:5])
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["left_out"] == ["c"]
+    assert summary["per_class"][2]["average_precision"] is None
+    expected = sk.f1_score(multi[1][:, 0], multi[0][:, 0] > 0)
+    assert summary["per_class"][0]["f1"] == pytest.approx(expected)
+
+
+def test_edges():
+    one = torch.tensor([[2.0, 1.0], [0.5, 0.1]])
+    zeros = torch.zeros(2, dtype=torch.long)
+    assert metrics.topk(one, zeros, 5) == 1  # k above the number of classes
+    assert metrics.mean_per_class(one, zeros) == 1  # one class present
+    assert metrics.top1(torch.ones(3, 1), torch.zeros(3, dtype=torch.long)) == 1
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "match"),
+    [
+        (torch.tensor([[1.0, float("nan")]]), torch.tensor([0]), "not finite for 1 of 1"),
+        (torch.ones(2, 2), torch.tensor([0, 2]), "0..2"),
+        (torch.ones(2, 2), torch.tensor([0]), "belong together"),
+        (torch.ones(0, 2), torch.ones(0, dtype=torch.long), "belong together"),
+        (torch.ones(2, 2), torch.ones(2, 3, dtype=torch.bool), "Several labels"),
+    ],
+)
+def test_wrong_input_is_named(logits, labels, match):
+    with pytest.raises(UserError, match=match):
+        metrics.log_loss(logits, labels)
+    with pytest.raises(UserError, match="No image has any label"):
+        metrics.mean_average_precision(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitling.data.decode import decode, squash
+from vitling.errors import UserError
+from vitling.evaluation import find_images, load
+from vitling.views import eval_view
+
+
+def test_an_answer_for_each_kind_of_input(bundle, pictures):
+    model = load(bundle, device="cpu")
+    path = pictures / "0.png"
+    with Image.open(path) as image:
+        answers = [model.predict(one)[0] for one in (path, str(path), image, np.asarray(image))]
+    assert len({a.label for a in answers}) == 1
+    for a in answers[1:]:
+        assert [name for name, _ in a.top] == [name for name, _ in answers[0].top]
+        assert a.probability == pytest.approx(answers[0].probability)
+    assert sum(p for _, p in answers[0].top) == pytest.approx(1)
+    assert answers[0].source == str(path)
+    assert answers[0].top[0] == (answers[0].label, answers[0].probability)
+
+
+def test_the_pixels_are_those_of_the_store_and_the_evaluation_view(bundle, pictures):
+    """The way by hand: decode, squash, evaluation view, network, temperature."""
+    model = load(bundle, device="cpu")
+    decoded = decode((pictures / "0.png").read_bytes(), channels=3, at_least=48)
+    pixels = torch.from_numpy(squash(decoded, 48, 3))[None]
+    view = eval_view(pixels, torch.tensor([60 / 40]), 32, 0.875, (0.5,) * 3, (0.25,) * 3)
+    expected = model.logits(view).softmax(1)[0]
+    answer = model.predict(pictures / "0.png", top=3)[0]
+    for name, probability in answer.top:
+        assert probability == pytest.approx(float(expected[model.class_names.index(name)]), abs=1e-5)
+
+
+def test_probabilities_are_scaled_by_the_temperature(make_bundle, tmp_path, pictures):
+    make_bundle(tmp_path / "cold")
+    make_bundle(tmp_path / "hot", temperature=10.0)
+    cold, hot = (load(tmp_path / which).predict(pictures / "0.png")[0] for which in ("cold", "hot"))
+    assert cold.label == hot.label
+    assert cold.probability > hot.probability > 1 / 3
+
+
+def test_a_folder_with_bad_files_is_answered_all_the_same(bundle, pictures):
+    (pictures / "broken.jpg").write_bytes((pictures / "deeper" / "0.jpg").read_bytes()[:200])
+    (pictures / "empty.png").write_bytes(b"")
+    (pictures / "notes.txt").write_text("not an image, not looked at")
+    answers = load(bundle).predict(pictures)
+    assert len(answers) == 8
+    bad = {a.source.split("/")[-1]: a.error for a in answers if a.error}
+    assert bad.keys() == {"broken.jpg", "empty.png"}
+    assert bad["empty.png"] == "empty file"
+    assert all(a.label is None and a.top == [] for a in answers if a.error)
+    assert all(a.label for a in answers if not a.error)
+
+
+def test_more_images_than_a_batch_keep_their_order(bundle, monkeypatch, pictures):
+    monkeypatch.setattr("vitling.evaluation.model.BATCH", 2)
+    model = load(bundle)
+    files = find_images(pictures)
+    together = model.predict(files)
+    for file, answer in zip(files, together):
+        assert answer.source == str(file)
+        assert answer.probability == pytest.approx(model.predict(file)[0].probability, abs=1e-5)
+
+
+def test_abstaining(bundle, pictures):
+    model = load(bundle)
+    assert model.predict(pictures / "0.png", abstain=0.0)[0].label is not None
+    unsure = model.predict(pictures / "0.png", abstain=1.0)[0]
+    assert unsure.unsure
+    assert unsure.label is None
+    assert len(unsure.top) == 3
+
+
+def test_several_labels(make_bundle, tmp_path, pictures):
+    make_bundle(tmp_path / "m", task="multi")
+    model = load(tmp_path / "m", device="cpu")
+    with torch.no_grad():
+        model.head.bias.copy_(torch.tensor([50.0, -50.0, 50.0]))
+    answer = model.predict(pictures / "0.png", top=2)[0]
+    assert answer.labels == ["cat", "owl"]
+    assert answer.label is None
+    assert [p for _, p in answer.top] == pytest.approx([1, 1])
+
+
+def test_features(bundle, pictures):
+    model = load(bundle)
+    assert model.embed(pictures).shape == (6, 128)
+    assert np.allclose(model.embed([pictures / "1.png"]), model.embed(pictures)[1], atol=1e-5)
+    (pictures / "empty.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"1 images cannot be read.*empty file"):
+        model.embed(pictures)
+
+
+def test_find_images(pictures):
+    assert len(find_images(pictures)) == 6
+    assert find_images(str(pictures / "*.png")) == [pictures / f"{i}.png" for i in range(3)]
+    assert find_images([pictures / "1.png", str(pictures / "[12].png")]) == [pictures / "1.png", pictures / "2.png"]
+    with pytest.raises(UserError, match="no images at"):
+        find_images(pictures / "*.nothing")
+
+
+def test_something_that_is_no_image(bundle):
+    with pytest.raises(UserError, match="A dict is no image"):
+        load(bundle).predict([{}])
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, vitling.evaluation; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

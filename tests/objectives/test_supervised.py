@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import tiny_backbone
+from torch import nn
+
+from vitling.objectives import Batch, Supervised
+from vitling.views import Group, Plan, Views
+
+PLAN = Plan((Group(16),))
+PIXELS = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def supervised(**settings) -> Supervised:
+    torch.manual_seed(0)
+    return Supervised(tiny_backbone(), PLAN, **{"classes": 3, **settings}).eval()
+
+
+def test_mixed_smoothed_loss_equals_its_formula():
+    objective = supervised(smoothing=0.1)
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    ids, partner, share = torch.tensor([4, 1, 2, 3]), torch.tensor([1, 2, 0, 3]), torch.tensor([0.7, 1.0, 0.2, 0.5])
+    terms = objective([Views(PIXELS, 1, partner, share)], Batch(ids, labels), None)
+    logits = objective.logits(PIXELS)
+    expected = 0.0
+    for i in range(4):
+        log_p = logits[i].log_softmax(0)
+        a, b = labels[ids[i]], labels[partner[i]]
+        hard = -share[i] * log_p[a] - (1 - share[i]) * log_p[b]
+        expected += (0.9 * hard - 0.1 / 3 * log_p.sum()) / 4
+    assert torch.allclose(terms["classification"], expected)
+    assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, share), Batch(ids, labels)).sum(1), torch.ones(4))
+
+
+def test_several_labels_use_the_logistic_loss():
+    objective = supervised(multi_label=True, smoothing=0.0)
+    labels = torch.tensor([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])
+    loss = objective([Views(PIXELS, 1)], Batch(torch.arange(4), labels), None)["classification"]
+    p = objective.logits(PIXELS).sigmoid()
+    assert torch.allclose(loss, -torch.where(labels, p, 1 - p).log().mean(), atol=1e-6)
+
+
+def test_class_weights_weigh_classes():
+    labels, ids = torch.tensor([0, 0, 0, 1]), torch.arange(4)
+    plain, weighted = supervised(smoothing=0.0), supervised(smoothing=0.0, class_weights=torch.tensor([0.5, 2.0, 1.0]))
+    log_p = plain.logits(PIXELS).log_softmax(1)
+    expected = -(0.5 * log_p[:3, 0].sum() + 2.0 * log_p[3, 1]) / 4
+    assert torch.allclose(weighted([Views(PIXELS, 1)], Batch(ids, labels), None)["classification"], expected)
+
+
+class MeanSquare(nn.Module):
+    def forward(self, features):
+        return (features.grid**2).mean()
+
+
+@pytest.mark.parametrize("weight", [0.5, lambda progress: progress / 2])
+def test_auxiliary_terms_join_with_their_weight(weight):
+    objective = supervised()
+    objective.attach("square", MeanSquare(), weight)
+    terms = objective([Views(PIXELS, 1)], Batch(torch.arange(4), torch.tensor([0, 1, 2, 0])), 1.0)
+    assert list(terms) == ["classification", "square"]
+    assert torch.allclose(terms["square"], (objective.backbone(PIXELS).grid ** 2).mean())
+    assert torch.allclose(objective.total(terms, 1.0), terms["classification"] + 0.5 * terms["square"])
+
+
+def test_an_auxiliary_of_weight_zero_leaves_the_gradients_alone():
+    def gradients(attach: bool) -> list[torch.Tensor]:
+        objective = supervised()
+        if attach:
+            objective.attach("square", MeanSquare(), 0.0)
+        terms = objective([Views(PIXELS, 1)], Batch(torch.arange(4), torch.tensor([0, 1, 2, 0])), None)
+        objective.total(terms, None).backward()
+        return [p.grad for p in objective.parameters() if p.grad is not None]
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
+
+
+def test_weight_decay_spares_biases_norms_tokens_and_positions():
+    objective = supervised()
+    decayed, free = objective.param_groups(0.05)
+    names = {id(p): name for name, p in objective.named_parameters()}
+    free_names = {names[id(p)] for p in free["params"]}
+    assert decayed["weight_decay"] == 0.05
+    assert free["weight_decay"] == 0
+    assert {"backbone.timm_model.pos_embed", "backbone.timm_model.cls_token", "head.bias"} <= free_names
+    assert all("norm" in n or n.endswith(("bias", "pos_embed", "cls_token")) for n in free_names)
+    assert len(decayed["params"]) + len(free["params"]) == len(names)

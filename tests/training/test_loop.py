@@ -1,0 +1,315 @@
+"""The loop through its public name, `fit`, on a tiny ViT."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import largest_difference, tiny_backbone
+
+from vitling import data
+from vitling.data.store import build_store
+from vitling.errors import StoppedItself, UserError
+from vitling.objectives import Supervised
+from vitling.training import (
+    CheckpointConfig,
+    FitConfig,
+    LoopConfig,
+    OptimConfig,
+    Processes,
+    Progress,
+    RunDirectory,
+    fit,
+)
+from vitling.training.schedules import cosine, warmup_cosine
+from vitling.views import ViewsConfig
+
+QUIET = LoopConfig(trackers=(), device="cpu")
+
+
+@pytest.fixture
+def store(folder):
+    return build_store(data.open(str(folder), val="none").train, 16)
+
+
+def objective(drop_path: float = 0.0) -> Supervised:
+    torch.manual_seed(0)
+    return Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
+
+
+def config(**changes) -> FitConfig:
+    base = FitConfig(epochs=4, batch=8, optim=OptimConfig(lr=2e-3), loop=QUIET, checkpoint=CheckpointConfig(0.0))
+    return replace(base, **changes)
+
+
+def run_in(folder: Path) -> RunDirectory:
+    run = RunDirectory(folder)
+    run.prepare(resume=folder.exists() and any(folder.iterdir()), overwrite=False)
+    if not (folder / "config.json").exists():
+        run.start({}, ())
+    return run
+
+
+def train(store, folder: Path, settings: FitConfig | None = None, watchers=(), model: Supervised | None = None):
+    model = model or objective()
+    outcome = fit(model, store, settings or config(), watchers, run=run_in(folder))
+    return model, outcome
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [v.clone() for v in model.state_dict().values()]
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def equal(a, b) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def close(a, b, atol=1e-5) -> bool:
+    return all(torch.allclose(x, y, atol=atol) for x, y in zip(a, b, strict=True))
+
+
+class Score:
+    """A watcher with a score of its own for each epoch."""
+
+    def __init__(self, *scores: float, every: int = 1):
+        self.scores, self.every, self.seen = scores, every, []
+
+    def __call__(self, moment):
+        self.seen.append((moment.epoch, moment.objective.training, weights(moment.objective)))
+        return {"score": self.scores[moment.epoch - 1]}
+
+
+def test_it_learns(store, tmp_path):
+    _, outcome = train(store, tmp_path / "run", config(epochs=25))
+    written = lines(tmp_path / "run")
+    assert [line["epoch"] for line in written] == list(range(1, 26))
+    assert written[-1]["classification"] < written[0]["classification"] - 0.15
+    assert outcome.steps == 100
+    assert {"loss", "classification", "grad_norm", "lr", "images_per_second", "data_wait"} <= written[-1].keys()
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(store, tmp_path):
+    one, again, other = (
+        weights(train(store, tmp_path / name, config(seed=seed))[0]) for name, seed in [("a", 0), ("b", 0), ("c", 1)]
+    )
+    assert equal(one, again)
+    assert not equal(one, other)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after):
+    """With stochastic depth, an average of the weights and a best epoch, all of which have state."""
+    settings = config(optim=OptimConfig(lr=2e-3, ema=0.9), best="score")
+    scores = (0.1, 0.9, 0.3, 0.2)
+    whole, expected = train(store, tmp_path / "whole", settings, [Score(*scores)], objective(0.3))
+
+    class Stop(Exception):
+        pass
+
+    class StopsAt(Score):
+        def __call__(self, moment):
+            if moment.epoch == stop_after + 1:
+                raise Stop
+            return super().__call__(moment)
+
+    with pytest.raises(Stop):
+        train(store, tmp_path / "run", settings, [StopsAt(*scores)], objective(0.3))
+    resumed, outcome = train(store, tmp_path / "run", settings, [Score(*scores)], objective(0.3))
+    assert equal(weights(whole), weights(resumed))
+    assert (outcome.best.epoch, outcome.best.value) == (2, 0.9)
+    assert equal(outcome.best.weights.values(), expected.best.weights.values())
+    kept = ("epoch", "step", "loss", "lr", "grad_norm", "score")
+    written, expected_lines = lines(tmp_path / "run"), lines(tmp_path / "whole")
+    assert [[line[k] for k in kept] for line in written] == [[line[k] for k in kept] for line in expected_lines]
+
+
+def test_only_the_latest_checkpoints_stay(store, tmp_path):
+    train(store, tmp_path / "run", config(checkpoint=CheckpointConfig(0.0, keep=2)))
+    assert [p.name for p in sorted((tmp_path / "run" / "checkpoints").iterdir())] == [
+        "step-00000012.pt",
+        "step-00000016.pt",
+    ]
+
+
+def test_accumulation_gives_the_same_weights(store, tmp_path):
+    plain, _ = train(store, tmp_path / "one")
+    passes, _ = train(store, tmp_path / "three", config(optim=OptimConfig(lr=2e-3, accumulate=3)))
+    assert largest_difference(plain.state_dict(), passes.state_dict()) < 1e-6
+
+
+class Thirsty(Supervised):
+    """Has memory for so many images at once."""
+
+    room = 3
+
+    def forward(self, views, batch, progress):
+        if len(batch.ids) > self.room:
+            raise torch.OutOfMemoryError("made up")
+        return super().forward(views, batch, progress)
+
+
+def thirsty(room: int) -> Thirsty:
+    torch.manual_seed(0)
+    model = Thirsty(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+    model.room = room
+    return model
+
+
+def test_out_of_memory_is_answered_by_accumulation_and_said(store, tmp_path, capsys):
+    plain, _ = train(store, tmp_path / "plain")
+    model, outcome = train(store, tmp_path / "run", model=thirsty(room=3))
+    assert outcome.accumulate == 4
+    assert largest_difference(plain.state_dict(), model.state_dict()) < 1e-6
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("Out of memory") == 2  # 8 -> 4 -> 2 images a pass
+    assert "--optim.accumulate 4" in log
+
+
+def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
+    with pytest.raises(StoppedItself, match="smaller --batch"):
+        train(store, tmp_path / "run", model=thirsty(room=0))
+
+
+class Breaks(Supervised):
+    """A second term that is not a number from a given step on."""
+
+    def forward(self, views, batch, progress):
+        terms = super().forward(views, batch, progress)
+        bad = float("nan") if progress.step >= 9 else 0.0
+        return {**terms, "extra": terms["classification"] * 0 + bad}
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path):
+    torch.manual_seed(0)
+    model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+    with pytest.raises(StoppedItself, match=r"Step 9 \(epoch 3\): the term '(loss|extra)' is nan"):
+        train(store, tmp_path / "run", model=model)
+    last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    assert last.name == "step-00000008.pt"
+    saved = torch.load(last, weights_only=True)["objective"]
+    assert all(v.isfinite().all() for v in saved.values())
+
+
+def test_the_average_is_evaluated_and_left_in_the_objective(store, tmp_path):
+    """Against a literal moving average of the weights of a run without one."""
+    watcher = Score(0, 0, 0, 0)
+    settings = config(batch=30, optim=OptimConfig(lr=2e-3, ema=0.5))  # one step an epoch
+    averaged, _ = train(store, tmp_path / "averaged", settings, [watcher])
+    plain = Score(0, 0, 0, 0)
+    train(store, tmp_path / "plain", config(batch=30), [plain])
+    shadow = [v.float() for v in weights(objective())]
+    for t, (_, _, live) in enumerate(plain.seen, start=1):
+        decay = min(0.5, (1 + t) / (10 + t))
+        shadow = [decay * s + (1 - decay) * v for s, v in zip(shadow, live)]
+        assert close(shadow, watcher.seen[t - 1][2], 1e-6)
+    assert close(shadow, weights(averaged), 1e-6)
+
+
+def test_watchers_see_evaluation_mode_when_they_are_due(store, tmp_path):
+    watcher = Score(0.1, 0.2, 0.3, 0.4, 0.5, every=2)
+    _, outcome = train(store, tmp_path / "run", config(epochs=5, best="score"), [watcher])
+    assert [(epoch, training) for epoch, training, _ in watcher.seen] == [(2, False), (4, False), (5, False)]
+    assert outcome.best.epoch == 5
+    assert outcome.metrics["score"] == 0.5
+
+
+@pytest.mark.parametrize("per", ["global", "tensor"])
+def test_clipping_against_a_literal_version(per):
+    from vitling.training.optim import clip_gradients
+
+    torch.manual_seed(1)
+    parameters = [torch.nn.Parameter(torch.zeros(n, 3)) for n in (2, 5)]
+    for p in parameters:
+        p.grad = torch.randn_like(p) * 3
+    before = [p.grad.clone() for p in parameters]
+    whole = math.sqrt(sum((g**2).sum().item() for g in before))
+    total = clip_gradients(parameters, 1.0, per)
+    assert math.isclose(total.item(), whole, rel_tol=1e-5)
+    for p, g in zip(parameters, before):
+        norm = whole if per == "global" else g.norm().item()
+        assert torch.allclose(p.grad, g * min(1.0, 1.0 / norm), atol=1e-5)
+
+
+def test_schedule_warms_up_and_falls_to_its_floor():
+    lr = warmup_cosine(peak=1.0, floor=0.1, warmup_epochs=2)
+    values = [lr(Progress(step, 100, 10)) for step in range(101)]
+    assert values[0] > 0
+    assert np.all(np.diff(values[:20]) > 0)
+    assert max(values) == values[20] == 1.0
+    assert np.all(np.diff(values[20:]) < 0)
+    assert math.isclose(values[60], 0.1 + 0.9 / 2)
+    assert math.isclose(values[100], 0.1)
+    assert cosine(2.0, 1.0)(Progress(50, 100, 10)) == 1.5
+
+
+def test_default_rates_follow_the_batch():
+    assert OptimConfig().peak_lr(128) == 2.5e-4
+    assert OptimConfig().peak_lr(4096) == 1e-3
+    assert OptimConfig(lr=0.3).peak_lr(128) == 0.3
+
+
+IMPOSSIBLE = [
+    {"epochs": 0},
+    {"batch": 0},
+    {"optim": OptimConfig(ema=1.0)},
+    {"optim": OptimConfig(accumulate=9)},
+    {"checkpoint": CheckpointConfig(keep=0)},
+]
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
+def test_impossible_settings_are_refused(store, tmp_path, changes):
+    with pytest.raises(UserError, match="--"):
+        train(store, tmp_path / "run", config(**changes))
+
+
+def test_a_data_set_smaller_than_the_batch_is_one_batch(store, tmp_path):
+    _, outcome = train(store, tmp_path / "run", config(batch=1000, loop=replace(QUIET, drop_last=True)))
+    assert outcome.steps == 4
+
+
+def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch):
+    """The compiled backbone raises what inductor raises; the run goes on and says so in one line."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    def broken(self, *arguments, **options):
+        def fail(*a, **k):
+            raise BackendCompilerFailed(lambda: None, RuntimeError("no C++ compiler"), None)
+
+        self._compiled_call_impl = fail
+
+    monkeypatch.setattr(torch.nn.Module, "compile", broken)
+    plain, _ = train(store, tmp_path / "plain")
+    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile="on")))
+    assert equal(weights(plain), weights(model))
+    assert (tmp_path / "run" / "log.txt").read_text().count("torch.compile failed") == 1
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "balanced"])
+def test_stream_and_host_train_alike(folder, tmp_path, sampler):
+    dataset = data.open(str(folder), val="none").train
+    settings = config(loop=replace(QUIET, sampler=sampler))
+    host, stream = (
+        weights(train(build_store(dataset, 16, where=where), tmp_path / where, settings)[0])
+        for where in ("host", "stream")
+    )
+    assert equal(host, stream)
+
+
+def test_one_rank_of_two_reads_its_half(store, tmp_path):
+    """Rank 1 writes nothing."""
+    run = RunDirectory(tmp_path / "run", writes=False)
+    run.start({}, ())
+    run.metrics({"step": 1})
+    run.write("x.json", {})
+    assert not (tmp_path / "run").exists()
+    assert not Processes(1, 2, torch.device("cpu")).main

@@ -1,0 +1,165 @@
+"""Signals, kills, full disks and several processes, through the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from tests.conftest import make_folder
+from tests.tiny import largest_difference
+
+pytestmark = pytest.mark.slow
+COMMON = ["--val", "none", "--size", "8", "--batch", "8", "--loop.trackers", "none", "--loop.device", "cpu"]
+EXACT = [*COMMON, "--checkpoint.every-seconds", "0", "--optim.ema", "0.9"]
+
+
+def command(source: Path, out: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "vitling", "train", str(source), "--out", str(out), *flags]
+
+
+def result(out: Path) -> dict:
+    return load_file(out / "model" / "model.safetensors")
+
+
+def losses(out: Path) -> list[tuple]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [(line["epoch"], line["step"], line["loss"]) for line in lines if line["kind"] == "epoch"]
+
+
+def wait_for(condition, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_ten_kills_at_random_moments_change_nothing(tmp_path):
+    """SIGKILL while importing, decoding, training or writing a checkpoint; the end is bit-identical."""
+    source = make_folder(tmp_path / "images", classes=3, each=20)
+    flags = [*EXACT, "--epochs", "60"]
+    subprocess.run(command(source, tmp_path / "whole", *flags), check=True, capture_output=True)
+    seconds = json.loads((tmp_path / "whole" / "result.json").read_text())["seconds"]
+    out, chance = tmp_path / "killed", random.Random(7)
+    for kill in range(10):
+        process = subprocess.Popen(
+            command(source, out, *flags, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        before = checkpoint_names(out)
+        if kill > 0:  # the first kill may come before anything is there
+            wait_for(lambda p=process, b=before: checkpoint_names(out) != b or p.poll() is not None)
+        time.sleep(chance.uniform(0, seconds / 10))
+        assert process.poll() is None, "the run ended before its kill"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not (out / "result.json").exists()
+    subprocess.run(command(source, out, *flags, "--resume"), check=True, capture_output=True)
+    whole, killed = result(tmp_path / "whole"), result(out)
+    assert whole.keys() == killed.keys()
+    assert all((whole[name] == killed[name]).all() for name in whole)
+    assert losses(out) == losses(tmp_path / "whole")
+
+
+def checkpoint_names(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "checkpoints").glob("step-*.pt"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_save_and_exit_with_their_code(folder, tmp_path, number, code):
+    flags = [*COMMON, "--epochs", "3000", "--checkpoint.every-seconds", "3600"]
+    out = tmp_path / "run"
+    process = subprocess.Popen(command(folder, out, *flags), stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: (out / "metrics.jsonl").exists())
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "continue with --resume" in said
+    (name,) = checkpoint_names(out)
+    again = subprocess.Popen(command(folder, out, *flags, "--resume"), stderr=subprocess.PIPE, text=True)
+    line = next(line for line in again.stderr if "Resuming" in line)
+    again.kill()
+    again.communicate()
+    assert f"Resuming at step {int(name[5:13])} of" in line
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(folder, tmp_path):
+    """The limit on a file's size stands in for the disk: the best epoch's weights make later checkpoints larger."""
+    out = tmp_path / "run"
+    flags = [*COMMON, "--checkpoint.every-seconds", "0", "--epochs", "2"]
+    subprocess.run(command(folder, out, *flags), check=True, capture_output=True)
+    size = next((out / "checkpoints").iterdir()).stat().st_size
+    (out / "result.json").unlink()
+    (out / "checkpoints" / checkpoint_names(out)[-1]).unlink()
+    kept = checkpoint_names(out)
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size // 2})); "
+        f"from vitling.cli import main; main({command(folder, out, *flags, '--resume')[3:]!r})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 3, ended.stderr
+    assert "disk is full" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert checkpoint_names(out) == kept
+    assert not list((out / "checkpoints").glob(".*"))
+    subprocess.run(command(folder, out, *flags, "--resume"), check=True, capture_output=True)
+
+
+def torchrun(processes: int, port: int, *arguments: str) -> list[str]:
+    head = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return [*head, "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "vitling", *arguments]
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def test_two_processes_give_the_weights_of_one(tmp_path):
+    """33 images in batches of 8: the last batch has one image, less than there are processes. Mixing is on."""
+    source = make_folder(tmp_path / "images", classes=3, each=11)
+    flags = [*COMMON, "--epochs", "3", "--objective.drop-path", "0"]
+    subprocess.run(command(source, tmp_path / "one", *flags), check=True, capture_output=True)
+    arguments = command(source, tmp_path / "two", *flags)[3:]
+    subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
+    assert largest_difference(result(tmp_path / "one"), result(tmp_path / "two")) < 1e-5
+    for (e, s, a), (f, t, b) in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):
+        assert (e, s) == (f, t)
+        assert abs(a - b) < 1e-5
+    assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
+
+
+def test_a_dead_peer_ends_the_run(folder, tmp_path):
+    flags = [*COMMON, "--epochs", "100000"]
+    out = tmp_path / "run"
+    arguments = command(folder, out, *flags)[3:]
+    process = subprocess.Popen(
+        torchrun(2, free_port(), *arguments), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: (out / "metrics.jsonl").exists())
+        os.kill(peer(out, rank=1), signal.SIGKILL)
+        assert process.wait(timeout=90) != 0
+    finally:
+        process.kill()
+
+
+def peer(out: Path, rank: int) -> int:
+    """The process id of a rank of the run in `out`."""
+    for folder in Path("/proc").iterdir():
+        try:
+            ours = folder.name.isdigit() and str(out).encode() in (folder / "cmdline").read_bytes()
+            if ours and f"\0RANK={rank}\0".encode() in (folder / "environ").read_bytes():
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no process of rank {rank}")

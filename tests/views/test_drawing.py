@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vitling.views import Drawing, Group, Mix, Normaliser, Place, Plan, Policy
+
+N = 12
+PIXELS = torch.randint(0, 256, (N, 3, 20, 20), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+ASPECT = torch.linspace(0.5, 2, N)
+NORMALISE = Normaliser((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
+POLICY = Policy(erase=0.5)
+MULTI_CROP = Plan((Group(16, 2, POLICY, Mix(mixup=0.8, cutmix=1.0)), Group(8, 3, POLICY, Mix(cutmix=1.0, per="batch"))))
+
+
+def place(ids=range(N), **changes) -> Place:
+    return replace(Place(seed=0, epoch=2, step=1, ids=np.array(ids), instances=N), **changes)
+
+
+def draw(plan: Plan, where: Place, local) -> list:
+    drawing = Drawing(plan, where, np.array(local))
+    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], NORMALISE)
+
+
+@pytest.mark.parametrize("per", ["image", "batch"])
+def test_a_slice_draws_what_the_whole_batch_would(per):
+    """Two processes, or two accumulated passes, see the pictures that one sees: the mixing partner included."""
+    plan = Plan(tuple(replace(g, mix=replace(g.mix, per=per)) for g in MULTI_CROP.groups))
+    whole = draw(plan, place(), range(N))
+    for local in (range(5), range(5, N), [3]):
+        for ours, theirs in zip(draw(plan, place(), local), whole):
+            rows = torch.cat([torch.tensor(list(local)) + N * view for view in range(theirs.count)])
+            assert torch.equal(ours.pixels, theirs.pixels[rows])
+            assert torch.equal(ours.partner, theirs.partner[rows])
+            assert torch.equal(ours.share, theirs.share[rows])
+
+
+def test_an_image_looks_the_same_in_any_batch():
+    plan = Plan((Group(16, 2, POLICY),))
+    alone = draw(plan, place(ids=[7]), [0])[0].pixels
+    together = draw(plan, place(), range(N))[0].pixels
+    assert torch.equal(alone[0], together[7])
+    assert torch.equal(alone[1], together[N + 7])
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 3}])
+def test_another_seed_or_epoch_looks_different(change):
+    plan = Plan((Group(16, 1, POLICY),))
+    before, after = (draw(plan, place(**c), range(N))[0].pixels for c in ({}, change))
+    assert not any(torch.equal(a, b) for a, b in zip(before, after))
+
+
+def test_views_of_an_image_differ_and_sizes_fit():
+    first, second = draw(MULTI_CROP, place(), range(N))
+    assert first.pixels.shape == (2 * N, 3, 16, 16)
+    assert second.pixels.shape == (3 * N, 3, 8, 8)
+    assert not torch.equal(first.pixels[:N], first.pixels[N:])
+
+
+def test_a_repeated_image_looks_different_each_time():
+    plan = Plan((Group(16, 1, POLICY),))
+    one, again = draw(plan, place(ids=[4, 4 + N]), [0, 1])[0].pixels
+    assert not torch.equal(one, again)
+
+
+def test_partners_are_named_by_instance_and_mixed_by_share():
+    plain = Policy(scale=(1, 1), ratio=(1, 1), flip=0, erase=0)
+    plan = Plan((Group(16, 1, plain, Mix(mixup=1.0)),))
+    flat = torch.arange(N, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 20, 20) * 20
+    drawing = Drawing(plan, place(), np.arange(N))
+    views = drawing.draw(flat, torch.ones(N), Normaliser((0.0,) * 3, (1.0,) * 3))[0]
+    expected = (views.share * torch.arange(N) + (1 - views.share) * views.partner) * 20 / 255
+    assert torch.allclose(views.pixels[:, 0, 3, 3], expected, atol=1e-4)
+
+
+def test_partners_cover_the_batch():
+    views = draw(Plan((Group(8, 1, POLICY, Mix(cutmix=1.0)),)), place(), range(N))[0]
+    assert sorted(views.partner.tolist()) == list(range(N))
+
+
+def test_one_draw_a_batch_shares_lambda():
+    views = draw(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)), place(), range(N))[0]
+    assert len(views.share.unique()) == 1
+
+
+def test_normalisation_is_per_channel():
+    plan = Plan((Group(16, 1, Policy(scale=(1, 1), ratio=(1, 1), flip=0)),))
+    white = torch.full((1, 3, 20, 20), 255, dtype=torch.uint8)
+    views = Drawing(plan, place(ids=[0], instances=1), np.array([0])).draw(white, torch.ones(1), NORMALISE)[0]
+    assert torch.allclose(views.pixels[0, :, 5, 5], torch.tensor([0.5, 0.6, 0.7]) / 0.2, atol=1e-4)

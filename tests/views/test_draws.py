@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from vitling.keys import host_generator, make_key
+from vitling.views.draws import Draws
+
+IDS = torch.arange(20_000)
+
+
+def test_uniform_is_uniform():
+    u = Draws.of(make_key("test"), IDS).uniform("crop", 3)
+    assert u.min() >= 0
+    assert u.max() < 1
+    for column in u.T:
+        assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-3
+
+
+def test_a_draw_depends_on_its_own_image_alone():
+    key = make_key("view", 0, 3, 1)
+    together = Draws.of(key, IDS).uniform("crop", 4)
+    shuffled = torch.randperm(len(IDS), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(Draws.of(key, IDS[shuffled]).uniform("crop", 4), together[shuffled])
+    assert torch.equal(Draws.of(key, IDS[7:8]).uniform("crop", 4), together[7:8])
+
+
+def test_fewer_numbers_are_the_first_of_more():
+    draws = Draws.of(1, IDS)
+    assert torch.equal(draws.uniform("crop", 2), draws.uniform("crop", 5)[:, :2])
+
+
+BASE = Draws.of(make_key("view", 0, 0, 0), IDS).uniform("a", 2)
+OTHERS = {
+    "view": Draws.of(make_key("view", 0, 0, 1), IDS).uniform("a"),
+    "epoch": Draws.of(make_key("view", 0, 1, 0), IDS).uniform("a"),
+    "seed": Draws.of(make_key("view", 1, 0, 0), IDS).uniform("a"),
+    "operation": Draws.of(make_key("view", 0, 0, 0), IDS).uniform("b"),
+    "neighbour": Draws.of(make_key("view", 0, 0, 0), IDS + 1).uniform("a"),
+    "column": BASE[:, 1:],
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_draws_are_independent(other):
+    correlation = np.corrcoef(BASE[:, 0], OTHERS[other][:, 0])[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(len(IDS))
+
+
+def test_known_values_stay():
+    """A resume after an update must draw what was drawn before it."""
+    u = Draws.of(make_key("view", 0, 0, 0), torch.tensor([0, 1, 2039])).uniform("crop", 2)
+    expected = [
+        [0.7263933420181274, 0.5565360188484192],
+        [0.05728203058242798, 0.7688701748847961],
+        [0.6319853067398071, 0.8089869618415833],
+    ]
+    assert u.tolist() == expected
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 1.0])
+def test_beta_follows_its_distribution(alpha):
+    drawn = Draws.of(3, IDS).beta("mixup", alpha)
+    reference = np.random.default_rng(0).beta(alpha, alpha, len(IDS)).astype(np.float32)  # it too rounds to 1
+    assert stats.ks_2samp(drawn.numpy(), reference).pvalue > 1e-3
+
+
+def test_chance_comes_as_often_as_told():
+    assert abs(Draws.of(9, IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
+
+
+def test_host_generators_are_named():
+    assert host_generator("order", 0, 1).integers(1 << 60) != host_generator("order", 1, 0).integers(1 << 60)
+    assert make_key("a", 1) != make_key("a", "1")
