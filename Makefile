@@ -8,7 +8,7 @@ demo: .venv/.installed
 	$(BIN)/vitling demo --overwrite
 
 test: .venv/.installed-dev lint types
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -5,19 +5,176 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Annotated, Any, Literal, NoReturn
 
-from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
+import tyro
+from tyro.conf import Positional, arg
 
-SUMMARIES = {
-    "demo": "the whole pipeline on the embedded digits, on the CPU, in two minutes",
-    "inspect": "what is in a data set: counts, sizes, bad files, duplicates, leakage",
-    "train": "train a network on your images",
-    "evaluate": "how good a trained model is on a data set",
-    "predict": "answers for images, folders, globs: table, CSV or JSON",
-    "embed": "features of images as npz or parquet",
-    "export": "a trained model as timm reads it (safetensors), or as ONNX",
-    "list": "backbones: the tested networks",
+from vitling.data.config import DataConfig
+from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
+from vitling.recipes.config import TrainConfig
+
+# Metavars for the help; everything else about a flag is in its verb's signature and docstring.
+Data = Annotated[str, Positional, arg(metavar="DATA")]
+Run = Annotated[str, Positional, arg(metavar="RUN")]
+Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES ...", help_behavior_hint="(required)")]
+Out = Annotated[str, arg(metavar="PATH")]
+OptionalOut = Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")]
+Weights = Literal["last", "best"]
+
+
+def demo(out: Out = "runs/demo", epochs: int = 40, seed: int = 0, overwrite: bool = False) -> None:
+    """The whole pipeline on the embedded digits, on the CPU, in two minutes.
+
+    Trains on scikit-learn's 1,797 digits: real scans, 8 x 8 pixels.
+
+    Args:
+        out: Directory of the run.
+        epochs: Passes over the training digits.
+        seed: Another one gives another run.
+        overwrite: Delete an earlier demo in --out.
+    """
+    from vitling.recipes.demo import demo as train_digits
+
+    _show_result(train_digits(out, epochs, overwrite, seed), out)
+
+
+def inspect(data_set: Data, out: Out = "inspection.json", data: DataConfig = DataConfig()) -> None:  # noqa: B008
+    """What is in a data set: counts, sizes, bad files, duplicates, leakage.
+
+    DATA is what `vitling train` takes.
+
+    Args:
+        data_set: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
+        out: Where the findings are written, as JSON.
+        data: How the images are read.
+    """
+    from rich.console import Console
+
+    from vitling.console import Log
+    from vitling.data.inspection import inspect as look
+    from vitling.files import check_writable, write_json
+
+    check_writable(out)
+    with Log().bar("Looking at the images") as progress:
+        found = look(data_set, data, on_progress=progress)
+    found.render(Console())
+    write_json(out, found.to_json())
+    print(f"Written: {out}")
+
+
+def train(config: TrainConfig) -> None:
+    """Train a network on your images, from scratch."""
+    from vitling.recipes.train import train as run
+
+    _show_result(run(config), config.out)
+
+
+def evaluate(
+    run: Run,
+    data_set: Data,
+    split: Literal["auto", "train", "val", "test"] = "auto",
+    weights: Weights = "last",
+    out: OptionalOut = None,
+    allow_bad: bool = False,
+    device: str = "auto",
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
+    """How good a trained model is on a data set.
+
+    Args:
+        run: A run directory or a model folder.
+        data_set: Labelled images; the class names must be those of the model.
+        split: Which of the data's splits; auto takes test, else val, else everything.
+        weights: Of the last epoch, or of the best on validation.
+        out: Write everything, the confusion matrix too, as JSON.
+        allow_bad: Go on although more than 1 % of the files cannot be read.
+        device: auto, cpu, cuda.
+        data: How the images are read; channels and bits are the model's.
+    """
+    from vitling.recipes.evaluate import evaluate as judge
+    from vitling.recipes.summary import show_evaluation
+
+    show_evaluation(judge(run, data_set, split, weights, device, allow_bad, out, data))
+    if out:
+        print(f"Written: {out}")
+
+
+def predict(
+    run: Run,
+    images: Images,
+    top: int = 5,
+    abstain: Annotated[float | None, arg(help_behavior_hint="")] = None,
+    format: Literal["table", "csv", "json"] = "table",
+    out: OptionalOut = None,
+    weights: Weights = "last",
+) -> None:
+    """Answers for images, folders, globs: table, CSV or JSON.
+
+    Args:
+        run: A run directory or a model folder.
+        images: Files, folders, globs.
+        top: How many classes to name for each image.
+        abstain: Below this probability the answer is (unsure).
+        format: Table, CSV or JSON.
+        out: A file instead of the terminal.
+        weights: Of the last epoch, or of the best on validation.
+    """
+    from vitling.evaluation.predict import predict as answer
+
+    answer(run, images, top, abstain, format, out, weights)
+    if out:
+        print(f"Written: {out}")
+
+
+def embed(run: Run, images: Images, out: Out, weights: Weights = "last") -> None:
+    """Features of images, or of a whole data set, as npz or parquet.
+
+    Args:
+        run: A run directory or a model folder.
+        images: One data set (all its splits, with labels), or files and globs.
+        out: A file that ends in .npz or .parquet.
+        weights: Of the last epoch, or of the best on validation.
+    """
+    from vitling.evaluation.embed import embed as write
+    from vitling.recipes.evaluate import log_of_openings
+
+    for name, reason in write(run, images, out, weights, log_of_openings(run)).items():
+        print(f"Left out: {name}: {reason}", file=sys.stderr)
+    print(f"Written: {out}")
+
+
+def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights: Weights = "last") -> None:
+    """A trained model as timm reads it (safetensors), or as ONNX.
+
+    Args:
+        run: A run directory or a model folder.
+        out: A folder (timm) or a file that ends in .onnx.
+        format: timm: safetensors and config.json; onnx: one file, checked against torch.
+        weights: Of the last epoch, or of the best on validation.
+    """
+    from vitling.evaluation.export import export as write
+
+    difference = write(run, out, format, weights)
+    print(f"Written: {out} (largest difference from torch on random images: {difference:.1e})")
+
+
+def list_(what: Annotated[Literal["backbones"], Positional, arg(metavar="{backbones}")]) -> None:
+    """What there is: backbones, the tested networks.
+
+    Args:
+        what: backbones: the tested networks, with parameters and grid.
+    """
+    from rich.console import Console
+
+    from vitling.recipes.summary import backbone_table
+
+    Console().print(backbone_table())
+
+
+_VERBS: dict[str, Callable[..., None]] = {
+    verb.__name__.rstrip("_"): verb for verb in (demo, inspect, train, evaluate, predict, embed, export, list_)
 }
 
 
@@ -35,10 +192,11 @@ def run(argv: list[str]) -> int:
 
         print(__version__)
         return DONE
-    if argv[0] not in SUMMARIES:
+    if argv[0] not in _VERBS:
         return _complain(f"There is no verb {argv[0]!r}.{_nearest(argv[0])} `vitling --help` lists them.", WRONG_INPUT)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, which spin by default, crawl on busy CPUs
     try:
-        _VERBS[argv[0]](argv[1:])
+        _parsed(argv[0], argv[1:])()
     except (UserError, StoppedItself) as problem:
         return _complain(str(problem), problem.exit_code)
     except Interrupted as stop:
@@ -48,231 +206,36 @@ def run(argv: list[str]) -> int:
         return _complain("Interrupted.", INTERRUPTED)
     except BrokenPipeError:  # `vitling ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as leave:  # tyro, after --help or a flag that it does not know
+        return leave.code if isinstance(leave.code, int) else WRONG_INPUT
     return DONE
 
 
-def _parse(what: Any, verb: str, argv: list[str]) -> Any:
-    import tyro
+def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
+    """The verb with its arguments, still to be called: tyro would take a ValueError of the work for one of its own."""
+    function, markers = _VERBS[verb], (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+    parse = partial(tyro.cli, args=argv, prog=f"vitling {verb}", config=markers)
+    if function is train:  # its flags are those of the config, without a prefix
+        return partial(train, parse(TrainConfig))
 
-    return tyro.cli(what, args=argv, prog=f"vitling {verb}", description=None)
+    @wraps(function)
+    def later(*values: Any, **named: Any) -> Callable[[], None]:
+        return partial(function, *values, **named)
 
-
-def _train(argv: list[str]) -> None:
-    from vitling.recipes.config import TrainConfig
-
-    config = _parse(TrainConfig, "train", argv)
-    from vitling.recipes.train import train
-
-    _show_result(train(config), config.out)
-
-
-def _demo(argv: list[str]) -> None:
-    def demo(out: str = "runs/demo", epochs: int = 40, seed: int = 0, overwrite: bool = False) -> None:
-        """The whole pipeline on scikit-learn's 1,797 digits.
-
-        Args:
-            out: Directory of the run.
-            epochs: Passes over the 1,350 training digits.
-            seed: Another one gives another run.
-            overwrite: Delete an earlier demo in --out.
-        """
-        from vitling.recipes.demo import demo as train_digits
-
-        _show_result(train_digits(out, epochs, overwrite, seed), out)
-
-    _parse(demo, "demo", argv)
-
-
-def _inspect(argv: list[str]) -> None:
-    from tyro.conf import Positional
-
-    from vitling.data.config import DataConfig
-
-    def inspect(source: Positional[str], out: str = "inspection.json", data: DataConfig = DataConfig()) -> None:  # noqa: B008
-        """What is in a data set.
-
-        Args:
-            source: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
-            out: Where the findings are written as JSON.
-            data: How the images are read.
-        """
-        from rich.console import Console
-
-        from vitling.console import Log
-        from vitling.data.inspection import inspect as look
-        from vitling.files import write_json
-
-        with Log().bar("Looking at the images", 0) as progress:
-            found = look(source, data, on_progress=progress)
-        found.render(Console())
-        write_json(out, found.to_json())
-        print(f"Written: {out}")
-
-    _parse(inspect, "inspect", argv)
-
-
-def _evaluate(argv: list[str]) -> None:
-    from tyro.conf import Positional
-
-    def evaluate(
-        model: Positional[str],
-        source: Positional[str],
-        split: Literal["auto", "train", "val", "test"] = "auto",
-        weights: Literal["last", "best"] = "last",
-        out: str | None = None,
-        allow_bad: bool = False,
-        device: str = "auto",
-    ) -> None:
-        """How good a trained model is on a data set.
-
-        Args:
-            model: A run directory or a model folder.
-            source: The data set.
-            split: Which of its splits; auto takes test, else val, else everything.
-            weights: Of the last epoch, or of the best on validation.
-            out: Write everything, the confusion matrix too, as JSON.
-            allow_bad: Go on although more than 1 % of the files cannot be read.
-            device: auto, cpu, cuda.
-        """
-        from rich.console import Console
-
-        from vitling.recipes.evaluate import evaluate as judge
-        from vitling.recipes.summary import class_table, evaluation_table
-
-        result = judge(model, source, split, weights, device, allow_bad, out)
-        Console().print(evaluation_table(result), class_table(result["per_class"]))
-        if out:
-            print(f"Written: {out}")
-
-    _parse(evaluate, "evaluate", argv)
-
-
-def _predict(argv: list[str]) -> None:
-    from tyro.conf import Positional, arg
-
-    def predict(
-        model: Positional[str],
-        images: Positional[Annotated[tuple[str, ...], arg(metavar="IMAGES")]],
-        top: int = 5,
-        abstain: float | None = None,
-        format: Literal["table", "csv", "json"] = "table",
-        out: str | None = None,
-        weights: Literal["last", "best"] = "last",
-    ) -> None:
-        """Answers for images, folders and globs.
-
-        Args:
-            model: A run directory or a model folder.
-            images: Files, folders, globs.
-            top: How many classes to name for each image.
-            abstain: Below this probability the answer is (unsure).
-            format: Table, CSV or JSON.
-            out: A file instead of the terminal.
-            weights: Of the last epoch, or of the best on validation.
-        """
-        from vitling.evaluation.predict import predict as answer
-
-        answer(model, images, top, abstain, format, out, weights)
-
-    _parse(predict, "predict", argv)
-
-
-def _embed(argv: list[str]) -> None:
-    from tyro.conf import Positional, arg
-
-    def embed(
-        model: Positional[str], images: Positional[Annotated[tuple[str, ...], arg(metavar="DATA")]], out: str
-    ) -> None:
-        """Features of a data set or of images.
-
-        Args:
-            model: A run directory or a model folder.
-            images: A data set, or files and globs.
-            out: A file that ends in .npz or .parquet.
-        """
-        from vitling.evaluation.embed import embed as write
-
-        for name, reason in write(model, list(images), out).items():
-            print(f"{name}: {reason}", file=sys.stderr)
-        print(f"Written: {out}")
-
-    _parse(embed, "embed", argv)
-
-
-def _export(argv: list[str]) -> None:
-    from tyro.conf import Positional
-
-    def export(
-        model: Positional[str],
-        out: str,
-        format: Literal["timm", "onnx"] = "timm",
-        weights: Literal["last", "best"] = "last",
-    ) -> None:
-        """A trained model for other tools.
-
-        Args:
-            model: A run directory or a model folder.
-            out: A folder (timm) or a file that ends in .onnx.
-            format: timm: safetensors and config.json; onnx: one file, checked against torch.
-            weights: Of the last epoch, or of the best on validation.
-        """
-        from vitling.evaluation.export import export as write
-
-        difference = write(model, out, format, weights)
-        print(f"Written: {out} (largest difference from torch: {difference:.1e})")
-
-    _parse(export, "export", argv)
-
-
-def _list(argv: list[str]) -> None:
-    from tyro.conf import Positional
-
-    def show(what: Positional[Literal["backbones"]]) -> None:
-        """What there is.
-
-        Args:
-            what: backbones: the tested networks, with parameters and grid.
-        """
-        from rich.console import Console
-        from rich.table import Table
-
-        from vitling.backbones.names import table
-
-        shown = Table("name", "parameters (no head)", "size", "grid", "width")
-        for entry in table():
-            grid = f"{entry.grid} x {entry.grid}"
-            shown.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
-        Console().print(shown)
-
-    _parse(show, "list", argv)
-
-
-_VERBS: dict[str, Callable[[list[str]], None]] = {
-    "demo": _demo,
-    "inspect": _inspect,
-    "train": _train,
-    "evaluate": _evaluate,
-    "predict": _predict,
-    "embed": _embed,
-    "export": _export,
-    "list": _list,
-}
+    return parse(later)
 
 
 def _show_result(result: dict[str, Any], out: str) -> None:
     if int(os.environ.get("RANK", "0")) > 0:
         return
-    from rich.console import Console
+    from vitling.recipes.summary import show_run
 
-    from vitling.recipes.summary import result_table
-
-    Console().print(result_table(result))
-    print(f"Written: {out} (model/ to use, result.json, metrics.jsonl, log.txt)")
+    show_run(result, out)
 
 
 def _help() -> str:
-    width = max(map(len, SUMMARIES))
-    verbs = "\n".join(f"  {verb:<{width}}  {summary}" for verb, summary in SUMMARIES.items())
+    width = max(map(len, _VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {_summary(verb)}" for name, verb in _VERBS.items())
     return (
         "vitling: a folder of images into a trained vision transformer\n\n"
         f"usage: vitling VERB ...\n\n{verbs}\n\n"
@@ -282,10 +245,15 @@ def _help() -> str:
     )
 
 
+def _summary(verb: Callable[..., None]) -> str:
+    line = (verb.__doc__ or "").partition("\n")[0].rstrip(".")
+    return line[0].lower() + line[1:]
+
+
 def _nearest(verb: str) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(verb, SUMMARIES, n=1)
+    near = get_close_matches(verb, _VERBS, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+class Advance(Protocol):
+    def __call__(self, done: int, total: int | None = ...) -> None: ...
 
 
 class Log:
@@ -39,25 +44,25 @@ class Log:
             file.write(f"{stamp} {line}\n")
 
     @contextmanager
-    def bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Gives a function to call with the number done so far."""
+    def bar(self, what: str, total: int | None = None) -> Iterator[Advance]:
+        """Gives a function to call with the number done so far, and with the total if it was not known before."""
         if self.silent:
-            yield lambda done: None
+            yield lambda done, total=None: None
         elif self.console.is_terminal:
             columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*columns, console=self.console, transient=True) as progress:
                 task = progress.add_task(what, total=total)
-                yield lambda done: progress.update(task, completed=done)
+                yield lambda done, total=total: progress.update(task, completed=done, total=total)
         else:
             yield self._plain_bar(what, total)
 
-    def _plain_bar(self, what: str, total: int) -> Callable[[int], None]:
+    def _plain_bar(self, what: str, known: int | None) -> Advance:
         last = time.monotonic()
 
-        def show(done: int) -> None:
+        def show(done: int, total: int | None = known) -> None:
             nonlocal last
             if time.monotonic() - last >= PLAIN_EVERY:
                 last = time.monotonic()
-                self.console.print(f"{what} {done}/{total}", markup=False)
+                self.console.print(f"{what} {done}/{total or '?'}", markup=False)
 
         return show

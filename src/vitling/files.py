@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from vitling.errors import UserError
+
 
 @contextmanager
 def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
@@ -28,6 +30,17 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """For the start of long work whose result goes to `path`: a wrong name is said now, not at the end."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as problem:
+        raise UserError(f"--out {path} cannot be written: {problem.strerror}.") from problem
 
 
 def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:

@@ -81,7 +81,7 @@ def messy(tmp_path):
 
 def test_inspect_finds_what_is_wrong(messy):
     told = []
-    found = data.inspect(messy, on_progress=told.append)
+    found = data.inspect(messy, on_progress=lambda done, total: told.append(done))
     train = found.splits["train"]
     assert (train.images, train.usable) == (18, 17)
     assert train.classes == {"cat": 13, "dog": 5}

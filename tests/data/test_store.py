@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.conftest import make_folder, make_image
 
+from tests.conftest import make_folder, make_image
 from vitling import data
 from vitling.data import cache
 from vitling.data.config import DataConfig

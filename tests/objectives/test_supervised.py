@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_backbone
 from torch import nn
 
+from tests.tiny import tiny_backbone
 from vitling.objectives import Batch, Supervised
 from vitling.views import Group, Plan, Views
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.tiny import largest_difference, tiny_backbone
 
+from tests.tiny import largest_difference, tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.objectives import Supervised
 from vitling.training import (
     CheckpointConfig,
@@ -51,7 +52,7 @@ def run_in(folder: Path) -> RunDirectory:
     run = RunDirectory(folder)
     run.prepare(resume=folder.exists() and any(folder.iterdir()), overwrite=False)
     if not (folder / "config.json").exists():
-        run.start({}, ())
+        run.start(config(), ())
     return run
 
 
@@ -130,6 +131,32 @@ def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after):
     kept = ("epoch", "step", "loss", "lr", "grad_norm", "score")
     written, expected_lines = lines(tmp_path / "run"), lines(tmp_path / "whole")
     assert [[line[k] for k in kept] for line in written] == [[line[k] for k in kept] for line in expected_lines]
+
+
+class Signals(Supervised):
+    """Sends itself a SIGTERM in the middle of an epoch, once."""
+
+    at = 6
+
+    def forward(self, views, batch, progress):
+        if progress.step == self.at:
+            signal.raise_signal(signal.SIGTERM)
+        return super().forward(views, batch, progress)
+
+
+def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
+    """Steps, metrics and weights go on as if nothing had been."""
+    whole, _ = train(store, tmp_path / "whole", model=objective(0.3))
+    torch.manual_seed(0)
+    asked = Signals(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
+    with pytest.raises(Interrupted) as stop:
+        train(store, tmp_path / "run", model=asked)
+    assert stop.value.exit_code == 143
+    assert (tmp_path / "run" / "checkpoints" / "step-00000007.pt").exists()
+    resumed, _ = train(store, tmp_path / "run", model=objective(0.3))
+    assert equal(weights(whole), weights(resumed))
+    means = [[line["loss"] for line in lines(tmp_path / name)] for name in ("whole", "run")]
+    assert means[0] == pytest.approx(means[1], abs=1e-6)
 
 
 def test_only_the_latest_checkpoints_stay(store, tmp_path):

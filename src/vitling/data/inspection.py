@@ -73,11 +73,12 @@ class Inspection:
 def inspect(
     spec: str | os.PathLike[str],
     config: DataConfig | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Inspection:
-    """Decode every image of every split once, and say what was found. `on_progress` is told how many are done."""
+    """Decode every image of every split once, and say what was found. `on_progress` is told how many are done,
+    and of how many."""
     config = config or DataConfig()
-    splits = own_splits(spec, config)
+    splits = own_splits(spec, config, needs_train=False)
     datasets = {"train": splits.train, "val": splits.val, "pool": splits.pool}
     datasets["test"] = splits.open_test("inspect") if splits.has_test else None
     there = {split: dataset for split, dataset in datasets.items() if dataset is not None}
@@ -111,15 +112,15 @@ def _leakage_sentence(leaks: list[Leak]) -> str | None:
 
 
 def _scan_all(
-    datasets: dict[str, Dataset], config: DataConfig, on_progress: Callable[[int], None] | None
+    datasets: dict[str, Dataset], config: DataConfig, on_progress: Callable[[int, int], None] | None
 ) -> dict[str, Facts]:
-    before = 0
+    before, total = 0, sum(map(len, datasets.values()))
     facts = {}
     for split, dataset in datasets.items():
 
         def report(done: int, before: int = before) -> None:
             if on_progress:
-                on_progress(before + done)
+                on_progress(before + done, total)
 
         facts[split] = scan(dataset, config=config, on_progress=report)
         before += len(dataset)

@@ -43,10 +43,15 @@ def open(
     return _with_hold_out(splits, fraction, seed) if fraction else splits
 
 
-def own_splits(spec: str | os.PathLike[str], config: DataConfig, merge_val: bool = False) -> Splits:
-    """The splits that the data itself has; with `merge_val` its val split is a part of train."""
+def own_splits(
+    spec: str | os.PathLike[str], config: DataConfig, merge_val: bool = False, needs_train: bool = True
+) -> Splits:
+    """The splits that the data itself has; with `merge_val` its val split is a part of train.
+
+    Without `needs_train` the data may be a test split alone; train then has no images.
+    """
     found = read_source(str(spec), config)
-    _check_there_is_train(found, str(spec))
+    lacks_train = _check_there_is_train(found, str(spec), needs_train)
     if merge_val and "val" in found.parts:
         n = len(found.parts["val"])
         found.parts["train"] = join([found.parts["train"], found.parts.pop("val")])
@@ -57,7 +62,7 @@ def own_splits(spec: str | os.PathLike[str], config: DataConfig, merge_val: bool
     groups = _group_codes(found)
     made = {split: _dataset(found, split, names, groups.get(split)) for split in found.parts}
     return Splits(
-        train=made["train"],
+        train=made["train"].take([]) if lacks_train else made["train"],
         val=made.get("val"),
         pool=made.get("pool"),
         notes=found.notes,
@@ -130,6 +135,8 @@ def _fraction(val: str) -> float:
 def _with_hold_out(splits: Splits, fraction: float, seed: int) -> Splits:
     train = splits.train
     held = hold_out(train.labels, train.groups, len(train), fraction, seed)
+    if len(train.class_names) == 1:
+        require_labels(splits)
     if not held.any() or held.all():
         raise UserError(
             f"{train.name} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none to train "
@@ -164,16 +171,21 @@ def _parted(splits: Splits, held: np.ndarray) -> Splits:
     return replace(splits, train=train.take(np.flatnonzero(~held)), val=val)
 
 
-def _check_there_is_train(found: Parts, spec: str) -> None:
+def _check_there_is_train(found: Parts, spec: str, needed: bool) -> bool:
+    """Whether there is none, where that is allowed: the other parts then stand in for it, to say what classes are."""
     found.parts = {split: part for split, part in found.parts.items() if len(part)}
     if not found.parts:
         why = " ".join(found.notes)
         raise UserError(f"{spec} has no images. {why}".rstrip())
     if set(found.parts) == {"pool"}:
         found.parts["train"] = found.parts.pop("pool")
-    if "train" not in found.parts:
+    if "train" in found.parts:
+        return False
+    if needed:
         has = " and ".join(sorted(found.parts))
         raise UserError(f"{spec} has only {has}, and nothing to train on. Add train/, or say {NAMED}.")
+    found.parts["train"] = join([part for split, part in found.parts.items() if split != "pool"])
+    return True
 
 
 def _settle_labels(found: Parts) -> None:

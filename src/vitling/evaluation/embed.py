@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.splits import own_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, sources_of
-from vitling.evaluation.model import Model
-from vitling.files import atomic
+from vitling.evaluation.model import BATCH, Embeddings, Model
+from vitling.files import atomic, check_writable
 
 
 @dataclass
@@ -31,15 +33,24 @@ class Part:
     errors: dict[str, str]
 
 
-def embed(model_path: str | os.PathLike, inputs: str | Sequence[str], out: str | os.PathLike) -> dict[str, str]:
+def embed(
+    model_path: str | os.PathLike,
+    inputs: str | Sequence[str],
+    out: str | os.PathLike,
+    weights: Literal["last", "best"] = "last",
+    on_test_opened: Callable[[str], None] | None = None,
+) -> dict[str, str]:
     """Write the features of a data set (all its splits) or of loose images; gives what could not be read, and why."""
     out = Path(out)
     if out.suffix not in _WRITERS:
         raise UserError(f"{out}: features are written as {' or '.join(_WRITERS)}.")
-    model = load(model_path)
     named = [inputs] if isinstance(inputs, str) else list(inputs)
+    if not named:
+        raise UserError("Which images? Name a data set, or files and globs: vitling embed RUN IMAGES ... --out PATH")
+    check_writable(out)
+    model = load(model_path, weights)
     if len(named) == 1 and not _names_images(named[0]):
-        parts = _of_data(model, named[0])
+        parts = _of_data(model, named[0], on_test_opened)
     else:
         parts = [_of_sources(model, "images", sources_of(named))]
     parts = [part for part in parts if len(part.keys) or part.errors]
@@ -50,8 +61,9 @@ def embed(model_path: str | os.PathLike, inputs: str | Sequence[str], out: str |
     return errors
 
 
-def _of_data(model: Model, spec: str) -> list[Part]:
-    splits = own_splits(spec, DataConfig(channels=model.meta.channels, bits=model.meta.bits))
+def _of_data(model: Model, spec: str, on_test_opened: Callable[[str], None] | None) -> list[Part]:
+    splits = own_splits(spec, DataConfig(channels=model.meta.channels, bits=model.meta.bits), needs_train=False)
+    splits.on_test_opened = on_test_opened or splits.on_test_opened
     parts = [_of_dataset(model, split, part) for split, part in _splits(splits)]
     parts[0].errors |= {bad.key: bad.reason for bad in splits.bad}
     return parts
@@ -65,7 +77,7 @@ def _splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
     named = {"train": splits.train, "val": splits.val, "unlabelled": splits.pool}
     if splits.has_test:
         named["test"] = splits.open_test("embed")
-    return [(name, part) for name, part in named.items() if part is not None]
+    return [(name, part) for name, part in named.items() if part is not None and len(part)]
 
 
 def _of_dataset(model: Model, split: str, dataset: Dataset) -> Part:
@@ -82,10 +94,24 @@ def _of_sources(
     labels: np.ndarray | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Part:
-    found = model.embed_sources(sources)
+    found = _features(model, split, sources)
     keys = [sources[i].name for i in found.rows]
     kept = None if labels is None else labels[found.rows]
     return Part(split, keys, found.vectors, kept, class_names, found.errors)
+
+
+def _features(model: Model, split: str, sources: list[Source]) -> Embeddings:
+    parts = []
+    with Log().bar(f"Embedding {split}", len(sources)) as progress:
+        for start in range(0, len(sources), BATCH):
+            found = model.embed_sources(sources[start : start + BATCH])
+            parts.append(found._replace(rows=[start + row for row in found.rows]))
+            progress(min(start + BATCH, len(sources)))
+    return Embeddings(
+        rows=[row for part in parts for row in part.rows],
+        vectors=np.concatenate([part.vectors for part in parts]),
+        errors={name: reason for part in parts for name, reason in part.errors.items()},
+    )
 
 
 def _write_npz(out: Path, parts: list[Part]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitling.errors import StoppedItself, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle
 from vitling.evaluation.model import Model
-from vitling.files import write_json
+from vitling.files import check_writable, write_json
 
 TOLERANCE = 1e-3
 _ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -49,6 +49,9 @@ class _Whole(nn.Module):
 
 
 def _to_timm(folder: Path, out: Path) -> float:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; for timm name a folder.")
+    check_writable(out / CONFIG)
     out.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS, CONFIG):
         if (out / name).resolve() != (folder / name).resolve():
@@ -64,7 +67,7 @@ def _to_onnx(model: Model, out: Path) -> float:
     _need_onnx()
     if out.suffix != ".onnx":
         raise UserError(f"{out}: an ONNX file has a name that ends in .onnx.")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(out)
     unchecked = out.with_suffix(".part.onnx")
     try:
         _write_onnx(model, unchecked)

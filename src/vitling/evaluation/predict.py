@@ -12,11 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from vitling.console import Log
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import find_images
-from vitling.evaluation.model import Prediction
-from vitling.files import atomic
+from vitling.evaluation.model import BATCH, Model, Prediction
+from vitling.files import atomic, check_writable
 
 Format = Literal["table", "csv", "json"]
 
@@ -33,8 +34,13 @@ def predict(
     """Answers for files, folders and globs, written to `out` or to the terminal."""
     if abstain is not None and not 0 <= abstain <= 1:
         raise UserError(f"--abstain {abstain}: a probability lies in 0..1.")
-    images = find_images(inputs)
-    predictions = load(model_path, weights).predict(images, top, abstain)
+    if top < 1:
+        raise UserError(f"--top {top}: name at least one class.")
+    if not inputs:
+        raise UserError("Which images? Name files, folders or globs: vitling predict RUN IMAGES ...")
+    if out is not None:
+        check_writable(out)
+    predictions = _answers(load(model_path, weights), find_images(inputs), top, abstain)
     text = {"table": as_table, "csv": as_csv, "json": as_json}[format](predictions)
     if out is None:
         sys.stdout.write(text)
@@ -43,6 +49,15 @@ def predict(
             file.write(text)
     if all(p.error for p in predictions):
         raise UserError(f"None of {len(predictions)} images could be read. {predictions[0].error}.")
+    return predictions
+
+
+def _answers(model: Model, images: list[Path], top: int, abstain: float | None) -> list[Prediction]:
+    predictions: list[Prediction] = []
+    with Log().bar("Predicting", len(images)) as progress:
+        for start in range(0, len(images), BATCH):
+            predictions += model.predict(images[start : start + BATCH], top, abstain)
+            progress(len(predictions))
     return predictions
 
 
@@ -87,7 +102,8 @@ def as_table(predictions: Sequence[Prediction]) -> str:
         if p.error:
             table.add_row(escape(_short(p.source)), "[red]cannot be read[/]", "", escape(p.error))
             continue
-        then = ", ".join(f"{name} {value:.1%}" for name, value in p.top[1:])
+        rest = p.top[1:] if p.label else p.top  # unsure, or several labels: the answer does not name the first
+        then = ", ".join(f"{name} {value:.1%}" for name, value in rest)
         table.add_row(escape(_short(p.source)), escape(answer(p)), f"{p.probability:.1%}", escape(then))
     text = io.StringIO()
     terminal = Console()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
@@ -11,40 +12,47 @@ import tyro
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.objectives.config import SupervisedConfig
-from vitling.training.config import CheckpointConfig, LoopConfig, OptimConfig
+from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig
+
+
+def _shown(metavar: str, hint: str = "") -> Any:
+    """How the help shows a setting whose default says nothing ("None") or only that there is none."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint)
 
 
 @dataclass
 class TrainConfig:
     """Train a network on your images, from scratch.
 
-    DATA is an image folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR or embedded:digits;
-    or train=A,test=B where the parts lie in different places.
+    A first run: vitling train images/ --out runs/first
     """
 
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
-    """Your images."""
-    out: str = ""
+    source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, but with --resume)")] = ""
+    """Your images: a folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR or embedded:digits;
+    or train=A,test=B where the parts lie in different places."""
+    out: Annotated[str, _shown("DIR", "(required)")] = ""
     """Directory of the run. It must be new or empty, unless --resume or --overwrite is given."""
-    backbone: str | None = None
+    backbone: Annotated[str | None, _shown("NAME")] = None
     """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a micro ViT for tiny images."""
-    size: int | None = None
+    size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 224, less for smaller images."""
     epochs: int = 100
+    """Passes over the training images."""
     batch: int = 128
     """Images for each step of the optimiser, over all processes."""
     seed: int = 0
-    val: str | None = None
+    """Another one gives another run; the same one the same run."""
+    val: Annotated[str | None, _shown("none|FRACTION")] = None
     """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth."""
-    eval_every: int | None = None
+    eval_every: Annotated[int | None, _shown("INT")] = None
     """Epochs between two looks at the validation split. By default about fifty looks a run."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Where decoded images live: GPU memory, host memory, or read from disk as needed."""
-    store_size: int | None = None
+    store_size: Annotated[int | None, _shown("INT")] = None
     """Side of the decoded images (S). By default 12/7 of the view, but not more than the images have."""
-    cache: bool = True
-    """Keep decoded images on disk (VITLING_CACHE), so that the next start is immediate."""
+    cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """Decoded images are kept on disk (in VITLING_CACHE), so that the next start is immediate; or not."""
     allow_bad: bool = False
     """Go on although more than 1 % of the files cannot be read."""
     resume: bool = False
@@ -59,7 +67,27 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
 
-_OF_THE_CALL = ("out", "resume", "overwrite")  # they belong to one start, not to the run
+# They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
+_OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
+
+
+def check(config: TrainConfig) -> None:
+    """A UserError for a number that cannot be meant."""
+    FitConfig(config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint).check()
+    views, values = config.views, dict(leaves(config))
+    for name in ("size", "store_size", "eval_every", "loop.log_every"):
+        if values[name] is not None and values[name] < 1:
+            raise UserError(f"--{_flag(name)} must be at least 1, not {values[name]}.")
+    for name in ("views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path"):
+        if not 0 <= values[name] <= 1:
+            raise UserError(f"--{_flag(name)} must lie in 0..1, not {values[name]}.")
+    for name in ("views.mixup", "views.cutmix", "optim.lr", "optim.weight_decay"):
+        if values[name] is not None and values[name] < 0:
+            raise UserError(f"--{_flag(name)} must not be negative, but is {values[name]}.")
+    if not 0 < views.scale[0] <= views.scale[1] <= 1:
+        raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
+    if not 0 < views.crop_fraction <= 1:
+        raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 
 
 def from_plain(kind: type, values: dict[str, Any]) -> Any:
@@ -80,15 +108,19 @@ def _restore(hint: Any, value: Any) -> Any:
 
 def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:
     """Sets fields by name; "optim.lr" reaches into a part. Unknown names are errors."""
+    known = dict(leaves(config)) | {f.name: getattr(config, f.name) for f in fields(config)}
     for name, value in overrides.items():
-        owner, last = config, name
-        while "." in last:
-            first, last = last.split(".", 1)
-            owner = getattr(owner, first, None)
-        if not hasattr(owner, last):
-            known = ", ".join(dotted for dotted, _ in leaves(config))
-            raise UserError(f"There is no setting {name!r}. Settings: {known}.")
-        object.__setattr__(owner, last, value)
+        if name not in known:
+            near = get_close_matches(name, known, n=3) or [n for n in known if n.endswith(f".{name}")]
+            hint = f"Did you mean {' or '.join(near)}?" if near else "`vitling train --help` lists them."
+            raise UserError(f"There is no setting {name!r}. {hint}")
+        if isinstance(known[name], tuple) and isinstance(value, str):  # one tracker, written without the comma
+            value = (value,)
+        *path, last = name.split(".")
+        owner = config
+        for part in path:
+            owner = getattr(owner, part)
+        object.__setattr__(owner, last, value)  # some parts are frozen
     return config
 
 
@@ -109,12 +141,18 @@ def resumed(asked: TrainConfig, saved: TrainConfig) -> TrainConfig:
         if name in _OF_THE_CALL or value == default[name] or value == before[name]:
             continue
         raise UserError(
-            f"--{_flag(name)} {value} was given, but this run was started with {before[name]}. --resume continues the "
-            "same run; use a new --out for other settings."
+            f"--{_flag(name)} {_written(value)} was given, but this run was started with {_written(before[name])}. "
+            "--resume continues the same run; use a new --out for other settings."
         )
     saved.out, saved.resume, saved.overwrite = asked.out, True, False
+    saved.allow_bad |= asked.allow_bad
     return saved
 
 
 def _flag(name: str) -> str:
     return name.replace("_", "-")
+
+
+def _written(value: Any) -> str:
+    """As a person writes it behind the flag."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

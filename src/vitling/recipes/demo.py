@@ -1,5 +1,5 @@
 """The whole pipeline on scikit-learn's 1,797 digits: real scans, 8 x 8 pixels, embedded. Two CPU cores, under three
-minutes; at least 95 % on the 297 digits that are held out as test."""
+minutes; at least 95 % on the 299 digits that are held out as test."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.model import Model
-from vitling.files import write_json
+from vitling.files import check_writable, read_json, write_json
 from vitling.training.processes import choose_device
 from vitling.training.rundir import RunDirectory
 
@@ -36,15 +37,17 @@ def evaluate(
     config: DataConfig | None = None,
 ) -> dict[str, Any]:
     """Everything that `summarise` says, of one split; also in `out` (JSON). `auto` takes test, else val, else train."""
+    if out:
+        check_writable(out)
     model = load(model_path, weights, choose_device(device))
     config = DataConfig(**{**vars(config or DataConfig()), "channels": model.meta.channels, "bits": model.meta.bits})
-    splits = own_splits(source, config)
-    run = RunDirectory(model_path)
-    if (run.path / "config.json").exists() and run.checkpoints.exists():
-        splits.on_test_opened = run.test_opened
+    splits = own_splits(source, config, needs_train=False)
+    splits.on_test_opened = log_of_openings(model_path)
     chosen = _choose(splits, split)
     dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {model_path} {source}"))
     log = Log()
+    if chosen == "train" and _trained_on(model_path, source):
+        log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
     with log.bar(f"Decoding {chosen}", len(dataset)) as progress:
         store = build_store(
             dataset, model.meta.store_size, config, model.device, "auto", allow_bad, chosen, True, progress, log.warn
@@ -60,10 +63,31 @@ def evaluate(
     return result
 
 
+def log_of_openings(model_path: str) -> Callable[[str], None]:
+    """Where an opening of the test split is written down: in the run that the model is of, if it lies in one."""
+    folder = _run_of(model_path)
+    return RunDirectory(folder).test_opened if folder else lambda why: None
+
+
+def _run_of(model_path: str) -> Path | None:
+    """The run itself, or the one whose model/ or best/ was named."""
+    path = Path(model_path)
+    there = (folder for folder in (path, path.resolve().parent) if (folder / "checkpoints").exists())
+    return next((folder for folder in there if (folder / "config.json").exists()), None)
+
+
+def _trained_on(model_path: str, source: str) -> bool:
+    folder = _run_of(model_path)
+    if folder is None:
+        return False
+    trained = str(read_json(folder / "config.json").get("source", ""))
+    return trained == source or Path(trained).resolve() == Path(source).resolve()
+
+
 def _choose(splits: Splits, split: Split) -> str:
     if split == "auto":
         return "test" if splits.has_test else "val" if splits.val is not None else "train"
-    there = {"train": True, "val": splits.val is not None, "test": splits.has_test}
+    there = {"train": len(splits.train) > 0, "val": splits.val is not None, "test": splits.has_test}
     if not there[split]:
         has = ", ".join(name for name, is_there in there.items() if is_there)
         raise UserError(f"The data has no {split} split of its own; it has {has}.")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from vitling.backbones.names import table as backbones
 
 _NAMES = {
     "top1": "top-1",
@@ -13,6 +18,26 @@ _NAMES = {
     "mean_average_precision": "mAP",
     "calibration_error": "calibration error",
 }
+_SHORT = {"mean_per_class": "per class", "calibration_error": "calib."}  # a table has to fit in 80 columns
+
+
+def show_run(result: dict[str, Any], out: str) -> None:
+    """How a run went, and what to do with it."""
+    print(
+        f"{result['backbone']} at {result['size']} px, {result['images']:,} images, {result['epochs']} epochs, "
+        f"{result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s"
+    )
+    Console().print(result_table(result))
+    print(f"Written: {out}")
+    print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
+    if {"val", "test"} & result["last"].keys():
+        print("  evaluation.json has every class and the confusion matrix")
+    print(f"To use it: vitling predict {shlex.quote(out)} IMAGES")
+
+
+def show_evaluation(result: dict[str, Any]) -> None:
+    print(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
+    Console().print(evaluation_table(result), class_table(result["per_class"]))
 
 
 def result_table(result: dict[str, Any]) -> Table:
@@ -23,39 +48,57 @@ def result_table(result: dict[str, Any]) -> Table:
         for split in ("val", "test")
         if split in result.get(weights, {})
     ]
-    metrics = [key for key in _NAMES if any(key in judged[split] for _, split, judged in rows)]
-    table = Table("weights", "epoch", "split", "images", *(_NAMES[key] for key in metrics), title=_title(result))
+    metrics = [key for key in _worth_showing(result["classes"]) if any(key in row[split] for _, split, row in rows)]
+    table = Table()
+    for column in ("weights", "epoch", "split", "images", *(_SHORT.get(key, _NAMES[key]) for key in metrics)):
+        table.add_column(column, justify="left" if column in ("weights", "split") else "right", no_wrap=True)
     for weights, split, judged in rows:
-        name = "last epoch" if weights == "last" else "best on val"
-        numbers = (f"{100 * judged[split][key]:.2f} %" if key in judged[split] else "" for key in metrics)
-        table.add_row(name, str(judged["epoch"]), split, str(judged[split]["n"]), *numbers)
+        name = "last" if weights == "last" else "best val"
+        numbers = (_percent(judged[split][key]) if key in judged[split] else "" for key in metrics)
+        table.add_row(name, str(judged["epoch"]), split, f"{judged[split]['n']:,}", *numbers)
     if not rows:
-        table.add_row("last epoch", str(result["epochs"]), "none held out", "")
+        table.add_row("last", str(result["epochs"]), "none held out", "")
     return table
 
 
 def evaluation_table(result: dict[str, Any]) -> Table:
-    table = Table(f"{result['split']} of {result['data']}", f"{result['n']} images")
-    for key, name in _NAMES.items():
+    table = Table("metric")
+    table.add_column("value", justify="right")
+    for key in _worth_showing(len(result["per_class"])):
         if key in result:
-            table.add_row(name, f"{100 * result[key]:.2f} %")
+            table.add_row(_NAMES[key], _percent(result[key]))
     return table
 
 
 def class_table(rows: list[dict[str, Any]], most: int = 20) -> Table:
     """The classes that are recognised worst, first."""
     worst = sorted(rows, key=lambda row: (row["recall"] is None, row["recall"] or 0.0))
-    table = Table("class", "images", "recall", "precision", "f1")
+    table = Table("class")
+    for column in ("images", "recall", "precision", "f1"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in worst[:most]:
-        numbers = ("" if row[key] is None else f"{100 * row[key]:.1f} %" for key in ("recall", "precision", "f1"))
-        table.add_row(row["class"], str(row["n"]), *numbers)
+        numbers = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
+        table.add_row(escape(row["class"]), f"{row['n']:,}", *numbers)
     if len(rows) > most:
         table.caption = f"the {most} of {len(rows)} classes with the lowest recall"
     return table
 
 
-def _title(result: dict[str, Any]) -> str:
-    return (
-        f"{result['backbone']} at {result['size']} px, {result['images']} images, {result['epochs']} epochs, "
-        f"{result['seconds']:.0f} s, {result['images_per_second']:.0f} images/s"
-    )
+def backbone_table() -> Table:
+    table = Table("name")
+    for column in ("parameters", "size", "grid", "width"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for entry in backbones():
+        grid = f"{entry.grid} x {entry.grid}"
+        table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
+    table.caption = "parameters without a head; size in pixels; other timm names of these families work too"
+    return table
+
+
+def _worth_showing(classes: int) -> list[str]:
+    """Top-5 of five classes is always 100%."""
+    return [key for key in _NAMES if key != "top5" or classes > 5]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from vitling import data
-from vitling.backbones.backbone import create
+from vitling.backbones.backbone import Backbone, create
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
@@ -21,7 +21,7 @@ from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.objectives.supervised import Supervised
-from vitling.recipes.config import TrainConfig, from_plain, resumed
+from vitling.recipes.config import TrainConfig, check, from_plain, resumed
 from vitling.training.config import FitConfig
 from vitling.training.loop import Outcome, fit
 from vitling.training.processes import Processes, started
@@ -32,16 +32,18 @@ TINY = 64  # pixels; images up to here get small views and the small network
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json."""
+    if not config.source and not config.resume:
+        raise UserError("Which images? Name a folder, a CSV, a Parquet file, a tar or an npz: vitling train DATA ...")
     if not config.out:
         raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
     with started(config.loop.device) as processes:
         run = RunDirectory(config.out, writes=processes.main)
-        if processes.main:
-            run.prepare(config.resume, config.overwrite)
-        processes.barrier()
         try:
             return _train(config, run, processes)
-        except (UserError, Interrupted):
+        except UserError:
+            run.abandon()
+            raise
+        except Interrupted:
             raise
         except Exception:
             run.log.note(traceback.format_exc())
@@ -51,31 +53,45 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 
 def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    known = run.path / "config.json"
-    if config.resume and known.exists():
+    if config.resume and (run.path / "config.json").exists():
+        _prepare(config, run, processes)
         config = resumed(config, from_plain(TrainConfig, run.read("config.json")))
         if (run.path / "result.json").exists():
             run.log.say(f"{run.path} is finished; there is nothing to resume.")
             return run.read("result.json")
-    splits = _open(config, run)
+    check(config)
+    splits = _open(config)  # before --overwrite deletes anything: the name may be mistyped
+    _prepare(config, run, processes)
+    splits.on_test_opened = run.test_opened
+    for note in splits.notes:
+        run.log.say(note)
     config = _settle(config, splits.train, run)
+    backbone = _backbone(config)  # before the images are decoded: a name or size may be wrong
     run.start(config, config.loop.trackers)
     stores = _Stores(config, splits, run, processes)
-    objective = make_objective(config, stores.train)
+    objective = make_objective(config, backbone, stores.train)
     _introduce(config, stores, objective, run)
     watchers = [stores.validation] if stores.validation else []
     outcome = fit(objective, stores.train, _fit_config(config, stores), watchers, run=run, processes=processes)
     return _conclude(config, stores, objective, outcome, run)
 
 
-def _open(config: TrainConfig, run: RunDirectory) -> Splits:
+def _prepare(config: TrainConfig, run: RunDirectory, processes: Processes) -> None:
+    if processes.main:
+        run.prepare(config.resume, config.overwrite)
+    processes.barrier()
+
+
+def _open(config: TrainConfig) -> Splits:
     if not config.source:
-        raise UserError("Which images? Give a folder, a CSV, a Parquet file, a tar or an npz: vitling train DATA ...")
+        raise UserError(f"There is no run in {config.out} to resume. To start one, name the images: vitling train DATA")
     splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
-    splits.on_test_opened = run.test_opened
-    for note in splits.notes:
-        run.log.say(note)
     require_labels(splits)
+    if config.loop.sampler == "balanced" and splits.train.task == "multi":
+        raise UserError(
+            "--loop.sampler balanced needs one class an image, and these have several labels. "
+            "--objective.class-weights inverse makes rare labels count more."
+        )
     return splits
 
 
@@ -87,8 +103,9 @@ def _settle(config: TrainConfig, train: Dataset, run: RunDirectory) -> TrainConf
     epochs_between = config.eval_every or max(1, round(config.epochs / 50))
     store_size = config.store_size or choose_size(train, size)
     settled = replace(config, size=size, backbone=backbone, eval_every=epochs_between, store_size=store_size)
-    if config.size is None or config.backbone is None:
-        run.log.say(f"Chosen from the images: --backbone {backbone} --size {size}.")
+    chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
+    if chosen:
+        run.log.say(f"Chosen from the images: {' '.join(chosen)}.")
     return settled
 
 
@@ -148,10 +165,13 @@ class _Stores:
             self.run.log.warn(warning)
 
 
-def make_objective(config: TrainConfig, store: Store) -> Supervised:
-    dataset, settings = store.dataset, config.objective
+def _backbone(config: TrainConfig) -> Backbone:
     torch.manual_seed(config.seed)
-    backbone = create(config.backbone or "", config.size, config.data.channels, settings.drop_path)
+    return create(config.backbone or "", config.size, config.data.channels, config.objective.drop_path)
+
+
+def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
+    dataset, settings = store.dataset, config.objective
     weights = None
     if settings.class_weights == "inverse" and dataset.labels is not None:
         weights = torch.from_numpy(class_weights(dataset.labels, len(dataset.class_names))).float()
@@ -170,9 +190,13 @@ def _introduce(config: TrainConfig, stores: _Stores, objective: Supervised, run:
     parameters = sum(p.numel() for p in objective.parameters())
     run.log.say(
         f"{len(store)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
-        f"{parameters / 1e6:.2f} M parameters; store {store.size} px on {store.where}, {store.gigabytes:.2f} GB; "
-        f"{processes.device}, {processes.world} process(es)."
+        f"{parameters / 1e6:.2f} M parameters; store {store.size} px on {store.where}, {_amount(store.gigabytes)}; "
+        f"{processes.device}{f', {processes.world} processes' if processes.world > 1 else ''}."
     )
+
+
+def _amount(gigabytes: float) -> str:
+    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1000 * gigabytes:.1f} MB"
 
 
 @dataclass

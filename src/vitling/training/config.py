@@ -21,6 +21,7 @@ class OptimConfig:
     weight_decay: float = 0.05
     """Not applied to biases, norms, tokens, position embeddings and relative-position tables."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's averages of the gradient and of its square."""
     clip: float = 5.0
     """Largest gradient norm; 0 switches clipping off."""
     clip_per: Literal["global", "tensor"] = "global"

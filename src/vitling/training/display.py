@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from vitling.console import PLAIN_EVERY, Log
+
+
+class _BarOverText(Progress):
+    """The numbers have a line of their own: beside the bar they would be cut off at 80 columns."""
+
+    text = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield Text(self.text, no_wrap=False, overflow="fold")
 
 
 class Display:
@@ -16,18 +29,18 @@ class Display:
     def __init__(self, log: Log, steps: int, done: int):
         self.log, self.steps, self.first = log, steps, done
         self.started, self.last_line = time.monotonic(), 0.0
-        self.progress: Progress | None = None
-        self.text = ""
+        self.progress: _BarOverText | None = None
 
     def __enter__(self) -> Display:
         if self.log.console.is_terminal and not self.log.silent:
             columns = (
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
                 TimeRemainingColumn(),
-                TextColumn("{task.description}"),
             )
-            self.progress = Progress(*columns, console=self.log.console, transient=True)
+            self.progress = _BarOverText(*columns, console=self.log.console, transient=True)
             self.task = self.progress.add_task("", total=self.steps, completed=self.first)
             self.progress.start()
         return self
@@ -43,10 +56,11 @@ class Display:
             self.progress.update(self.task, completed=done)
 
     def metrics(self, done: int, text: str, last: bool) -> None:
-        """At the end of an epoch; without a terminal not more often than every ten seconds."""
-        self.text = text
+        """At the end of an epoch; without a terminal not more often than every ten seconds. log.txt has them all."""
+        self.log.note(text)
         if self.progress:
-            self.progress.update(self.task, completed=done, description=text)
+            self.progress.text = text
+            self.progress.update(self.task, completed=done)
         elif last or time.monotonic() - self.last_line >= PLAIN_EVERY:
             self.last_line = time.monotonic()
             self.log.console.print(f"{text}  left {self._left(done)}", markup=False)

@@ -133,13 +133,8 @@ class _Trainer:
         run: RunDirectory,
         processes: Processes,
     ):
-        self.store, self.config, self.watchers, self.run, self.processes = (
-            store,
-            config,
-            watchers,
-            run,
-            processes,
-        )
+        self.store, self.config, self.watchers = store, config, watchers
+        self.run, self.processes = run, processes
         machine.set_deterministic(config.loop.deterministic)
         self.precision = machine.choose_precision(config.loop, store.device)
         self.objective = objective.to(store.device)
@@ -386,6 +381,7 @@ class _Trainer:
             "average": self.average.state_dict() if self.average else None,
             "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
             "last_metrics": self.last_metrics,
+            "recorder": self.recorder.state_dict(),
         }
 
     def resume(self) -> None:
@@ -401,5 +397,6 @@ class _Trainer:
             self.average.load_state_dict(state["average"])
         self.best = Best(**state["best"]) if state["best"] else None
         self.last_metrics = state["last_metrics"]
+        self.recorder.load_state_dict(state["recorder"])
         self.run.forget_after(self.done)
         self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")

@@ -48,7 +48,7 @@ def choose_precision(config: LoopConfig, device: torch.device) -> Precision:
 def set_deterministic(on: bool) -> None:
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
 
 

@@ -81,9 +81,9 @@ def choose_device(name: str, local_rank: int | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"--loop.device {name} is not a device: auto, cpu, cuda, cuda:1, mps.") from None
+        raise UserError(f"{name} is not a device: auto, cpu, cuda, cuda:1, mps.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"--loop.device {name}: torch sees no CUDA GPU here. Use --loop.device cpu.")
+        raise UserError(f"Device {name}: torch sees no CUDA GPU here. Use cpu.")
     if device.type == "cuda":
         return torch.device("cuda", local_rank if local_rank is not None else device.index or 0)
     return device

@@ -67,6 +67,14 @@ class Recorder:
             return {}
         return dict(zip(self.names, torch.stack(lines).mean(dim=0).tolist()))
 
+    def state_dict(self) -> dict[str, Any]:
+        """What has been read of an unfinished epoch, so that its means are whole after a resume."""
+        return {"names": self.names, "totals": {epoch: torch.stack(lines) for epoch, lines in self.totals.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.names = state["names"]
+        self.totals = {epoch: list(lines.cpu().unbind()) for epoch, lines in state["totals"].items()}
+
     def epochs_before(self, epoch: int) -> list[int]:
         return sorted(e for e in self.totals if e < epoch)
 
@@ -83,7 +91,10 @@ class Recorder:
 
 def describe(entry: dict[str, Any], epochs: int) -> str:
     """One line for a person."""
-    skipped = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm", "seconds")
-    terms = "  ".join(f"{k} {v:.4g}" for k, v in entry.items() if k not in skipped)
+    skipped = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
+    shown = {name: value for name, value in entry.items() if name not in skipped}
+    if len([name for name in shown if "/" not in name]) == 2:  # one term: the loss says it
+        shown = {name: value for name, value in shown.items() if name == "loss" or "/" in name}
+    terms = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
     pace = f"{entry.get('images_per_second', 0):.0f} images/s  waiting {entry.get('data_wait', 0):.0%}"
     return f"epoch {entry['epoch']}/{epochs}  {terms}  lr {entry['lr']:.2e}  {pace}"

@@ -5,31 +5,41 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from vitling import __version__
 from vitling.console import Log
 from vitling.data.dataset import BadFile
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.training.trackers import Trackers
 
-OURS = (
+OURS = (  # what --overwrite may delete
     "config.json",
     "environment.json",
     "metrics.jsonl",
     "result.json",
+    "evaluation.json",
+    "bad-files.json",
+    "test-openings.jsonl",
     "log.txt",
+    "report.html",
     "checkpoints",
     "model",
     "best",
+    "tensorboard",
 )
-_PACKAGES = ("vitling", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
+SHOWN = 10
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
 
 class RunDirectory:
@@ -39,6 +49,8 @@ class RunDirectory:
         self.path, self.writes = Path(path), writes
         self.log = Log(self.path / "log.txt", silent=not writes)
         self.trackers = Trackers((), self.path, {})
+        self.fresh = False  # nothing of an earlier start is in it
+        self.listed = 0  # bad files that were shown already
 
     @property
     def checkpoints(self) -> Path:
@@ -46,25 +58,54 @@ class RunDirectory:
 
     def prepare(self, resume: bool, overwrite: bool) -> None:
         """Refuses a directory that holds something, unless told what to do with it."""
-        if not self.path.exists() or not any(self.path.iterdir()):
-            self._make()
-            return
-        if resume:
-            if not (self.path / "config.json").exists():
-                raise UserError(f"{self.path} is not a vitling run (no config.json); it cannot be resumed.")
-            return
-        if not overwrite:
-            raise UserError(
-                f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
-                "or another --out."
-            )
-        if not any((self.path / name).exists() for name in OURS):
+        there = self._names()
+        if there and not resume:
+            if not overwrite:
+                raise UserError(
+                    f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
+                    "or another --out."
+                )
+            self._clear(there)
+        elif there and not self._is_run(there):
+            raise UserError(f"{self.path} is not a vitling run (no config.json of one); it cannot be resumed.")
+        self.fresh = not (self.path / "config.json").exists()
+        self._make()
+
+    def abandon(self) -> None:
+        """Of a start that failed because of its input nothing stays, so that the corrected one can use the name."""
+        if self.fresh and self.writes and not any(self.checkpoints.glob("*")):
+            self.trackers.close()
+            self._delete(self._names())
+            with suppress(OSError):  # something of somebody else lies in it
+                self.path.rmdir()
+
+    def _names(self) -> list[str]:
+        try:
+            return [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
+        except NotADirectoryError:
+            raise UserError(f"--out {self.path} is a file; name a directory.") from None
+
+    def _is_run(self, there: list[str]) -> bool:
+        """By its config.json; a run that was killed before it wrote one holds only names of ours."""
+        if not (self.path / "config.json").exists():
+            return set(there) <= set(OURS)
+        try:
+            return {"checkpoint", "loop"} <= self.read("config.json").keys()
+        except (ValueError, AttributeError, OSError):
+            return False
+
+    def _clear(self, there: list[str]) -> None:
+        if not self._is_run(there):
             raise UserError(
                 f"{self.path} is not a vitling run; --overwrite does not delete what vitling did not write."
             )
         if self.writes:
-            shutil.rmtree(self.path)
-        self._make()
+            self._delete(there)
+
+    def _delete(self, there: list[str]) -> None:
+        for name in set(there) & set(OURS):
+            path = self.path / name
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _make(self) -> None:
         if self.writes:
@@ -105,17 +146,23 @@ class RunDirectory:
         path.write_text("".join(f"{line}\n" for line in kept))
 
     def list_bad(self, bad: list[BadFile]) -> None:
-        if bad:
-            self.write("bad-files.json", [asdict(file) for file in bad])
-            self.log.warn(f"{len(bad)} image(s) left out; bad-files.json in the run directory names each:")
-            for file in bad[:10]:
-                self.log.say(f"  {file.key}: {file.reason}")
+        """All that were left out so far; those that are new are shown."""
+        new, self.listed = bad[self.listed :], len(bad)
+        if not new:
+            return
+        self.write("bad-files.json", [asdict(file) for file in bad])
+        self.log.warn(f"{len(new)} image(s) left out; {self.path / 'bad-files.json'} names each:")
+        for file in new[:SHOWN]:
+            self.log.say(f"  {file.key}: {file.reason}")
+        if len(new) > SHOWN:
+            self.log.say(f"  and {len(new) - SHOWN} more")
 
     def test_opened(self, why: str) -> None:
         self.log.note(f"test split opened: {why}")
         if self.writes:
+            opening = {"time": datetime.now().isoformat(timespec="seconds"), "why": why, "command": sys.argv}
             with open(self.path / "test-openings.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps({"why": why, "command": sys.argv}) + "\n")
+                file.write(json.dumps(opening) + "\n")
 
     def close(self) -> None:
         self.trackers.close()
@@ -127,9 +174,9 @@ def environment() -> dict[str, Any]:
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["vitling", *sys.argv[1:]]),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {"vitling": __version__, **{name: _version(name) for name in _PACKAGES}},
         "commit": _commit(),
         "system": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -146,7 +193,9 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the checkout that vitling runs from, if it runs from one."""
+    """Of the checkout that vitling runs from, if it runs from one; VITLING_COMMIT says it where git is not there."""
+    if named := os.environ.get("VITLING_COMMIT"):
+        return named
     here = Path(__file__).parent
     try:
         answer = subprocess.run(

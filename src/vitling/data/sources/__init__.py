@@ -125,5 +125,6 @@ def _not_there(path: Path) -> UserError:
         wrong, folder = folder, folder.parent
     names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")]
     close = difflib.get_close_matches(wrong.name, names, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(str(folder / name) for name in close)}?" if close else f"{folder} exists."
+    near = " or ".join(str(folder / name) for name in close)
+    hint = f"Did you mean {near}?" if near else f"Nothing in {folder.resolve()} has a name like it."
     return UserError(f"{path} does not exist. {hint}")

@@ -1,0 +1,213 @@
+"""What is done with a finished run: evaluate, predict, embed, export."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import timm
+import torch
+
+import vitling
+from tests.conftest import make_folder
+from tests.runs import lines, read, refused, train
+from vitling.cli import run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that tells three classes of stripes apart."""
+    root = tmp_path_factory.mktemp("trained")
+    source = make_folder(root / "images", each=30)
+    flags = ["--size", "16", "--epochs", "10", "--optim.lr", "1e-3", "--views.scale", "0.5", "1", "--views.mix-prob"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITLING_CACHE", str(root / "cache"))
+        assert train(source, root / "run", *flags, "0", "--views.erase", "0") == 0
+    return root / "run"
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Labelled images that the run has not seen, as a test split beside a train split."""
+    make_folder(tmp_path / "new", each=4, split="train", first=200)
+    return make_folder(tmp_path / "new", each=8, split="test", first=100)
+
+
+def test_auto_takes_the_test_split_and_logs_it(trained, fresh, tmp_path, capsys):
+    openings = trained / "test-openings.jsonl"
+    before = len(lines(openings)) if openings.exists() else 0
+    assert run(["evaluate", str(trained), str(fresh), "--out", str(tmp_path / "found.json")]) == 0
+    found = read(tmp_path / "found.json")
+    assert (found["split"], found["n"], found["weights"]) == ("test", 24, "last")
+    assert found["top1"] > 0.8
+    assert [sum(row) for row in found["confusion"]] == [8, 8, 8]
+    shown = capsys.readouterr().out
+    assert f"{found['top1']:.2%}" in shown
+    assert "class-2" in shown
+    after = lines(openings)
+    assert len(after) == before + 1
+    assert str(fresh) in after[-1]["why"]
+
+
+def test_a_named_split_and_the_best_weights(trained, fresh, tmp_path):
+    arguments = ["--split", "train", "--weights", "best", "--out", str(tmp_path / "found.json")]
+    assert run(["evaluate", str(trained), str(fresh), *arguments]) == 0
+    found = read(tmp_path / "found.json")
+    assert (found["split"], found["n"], found["weights"]) == ("train", 12, "best")
+
+
+def test_names_decide_not_the_order_of_classes(trained, fresh, tmp_path):
+    """Without class-0 the data's class numbers are other ones than the model's."""
+    run(["evaluate", str(trained), str(fresh), "--out", str(tmp_path / "all.json")])
+    for split in ("train", "test"):
+        (fresh / split / "class-0").rename(tmp_path / split)
+    assert run(["evaluate", str(trained), str(fresh), "--out", str(tmp_path / "two.json")]) == 0
+    everything, two = read(tmp_path / "all.json"), read(tmp_path / "two.json")
+    assert two["n"] == 16
+    assert two["confusion"][1:] == everything["confusion"][1:]
+
+
+def test_a_test_split_alone_is_enough(trained, fresh, tmp_path):
+    shutil.rmtree(fresh / "train")
+    assert run(["evaluate", str(trained), str(fresh), "--out", str(tmp_path / "found.json")]) == 0
+    assert (read(tmp_path / "found.json")["split"], read(tmp_path / "found.json")["n"]) == ("test", 24)
+    assert run(["embed", str(trained), str(fresh), "--out", str(tmp_path / "f.npz")]) == 0
+    assert set(np.load(tmp_path / "f.npz")["split"]) == {"test"}
+    assert run(["inspect", str(fresh), "--out", str(tmp_path / "inspection.json")]) == 0
+    assert read(tmp_path / "inspection.json")["splits"]["test"]["images"] == 24
+
+
+def test_a_class_that_the_model_does_not_know(trained, fresh, capsys):
+    for split in ("train", "test"):
+        (fresh / split / "class-2").rename(fresh / split / "zebra")
+    said = refused(capsys, "evaluate", trained, fresh)
+    assert "zebra" in said
+    assert "class-2" in said
+
+
+def test_the_training_images_themselves_are_a_warning(trained, capsys):
+    assert run(["evaluate", str(trained), str(trained.parent / "images")]) == 0
+    assert "trained on these images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["{run}", "{data}", "--split", "val"], "no val split"),
+        (["{run}", "no/such/data"], "does not exist"),
+        (["no/such/run", "{data}"], "no/such/run"),
+        (["{data}", "{data}"], "no trained model"),
+        (["{run}", "{data}", "--device", "toaster"], "toaster"),
+        (["{run}", "{data}/test/class-0"], "no labels"),
+    ],
+)
+def test_what_evaluate_refuses(trained, fresh, capsys, arguments, word):
+    given = [argument.format(run=trained, data=fresh) for argument in arguments]
+    assert word in refused(capsys, "evaluate", *given)
+
+
+def test_predict_as_a_table_names_the_file_that_is_broken(trained, fresh, capsys):
+    (fresh / "test" / "class-0" / "zzz.png").write_bytes(b"")
+    assert run(["predict", str(trained), str(fresh / "test" / "class-0")]) == 0
+    shown = capsys.readouterr().out
+    assert "cannot be read" in shown
+    assert "empty file" in shown
+    assert shown.count("class-0/image-") == 8
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_predict_as_csv_is_right_and_sorted_by_probability(trained, fresh, tmp_path, capsys):
+    out = tmp_path / "answers.csv"
+    arguments = [str(fresh / "test" / "*" / "*.png"), "--format", "csv", "--top", "2", "--out", str(out)]
+    assert run(["predict", str(trained), *arguments]) == 0
+    assert str(out) in capsys.readouterr().out
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 24
+    assert sum(row["answer"] in row["file"] for row in rows) >= 20
+    assert all(float(row["probability_1"]) >= float(row["probability_2"]) for row in rows)
+    assert "class_3" not in rows[0]
+
+
+def test_predict_abstains_below_a_probability(trained, fresh, capsys):
+    image = str(fresh / "test" / "class-1" / "image-100.png")
+    assert run(["predict", str(trained), image, "--format", "json", "--abstain", "1"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["answer"] == "(unsure)"
+    assert run(["predict", str(trained), image, "--format", "json", "--abstain", "0"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["answer"] == row["top"][0]["class"] == "class-1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "Which images"),
+        (["no/such/*.png"], "no images"),
+        (["{data}", "--abstain", "2"], "--abstain"),
+        (["{data}", "--top", "0"], "--top"),
+        (["{data}", "--out", "/proc/nowhere/x.csv"], "cannot be written"),
+    ],
+)
+def test_what_predict_refuses(trained, fresh, capsys, arguments, word):
+    assert word in refused(capsys, "predict", trained, *(a.format(data=fresh) for a in arguments))
+
+
+def test_embed_writes_a_data_set_as_npz_and_logs_the_opening(trained, fresh, tmp_path):
+    assert run(["embed", str(trained), str(fresh), "--out", str(tmp_path / "f.npz")]) == 0
+    written = np.load(tmp_path / "f.npz")
+    assert written["embeddings"].shape == (36, 128)
+    assert (written["split"] == "test").sum() == 24
+    assert written["class_names"].tolist() == ["class-0", "class-1", "class-2"]
+    assert lines(trained / "test-openings.jsonl")[-1]["why"] == "embed"
+    one = vitling.load(trained).embed(fresh / written["keys"][-1])
+    assert np.allclose(written["embeddings"][-1], one, atol=1e-5)
+
+
+def test_embed_writes_loose_images_as_parquet(trained, fresh, tmp_path, capsys):
+    """More than one batch, with a broken one among them: rows keep to their files."""
+    folder = make_folder(tmp_path / "many", classes=1, each=70) / "class-0"
+    (folder / "image-10.png").write_bytes(b"")
+    files = [str(folder / "*.png"), str(fresh / "test" / "class-1" / "image-100.png")]
+    assert run(["embed", str(trained), *files, "--out", str(tmp_path / "f.parquet")]) == 0
+    assert "image-10.png: empty file" in capsys.readouterr().err
+    table = pq.read_table(tmp_path / "f.parquet").to_pydict()
+    assert len(table["key"]) == 70
+    for row in (0, 12, 69):
+        assert np.allclose(table["embedding"][row], vitling.load(trained).embed(table["key"][row]), atol=1e-5)
+
+
+def test_embed_refuses_other_endings_and_nothing_at_all(trained, fresh, tmp_path, capsys):
+    assert ".npz or .parquet" in refused(capsys, "embed", trained, fresh, "--out", tmp_path / "f.txt")
+    assert "Which images" in refused(capsys, "embed", trained, "--out", tmp_path / "f.npz")
+    assert "--out" in refused(capsys, "embed", trained, fresh)
+
+
+def test_timm_loads_what_export_writes(trained, tmp_path, capsys):
+    assert run(["export", str(trained), "--out", str(tmp_path / "timm")]) == 0
+    assert str(tmp_path / "timm") in capsys.readouterr().out
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.inference_mode():
+        assert torch.allclose(theirs(images), vitling.load(trained).logits(images), atol=1e-5)
+
+
+def test_onnx_gives_the_same_answers(trained, tmp_path):
+    import onnxruntime
+
+    out = tmp_path / "model.onnx"
+    assert run(["export", str(trained), "--out", str(out), "--format", "onnx", "--weights", "best"]) == 0
+    images = torch.randn(5, 3, 16, 16)
+    (theirs,) = onnxruntime.InferenceSession(out).run(None, {"images": images.numpy()})
+    assert np.allclose(theirs, vitling.load(trained, weights="best").logits(images).numpy(), atol=1e-4)
+    assert read(tmp_path / "model.json")["class_names"] == ["class-0", "class-1", "class-2"]
+
+
+def test_what_export_refuses(trained, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert ".onnx" in refused(capsys, "export", trained, "--out", tmp_path / "x", "--format", "onnx")
+    assert "is a file" in refused(capsys, "export", trained, "--out", tmp_path / "file")
+    assert "no/such/run" in refused(capsys, "export", "no/such/run", "--out", tmp_path / "x")

@@ -1,0 +1,37 @@
+"""Runs of the command line in this process: small enough for a test, and read back from their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vitling.cli import run
+
+TINY = [
+    *("--size", "8", "--backbone", "vit_micro_patch4_32", "--epochs", "1", "--batch", "32"),
+    *("--loop.device", "cpu", "--loop.trackers", "none", "--objective.drop-path", "0"),
+]
+
+
+def train(source: Path | str, out: Path, *flags: str) -> int:
+    """The exit code. A flag that is given twice counts as given last."""
+    return run(["train", str(source), "--out", str(out), *TINY, *flags])
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def refused(capsys: Any, *argv: Any) -> str:
+    """The message of a command that must end with exit code 2 and without a traceback."""
+    capsys.readouterr()
+    assert run([str(word) for word in argv]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert len(said) < 1500
+    return said

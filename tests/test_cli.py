@@ -1,0 +1,200 @@
+"""The command line itself: verbs, help, errors and exit codes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import vitling
+from tests.conftest import make_folder
+from tests.runs import read, refused
+from vitling.cli import run
+
+FLAGS = {
+    "demo": ["--out", "--epochs", "--seed", "--overwrite"],
+    "inspect": ["DATA", "--out", "--data.channels", "--data.label-column"],
+    "train": ["DATA", "--out", "--backbone", "--epochs", "--val", "--resume", "--overwrite", "--store", "--optim.lr"],
+    "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
+    "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
+    "embed": ["RUN", "IMAGES", "--out", "--weights"],
+    "export": ["RUN", "--out", "--format", "--weights"],
+    "list": ["backbones"],
+}
+
+
+@pytest.mark.parametrize("verb", FLAGS)
+def test_every_verb_explains_itself(verb, capsys):
+    assert run([verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in FLAGS[verb])
+    assert "None" not in shown or verb == "train"  # of the loop's settings
+
+
+def test_help_lists_the_verbs(capsys):
+    for argv in ([], ["--help"], ["-h"], ["help"]):
+        assert run(argv) == 0
+        shown = capsys.readouterr().out
+        assert all(f"\n  {verb} " in shown for verb in FLAGS)
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys; from vitling.cli import run\n"
+        f"for verb in {list(FLAGS)!r}: assert run([verb, '--help']) == 0\n"
+        "assert 'torch' not in sys.modules and 'timm' not in sys.modules"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == vitling.__version__
+
+
+def test_verbs_that_do_not_exist(capsys):
+    assert "Did you mean 'train'?" in refused(capsys, "trian")
+    assert "vitling --help" in refused(capsys, "cook")
+
+
+def test_flags_that_do_not_exist_and_values_that_cannot_be(folder, tmp_path, capsys):
+    start = ["train", folder, "--out", tmp_path / "run"]
+    assert "--optim.lr " in refused(capsys, *start, "--optim.lrr", "1")
+    assert "--epochs" in refused(capsys, *start, "--epochs", "many")
+    assert "backbones" in refused(capsys, "list", "dishes")
+    assert not (tmp_path / "run").exists()
+
+
+WRONG = {  # flags behind `vitling train FOLDER --out RUN`, and what the message says
+    "backbone": (["--backbone", "vit_tinny_patch16_224"], ["vit_tiny_patch16_224", "vitling list backbones"]),
+    "size": (["--size", "9", "--backbone", "vit_micro_patch4_32"], ["9 px", "8 px"]),
+    "size 0": (["--size", "0"], ["--size"]),
+    "val": (["--val", "1.5"], ["--val 1.5", "none", "0.2"]),
+    "val word": (["--val", "some"], ["--val some"]),
+    "folds": (["--data.folds", "3", "--data.fold", "3"], ["from 0"]),
+    "device": (["--loop.device", "toaster"], ["toaster", "cpu"]),
+    "tracker": (["--loop.trackers", "diary"], ["diary", "tensorboard"]),
+    "epochs": (["--epochs", "0"], ["--epochs"]),
+    "batch": (["--batch", "0"], ["--batch"]),
+    "scale": (["--views.scale", "1", "0.5"], ["--views.scale"]),
+    "flip": (["--views.flip", "2"], ["--views.flip"]),
+    "learning rate": (["--optim.lr", "-1"], ["--optim.lr"]),
+    "crop fraction": (["--views.crop-fraction", "0"], ["--views.crop-fraction"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_settings(folder, tmp_path, capsys, what):
+    flags, words = WRONG[what]
+    said = refused(capsys, "train", folder, "--out", tmp_path / "run", *flags)
+    assert all(word in said for word in words), said
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_missing_is_asked_for(folder, tmp_path, capsys):
+    assert "--out DIR" in refused(capsys, "train", folder)
+    assert "Which images?" in refused(capsys, "train", "--out", tmp_path / "run")
+
+
+def no_such_path(root):
+    make_folder(root / "images")
+    return root / "imagse", ["does not exist", "images"]
+
+
+def no_images(root):
+    (root / "empty").mkdir()
+    return root / "empty", ["no images"]
+
+
+def one_class(root):
+    return make_folder(root / "one", classes=1, each=20), ["one class only", "class-0"]
+
+
+def flat(root):
+    return make_folder(root / "one", classes=1) / "class-0", ["no labels"]
+
+
+def csv_without_columns(root):
+    (root / "list.csv").write_text("file,kind\na.png,cat\n")
+    return root / "list.csv", ["path", "file, kind", "--data.path-column"]
+
+
+def csv_without_labels(root):
+    make_folder(root / "images")
+    rows = [f"{p.relative_to(root)},x" for p in sorted(root.rglob("*.png"))]
+    (root / "list.csv").write_text("\n".join(["path,kind", *rows]))
+    return root / "list.csv", ["label"]
+
+
+def labels_that_train_lacks(root):
+    source = make_folder(root / "images", classes=2, split="train")
+    make_folder(source, classes=3, each=2, split="test", first=50)
+    return source, ["test has labels that train lacks", "class-2"]
+
+
+def only_a_test_split(root):
+    return make_folder(root / "images", split="test"), ["train"]
+
+
+def an_image(root):
+    return next(make_folder(root / "images").rglob("*.png")), ["folder of images", ".csv"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        no_such_path,
+        no_images,
+        one_class,
+        flat,
+        csv_without_columns,
+        csv_without_labels,
+        labels_that_train_lacks,
+        only_a_test_split,
+        an_image,
+    ],
+    ids=lambda made: made.__name__,
+)
+def test_wrong_data(tmp_path, capsys, made):
+    source, words = made(tmp_path)
+    said = refused(capsys, "train", source, "--out", tmp_path / "run")
+    assert all(word in said for word in words), said
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_out_that_is_a_file(folder, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in refused(capsys, "train", folder, "--out", tmp_path / "file", "--overwrite")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_list_backbones_fits_a_terminal(capsys):
+    assert run(["list", "backbones"]) == 0
+    shown = capsys.readouterr().out
+    assert "swin_tiny_patch4_window7_224" in shown
+    assert "27,519,354" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_inspect_prints_and_writes_what_it_finds(tmp_path, capsys):
+    source = make_folder(tmp_path / "images", split="train")
+    make_folder(source, each=3, split="test", first=50)
+    shutil.copy(source / "train/class-1/image-03.png", source / "test/class-1/again.png")
+    (source / "train/class-2/cut.png").write_bytes((source / "train/class-2/image-00.png").read_bytes()[:300])
+    assert run(["inspect", str(source), "--out", str(tmp_path / "found.json")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "cut.png: truncated" in shown
+    assert "again.png = train" in shown
+    found = read(tmp_path / "found.json")
+    assert {split: part["images"] for split, part in found["splits"].items()} == {"train": 31, "test": 10}
+    assert found["splits"]["test"]["classes"] == {"class-0": 3, "class-1": 4, "class-2": 3}
+    assert [leak["key"] for leak in found["leakage"]] == ["test/class-1/again.png"]
+    assert found["bad"][0]["reason"] == "truncated"
+
+
+def test_inspect_refuses_before_it_works(folder, capsys):
+    assert "does not exist" in refused(capsys, "inspect", "no/such/folder", "--out", "/tmp/x.json")
+    assert "cannot be written" in refused(capsys, "inspect", folder, "--out", "/proc/nowhere/x.json")

@@ -1,0 +1,96 @@
+"""What only a GPU can show. Skipped where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny import largest_difference, tiny_backbone
+from tests.training.test_loop import QUIET, config, equal, lines, run_in, weights
+from vitling import data
+from vitling.data.store import build_store
+from vitling.objectives import Supervised
+from vitling.training import OptimConfig, fit
+from vitling.views import Drawing, Normaliser, Place, ViewsConfig
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+ON_GPU = replace(QUIET, device="cuda", precision="fp32")
+
+
+@pytest.fixture
+def dataset(folder):
+    return data.open(str(folder), val="none").train
+
+
+def train(dataset, folder, settings=None, where="device", drop_path=0.0):
+    torch.manual_seed(0)
+    model = Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
+    store = build_store(dataset, 16, device="cuda", where=where)
+    return model, fit(model, store, settings or config(loop=ON_GPU), run=run_in(folder))
+
+
+def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
+    """The drawn numbers are the same; pixels differ by the half precision of the crop."""
+    plan, place = ViewsConfig().plan(16), Place(0, 1, 0, np.arange(30), 30)
+    drawn = []
+    for device in ("cpu", "cuda"):
+        store = build_store(dataset, 16, device=device)
+        drawing = Drawing(plan, place, np.arange(30))
+        drawn.append(drawing.draw(*store.fetch(drawing.instances), Normaliser(store.mean, store.std))[0])
+    cpu, gpu = drawn
+    assert torch.equal(cpu.partner, gpu.partner.cpu())
+    assert torch.allclose(cpu.share, gpu.share.cpu(), atol=1e-5)
+    difference = (cpu.pixels - gpu.pixels.cpu()).abs()
+    assert difference.mean() < 0.01  # of a deviation
+    assert difference.quantile(0.999) < 0.1
+
+
+@pytest.mark.parametrize("where", ["host", "stream"])
+def test_where_pixels_live_does_not_matter(dataset, tmp_path, where):
+    settings = config(loop=replace(ON_GPU, deterministic=True))
+    here, there = (train(dataset, tmp_path / w, settings, w)[0] for w in ("device", where))
+    assert equal(weights(here), weights(there))
+
+
+def test_deterministic_runs_are_bit_identical(dataset, tmp_path):
+    settings = config(loop=replace(ON_GPU, deterministic=True, precision="bf16"))
+    one, again = (train(dataset, tmp_path / name, settings, drop_path=0.2)[0] for name in "ab")
+    assert equal(weights(one), weights(again))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_learns_what_fp32_learns(dataset, tmp_path, precision):
+    losses = []
+    for name in ("fp32", precision):
+        settings = config(epochs=25, loop=replace(ON_GPU, precision=name))
+        train(dataset, tmp_path / name, settings)
+        losses.append(lines(tmp_path / name)[-1]["loss"])
+    assert abs(losses[0] - losses[1]) < 0.1
+
+
+def test_compiled_equals_eager(dataset, tmp_path):
+    eager, _ = train(dataset, tmp_path / "eager")
+    compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile="on")))
+    assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
+    assert largest_difference(eager.state_dict(), compiled.state_dict()) < 2e-3
+
+
+def test_real_out_of_memory_is_answered(dataset, tmp_path):
+    """A card with room for a part of the batch only."""
+    large = ViewsConfig().plan(512)
+    torch.manual_seed(0)
+    model = Supervised(tiny_backbone(512), large, classes=3)
+    store = build_store(dataset, 16, device="cuda")
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 4e9 / total))
+    try:
+        settings = config(epochs=1, batch=30, loop=ON_GPU, optim=OptimConfig())
+        outcome = fit(model, store, settings, run=run_in(tmp_path / "run"))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert outcome.accumulate > 1
+    assert "Out of memory" in (tmp_path / "run" / "log.txt").read_text()
