@@ -38,7 +38,6 @@ def test_every_format_gives_rgb_of_the_right_size(format):
         ("CMYK", "TIFF"),
         ("P", "PNG"),
         ("P", "GIF"),
-        ("YCbCr", "TIFF"),
     ],
 )
 def test_opaque_modes_look_as_pil_converts_them(mode, format):
