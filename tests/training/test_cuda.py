@@ -86,7 +86,7 @@ def test_real_out_of_memory_is_answered(dataset, tmp_path):
     store = build_store(dataset, 16, device="cuda")
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, 4e9 / total))
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 1e9 / total))
     try:
         settings = config(epochs=1, batch=30, loop=ON_GPU, optim=OptimConfig())
         outcome = fit(model, store, settings, run=run_in(tmp_path / "run"))
