@@ -160,21 +160,57 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
     print(f"Written: {out} (largest difference from torch on random images: {difference:.1e})")
 
 
-def list_(what: Annotated[Literal["backbones"], Positional, arg(metavar="{backbones}")]) -> None:
-    """What there is: backbones, the tested networks.
+def list_(
+    what: Annotated[Literal["backbones", "policies"], Positional, arg(metavar="{backbones,policies}")],
+) -> None:
+    """What there is: backbones, policies.
 
     Args:
-        what: backbones: the tested networks, with parameters and grid.
+        what: backbones: the tested networks, with parameters and grid. policies: the papers' views.
     """
     from rich.console import Console
 
-    from vitling.recipes.summary import backbone_table
+    from vitling.recipes.summary import backbone_table, policy_table
 
-    Console().print(backbone_table())
+    Console().print(backbone_table() if what == "backbones" else policy_table())
+
+
+def show_views(
+    data_set: Data,
+    policy: str = "supervised",
+    out: Out = "views.png",
+    images: int = 6,
+    draws: int = 8,
+    boxes: bool = False,
+    size: Annotated[int | None, arg(metavar="PX", help_behavior_hint="(default: the policy's own)")] = None,
+    seed: int = 0,
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
+    """A picture of what the network sees: each image beside its random views.
+
+    DATA is what `vitling train` takes.
+
+    Args:
+        data_set: Your images.
+        policy: `vitling list policies` shows them.
+        out: The picture, .png, .jpg or .webp.
+        images: Rows: images spread over the data set.
+        draws: Columns: views of each.
+        boxes: Draw on the original where the views were cut out.
+        size: Pixels of the (global) views.
+        seed: Another one draws other views.
+        data: How the images are read.
+    """
+    from vitling.files import check_writable
+    from vitling.recipes.show_views import show_views as draw
+
+    check_writable(out)
+    print(f"Written: {draw(data_set, policy, out, images, draws, boxes, size, seed, data)}")
 
 
 _VERBS: dict[str, Callable[..., None]] = {
-    verb.__name__.rstrip("_"): verb for verb in (demo, inspect, train, evaluate, predict, embed, export, list_)
+    verb.__name__.rstrip("_").replace("_", "-"): verb
+    for verb in (demo, inspect, train, evaluate, predict, embed, export, show_views, list_)
 }
 
 

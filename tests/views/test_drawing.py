@@ -67,7 +67,7 @@ def test_a_repeated_image_looks_different_each_time():
 
 
 def test_partners_are_named_by_instance_and_mixed_by_share():
-    plain = Policy(scale=(1, 1), ratio=(1, 1), flip=0, erase=0)
+    plain = Policy(scale=(1, 1), ratio=(1, 1), steps=())
     plan = Plan((Group(16, 1, plain, Mix(mixup=1.0)),))
     flat = torch.arange(N, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 20, 20) * 20
     drawing = Drawing(plan, place(), np.arange(N))
@@ -87,7 +87,7 @@ def test_one_draw_a_batch_shares_lambda():
 
 
 def test_normalisation_is_per_channel():
-    plan = Plan((Group(16, 1, Policy(scale=(1, 1), ratio=(1, 1), flip=0)),))
+    plan = Plan((Group(16, 1, Policy(scale=(1, 1), ratio=(1, 1), steps=())),))
     white = torch.full((1, 3, 20, 20), 255, dtype=torch.uint8)
     views = Drawing(plan, place(ids=[0], instances=1), np.array([0])).draw(white, torch.ones(1), NORMALISE)[0]
     assert torch.allclose(views.pixels[0, :, 5, 5], torch.tensor([0.5, 0.6, 0.7]) / 0.2, atol=1e-4)

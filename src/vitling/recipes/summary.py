@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitling.backbones.names import table as backbones
+from vitling.views.policies import POLICIES
 
 _NAMES = {
     "top1": "top-1",
@@ -92,6 +93,14 @@ def backbone_table() -> Table:
         grid = f"{entry.grid} x {entry.grid}"
         table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
     table.caption = "parameters without a head; size in pixels; other timm names of these families work too"
+    return table
+
+
+def policy_table() -> Table:
+    table = Table("name", "views", "what it is")
+    for name, policy in POLICIES.items():
+        views = ", ".join(f"{group.count} x {group.size} px" for group in policy().groups)
+        table.add_row(name, views, (policy.__doc__ or "").partition("\n")[0])
     return table
 
 

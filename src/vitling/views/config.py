@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Filter = Literal["bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)
+class Flip:
+    """Mirror image."""
+
+    prob: float = 0.5
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Brightness, contrast, saturation and hue in a random order: torchvision's ColorJitter, drawn per image."""
+
+    brightness: float
+    contrast: float
+    saturation: float
+    hue: float
+    prob: float = 1.0
+
+
+@dataclass(frozen=True)
+class Grey:
+    prob: float
+
+
+@dataclass(frozen=True)
+class Blur:
+    """Gaussian; the radius is its deviation in pixels."""
+
+    prob: float
+    radius: tuple[float, float] = (0.1, 2.0)
+
+
+@dataclass(frozen=True)
+class Solarise:
+    prob: float
+    threshold: float = 128.0
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """Two operations of fifteen. timm: rand-m9-mstd0.5-inc1; uda: the form of IDMM's fine-tuning."""
+
+    style: Literal["timm", "uda"]
+    filter: Filter = "bicubic"
+
+
+Step = Flip | Jitter | Grey | Blur | Solarise | RandAugment
+
+
+@dataclass(frozen=True)
 class Policy:
-    """How one view is made of one image."""
+    """How one view is made of one image: a random resized crop, the steps in their order, normalisation, erasing."""
 
     scale: tuple[float, float] = (0.08, 1.0)
-    """Share of the image's area that the random crop keeps, smallest and largest."""
+    """Share of the image's area that the crop keeps, smallest and largest."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Width over height of the crop, smallest and largest."""
-    flip: float = 0.5
-    """Chance of a mirror image; 0 where mirroring changes the class (digits, text, left and right hands)."""
-    erase: float = 0.0
-    """Chance that a rectangle (2 % to 33 % of the view) is replaced by noise."""
     filter: Filter = "bicubic"
     """Interpolation of the crop."""
+    centre: float = 0.0
+    """Instead of a random crop the middle square, with this share of the shorter side as its side."""
+    steps: tuple[Step, ...] = (Flip(),)
+    erase: float = 0.0
+    """Chance that a rectangle (2 % to 33 % of the view) is replaced by noise."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +87,18 @@ class Mix:
     """One draw for each image, or one for the whole batch as timm's default has it."""
     fold: bool = False
     """lambda := max(lambda, 1 - lambda), so that the first image always dominates (IDMM)."""
+    turns: Literal["random", "epochs"] = "random"
+    """Where both are on: `switch` decides, or even epochs have mixup and odd ones CutMix (IDMM's fine-tuning)."""
 
     @property
     def on(self) -> bool:
         return self.prob > 0 and (self.mixup > 0 or self.cutmix > 0)
+
+    def in_epoch(self, epoch: int) -> Mix:
+        """What is left of it in this epoch."""
+        if self.turns == "random" or not (self.mixup and self.cutmix):
+            return self
+        return replace(self, mixup=0.0) if epoch % 2 else replace(self, cutmix=0.0)
 
 
 @dataclass(frozen=True)
@@ -73,8 +130,10 @@ class ViewsConfig:
 
     scale: tuple[float, float] = Policy.scale
     """Share of the image's area that the random crop keeps, smallest and largest."""
-    flip: float = Policy.flip
+    flip: float = 0.5
     """Chance of a mirror image; 0 where mirroring changes the class (digits, text, left and right hands)."""
+    augment: Literal["none", "timm", "uda"] = "none"
+    """RandAugment after the crop: timm's rand-m9-mstd0.5-inc1, or the form of IDMM's fine-tuning."""
     erase: float = 0.25
     """Chance that a rectangle of the view is replaced by noise."""
     mixup: float = 0.8
@@ -91,6 +150,9 @@ class ViewsConfig:
     """Evaluation: the shorter side is resized to size / crop-fraction, then the centre is cut out."""
 
     def plan(self, size: int) -> Plan:
-        policy = Policy(scale=self.scale, flip=self.flip, erase=self.erase, filter=self.filter)
+        steps: tuple[Step, ...] = (Flip(self.flip),)
+        if self.augment != "none":
+            steps = (*steps, RandAugment(self.augment, self.filter))
+        policy = Policy(scale=self.scale, filter=self.filter, steps=steps, erase=self.erase)
         mix = Mix(mixup=self.mixup, cutmix=self.cutmix, prob=self.mix_prob, per=self.mix_per)
         return Plan((Group(size, policy=policy, mix=mix),))

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from vitling.keys import host_generator, make_key
-from vitling.views.config import Filter, Group, Plan, Policy
+from vitling.views.config import Filter, Flip, Group, Plan, Policy
 from vitling.views.draws import Draws
 from vitling.views.erasing import erase
 from vitling.views.geometry import centre_boxes, crop, random_boxes
 from vitling.views.mixing import mix_images
+from vitling.views.steps import apply_steps
 
 
 @dataclass
@@ -102,6 +103,15 @@ class Drawing:
             first_view += group.count
         return views
 
+    def boxes(self, aspect: Tensor) -> list[Tensor]:
+        """[count * B, 4] a group: where the views of `instances` are cut from, in fractions of the image."""
+        cut, first_view = [], 0
+        for group in self.plan.groups:
+            draws = self._draws(group, first_view, aspect.device)
+            cut.append(torch.cat([_boxes(d, group.policy, aspect) for d in draws]))
+            first_view += group.count
+        return cut
+
     def _partner_elements(self, index: int, group: Group) -> np.ndarray | None:
         """For each local element (view-major over the global batch) the element that is mixed in."""
         if not group.mix.on:
@@ -129,7 +139,8 @@ class Drawing:
             mixing = Draws.of(key, torch.zeros(len(rows), dtype=torch.int64, device=images.device))
         else:
             mixing = Draws(_pick(torch.cat([draw.state for draw in draws]), rows))
-        mixed, share = mix_images(own, images[_to(self._rows(partner), images.device)], mixing, group.mix)
+        mix = group.mix.in_epoch(self.place.epoch)
+        mixed, share = mix_images(own, images[_to(self._rows(partner), images.device)], mixing, mix)
         mixed_in = self.place.ids[partner % len(self.place.ids)] % self.place.instances
         return Views(mixed, group.count, _to(mixed_in, images.device), share)
 
@@ -140,10 +151,20 @@ class Drawing:
 
 
 def _render(draws: Draws, policy: Policy, size: int, pixels: Tensor, aspect: Tensor, normalise: Normaliser) -> Tensor:
-    boxes = random_boxes(draws, aspect, policy.scale, policy.ratio)
-    flip = draws.chance("flip", policy.flip) if policy.flip > 0 else None
-    images = normalise(crop(pixels, boxes, size, policy.filter, flip))
+    """A flip that comes first costs nothing: the crop turns its matrix round."""
+    boxes = _boxes(draws, policy, aspect)
+    steps, flip = policy.steps, None
+    if steps and isinstance(steps[0], Flip):
+        flip, steps = draws.chance("flip", steps[0].prob), steps[1:]
+    images = apply_steps(crop(pixels, boxes, size, policy.filter, flip), draws, steps)
+    images = normalise(images)
     return erase(images, draws, policy.erase) if policy.erase > 0 else images
+
+
+def _boxes(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
+    if policy.centre:
+        return centre_boxes(aspect, policy.centre)
+    return random_boxes(draws, aspect, policy.scale, policy.ratio)
 
 
 def _pick(tensor: Tensor, rows: np.ndarray) -> Tensor:

@@ -1,0 +1,113 @@
+"""A picture of what the network sees: originals in the first column, drawn views beside each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from vitling.data.config import DataConfig
+from vitling.data.splits import own_splits
+from vitling.data.store import Store, build_store, choose_size
+from vitling.errors import UserError
+from vitling.views.config import Plan
+from vitling.views.drawing import Drawing, Normaliser, Place
+from vitling.views.policies import named
+
+CELL, GAP, HEAD = 128, 4, 18
+_COLOURS = ("#e6194b", "#4363d8", "#3cb44b", "#f58231", "#911eb4", "#42d4f4")
+
+
+def show_views(
+    source: str,
+    policy: str = "supervised",
+    out: str = "views.png",
+    images: int = 6,
+    draws: int = 8,
+    boxes: bool = False,
+    size: int | None = None,
+    seed: int = 0,
+    config: DataConfig | None = None,
+) -> Path:
+    """Writes the picture. Views of a plan come in its order, epoch after epoch, until a row is full."""
+    if Path(out).suffix.lower() not in (".png", ".jpg", ".webp"):
+        raise UserError(f"--out {out}: name a .png, .jpg or .webp file.")
+    plan = named(policy, size)
+    dataset = own_splits(source, config or DataConfig(), needs_train=False).train
+    chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
+    store = build_store(chosen, choose_size(chosen, plan.largest), config, use_cache=False, allow_bad=True)
+    columns = _columns(plan, store, draws, seed)
+    picture = _picture(store, columns, boxes)
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    picture.save(out)
+    return Path(out)
+
+
+class _Column:
+    """One view of every image, with the boxes it was cut from."""
+
+    def __init__(self, pixels: Tensor, boxes: Tensor, size: int, group: int):
+        self.pixels, self.boxes, self.size, self.group = pixels, boxes, size, group
+
+
+def _columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Column]:
+    columns: list[_Column] = []
+    n, epoch = len(store), 0
+    while len(columns) < count:
+        drawing = Drawing(plan, Place(seed, epoch, 0, np.arange(n), n), np.arange(n))
+        pixels, aspect = store.fetch(drawing.instances)
+        views, boxes = drawing.draw(pixels, aspect, Normaliser(store.mean, store.std)), drawing.boxes(aspect)
+        for g, (group, drawn, cut) in enumerate(zip(plan.groups, views, boxes)):
+            columns += [_Column(one, box, group.size, g) for one, box in zip(drawn.pixels.split(n), cut.split(n))]
+        epoch += 1
+    return columns[:count]
+
+
+def _picture(store: Store, columns: list[_Column], with_boxes: bool) -> Image.Image:
+    rows, step = len(store), CELL + GAP
+    sheet = Image.new("RGB", (step * (len(columns) + 1) + GAP, HEAD + step * rows + GAP), "white")
+    pen = ImageDraw.Draw(sheet)
+    pen.text((GAP, 3), "original", fill="black")
+    largest = max(column.size for column in columns)
+    for c, column in enumerate(columns, start=1):
+        pen.text((GAP + step * c, 3), f"{column.size} px", fill=_COLOURS[column.group % len(_COLOURS)])
+    for r in range(rows):
+        corner = (GAP, HEAD + step * r)
+        sheet.paste(_original(store, r, columns if with_boxes else []), corner)
+        for c, column in enumerate(columns, start=1):
+            shown = _shown(column.pixels[r], store).resize(
+                (CELL * column.size // largest,) * 2, Image.Resampling.LANCZOS
+            )
+            indent = (CELL - shown.width) // 2
+            sheet.paste(shown, (GAP + step * c + indent, corner[1] + indent))
+    return sheet
+
+
+def _original(store: Store, i: int, columns: list[_Column]) -> Image.Image:
+    """In its own shape, within the cell; with the boxes that the views were cut from."""
+    pixels, aspect = store.fetch(np.array([i]))
+    ratio = float(aspect[0])
+    width, height = (CELL, max(1, round(CELL / ratio))) if ratio >= 1 else (max(1, round(CELL * ratio)), CELL)
+    image = _rgb(pixels[0].float()).resize((width, height), Image.Resampling.LANCZOS)
+    pen = ImageDraw.Draw(image)
+    for column in columns:
+        left, top, across, down = (column.boxes[i] * torch.tensor([width, height] * 2)).tolist()
+        pen.rectangle((left, top, left + across - 1, top + down - 1), outline=_COLOURS[column.group % len(_COLOURS)])
+    cell = Image.new("RGB", (CELL, CELL), "white")
+    cell.paste(image, ((CELL - width) // 2, (CELL - height) // 2))
+    return cell
+
+
+def _shown(view: Tensor, store: Store) -> Image.Image:
+    mean, std = torch.tensor(store.mean)[:, None, None], torch.tensor(store.std)[:, None, None]
+    return _rgb((view.float().cpu() * std + mean) * 255)
+
+
+def _rgb(pixels: Tensor) -> Image.Image:
+    """[C, H, W] in 0..255; one channel is shown grey, of more than three the first three."""
+    array = pixels.round().clamp(0, 255).byte().cpu()
+    array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
+    return Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())

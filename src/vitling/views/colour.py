@@ -1,0 +1,120 @@
+"""Colour, batched: images [B, 3, H, W] in 0..255, and a number per image. One channel passes where that has a meaning.
+
+Blends (brightness, contrast, saturation, sharpness) are x' = f * x + (1 - f) * y, clipped; f = 1 changes nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vitling.views.draws import Draws
+
+_GREY = (0.299, 0.587, 0.114)
+ORDERS = tuple(
+    (a, b, c, d) for a in range(4) for b in range(4) for c in range(4) for d in range(4) if len({a, b, c, d}) == 4
+)  # of brightness, contrast, saturation, hue
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+def grey(images: Tensor) -> Tensor:
+    """[B, 1, H, W], ITU-R 601 as PIL has it."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images[:, :3].unbind(1)
+    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue)[:, None]
+
+
+def to_grey(images: Tensor, chosen: Tensor) -> Tensor:
+    return torch.where(_wide(chosen), grey(images).expand_as(images), images)
+
+
+def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    return (_wide(factor) * images + (1 - _wide(factor)) * other).clamp(0, 255)
+
+
+def mean_grey(images: Tensor) -> Tensor:
+    """[B, 1, 1, 1], a whole number as PIL's contrast has it."""
+    return grey(images).mean(dim=(1, 2, 3), keepdim=True).round()
+
+
+def smooth(images: Tensor) -> Tensor:
+    """PIL's SMOOTH (the middle weighs 5 of 13); the border stays as it is."""
+    rows = images[:, :, :-2] + images[:, :, 1:-1] + images[:, :, 2:]
+    around = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
+    inner = (around + 4 * images[:, :, 1:-1, 1:-1]) / 13
+    return torch.cat(
+        [images[:, :, :1], torch.cat([images[:, :, 1:-1, :1], inner, images[:, :, 1:-1, -1:]], 3), images[:, :, -1:]], 2
+    )
+
+
+def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
+    """Turns the hue circle of HSV; `turns` in -0.5..0.5."""
+    if images.shape[1] != 3:
+        return images
+    high, low = images.amax(dim=1), images.amin(dim=1)
+    red, green, blue = images.unbind(1)
+    chroma = high - low
+    safe = torch.where(chroma > 0, chroma, 1.0)
+    hue = torch.where(
+        high == red,
+        (green - blue) / safe,
+        torch.where(high == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    hue = hue + 6 * turns[:, None, None]
+
+    def channel(offset: float) -> Tensor:
+        """The distance round the circle says how much of the chroma a channel has."""
+        distance = ((hue + offset) % 6 - 3).abs()
+        return low + chroma * (distance - 1).clamp(0, 1)
+
+    return torch.stack([channel(0), channel(4), channel(2)], dim=1)
+
+
+def jitter(
+    images: Tensor,
+    draws: Draws,
+    strengths: tuple[float, float, float, float],
+    probability: float,
+    operation: str = "jitter",
+) -> Tensor:
+    """torchvision's ColorJitter with a draw per image: factors, and the order of the four operations."""
+    u = draws.uniform(operation, 6)
+    apply = u[:, 0] < probability
+    factors = []
+    for k, strength in enumerate(strengths):
+        low, high = (-strength, strength) if k == HUE else (max(0.0, 1 - strength), 1 + strength)
+        drawn = low + (high - low) * u[:, 1 + k]
+        factors.append(torch.where(apply, drawn, 0.0 if k == HUE else 1.0))
+    order = _orders(images.device)[(u[:, 5] * len(ORDERS)).long()]
+    return jitter_by(images, torch.stack(factors, dim=1), order)
+
+
+def jitter_by(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """`factors` [B, 4] and `order` [B, 4] (which of the four comes first, second, ...) are given."""
+    for place in range(4):
+        which = order[:, place]
+        factor = factors.gather(1, which[:, None])[:, 0]
+        other = torch.where(_wide(which == CONTRAST), mean_grey(images), grey(images))
+        other = torch.where(_wide(which == BRIGHTNESS), 0.0, other)
+        turned = shift_hue(images, torch.where(which == HUE, factor, 0.0))
+        images = torch.where(_wide(which == HUE), turned, blend(images, other, factor))
+    return images
+
+
+def solarise(images: Tensor, chosen: Tensor, threshold: float = 128.0) -> Tensor:
+    return torch.where(_wide(chosen) & (images >= threshold), 255 - images, images)
+
+
+_order_tables: dict[torch.device, Tensor] = {}
+
+
+def _orders(device: torch.device) -> Tensor:
+    if device not in _order_tables:
+        _order_tables[device] = torch.tensor(ORDERS, device=device)
+    return _order_tables[device]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """[B] -> [B, 1, 1, 1]."""
+    return x[:, None, None, None]

@@ -1,0 +1,96 @@
+"""The papers' views by name, as plans. Numbers: each method's own paper or released code, as its line says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vitling.errors import UserError
+from vitling.views.config import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Solarise, Step
+
+
+def supervised(size: int = 224) -> Plan:
+    """DRLoc, Swin and DeiT: RandAugment, erasing, mixup or CutMix with one draw a batch."""
+    policy = Policy(steps=(Flip(), RandAugment("timm")), erase=0.25)
+    return Plan((Group(size, policy=policy, mix=Mix(mixup=0.8, cutmix=1.0, per="batch")),))
+
+
+def idmm_pretrain(size: int = 112) -> Plan:
+    """IDMM: two global and four local crops of the same size, CutMix within each group on every step."""
+    steps: tuple[Step, ...] = (Flip(), Jitter(0.8, 0.8, 0.8, 0.2, prob=0.8), Grey(0.2), Blur(0.5))
+    mix = Mix(cutmix=0.5, per="batch", fold=True)
+    wide = Policy(scale=(0.14, 1.0), filter="bilinear", steps=steps)
+    narrow = Policy(scale=(0.05, 0.4), filter="bilinear", steps=steps)
+    return Plan((Group(size, 2, wide, mix), Group(size, 4, narrow, mix)))
+
+
+def idmm_finetune(size: int = 224) -> Plan:
+    """IDMM's second stage: even epochs mixup, odd ones CutMix; the flip comes last."""
+    steps: tuple[Step, ...] = (Jitter(0.4, 0.4, 0.4, 0.1, prob=0.4), Grey(0.2), RandAugment("uda"), Flip())
+    mix = Mix(mixup=0.5, cutmix=0.5, per="batch", fold=True, turns="epochs")
+    return Plan((Group(size, policy=Policy(steps=steps), mix=mix),))
+
+
+def dino(size: int = 224, local_size: int = 96, local_count: int = 8) -> Plan:
+    """DINO and EsViT: two global views that differ in blur and solarise, and local ones."""
+
+    def policy(scale: tuple[float, float], blur: float, solarise: float = 0.0) -> Policy:
+        return Policy(scale=scale, steps=_two_view_steps(blur, solarise))
+
+    wide, narrow = (0.4, 1.0), (0.05, 0.4)
+    groups = [Group(size, 1, policy(wide, 1.0)), Group(size, 1, policy(wide, 0.1, 0.2))]
+    if local_count:
+        groups.append(Group(local_size, local_count, policy(narrow, 0.5)))
+    return Plan(tuple(groups))
+
+
+def simclr(size: int = 224) -> Plan:
+    """SimCLR with colour strength 1."""
+    steps: tuple[Step, ...] = (Flip(), Jitter(0.8, 0.8, 0.8, 0.2, prob=0.8), Grey(0.2), Blur(0.5))
+    return Plan((Group(size, 2, Policy(steps=steps)),))
+
+
+def moco_v2(size: int = 224) -> Plan:
+    """MoCo v2: milder colour, crops of a fifth and more."""
+    steps: tuple[Step, ...] = (Jitter(0.4, 0.4, 0.4, 0.1, prob=0.8), Grey(0.2), Blur(0.5), Flip())
+    return Plan((Group(size, 2, Policy(scale=(0.2, 1.0), filter="bilinear", steps=steps)),))
+
+
+def byol(size: int = 224) -> Plan:
+    """BYOL: two views that differ in blur and solarise."""
+    first, second = (Policy(steps=_two_view_steps(*chances)) for chances in ((1.0, 0.0), (0.1, 0.2)))
+    return Plan((Group(size, 1, first), Group(size, 1, second)))
+
+
+def moco_v3(size: int = 224) -> Plan:
+    """MoCo v3 for ViTs takes BYOL's two views."""
+    return byol(size)
+
+
+def evaluation(size: int = 224) -> Plan:
+    """Evaluation: the shorter side to 8/7 of the size, the middle cut out; nothing random."""
+    return Plan((Group(size, policy=Policy(centre=0.875, steps=())),))
+
+
+def _two_view_steps(blur: float, solarise: float) -> tuple[Step, ...]:
+    steps: tuple[Step, ...] = (Flip(), Jitter(0.4, 0.4, 0.2, 0.1, prob=0.8), Grey(0.2), Blur(blur))
+    return (*steps, Solarise(solarise)) if solarise else steps
+
+
+POLICIES: dict[str, Callable[..., Plan]] = {
+    "supervised": supervised,
+    "idmm-pretrain": idmm_pretrain,
+    "idmm-finetune": idmm_finetune,
+    "dino": dino,
+    "simclr": simclr,
+    "moco-v2": moco_v2,
+    "moco-v3": moco_v3,
+    "byol": byol,
+    "eval": evaluation,
+}
+
+
+def named(name: str, size: int | None = None) -> Plan:
+    """A plan by name, at its own size or another."""
+    if name not in POLICIES:
+        raise UserError(f"There is no policy {name!r}: {', '.join(POLICIES)}.")
+    return POLICIES[name]() if size is None else POLICIES[name](size)

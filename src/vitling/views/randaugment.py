@@ -1,0 +1,148 @@
+"""RandAugment in the two forms of the papers. Every image has an operation and a strength of its own, yet a layer is
+three batched passes: one warp, one blend, one table. For an image whose operation is not of that kind, the pass is the
+identity.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vitling.views import colour, tables, warp
+from vitling.views.config import Filter, RandAugment
+from vitling.views.draws import Draws
+from vitling.views.erasing import rectangle
+
+OPERATIONS = {
+    # timm's rand-m9-mstd0.5-inc1: strength from N(9, 0.5), cut to 0..10
+    "timm": (
+        "autocontrast", "equalise", "invert", "rotate", "posterise", "solarise", "solarise_add", "saturation",
+        "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
+    ),
+    # IDMM's fine-tuning: strength one of 1/9, ..., 9/9
+    "uda": (
+        "invert", "cutout", "sharpness", "autocontrast", "posterise", "shear_x", "shear_y", "translate_x",
+        "translate_y", "rotate", "equalise", "contrast", "saturation", "solarise", "brightness",
+    ),
+}  # fmt: skip
+LAYERS, PROBABILITY = 2, 0.5
+FILL = {"timm": (124.0, 116.0, 104.0), "uda": (128.0, 128.0, 128.0)}
+_ALL = tuple(dict.fromkeys(OPERATIONS["timm"] + OPERATIONS["uda"]))
+NUMBER = {name: k for k, name in enumerate(_ALL)}
+NOTHING = len(_ALL)
+_BLENDS = ("brightness", "contrast", "saturation", "sharpness")
+
+
+def rand_augment(images: Tensor, draws: Draws, step: RandAugment) -> Tensor:
+    names = OPERATIONS[step.style]
+    numbers = torch.tensor([NUMBER[name] for name in names], device=images.device)
+    for layer in range(LAYERS):
+        u = draws.uniform(f"randaugment-{layer}", 6)
+        operation = numbers[(u[:, 0] * len(names)).long()]
+        operation = torch.where(u[:, 1] < PROBABILITY, operation, NOTHING)
+        fraction = _timm_strength(u) if step.style == "timm" else ((u[:, 2] * 9).floor() + 1) / 9
+        sign = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
+        amount = amounts(operation, fraction, sign, step.style)
+        images = apply_layer(images, operation, amount, FILL[step.style], step.filter, u[:, 5], u[:, 3])
+    return images
+
+
+def amounts(operation: Tensor, fraction: Tensor, sign: Tensor, style: str) -> Tensor:
+    """What each image's operation takes, from its strength in 0..1: degrees, shares, bits, thresholds, factors."""
+    timm = style == "timm"
+    by_name = {
+        "rotate": 30 * fraction * (sign if timm else 1.0),
+        "shear_x": 0.3 * fraction * sign,
+        "shear_y": 0.3 * fraction * sign,
+        "translate_x": (0.45 if timm else 150 / 331) * fraction * sign,
+        "translate_y": (0.45 if timm else 150 / 331) * fraction * sign,
+        "posterise": 4 - (4 * fraction).floor() if timm else (8 - 4 * fraction).round(),
+        "solarise": 256 - (256 * fraction).floor() if timm else 256 * (1 - fraction),
+        "solarise_add": (110 * fraction).floor().clamp(max=128),
+        "cutout": 20 * fraction,
+    }
+    factor = 1 + 0.9 * fraction * sign
+    by_name |= dict.fromkeys(_BLENDS, factor.clamp(min=0.1))
+    amount = torch.zeros_like(fraction)
+    for name, value in by_name.items():
+        amount = torch.where(operation == NUMBER[name], value, amount)
+    return amount
+
+
+def apply_layer(
+    images: Tensor,
+    operation: Tensor,
+    amount: Tensor,
+    fill: tuple[float, ...],
+    filter: Filter,
+    across: Tensor,
+    down: Tensor,
+) -> Tensor:
+    """`operation` [B] (numbers in `NUMBER`) with its `amount` [B]; `across` and `down` place a cutout."""
+    background = torch.tensor(fill, device=images.device)[: images.shape[1]]
+    images = warp.warp(images, _maps(operation, amount, images.shape[-1]), background, filter)
+    images = _blends(images, operation, amount)
+    images = tables.look_up(images, _tables(images, operation, amount))
+    hole = _cutout(operation, amount, across, down, images.shape[-1])
+    return torch.where(hole[:, None], background[:, None, None].to(images.dtype), images)
+
+
+def _maps(operation: Tensor, amount: Tensor, size: int) -> Tensor:
+    """Shears keep the upper left corner, as PIL's AFFINE does: from the middle they also move by half the size."""
+    half = size / 2 * amount
+    none = torch.zeros_like(amount)
+    shear_x = warp.shear_x(amount) + _moved(half, none)
+    shear_y = warp.shear_y(amount) + _moved(none, half)
+    maps = warp.identity(len(amount), amount.device)
+    for name, candidate in (
+        ("rotate", warp.rotation(amount)),
+        ("shear_x", shear_x),
+        ("shear_y", shear_y),
+        ("translate_x", warp.translation(amount * size, none)),
+        ("translate_y", warp.translation(none, amount * size)),
+    ):
+        maps = torch.where((operation == NUMBER[name])[:, None, None], candidate, maps)
+    return maps
+
+
+def _moved(across: Tensor, down: Tensor) -> Tensor:
+    none = torch.zeros_like(across)
+    return torch.stack([torch.stack([none, none, across], 1), torch.stack([none, none, down], 1)], 1)
+
+
+def _blends(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+    def chosen(name: str) -> Tensor:
+        return (operation == NUMBER[name])[:, None, None, None]
+
+    other = torch.where(chosen("contrast"), colour.mean_grey(images), colour.grey(images)).expand_as(images)
+    other = torch.where(chosen("brightness"), 0.0, other)
+    other = torch.where(chosen("sharpness"), colour.smooth(images), other)
+    is_blend = torch.stack([operation == NUMBER[n] for n in _BLENDS]).any(dim=0)
+    return colour.blend(images, other, torch.where(is_blend, amount, 1.0))
+
+
+def _tables(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+    batch, channels = images.shape[:2]
+    chosen = tables.identity(batch, channels, images.device)
+    for name, candidate in (
+        ("invert", tables.invert(batch, channels, images.device)),
+        ("posterise", tables.posterise(amount.clamp(0, 8), channels)),
+        ("solarise", tables.solarise(amount, channels)),
+        ("solarise_add", tables.solarise_add(amount, channels)),
+        ("autocontrast", tables.autocontrast(images)),
+        ("equalise", tables.equalise(images)),
+    ):
+        chosen = torch.where((operation == NUMBER[name])[:, None, None], candidate, chosen)
+    return chosen
+
+
+def _cutout(operation: Tensor, amount: Tensor, across: Tensor, down: Tensor, size: int) -> Tensor:
+    side = torch.where(operation == NUMBER["cutout"], amount.round(), 0.0)
+    top, left = (down * size - side / 2).floor(), (across * size - side / 2).floor()
+    return rectangle(top, left, side, side, size)
+
+
+def _timm_strength(u: Tensor) -> Tensor:
+    """N(9, 0.5) cut to 0..10, over 10; Box and Muller."""
+    normal = torch.sqrt(-2 * torch.log(u[:, 2].clamp(min=1e-7))) * torch.cos(2 * torch.pi * u[:, 3])
+    return (9 + 0.5 * normal).clamp(0, 10) / 10

@@ -1,0 +1,139 @@
+"""Colour operations beside PIL's and torchvision's on photographs, with the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from scipy import stats
+from torchvision.transforms import ColorJitter
+from torchvision.transforms import functional as reference
+
+from tests.views.photos import PHOTOS, as_batch, errors, psnr
+from vitling.views import Draws, colour, tables
+from vitling.views.blur import blur, blur_by
+
+photos = pytest.mark.parametrize("photo", PHOTOS, ids=["china", "flower"])
+N = 10_000
+DRAWS = Draws.of(17, torch.arange(N))
+
+
+def close(ours: torch.Tensor, theirs) -> bool:
+    mean, high = errors(ours, theirs)
+    return mean <= 1 and high <= 3
+
+
+@photos
+@pytest.mark.parametrize("factor", [0.0, 0.2, 0.9, 1.4, 1.9])
+def test_blends(photo, factor):
+    x, image, f = as_batch(photo), Image.fromarray(photo), torch.tensor([factor])
+    assert close(colour.blend(x, torch.zeros_like(x), f), reference.adjust_brightness(image, factor))
+    assert close(colour.blend(x, colour.mean_grey(x), f), reference.adjust_contrast(image, factor))
+    assert close(colour.blend(x, colour.grey(x), f), reference.adjust_saturation(image, factor))
+    assert close(colour.blend(x, colour.smooth(x), f), ImageEnhance.Sharpness(image).enhance(factor))
+
+
+@photos
+@pytest.mark.parametrize("turns", [-0.5, -0.2, 0.0, 0.05, 0.4])
+def test_hue(photo, turns):
+    theirs = reference.adjust_hue(torch.from_numpy(photo).permute(2, 0, 1), turns).permute(1, 2, 0).numpy()
+    assert close(colour.shift_hue(as_batch(photo), torch.tensor([turns])), theirs)
+
+
+@photos
+def test_grey_and_solarise(photo):
+    x, image, yes = as_batch(photo), Image.fromarray(photo), torch.tensor([True])
+    assert close(colour.to_grey(x, yes), image.convert("L").convert("RGB"))
+    assert close(colour.solarise(x, yes), ImageOps.solarize(image, 128))
+    assert torch.equal(colour.to_grey(x, ~yes), x)
+    assert torch.equal(colour.solarise(x, ~yes), x)
+
+
+@photos
+def test_tables_are_pils(photo):
+    dull = (photo * 0.4 + 40).astype(np.uint8)
+    for array in (photo, dull):
+        x, image = as_batch(array), Image.fromarray(array)
+        pairs = [
+            (tables.invert(1, 3, x.device), ImageOps.invert(image)),
+            (tables.autocontrast(x), ImageOps.autocontrast(image)),
+            (tables.equalise(x), ImageOps.equalize(image)),
+            *((tables.posterise(torch.tensor([float(b)]), 3), ImageOps.posterize(image, b)) for b in (1, 4, 8)),
+            *((tables.solarise(torch.tensor([float(t)]), 3), ImageOps.solarize(image, t)) for t in (0, 77, 256)),
+        ]
+        for table, theirs in pairs:
+            mean, high = errors(tables.look_up(x, table), theirs)
+            assert high == 0
+            assert mean < 1e-4  # one value of 256 may round the other way
+
+
+def test_tables_of_a_plain_image_change_nothing():
+    plain = torch.full((1, 3, 8, 8), 77.0)
+    assert torch.equal(tables.look_up(plain, tables.equalise(plain)), plain)
+    assert torch.equal(tables.look_up(plain, tables.autocontrast(plain)), plain)
+
+
+@photos
+@pytest.mark.parametrize("radius", [0.1, 0.4, 0.8, 1.3, 2.0])
+def test_blur(photo, radius):
+    theirs = Image.fromarray(photo).filter(ImageFilter.GaussianBlur(radius))
+    assert psnr(blur_by(as_batch(photo), torch.tensor([radius])), theirs) >= 40
+
+
+def test_blur_of_radius_zero_is_the_identity_and_weights_sum_to_one():
+    x = as_batch(PHOTOS[0])[:, :, :50, :70]
+    assert torch.allclose(blur_by(x, torch.tensor([0.0])), x, atol=1e-3)
+    ones = torch.ones(3, 1, 20, 30)
+    assert torch.allclose(blur_by(ones, torch.tensor([0.1, 1.0, 2.0])), ones, atol=1e-5)
+
+
+@photos
+def test_jitter_in_a_given_order(photo):
+    """Contrast, hue, brightness, saturation, each as torchvision has it on the result of the one before."""
+    image = Image.fromarray(photo)
+    theirs = reference.adjust_contrast(image, 0.6)
+    hued = reference.adjust_hue(torch.from_numpy(np.asarray(theirs).copy()).permute(2, 0, 1), 0.15)
+    theirs = Image.fromarray(hued.permute(1, 2, 0).numpy())
+    theirs = reference.adjust_saturation(reference.adjust_brightness(theirs, 1.3), 1.5)
+    factors = torch.tensor([[1.3, 0.6, 1.5, 0.15]])
+    order = torch.tensor([[colour.CONTRAST, colour.HUE, colour.BRIGHTNESS, colour.SATURATION]])
+    mean, high = errors(colour.jitter_by(as_batch(photo), factors, order), theirs)
+    assert mean <= 1.5  # four roundings of theirs
+    assert high <= 6
+
+
+class Spy:
+    """Records what `jitter` gives to `jitter_by`."""
+
+    def __call__(self, images, factors, order):
+        self.factors, self.order = factors, order
+        return images
+
+
+def test_jitter_draws_torchvisions_numbers(monkeypatch):
+    spy = Spy()
+    monkeypatch.setattr(colour, "jitter_by", spy)
+    colour.jitter(torch.zeros(N, 3, 1, 1), DRAWS, (0.4, 0.4, 0.2, 0.1), probability=1.0)
+    torch.manual_seed(0)
+    drawn = [ColorJitter.get_params((0.6, 1.4), (0.6, 1.4), (0.8, 1.2), (-0.1, 0.1)) for _ in range(N)]
+    for k in range(4):
+        theirs = np.array([float(d[1 + k]) for d in drawn])
+        assert stats.ks_2samp(spy.factors[:, k].numpy(), theirs).pvalue > 1e-3
+    orders = (spy.order * torch.tensor([64, 16, 4, 1])).sum(1)
+    counts = torch.bincount(orders.unique(return_inverse=True)[1])
+    assert len(counts) == 24
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+    assert (spy.order.sort(dim=1).values == torch.arange(4)).all()
+
+
+def test_each_applies_as_often_as_told(monkeypatch):
+    spy = Spy()
+    monkeypatch.setattr(colour, "jitter_by", spy)
+    colour.jitter(torch.zeros(N, 3, 1, 1), DRAWS, (0.8, 0.8, 0.8, 0.2), probability=0.8)
+    untouched = (spy.factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
+    assert stats.binomtest(int(untouched.sum()), N, 0.2).pvalue > 1e-3
+    dots = torch.zeros(2000, 1, 5, 5)
+    dots[:, :, 2, 2] = 255
+    blurred = blur(dots, Draws.of(3, torch.arange(2000)), (1.0, 2.0), 0.3)[:, 0, 2, 2] < 250
+    assert stats.binomtest(int(blurred.sum()), 2000, 0.3).pvalue > 1e-3

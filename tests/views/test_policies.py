@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.views.test_drawing import ASPECT, N, NORMALISE, PIXELS, place
+from vitling.errors import UserError
+from vitling.views import Blur, Drawing, Flip, Grey, Jitter, Mix, RandAugment, Solarise, eval_view
+from vitling.views.policies import POLICIES, named
+
+
+def draw(name: str, size: int = 24, local=range(N), **where) -> list:
+    drawing = Drawing(named(name, size), place(**where), np.array(local))
+    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], NORMALISE)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_draws_finite_views_of_its_sizes(name):
+    plan = named(name, 24)
+    for group, views in zip(plan.groups, draw(name)):
+        assert views.pixels.shape == (group.count * N, 3, group.size, group.size)
+        assert views.pixels.isfinite().all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_slice_draws_what_the_whole_batch_would(name):
+    """Every operation is a function of its own image alone."""
+    whole, part = draw(name), draw(name, local=[2, 9])
+    for ours, theirs in zip(part, whole):
+        rows = torch.cat([torch.tensor([2, 9]) + N * view for view in range(theirs.count)])
+        assert torch.allclose(ours.pixels, theirs.pixels[rows], atol=1e-4)
+
+
+def test_the_papers_numbers():
+    """facts.md 1.4, 2.1, 3.1 and 3.2."""
+    one, two, local = named("dino").groups
+    assert [g.size for g in (one, two, local)] == [224, 224, 96]
+    assert local.count == 8
+    assert one.policy.scale == two.policy.scale == (0.4, 1.0)
+    assert local.policy.scale == (0.05, 0.4)
+    shared = (Flip(0.5), Jitter(0.4, 0.4, 0.2, 0.1, 0.8), Grey(0.2))
+    assert one.policy.steps == (*shared, Blur(1.0))
+    assert two.policy.steps == (*shared, Blur(0.1), Solarise(0.2))
+    assert local.policy.steps == (*shared, Blur(0.5))
+    wide, narrow = named("idmm-pretrain").groups
+    assert (wide.size, wide.count, narrow.size, narrow.count) == (112, 2, 112, 4)
+    assert (wide.policy.scale, narrow.policy.scale) == ((0.14, 1.0), (0.05, 0.4))
+    assert wide.mix == narrow.mix == Mix(cutmix=0.5, per="batch", fold=True)
+    (tuned,) = named("idmm-finetune").groups
+    assert tuned.policy.steps[-2:] == (RandAugment("uda"), Flip(0.5))
+    assert tuned.policy.erase == 0
+    (plain,) = named("supervised").groups
+    assert plain.policy.erase == 0.25
+    assert plain.mix == Mix(mixup=0.8, cutmix=1.0, per="batch")
+
+
+def test_idmms_fine_tuning_takes_mixup_and_cutmix_in_turn():
+    even, odd = draw("idmm-finetune", epoch=4)[0], draw("idmm-finetune", epoch=5)[0]
+    assert even.share.min() >= 0.5
+    (mix,) = (group.mix for group in named("idmm-finetune").groups)
+    assert (mix.in_epoch(4).cutmix, mix.in_epoch(5).mixup) == (0, 0)
+    area = odd.share[0] * 24 * 24
+    assert torch.isclose(area, area.round(), atol=1e-3)  # CutMix keeps whole pixels
+
+
+def test_groups_of_one_plan_draw_differently():
+    first, second = draw("byol")
+    assert not torch.allclose(first.pixels, second.pixels)
+
+
+def test_the_eval_policy_is_the_eval_view():
+    ours = draw("eval")[0].pixels
+    assert torch.allclose(ours, eval_view(PIXELS, ASPECT, 24, 0.875, NORMALISE.mean, NORMALISE.std), atol=1e-5)
+
+
+def test_one_channel_goes_through_every_policy():
+    for name in POLICIES:
+        drawing = Drawing(named(name, 16), place(), np.arange(N))
+        views = drawing.draw(PIXELS[:, :1], ASPECT, type(NORMALISE)((0.5,), (0.2,)))
+        assert views[0].pixels.shape[1] == 1
+
+
+def test_unknown_policy():
+    with pytest.raises(UserError, match="idmm-pretrain"):
+        named("nothing")
