@@ -49,6 +49,37 @@ def test_class_weights_weigh_classes():
     assert torch.allclose(weighted([Views(PIXELS, 1)], Batch(ids, labels), None)["classification"], expected)
 
 
+def best_logits(objective: Supervised, target: torch.Tensor) -> torch.Tensor:
+    """What minimises the loss for one image with this target."""
+    logits = torch.zeros(1, objective.classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([logits], max_iter=100)
+
+    def closure():
+        optimiser.zero_grad()
+        loss = objective.loss(logits, target)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    return logits.detach()[0]
+
+
+@pytest.mark.parametrize("c", [0, 1, 2])
+def test_weights_of_rare_classes_leave_the_best_answer_alone(c):
+    """2000 to 80 to 20 images, smoothed: the best answer to an image of a class is that class."""
+    objective = supervised(smoothing=0.1, class_weights=torch.tensor([0.35, 8.75, 35.0]))
+    best = best_logits(objective, torch.eye(3)[[c]]).softmax(0)
+    assert best.argmax() == c
+    assert torch.allclose(best[c], torch.tensor(0.9 + 0.1 / 3), atol=1e-3)
+
+
+@pytest.mark.parametrize("present", [0.0, 1.0])
+def test_weights_of_rare_labels_leave_the_best_answer_alone(present):
+    objective = supervised(multi_label=True, smoothing=0.1, class_weights=torch.tensor([49.0, 1.0, 0.01]))
+    best = best_logits(objective, torch.full((1, 3), present)).sigmoid()
+    assert torch.allclose(best, torch.full((3,), 0.05 + 0.9 * present), atol=1e-2)
+
+
 class MeanSquare(nn.Module):
     def forward(self, features):
         return (features.grid**2).mean()

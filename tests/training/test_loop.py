@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.conftest import make_image
 from tests.tiny import largest_difference, tiny_backbone
 from vitling import data
+from vitling.backbones import create
 from vitling.data.store import build_store
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.objectives import Supervised
@@ -157,6 +159,32 @@ def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
     assert equal(weights(whole), weights(resumed))
     means = [[line["loss"] for line in lines(tmp_path / name)] for name in ("whole", "run")]
     assert means[0] == pytest.approx(means[1], abs=1e-6)
+
+
+def test_a_resume_on_other_images_is_refused(store, folder, tmp_path):
+    train(store, tmp_path / "run", config(epochs=2))
+    make_image(0, 77).save(folder / "class-0" / "image-00.png")
+    other = build_store(data.open(str(folder), val="none").train, 16)
+    with pytest.raises(UserError, match="not those that this run was started with"):
+        train(other, tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(store, tmp_path):
+    whole, _ = train(store, tmp_path / "whole")
+    train(store, tmp_path / "run")
+    newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    resumed, _ = train(store, tmp_path / "run")
+    assert equal(weights(whole), weights(resumed))
+    assert "step-00000016.pt is damaged" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("batch", "accumulate"), [(29, 1), (1, 1), (8, 4)])
+def test_batch_norm_is_not_given_single_images(store, tmp_path, batch, accumulate):
+    model = Supervised(create("resnet18", 32), ViewsConfig().plan(32), classes=3)
+    settings = config(batch=batch, optim=OptimConfig(accumulate=accumulate))
+    with pytest.raises(UserError, match=r"--loop\.drop-last"):
+        train(store, tmp_path / "run", settings, model=model)
 
 
 def test_only_the_latest_checkpoints_stay(store, tmp_path):

@@ -15,7 +15,7 @@ DRAWS = Draws.of(11, torch.arange(N))
 
 
 def test_cutmix_keeps_exactly_what_it_says():
-    images, share = mix_images(OWN, PARTNER, DRAWS, Mix(cutmix=1.0))
+    images, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(cutmix=1.0))
     assert set(images.unique().tolist()) <= {0.0, 1.0}
     kept = 1 - images[:, 0].mean(dim=(1, 2))
     assert torch.allclose(kept, share, atol=1e-6)
@@ -23,7 +23,7 @@ def test_cutmix_keeps_exactly_what_it_says():
 
 
 def test_cutmix_is_one_rectangle():
-    images, _ = mix_images(OWN, PARTNER, DRAWS, Mix(cutmix=1.0))
+    images, _ = mix_images(OWN, PARTNER, DRAWS.state, Mix(cutmix=1.0))
     for image in images[:, 0].numpy():
         rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
         assert image.sum() == len(rows) * len(columns)
@@ -31,24 +31,24 @@ def test_cutmix_is_one_rectangle():
 
 
 def test_mixup_blends_by_its_share():
-    images, share = mix_images(OWN, PARTNER, DRAWS, Mix(mixup=0.8))
+    images, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.8))
     assert torch.allclose(images, (1 - share)[:, None, None, None].expand_as(images), atol=1e-6)
 
 
 def test_both_take_turns():
-    images, _ = mix_images(OWN, PARTNER, DRAWS, Mix(mixup=0.8, cutmix=1.0))
+    images, _ = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.8, cutmix=1.0))
     blended = ((images > 0) & (images < 1)).flatten(1).any(1).float().mean()
     assert 0.4 < blended < 0.6
 
 
 def test_folded_shares_favour_the_first_image():
-    _, share = mix_images(OWN, PARTNER, DRAWS, Mix(mixup=0.5, fold=True))
+    _, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.5, fold=True))
     assert share.min() >= 0.5
     assert abs(share.mean() - 0.818) < 0.02  # E max(lambda, 1 - lambda) for Beta(.5, .5)
 
 
 def test_unmixed_images_stay_as_they_are():
-    images, share = mix_images(OWN, PARTNER, DRAWS, Mix(mixup=0.8, cutmix=1.0, prob=0.5))
+    images, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.8, cutmix=1.0, prob=0.5))
     untouched = share == 1
     assert 0.4 < untouched.float().mean() < 0.65
     assert (images[untouched] == 0).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.views.test_drawing import ASPECT, N, NORMALISE, PIXELS, place
+from tests.views.test_drawing import ASPECT, NORMALISE, PIXELS, N, place
 from vitling.errors import UserError
 from vitling.views import Blur, Drawing, Flip, Grey, Jitter, Mix, RandAugment, Solarise, eval_view
 from vitling.views.policies import POLICIES, named

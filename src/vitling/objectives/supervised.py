@@ -40,28 +40,31 @@ class Supervised(Objective):
         view = views[0]
         features = self.backbone(view.pixels)
         logits = self.head(features.pooled).float()
-        loss = self.loss(logits, self.targets(view, batch))
-        return {"classification": loss, **self.auxiliary_terms(features)}
+        return {"classification": self.loss(logits, self.targets(view, batch)), **self.auxiliary_terms(features)}
 
     def logits(self, images: Tensor) -> Tensor:
         """For evaluation: past torch.compile, whose graphs belong to the training batch."""
         return self.head(self.backbone.forward(images).pooled).float()
 
     def targets(self, view: Views, batch: Batch) -> Tensor:
-        """[B, C]: a convex mixture of the two images' labels, smoothed."""
+        """[B, C]: a convex mixture of the two images' labels."""
         if batch.labels is None:
             raise ValueError("Supervised needs labels")
         target = self._encode(batch.labels[batch.ids])
         if view.partner is not None and view.share is not None:
             target = torch.lerp(self._encode(batch.labels[view.partner]), target, view.share[:, None])
-        if self.multi_label:
-            return target * (1 - self.smoothing) + self.smoothing / 2
-        return target * (1 - self.smoothing) + self.smoothing / self.classes
+        return target
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Weights come from the targets before smoothing: a weight on the smoothed mass of rare classes would make
+        them the best answer for everything."""
+        share = 2 if self.multi_label else self.classes
+        smoothed = targets * (1 - self.smoothing) + self.smoothing / share
         if self.multi_label:
-            return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.class_weights)
-        return F.cross_entropy(logits, targets, weight=self.class_weights)
+            weights = None if self.class_weights is None else torch.lerp(torch.ones(()), self.class_weights, targets)
+            return F.binary_cross_entropy_with_logits(logits, smoothed, weight=weights)
+        each = F.cross_entropy(logits, smoothed, reduction="none")
+        return each.mean() if self.class_weights is None else (each * (targets @ self.class_weights)).mean()
 
     def _encode(self, labels: Tensor) -> Tensor:
         return labels.float() if self.multi_label else F.one_hot(labels, self.classes).float()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -37,21 +38,24 @@ class Checkpoints:
                 f"The disk is full: {path.name} could not be written. The last checkpoint "
                 f"({kept[-1].name if kept else 'none yet'}) is intact; make room and continue with --resume."
             ) from problem
-        for old in self.all()[: -self.keep]:
+        for old in [*self.all()[: -self.keep], *self.folder.glob(".*.part")]:  # a killed run leaves parts
             old.unlink(missing_ok=True)
 
     def all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.pt"))
 
-    def load_latest(self, device: torch.device) -> dict[str, Any] | None:
-        """The newest checkpoint. Loading unpickles tensors and plain containers only."""
-        paths = self.all()
-        if not paths:
-            return None
-        state = torch.load(paths[-1], map_location=device, weights_only=True)
-        if state.get("format") != FORMAT:
-            raise UserError(f"{paths[-1]} was written by another version of vitling; it cannot be resumed.")
-        return state
+    def load_latest(self, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read. Loading unpickles tensors and plain containers only."""
+        for path in reversed(self.all()):
+            try:
+                state = torch.load(path, map_location=device, weights_only=True)
+            except (RuntimeError, EOFError, OSError, UnpicklingError) as problem:
+                warn(f"{path.name} is damaged ({type(problem).__name__}); going back to the checkpoint before it.")
+                continue
+            if state.get("format") != FORMAT:
+                raise UserError(f"{path} was written by another version of vitling; it cannot be resumed.")
+            return state
+        return None
 
 
 @contextmanager

@@ -88,6 +88,8 @@ class FitConfig:
                 raise UserError(f"--{name} must be at least 1, not {value}.")
         if not 0 <= self.optim.ema < 1:
             raise UserError(f"--optim.ema must be at least 0 and below 1, not {self.optim.ema}.")
+        if not all(0 <= beta < 1 for beta in self.optim.betas):
+            raise UserError(f"--optim.betas must both be at least 0 and below 1, not {self.optim.betas}.")
         if self.checkpoint.keep < 1:
             raise UserError("--checkpoint.keep must be at least 1: a run that keeps nothing cannot be resumed.")
         if self.optim.accumulate > self.batch:

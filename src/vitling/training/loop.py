@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitling.data.batches import epoch_order, local_slices, split_batches, steps_per_epoch
 from vitling.data.store import Store
-from vitling.errors import Interrupted, StoppedItself
+from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.training import precision as machine
@@ -28,7 +28,7 @@ from vitling.training.recorder import Recorder, describe
 from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import Progress, warmup_cosine
 from vitling.training.signals import Asked, caught
-from vitling.views.drawing import Drawing, Normaliser, Place
+from vitling.views.drawing import Brush, Drawing, Normaliser, Place, Views
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Outcome:
     best: Best | None
     steps: int
     seconds: float  # of this process's training, watchers included; a resume counts from zero
-    images_per_second: float
+    images_per_second: float  # the fastest pace between two readings: without compilation and without watchers
     accumulate: int
 
 
@@ -101,7 +101,7 @@ def fit(
         trainer.best,
         trainer.done,
         time.perf_counter() - started,
-        trainer.last_metrics.get("images_per_second", 0.0),
+        trainer.recorder.best_pace,
         trainer.accumulate,
     )
 
@@ -148,17 +148,34 @@ class _Trainer:
             config.optim.peak_lr(config.batch), config.optim.min_lr, config.optim.warmup(config.epochs)
         )
         self.accumulate = config.optim.accumulate
+        self._check_batch_norm()
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
         self.recorder = Recorder(processes, self.precision.name != "fp16")
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
-        self.normalise = Normaliser(store.mean, store.std)
+        self.normalise, self.brush = Normaliser(store.mean, store.std), Brush()
         self.compiling = machine.wants_compile(config.loop, store.device, self.steps)
         self.first_step = True
         if self.compiling:
-            run.log.say("Compiling the network: the first steps take up to a minute.")
+            run.log.say("Compiling the network and the views: the first steps take up to a minute.")
             machine.compile_in_place(objective.backbone)
+            self.brush = Brush(machine.compiled)
+
+    def _check_batch_norm(self) -> None:
+        """Batch statistics are taken over what one pass holds."""
+        if not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.objective.modules()):
+            return
+        world, passes = self.processes.world, self.processes.world * self.accumulate
+        last = len(self.store) % self.config.batch or self.config.batch
+        smallest = min(self.config.batch if self.config.loop.drop_last else last, len(self.store)) // passes
+        if smallest < 2:
+            raise UserError(
+                "This network has batch norm, which needs two images in every pass, and the last batch of an epoch has "
+                "fewer. Pass --loop.drop-last, or another --batch."
+            )
+        if passes > 1 and not (self.store.device.type == "cuda" and passes == world):
+            self.run.log.warn("Batch norm takes its statistics over each pass, not over the whole batch.")
 
     def _parallel(self, objective: Objective) -> torch.nn.Module:
         if self.processes.world == 1:
@@ -215,11 +232,14 @@ class _Trainer:
         with machine.eager() if odd_shape else nullcontext():
             if self.compiling and self.first_step and not odd_shape:
                 self.first_step = False
-                backbone, warn = self.objective.backbone, self.run.log.warn
-                machine.compile_or_say(lambda: self._step_that_fits(loaded), backbone, warn)
+                machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warn)
             else:
                 self._step_that_fits(loaded)
         self.done += 1
+
+    def _undo_compile(self) -> None:
+        machine.undo_compile(self.objective.backbone)
+        self.brush = Brush()
 
     def _step_that_fits(self, loaded: _Loaded) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
@@ -235,8 +255,8 @@ class _Trainer:
                     raise StoppedItself(f"Out of memory. {advice}") from problem
             self.accumulate *= 2
             self.run.log.warn(
-                f"Out of memory: each batch of {self.config.batch} is now trained in {self.accumulate} passes, "
-                f"with the same result. --optim.accumulate {self.accumulate} starts so."
+                f"Out of memory: each batch of {self.config.batch} is now trained in {self.accumulate} passes, at the "
+                f"same effective batch. --optim.accumulate {self.accumulate} starts so."
             )
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -258,8 +278,11 @@ class _Trainer:
         self.objective.after_step(progress)
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
 
+    def views_of(self, part: _Part) -> list[Views]:
+        return part.drawing.draw(part.pixels, part.aspect, self.normalise, self.brush)
+
     def _backward(self, part: _Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
-        views = part.drawing.draw(part.pixels, part.aspect, self.normalise)
+        views = self.views_of(part)
         ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
@@ -294,7 +317,7 @@ class _Trainer:
         if line_due:
             epoch = self.done // self.per_epoch
             pace = self._read()
-            self.run.metrics(self._line("step", self.done, epoch, {**self.recorder.means(epoch), **pace}))
+            self.run.metrics(self._line("step", self.done, epoch + 1, {**self.recorder.means(epoch), **pace}))
             self._save_if_due(10 * self.config.checkpoint.every_seconds)
 
     def end_of_epoch(self, epoch: int, display: Display, asked: Asked) -> None:
@@ -374,6 +397,7 @@ class _Trainer:
         best = self.best
         return {
             "step": self.done,
+            "data": self.store.identity,
             "accumulate": self.accumulate,
             "objective": self.objective.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -385,17 +409,23 @@ class _Trainer:
         }
 
     def resume(self) -> None:
-        state = self.checkpoints.load_latest(self.store.device)
+        state = self.checkpoints.load_latest(self.store.device, self.run.log.warn)
         if state is None:
             self.run.forget_after(-1)
             return
+        if state["data"] != self.store.identity:
+            raise UserError(
+                "The training images are not those that this run was started with, so it cannot go on exactly. Put "
+                "them back, or start again with --overwrite or another --out."
+            )
         self.done, self.accumulate = state["step"], state["accumulate"]
         self.objective.load_state_dict(state["objective"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         if self.average:
             self.average.load_state_dict(state["average"])
-        self.best = Best(**state["best"]) if state["best"] else None
+        if best := state["best"]:
+            self.best = Best(best["epoch"], best["value"], {k: v.cpu() for k, v in best["weights"].items()})
         self.last_metrics = state["last_metrics"]
         self.recorder.load_state_dict(state["recorder"])
         self.run.forget_after(self.done)

@@ -24,10 +24,10 @@ def clip_gradients(parameters: list[nn.Parameter], largest: float, per: str) -> 
     gradients = [p.grad for p in parameters if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(gradients))
     total = torch.linalg.vector_norm(norms)
-    if largest > 0:
-        measured = norms if per == "tensor" else total.expand_as(norms)
-        factors = (largest / (measured + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, list(factors.unbind()))
+    if largest > 0 and per == "global":
+        torch._foreach_mul_(gradients, (largest / (total + 1e-6)).clamp(max=1.0))
+    elif largest > 0:
+        torch._foreach_mul_(gradients, list((largest / (norms + 1e-6)).clamp(max=1.0).unbind()))
     return total
 
 

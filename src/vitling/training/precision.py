@@ -59,9 +59,18 @@ def wants_compile(config: LoopConfig, device: torch.device, steps: int) -> bool:
 
 
 def compile_in_place(module: nn.Module) -> None:
-    """Graphs are kept between runs, in vitling's cache folder."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    _keep_graphs()
     module.compile(dynamic=False)
+
+
+def compiled(function: Callable) -> Callable:
+    _keep_graphs()
+    return torch.compile(function, dynamic=False)
+
+
+def _keep_graphs() -> None:
+    """Between runs, in vitling's cache folder."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
 
 
 def undo_compile(module: nn.Module) -> None:
@@ -79,7 +88,7 @@ def failed_to_compile(problem: BaseException) -> bool:
     return home.startswith(("torch._dynamo", "torch._inductor", "triton"))
 
 
-def compile_or_say(step: Callable[[], None], module: nn.Module, say: Callable[[str], None]) -> None:
+def compile_or_say(step: Callable[[], None], undo: Callable[[], None], say: Callable[[str], None]) -> None:
     """Runs the first compiled step; a compiler that fails costs the speed, not the run."""
     try:
         step()
@@ -88,5 +97,5 @@ def compile_or_say(step: Callable[[], None], module: nn.Module, say: Callable[[s
             raise
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         say(f"torch.compile failed ({reason[:200]}); training goes on without it, more slowly.")
-        undo_compile(module)
+        undo()
         step()

@@ -33,6 +33,7 @@ class Recorder:
     names: list[str] = field(default_factory=list)
     rows: list[_Row] = field(default_factory=list)
     waited: float = 0.0
+    best_pace: float = 0.0
     since: float = field(default_factory=time.perf_counter)
     totals: dict[int, list[Tensor]] = field(default_factory=dict)  # epoch -> values read so far
 
@@ -52,6 +53,7 @@ class Recorder:
         now = time.perf_counter()
         seconds, images = max(now - self.since, 1e-9), sum(row.images for row in self.rows)
         pace = {"images_per_second": images / seconds, "data_wait": self.waited / seconds}
+        self.best_pace = max(self.best_pace, pace["images_per_second"])
         self.rows, self.waited, self.since = [], 0.0, now
         return pace
 

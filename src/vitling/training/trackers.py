@@ -71,13 +71,23 @@ class _Mlflow:
         self.module.end_run()
 
 
+def check_trackers(names: tuple[str, ...]) -> None:
+    """A UserError for one that cannot be used; nothing is started."""
+    for name in names:
+        if name not in ("none", "tensorboard"):
+            _module(name)
+
+
 def _open(name: str, folder: Path, config: dict[str, Any]) -> Tracker:
     if name == "tensorboard":
         return _TensorBoard(folder, config)
+    return _Mlflow(_module(name), folder, config) if name == "mlflow" else _RunStyle(_module(name), folder, config)
+
+
+def _module(name: str) -> Any:
     if name not in ("wandb", "mlflow", "trackio"):
         raise UserError(f"Unknown tracker {name!r}: tensorboard, wandb, mlflow, trackio or none.")
     try:
-        module = import_module(name)
+        return import_module(name)
     except ImportError:
         raise UserError(f"The tracker {name} is not installed: pip install 'vitling[track]' or {name}.") from None
-    return _Mlflow(module, folder, config) if name == "mlflow" else _RunStyle(module, folder, config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vitling.views.draws import Draws
+from vitling.views.draws import Draws, constant_on_device
 
 _GREY = (0.299, 0.587, 0.114)
 ORDERS = tuple(
@@ -106,13 +106,9 @@ def solarise(images: Tensor, chosen: Tensor, threshold: float = 128.0) -> Tensor
     return torch.where(_wide(chosen) & (images >= threshold), 255 - images, images)
 
 
-_order_tables: dict[torch.device, Tensor] = {}
-
-
+@constant_on_device
 def _orders(device: torch.device) -> Tensor:
-    if device not in _order_tables:
-        _order_tables[device] = torch.tensor(ORDERS, device=device)
-    return _order_tables[device]
+    return torch.tensor(ORDERS, device=device)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from vitling.keys import host_generator, make_key
 from vitling.views.config import Filter, Flip, Group, Plan, Policy
-from vitling.views.draws import Draws
+from vitling.views.draws import Draws, constant_on_device
 from vitling.views.erasing import erase
 from vitling.views.geometry import centre_boxes, crop, random_boxes
 from vitling.views.mixing import mix_images
@@ -51,7 +53,7 @@ class Normaliser:
         return (pixels.float() - mean) / std
 
 
-@lru_cache
+@constant_on_device
 def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
     """[C, 1, 1] in 0..255. Copied once: a copy a step would make the host wait."""
     return torch.tensor(values, device=device)[:, None, None] * 255
@@ -93,13 +95,15 @@ class Drawing:
     def own_instances(self) -> np.ndarray:
         return self.place.ids[self.local] % self.place.instances
 
-    def draw(self, pixels: Tensor, aspect: Tensor, normalise: Normaliser) -> list[Views]:
+    def draw(self, pixels: Tensor, aspect: Tensor, normalise: Normaliser, brush: Brush | None = None) -> list[Views]:
         """One `Views` a group. `pixels` is uint8 [len(instances), C, S, S]."""
+        brush = brush or Brush()
         views, first_view = [], 0
         for group, partner in zip(self.plan.groups, self._partners):
             draws = self._draws(group, first_view, pixels.device)
-            images = torch.cat([_render(d, group.policy, group.size, pixels, aspect, normalise) for d in draws])
-            views.append(self._arrange(group, first_view, images, draws, partner))
+            make = brush(render, policy=group.policy, size=group.size, normalise=normalise)
+            images = _joined([make(d.state, pixels, aspect) for d in draws])
+            views.append(self._arrange(group, first_view, images, draws, partner, brush))
             first_view += group.count
         return views
 
@@ -128,7 +132,13 @@ class Drawing:
         return [Draws.of(key, ids) for key in keys]
 
     def _arrange(
-        self, group: Group, first_view: int, images: Tensor, draws: list[Draws], partner: np.ndarray | None
+        self,
+        group: Group,
+        first_view: int,
+        images: Tensor,
+        draws: list[Draws],
+        partner: np.ndarray | None,
+        brush: Brush,
     ) -> Views:
         rows = self._rows(self._elements(group))
         own = _pick(images, rows)
@@ -138,9 +148,9 @@ class Drawing:
             key = make_key("mix", self.place.seed, self.place.epoch, self.place.step, first_view)
             mixing = Draws.of(key, torch.zeros(len(rows), dtype=torch.int64, device=images.device))
         else:
-            mixing = Draws(_pick(torch.cat([draw.state for draw in draws]), rows))
-        mix = group.mix.in_epoch(self.place.epoch)
-        mixed, share = mix_images(own, images[_to(self._rows(partner), images.device)], mixing, mix)
+            mixing = Draws(_pick(_joined([draw.state for draw in draws]), rows))
+        mix = brush(mix_images, mix=group.mix.in_epoch(self.place.epoch))
+        mixed, share = mix(own, images[_to(self._rows(partner), images.device)], mixing.state)
         mixed_in = self.place.ids[partner % len(self.place.ids)] % self.place.instances
         return Views(mixed, group.count, _to(mixed_in, images.device), share)
 
@@ -150,8 +160,25 @@ class Drawing:
         return view * len(self._needed) + np.searchsorted(self._needed, position)
 
 
-def _render(draws: Draws, policy: Policy, size: int, pixels: Tensor, aspect: Tensor, normalise: Normaliser) -> Tensor:
-    """A flip that comes first costs nothing: the crop turns its matrix round."""
+class Brush:
+    """Functions with their settings filled in, each made once; `wrap` may compile them."""
+
+    def __init__(self, wrap: Callable[[Callable], Callable] = lambda function: function):
+        self.wrap = wrap
+        self.made: dict[tuple, Callable] = {}
+
+    def __call__(self, function: Callable, **settings: Any) -> Callable:
+        key = (function, *settings.items())
+        if key not in self.made:
+            self.made[key] = self.wrap(partial(function, **settings))
+        return self.made[key]
+
+
+def render(
+    state: Tensor, pixels: Tensor, aspect: Tensor, *, policy: Policy, size: int, normalise: Normaliser
+) -> Tensor:
+    """One view of every image. A flip that comes first costs nothing: the crop turns its matrix round."""
+    draws = Draws(state)
     boxes = _boxes(draws, policy, aspect)
     steps, flip = policy.steps, None
     if steps and isinstance(steps[0], Flip):
@@ -165,6 +192,10 @@ def _boxes(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
     if policy.centre:
         return centre_boxes(aspect, policy.centre)
     return random_boxes(draws, aspect, policy.scale, policy.ratio)
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _pick(tensor: Tensor, rows: np.ndarray) -> Tensor:

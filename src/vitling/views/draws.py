@@ -6,8 +6,10 @@ The hash is integer arithmetic in int64, which wraps alike on CPUs and GPUs: bot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from vitling.keys import make_key
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of SplitMix64
 _QUANTILES = 4096
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Draws:
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
         counters = torch.arange(1, n + 1, device=self.state.device) * _signed(_GOLDEN)
-        bits = _scramble((self.state + make_key(operation))[:, None] ^ counters)
+        bits = _scramble((self.state + _key_of(operation))[:, None] ^ counters)
         return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
 
     def chance(self, operation: str, probability: float) -> Tensor:
@@ -46,12 +49,28 @@ class Draws:
         return u if alpha == 1 else _interpolate(_beta_quantiles(alpha, u.device), u)
 
 
-@lru_cache
+def constant_on_device(make: Callable[..., T]) -> Callable[..., T]:
+    """A table that is made once for each device; to torch.compile it is a constant."""
+    cached = lru_cache(make)
+
+    @torch.compiler.assume_constant_result
+    def constant(*arguments: Any) -> T:
+        return cached(*arguments)
+
+    return constant
+
+
+@constant_on_device
 def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
     from scipy.stats import beta
 
     points = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return torch.tensor(beta.ppf(points, alpha, alpha), dtype=torch.float32, device=device)
+
+
+@torch.compiler.assume_constant_result
+def _key_of(operation: str) -> int:
+    return make_key(operation)
 
 
 def _interpolate(table: Tensor, u: Tensor) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from vitling.views.draws import Draws
+from vitling.views.draws import Draws, constant_on_device
 
 AREA, RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 _NOISE = 1 << 20
@@ -38,11 +37,11 @@ def rectangle(top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: in
 def noise_like(images: Tensor, place: Tensor) -> Tensor:
     """Normal noise out of one fixed bank, read from a place drawn for each image."""
     bank = _noise_bank(images.device)
-    offset = (place * _NOISE).long()
-    index = torch.arange(images[0].numel(), device=images.device)
-    return bank[(offset[:, None] + index) % _NOISE].view_as(images).to(images.dtype)
+    offset = (place * _NOISE).int()
+    index = torch.arange(images[0].numel(), device=images.device, dtype=torch.int32)
+    return bank[(offset[:, None] + index) & (_NOISE - 1)].view_as(images).to(images.dtype)
 
 
-@lru_cache
+@constant_on_device
 def _noise_bank(device: torch.device) -> Tensor:
     return torch.randn(_NOISE, generator=torch.Generator().manual_seed(0)).to(device)

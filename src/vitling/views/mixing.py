@@ -10,11 +10,12 @@ from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
 
 
-def mix_images(own: Tensor, partner: Tensor, draws: Draws, mix: Mix) -> tuple[Tensor, Tensor]:
+def mix_images(own: Tensor, partner: Tensor, state: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
     """The mixed images, and lambda [B]: the share of the first image that is really there.
 
     `own` and `partner` are both unmixed, so no pixel is read that was already overwritten.
     """
+    draws = Draws(state)
     u = draws.uniform("mix", 4)
     mixed = u[:, 0] < mix.prob
     cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
