@@ -19,7 +19,7 @@ FLAGS = {
     "train": ["DATA", "--out", "--backbone", "--epochs", "--val", "--resume", "--overwrite", "--store", "--optim.lr"],
     "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
-    "embed": ["RUN", "IMAGES", "--out", "--weights"],
+    "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
     "export": ["RUN", "--out", "--format", "--weights"],
     "list": ["backbones"],
 }
@@ -198,3 +198,18 @@ def test_inspect_prints_and_writes_what_it_finds(tmp_path, capsys):
 def test_inspect_refuses_before_it_works(folder, capsys):
     assert "does not exist" in refused(capsys, "inspect", "no/such/folder", "--out", "/tmp/x.json")
     assert "cannot be written" in refused(capsys, "inspect", folder, "--out", "/proc/nowhere/x.json")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [PermissionError(13, "Permission denied", "/data/x"), OSError(28, "No space left on device"), OSError("odd")],
+)
+def test_an_error_of_the_system_is_one_line(folder, tmp_path, capsys, monkeypatch, problem):
+    def fail(*arguments, **named):
+        raise problem
+
+    monkeypatch.setattr("vitling.data.inspection.inspect", fail)
+    said = refused(capsys, "inspect", folder, "--out", tmp_path / "x.json")
+    assert said.startswith("Error: ")
+    assert (problem.strerror or "odd") in said
+    assert (problem.filename or "") in said

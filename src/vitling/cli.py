@@ -128,7 +128,13 @@ def predict(
         print(f"Written: {out}")
 
 
-def embed(run: Run, images: Images, out: Out, weights: Weights = "last") -> None:
+def embed(
+    run: Run,
+    images: Images,
+    out: Out,
+    weights: Weights = "last",
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
     """Features of images, or of a whole data set, as npz or parquet.
 
     Args:
@@ -136,11 +142,12 @@ def embed(run: Run, images: Images, out: Out, weights: Weights = "last") -> None
         images: One data set (all its splits, with labels), or files and globs.
         out: A file that ends in .npz or .parquet.
         weights: Of the last epoch, or of the best on validation.
+        data: How the images are read; channels and bits are the model's.
     """
     from vitling.evaluation.embed import embed as write
     from vitling.recipes.evaluate import log_of_openings
 
-    for name, reason in write(run, images, out, weights, log_of_openings(run)).items():
+    for name, reason in write(run, images, out, weights, log_of_openings(run), data).items():
         print(f"Left out: {name}: {reason}", file=sys.stderr)
     print(f"Written: {out}")
 
@@ -242,6 +249,9 @@ def run(argv: list[str]) -> int:
         return _complain("Interrupted.", INTERRUPTED)
     except BrokenPipeError:  # `vitling ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:  # no permission, no space, a directory in the way
+        where = f"{problem.filename}: " if problem.filename is not None else ""
+        return _complain(f"{where}{problem.strerror or problem}.", WRONG_INPUT)
     except SystemExit as leave:  # tyro, after --help or a flag that it does not know
         return leave.code if isinstance(leave.code, int) else WRONG_INPUT
     return DONE

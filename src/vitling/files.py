@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitling.errors import UserError
+
+_NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
+_NUMBERS = re.compile(rf"\[\n\s*{_NUMBER}(?:,\n\s*{_NUMBER})*\n\s*\]")  # no string matches: its newlines are escaped
 
 
 @contextmanager
@@ -35,6 +39,8 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
 def check_writable(path: str | os.PathLike) -> None:
     """For the start of long work whose result goes to `path`: a wrong name is said now, not at the end."""
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"--out {path} is a directory; name a file in it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -44,8 +50,10 @@ def check_writable(path: str | os.PathLike) -> None:
 
 
 def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:
+    """Indented; a list of plain numbers, such as a row of a confusion matrix, takes one line."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=default)
     with atomic(path, "w") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False, default=default)
+        file.write(_NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
         file.write("\n")
 
 

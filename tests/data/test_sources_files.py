@@ -13,6 +13,7 @@ from pictures import encoded, picture, put
 
 from vitling import data
 from vitling.data.config import DataConfig
+from vitling.data.splits import own_splits
 from vitling.errors import UserError
 
 
@@ -291,3 +292,67 @@ def test_torchvision_never_downloads_unasked(tmp_path):
     with pytest.raises(UserError, match="has no data set Cifar"):
         data.open("torchvision:Cifar?root=x")
     assert not list(tmp_path.iterdir())
+
+
+def test_without_a_label_among_several_is_a_negative(images):
+    rows = (
+        "path,label,split\npics/0.png,a|b,\npics/1.png,,\npics/2.png,,unlabelled\npics/3.png,b,test\npics/4.png,,test\n"
+        "pics/5.png,,val\n"
+    )
+    splits = own_splits(write(images / "list.csv", rows), DataConfig())
+    assert splits.train.labels.tolist() == [[True, True], [False, False]]
+    assert splits.pool.keys == ["pics/2.png"]
+    assert splits.open_test("t").labels.tolist() == [[False, True], [False, False]]
+    assert splits.bad == []
+    assert any("1 images of train have none of the labels" in note for note in splits.notes)
+    assert "The val split has no labels and is left out." in splits.notes  # not a single label in it
+
+
+def test_an_empty_list_of_labels_in_a_tar_is_a_negative(tmp_path):
+    samples = {"a": {"label": ["cat", "dog"]}, "b": {"label": []}, "c": {"caption": "x"}}
+    members = {f"{key}.json": json.dumps(told).encode() for key, told in samples.items()}
+    write_tar(tmp_path / "x.tar", members | {f"{key}.png": encoded(picture(0)) for key in samples})
+    splits = data.open(tmp_path / "x.tar", val="none")
+    assert splits.train.labels.tolist() == [[True, True], [False, False]]
+    assert splits.pool.keys == ["c.png"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        'pics/0.png,a\npics/1.png,"b\npics/2.png,a\npics/3.png,b\n',
+        'pics/0.png,a\npics/1.png,"b' + "x" * 140_000,
+        'pics/0.png,a\n"pics/1.png,b\npics/2.png,"a"\npics/3.png,b\n',
+        'pics/0.png,a\npics/1.png,"b' + "\npics/2.png,a" * 12_000,
+    ],
+)
+def test_an_unclosed_quote_is_told_with_its_line(images, rows):
+    with pytest.raises(UserError, match=r"list\.csv, line 3: .*not closed"):
+        data.open(write(images / "list.csv", "path,label\n" + rows), val="none")
+
+
+def test_an_unclosed_quote_in_a_column_that_is_not_used(images):
+    rows = 'path,label,note\npics/0.png,a,"one\ntwo"\npics/1.png,b,5" disc\npics/2.png,b,"lost\npics/3.png,a,x\n'
+    with pytest.raises(UserError, match=r"list\.csv, line 5: .*not closed"):
+        data.open(write(images / "list.csv", rows.replace('5" disc', "disc")), val="none")
+    fine = 'path,label,note\npics/0.png,a,"one\ntwo"\npics/1.png,b,5" disc\n'
+    assert len(data.open(write(images / "list.csv", fine), val="none").train) == 2
+
+
+def test_a_one_hot_array_is_one_class_an_image(tmp_path):
+    x, y = np.zeros((6, 4, 4), np.uint8), np.eye(3, dtype=int)[[0, 1, 2, 2, 1, 0]]
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    train = data.open(tmp_path / "a.npz", val="none").train
+    assert train.task == "single"
+    assert train.labels.tolist() == [0, 1, 2, 2, 1, 0]
+    np.savez(tmp_path / "b.npz", x_train=x, y_train=np.maximum(y, y[0]), x_test=x, y_test=y)
+    splits = data.open(tmp_path / "b.npz", val="none")
+    assert splits.train.task == splits.open_test("t").task == "multi"
+
+
+def test_a_parquet_row_without_an_image_is_a_bad_file(tmp_path):
+    table = pa.table({"image": [encoded(picture(0)), None, encoded(picture(1))], "label": ["a", "b", "b"]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    store = data.build_store(data.open(tmp_path / "x.parquet", val="none").train, 8, allow_bad=True)
+    assert len(store) == 2
+    assert [file.reason for file in store.bad] == ["cannot be read: the row has no image bytes"]

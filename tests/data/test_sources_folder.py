@@ -108,7 +108,7 @@ def test_file_names_that_are_no_utf8_can_be_read_and_printed(tmp_path):
     with open(odd, "wb") as file:
         file.write((tmp_path / "cat" / "000.png").read_bytes())
     train = data.open(tmp_path, val="none").train
-    odd_id = next(i for i, key in enumerate(train.keys) if "\ufffd" in key)
+    odd_id = next(i for i, key in enumerate(train.keys) if "\\xff" in key)
     assert train.read(odd_id).startswith(b"\x89PNG")
     train.keys[odd_id].encode()
 
@@ -173,3 +173,50 @@ def test_importing_data_is_light():
     assert data.Dataset("x", [], lambda row: b"", np.arange(0)).task == "none"
     with pytest.raises(AttributeError):
         data.nothing  # noqa: B018
+
+
+def test_class_folders_that_are_no_utf8_can_be_saved_and_stay_two(tmp_path):
+    put_classes(tmp_path, {"cat": 2})
+    for name in (b"caf\xe9", b"caf\xe8"):
+        os.rename(put_classes(tmp_path / "new", {"x": 2}) / "x", os.fsencode(tmp_path) + b"/" + name)
+    train = data.open(tmp_path, val="none").train
+    assert train.class_names == ("caf\\xe8", "caf\\xe9", "cat")
+    assert "".join(train.class_names).encode()
+    assert train.read(0).startswith(b"\x89PNG")
+
+
+def test_a_link_to_itself_is_a_dead_one(tmp_path):
+    put_classes(tmp_path, {"cat": 2, "dog": 2})
+    for name in ("loop.png", "loop"):
+        os.symlink(tmp_path / "cat" / name, tmp_path / "cat" / name)
+    splits = data.open(tmp_path, val="none")
+    assert len(splits.train) == 4
+    assert [(file.key, file.reason) for file in splits.bad] == [("cat/loop.png", "the link leads nowhere")]
+
+
+def test_a_dead_link_counts_for_its_own_split(tmp_path):
+    put_classes(tmp_path / "train", {"cat": 2, "dog": 2})
+    for split in ("val", "test"):
+        put_classes(tmp_path / split, {"cat": 1, "dog": 1}, 10)
+        os.symlink(tmp_path / "gone.png", tmp_path / split / "cat" / "gone.png")
+    assert sorted(file.split for file in data.open(tmp_path).bad) == ["test", "val"]
+
+
+def test_bad_files_of_named_parts_count_for_that_part(tmp_path):
+    put_classes(tmp_path / "d1", {"cat": 3, "dog": 3})
+    put_classes(tmp_path / "d2", {"cat": 1, "dog": 1}, 10)
+    rows = ["path,label", "d2/cat/000.png,cat", "d2/dog/000.png,", "d2/gone.png,dog"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    splits = data.open(f"train={tmp_path}/d1,test={tmp_path}/t.csv", val="none")
+    assert splits.open_test("t").keys == ["d2/cat/000.png"]
+    assert splits.pool is None
+    bad = sorted((file.key, file.reason, file.split) for file in splits.bad)
+    assert bad == [("d2/dog/000.png", "no label", "test"), ("d2/gone.png", "no such file", "test")]
+
+
+def test_unlabelled_images_of_the_train_part_are_the_pool(tmp_path):
+    put_classes(tmp_path / "d1", {"cat": 3, "dog": 3, "unlabelled": 2})
+    put_classes(tmp_path / "d2", {"cat": 1, "dog": 1}, 10)
+    assert len(data.open(f"train={tmp_path}/d1,test={tmp_path}/d2", val="none").pool) == 2
+    named = data.open(f"train={tmp_path}/d1,pool={tmp_path}/d2/cat", val="none")
+    assert len(named.pool) == 1

@@ -210,3 +210,39 @@ def test_a_class_left_empty_stops_in_train_only():
 def test_nothing_left_always_stops():
     with pytest.raises(UserError, match="none is left"):
         drop_bad(*made(3, bad=range(3)), allow_bad=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_folds_leave_every_class_in_train(tmp_path, seed):
+    """Two images of a class are never val together, and the only one of its class never is."""
+    path = save_arrays(tmp_path / "a.npz", np.repeat(np.arange(12), [1, 1, 2, 2, 2, 2, 2, 3, 3, 10, 10, 30]))
+    seen = Counter()
+    for fold in range(5):
+        splits = data.open(path, DataConfig(folds=5, fold=fold), seed=seed)
+        assert min(counts(splits.train)) >= 1
+        seen.update(splits.val.keys)
+        assert any("2 images are in train in every fold" in note for note in splits.notes)
+    assert len(seen) == 66
+    assert set(seen.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_folds_of_several_labels_and_of_groups_leave_every_class_in_train(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    rare = (rng.random((60, 8)) < [0.5, 0.3, 0.05, 0.05, 0.04, 0.03, 0.03, 0.03]).astype(int)
+    rare[np.arange(8), np.arange(8)] = 1
+    several = save_arrays(tmp_path / "a.npz", rare)
+    groups = rng.integers(0, 12, 80)
+    grouped = write_groups(tmp_path, groups, [f"c{(group + i % 2) % 7}" for i, group in enumerate(groups)])
+    for fold in range(4):
+        config = DataConfig(folds=4, fold=fold)
+        assert data.open(several, config, seed=seed).train.labels.any(axis=0).all()
+        assert min(counts(data.open(grouped, config, seed=seed).train)) >= 1
+
+
+def test_classes_that_have_no_images_do_not_count(tmp_path):
+    path = save_arrays(tmp_path / "a.npz", np.zeros(9, int), class_names=np.array(["cat", "dog"]))
+    with pytest.raises(UserError, match='one class only, "cat"'):
+        require_labels(data.open(path, val="none"))
+    with pytest.raises(UserError, match='one class only, "cat"'):
+        data.open(path)

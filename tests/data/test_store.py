@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import shutil
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from tests.conftest import make_folder, make_image
 from vitling import data
 from vitling.data import cache
 from vitling.data.config import DataConfig
+from vitling.data.memory import container_memory
 from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation
 from vitling.errors import UserError
 
@@ -123,7 +127,7 @@ def test_bad_files_are_left_out_and_ids_close_up(folder):
 def test_place_is_chosen_by_free_memory(monkeypatch):
     from vitling.data import store as module
 
-    monkeypatch.setattr(module, "_free_host_memory", lambda: 1000)
+    monkeypatch.setattr(module, "free_host_memory", lambda: 1000)
     assert choose_where(500, torch.device("cpu")) == "host"
     assert choose_where(501, torch.device("cpu")) == "stream"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 4000))
@@ -155,3 +159,90 @@ def test_one_channel(folder):
     store = build_store(data.open(str(folder), config, val="none").train, SIZE, config)
     assert store.fetch(np.array([0]))[0].shape == (1, 1, SIZE, SIZE)
     assert len(normalisation(store, config)[0]) == 1
+
+
+def test_a_done_file_without_a_shape_is_damage(dataset, own_cache):
+    build_store(dataset, SIZE)
+    entry = next(own_cache.iterdir())
+    for content in ("{}", "[]"):
+        (entry / "done.json").write_text(content)
+        said: list[str] = []
+        build_store(dataset, SIZE, say=said.append)
+        assert "damaged" in said[0]
+
+
+def test_damage_that_cannot_be_removed_costs_the_cache_only(dataset, own_cache, monkeypatch):
+    good = build_store(dataset, SIZE).fetch(np.arange(30))[0]
+    (next(own_cache.iterdir()) / "done.json").write_text("{}")
+    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
+    assert torch.equal(build_store(dataset, SIZE).fetch(np.arange(30))[0], good)
+
+
+def test_an_entry_of_somebody_else_is_used(dataset, own_cache, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Operation not permitted")
+
+    build_store(dataset, SIZE)
+    monkeypatch.setattr(cache.Path, "touch", refuse)
+    monkeypatch.setattr(cache, "scan", None)  # would fail if it were called
+    said: list[str] = []
+    build_store(dataset, SIZE, say=said.append)
+    assert said == []
+
+
+def test_leftovers_of_killed_runs_go_after_a_day(dataset, own_cache):
+    for name, age in ((".part-old", 2 * 86400), (".part-new", 60)):
+        (own_cache / name).mkdir(parents=True)
+        (own_cache / name / "pixels.bin").write_bytes(b"x")
+        for path in (own_cache / name / "pixels.bin", own_cache / name):
+            os.utime(path, times=(time.time() - age,) * 2)
+    build_store(dataset, SIZE)
+    assert sorted(path.name for path in own_cache.glob(".*")) == [".part-new"]
+
+
+def test_making_room_deletes_no_more_than_it_must(own_cache, monkeypatch):
+    """The large entry in the middle has to go, and the small ones that fit stay."""
+    for age, (name, size) in enumerate({"newest": 300, "large": 900, "small": 100}.items()):
+        (own_cache / name).mkdir(parents=True)
+        (own_cache / name / "pixels.bin").write_bytes(bytes(size))
+        (own_cache / name / "done.json").write_text("{}")
+        os.utime(own_cache / name / "done.json", times=(1e9 - age,) * 2)
+    monkeypatch.setenv("VITLING_CACHE_GB", str(1000 / 1e9))
+    cache._make_room(own_cache, 500)
+    assert sorted(path.name for path in own_cache.iterdir()) == ["newest", "small"]
+
+
+@pytest.mark.parametrize("where", ["host", "stream"])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_the_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, where, bad, monkeypatch):
+    if bad:
+        (folder / "class-0" / "image-03.png").write_bytes(b"")
+    dataset = data.open(str(folder), val="none").train
+    build_store(dataset, SIZE, where=where, allow_bad=True)
+    shared = []
+    from_numpy = torch.from_numpy
+    monkeypatch.setattr(torch, "from_numpy", lambda array: shared.append(array) or from_numpy(array))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store = build_store(dataset, SIZE, where=where, allow_bad=True)
+        pixels = store.fetch(np.array([0, 5, 28]))[0]
+    assert any(isinstance(array, np.memmap) and len(array) == 30 for array in shared)
+    for row, i in zip(pixels, (0, 5, 28)):
+        assert torch.equal(row, expected(folder, store.dataset, i))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_containers_memory_is_what_its_limit_leaves(tmp_path, version):
+    limit, usage = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    )
+    own = tmp_path / ("memory" if version == 1 else "") / "user" / "job"
+    own.mkdir(parents=True)
+    assert container_memory(tmp_path, {}) == []
+    (own / limit).write_text("5000\n")
+    (own / usage).write_text("3000\n")
+    (own / "memory.stat").write_text("anon 10\ninactive_file 500\ntotal_inactive_file 500\n")
+    assert container_memory(tmp_path, {"memory" if version == 1 else "": "/user/job"}) == [2500]
+    assert container_memory(tmp_path, {"memory" if version == 1 else "": "/user/job/deeper"}) == [2500]
+    (own / limit).write_text("max\n")
+    assert container_memory(tmp_path, {"memory" if version == 1 else "": "/user/job"}) == []

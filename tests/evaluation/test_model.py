@@ -11,6 +11,7 @@ from PIL import Image
 from vitling.data.decode import decode, squash
 from vitling.errors import UserError
 from vitling.evaluation import find_images, load
+from vitling.evaluation.inputs import Source
 from vitling.views import eval_view
 
 
@@ -116,3 +117,11 @@ def test_something_that_is_no_image(bundle):
 def test_importing_the_package_imports_no_torch():
     code = "import sys, vitling.evaluation; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_whatever_is_wrong_with_an_image_is_told(bundle):
+    def fail():
+        raise ValueError("the row has no image bytes")
+
+    found = load(bundle).embed_sources([Source("row 1", fail)])
+    assert found.errors == {"row 1": "cannot be read: the row has no image bytes"}

@@ -211,3 +211,76 @@ def test_what_export_refuses(trained, tmp_path, capsys):
     assert ".onnx" in refused(capsys, "export", trained, "--out", tmp_path / "x", "--format", "onnx")
     assert "is a file" in refused(capsys, "export", trained, "--out", tmp_path / "file")
     assert "no/such/run" in refused(capsys, "export", "no/such/run", "--out", tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [([], False), (["--val", "none"], True), (["--val", "0.2"], True), (["--data.folds", "3"], True)],
+)
+def test_a_val_split_that_was_trained_on_is_a_warning(tmp_path, capsys, flags, warned):
+    source = make_folder(tmp_path / "images", each=6, split="train")
+    make_folder(source, each=3, split="val", first=50)
+    assert train(source, tmp_path / "run", *flags) == 0
+    capsys.readouterr()
+    assert run(["evaluate", str(tmp_path / "run"), str(source), "--split", "val"]) == 0
+    assert ("trained on these images" in capsys.readouterr().err) is warned
+
+
+def test_one_label_a_row_is_enough_for_a_model_of_several(folder, tmp_path, capsys):
+    files = [str(path.relative_to(tmp_path)) for path in sorted(folder.rglob("*.png"))]
+    several = [f"{file},{file.split('/')[1]}|{'even' if i % 2 else 'odd'}" for i, file in enumerate(files)]
+    (tmp_path / "train.csv").write_text("\n".join(["path,label", *several]))
+    (tmp_path / "test.csv").write_text("\n".join(["path,label", *(f"{file},{file.split('/')[1]}" for file in files)]))
+    assert train(tmp_path / "train.csv", tmp_path / "run", "--val", "none") == 0
+    out = tmp_path / "found.json"
+    assert run(["evaluate", str(tmp_path / "run"), str(tmp_path / "test.csv"), "--out", str(out)]) == 0
+    counts = {row["class"]: row["n"] for row in read(out)["per_class"]}
+    assert counts == {"class-0": 10, "class-1": 10, "class-2": 10, "even": 0, "odd": 0}
+
+
+def test_several_labels_are_too_many_for_a_model_of_one(trained, fresh, capsys):
+    files = sorted((fresh / "test").rglob("*.png"))
+    (fresh / "test.csv").write_text("\n".join(["path,label", *(f"{file},class-0|class-1" for file in files)]))
+    assert "trained to give one" in refused(capsys, "evaluate", trained, fresh / "test.csv")
+
+
+def test_a_run_that_may_not_be_written_is_a_warning(trained, fresh, tmp_path, capsys):
+    """A directory in the place of log.txt: for root no file is read-only."""
+    mine = shutil.copytree(trained, tmp_path / "mine")
+    (mine / "log.txt").unlink()
+    (mine / "log.txt").mkdir()
+    assert run(["evaluate", str(mine), str(fresh)]) == 0
+    assert "is not written down" in capsys.readouterr().err
+
+
+def test_an_out_that_is_a_directory_is_refused_before_the_work(trained, fresh, tmp_path, capsys):
+    (tmp_path / "f.npz").mkdir()
+    for verb, images, out in (("evaluate", fresh, tmp_path), ("predict", fresh, tmp_path), ("embed", fresh, "f.npz")):
+        assert "is a directory" in refused(capsys, verb, trained, images, "--out", tmp_path / out)
+    assert "is a directory" in refused(capsys, "inspect", fresh, "--out", tmp_path)
+
+
+def test_embed_reads_the_data_as_it_is_told(trained, fresh, tmp_path):
+    files = sorted((fresh / "test").rglob("*.png"))
+    (fresh / "list.csv").write_text("\n".join(["file,kind", *(f"{file},{file.parent.name}" for file in files)]))
+    flags = ["--data.path-column", "file", "--data.label-column", "kind"]
+    assert run(["embed", str(trained), str(fresh / "list.csv"), "--out", str(tmp_path / "f.npz"), *flags]) == 0
+    assert np.load(tmp_path / "f.npz")["class_names"].tolist() == ["class-0", "class-1", "class-2"]
+
+
+def test_embed_keeps_to_the_limit_of_pixels(trained, fresh, tmp_path, capsys):
+    start = ("embed", trained, fresh, "--out", tmp_path / "f.npz")
+    said = refused(capsys, *start, "--data.max-pixels", "100")
+    assert "None of 36 images could be read" in said
+
+
+def test_export_spares_the_run_and_what_is_not_ours(trained, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in trained.rglob("config.json")}
+    for out in (trained, trained / "best"):
+        assert "belongs to the run" in refused(capsys, "export", trained, "--out", out)
+    assert "belongs to the run" in refused(capsys, "export", trained / "model", "--out", trained)
+    (tmp_path / "config.json").write_text('{"somebody": "else"}')
+    assert "not an export" in refused(capsys, "export", trained, "--out", tmp_path)
+    assert {path: path.read_bytes() for path in trained.rglob("config.json")} == before
+    for _ in range(2):  # an earlier export may be replaced
+        assert run(["export", str(trained), "--out", str(tmp_path / "timm")]) == 0

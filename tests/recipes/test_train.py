@@ -340,3 +340,42 @@ def test_the_demo_runs_the_whole_pipeline(tmp_path):
     first, second = (line for line in lines(tmp_path / "demo" / "metrics.jsonl") if line["kind"] == "epoch")
     assert second["loss"] < first["loss"]
     assert read(tmp_path / "demo" / "config.json")["views"]["flip"] == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--backbone", "vit_tinny_patch16_224"],
+        ["--size", "9", "--backbone", "vit_micro_patch4_32"],
+        ["--loop.trackers", "diary"],
+    ],
+)
+def test_a_mistyped_setting_does_not_cost_the_old_run(finished, capsys, flags):
+    source, out = finished
+    before = sorted(path.name for path in out.iterdir())
+    refused(capsys, "train", source, "--out", out, "--overwrite", *flags)
+    assert sorted(path.name for path in out.iterdir()) == before
+
+
+def test_an_error_before_there_is_a_directory_is_not_hidden(folder, tmp_path, monkeypatch):
+    def fail(*arguments, **named):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("vitling.recipes.train._open", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(folder, tmp_path / "run")
+
+
+def test_the_confusion_matrix_has_a_row_a_line(finished):
+    _, out = finished
+    for row in read(out / "evaluation.json")["last"]["test"]["confusion"]:
+        assert str(row) in (out / "evaluation.json").read_text()
+
+
+def test_predict_keeps_to_the_limit_of_pixels(folder, tmp_path):
+    assert train(folder, tmp_path / "run", "--data.max-pixels", "400") == 0
+    model = vitling.load(tmp_path / "run")
+    make_image(0, 1, width=40).save(tmp_path / "large.png")
+    fine, large = model.predict([folder / "class-0" / "image-00.png", tmp_path / "large.png"])
+    assert fine.error is None
+    assert "pixels" in large.error

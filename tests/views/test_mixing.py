@@ -6,16 +6,17 @@ import torch
 
 from vitling.views.config import Mix
 from vitling.views.draws import Draws
-from vitling.views.erasing import erase
-from vitling.views.mixing import mix_images
+from vitling.views.erasing import erase, noise_bank
+from vitling.views.mixing import draw_mix, mix_images
 
 N, SIZE = 400, 16
 OWN, PARTNER = torch.zeros(N, 3, SIZE, SIZE), torch.ones(N, 3, SIZE, SIZE)
+NOISE = noise_bank(torch.device("cpu"))
 DRAWS = Draws.of(11, torch.arange(N))
 
 
 def test_cutmix_keeps_exactly_what_it_says():
-    images, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(cutmix=1.0))
+    images, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(cutmix=1.0)))
     assert set(images.unique().tolist()) <= {0.0, 1.0}
     kept = 1 - images[:, 0].mean(dim=(1, 2))
     assert torch.allclose(kept, share, atol=1e-6)
@@ -23,7 +24,7 @@ def test_cutmix_keeps_exactly_what_it_says():
 
 
 def test_cutmix_is_one_rectangle():
-    images, _ = mix_images(OWN, PARTNER, DRAWS.state, Mix(cutmix=1.0))
+    images, _ = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(cutmix=1.0)))
     for image in images[:, 0].numpy():
         rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
         assert image.sum() == len(rows) * len(columns)
@@ -31,24 +32,24 @@ def test_cutmix_is_one_rectangle():
 
 
 def test_mixup_blends_by_its_share():
-    images, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.8))
+    images, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.8)))
     assert torch.allclose(images, (1 - share)[:, None, None, None].expand_as(images), atol=1e-6)
 
 
 def test_both_take_turns():
-    images, _ = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.8, cutmix=1.0))
+    images, _ = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.8, cutmix=1.0)))
     blended = ((images > 0) & (images < 1)).flatten(1).any(1).float().mean()
     assert 0.4 < blended < 0.6
 
 
 def test_folded_shares_favour_the_first_image():
-    _, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.5, fold=True))
+    _, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.5, fold=True)))
     assert share.min() >= 0.5
     assert abs(share.mean() - 0.818) < 0.02  # E max(lambda, 1 - lambda) for Beta(.5, .5)
 
 
 def test_unmixed_images_stay_as_they_are():
-    images, share = mix_images(OWN, PARTNER, DRAWS.state, Mix(mixup=0.8, cutmix=1.0, prob=0.5))
+    images, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.8, cutmix=1.0, prob=0.5)))
     untouched = share == 1
     assert 0.4 < untouched.float().mean() < 0.65
     assert (images[untouched] == 0).all()
@@ -56,7 +57,7 @@ def test_unmixed_images_stay_as_they_are():
 
 def test_erasing_follows_its_numbers():
     images = torch.zeros(2000, 3, 32, 32)
-    out = erase(images, Draws.of(2, torch.arange(2000)), 0.25)
+    out = erase(images, Draws.of(2, torch.arange(2000)), 0.25, NOISE)
     touched = (out != 0).any(dim=1)
     areas = touched.float().mean(dim=(1, 2))
     erased = areas > 0
@@ -70,5 +71,5 @@ def test_erasing_follows_its_numbers():
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_erasing_never_and_always(probability):
-    out = erase(torch.zeros(50, 1, 16, 16), Draws.of(2, torch.arange(50)), probability)
+    out = erase(torch.zeros(50, 1, 16, 16), Draws.of(2, torch.arange(50)), probability, NOISE)
     assert ((out != 0).flatten(1).any(1).float().mean() == probability).item()

@@ -10,9 +10,11 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,13 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset
-from vitling.data.scan import Facts, content_digest, scan
+from vitling.data.scan import Facts, bad_reason, content_digest, scan
 from vitling.files import read_json, write_json
 
 _FORMAT = 1  # raise when decoding or the layout changes
 _MARGIN = 1 << 30  # bytes of disk that stay free
+_PART = ".part-"  # what an entry is called until it is whole
+_ABANDONED = 24 * 3600  # seconds after which the process that was writing a part must have been killed
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
@@ -76,6 +80,8 @@ def decode_all(
     except _Corrupt as problem:
         say(f"The cache of decoded images is damaged ({problem}); building it anew.")
         shutil.rmtree(entry, ignore_errors=True)
+        if entry.exists():  # somebody else's, and not ours to mend
+            return without_cache()
         return decode_all(dataset, size, config, on_progress, say, use_cache, in_memory)
     except OSError as problem:
         say(f"Decoded images are not cached: {problem.strerror or problem}. Training is not affected.")
@@ -96,8 +102,8 @@ def content_key(dataset: Dataset, size: int, config: DataConfig) -> str:
 def _digest(dataset: Dataset, i: int) -> bytes:
     try:
         raw = dataset.read(i)
-    except OSError as problem:
-        return type(problem).__name__.encode()
+    except Exception as problem:  # a row without an image; the scan says what is wrong with it
+        return bad_reason(problem).encode()
     return content_digest(raw).tobytes()
 
 
@@ -113,15 +119,18 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         with np.load(entry / "facts.npz", allow_pickle=False) as file:
             arrays = dict(file)
         checks = arrays.pop("crc")
-        array = np.memmap(entry / "pixels.bin", np.uint8, "r", shape=shape)
+        # "c": writable in name only, since torch warns of arrays that are not; the pages stay shared and unchanged
+        array = np.memmap(entry / "pixels.bin", np.uint8, "c", shape=shape)
         facts = Facts.from_arrays(arrays)
+        fits = tuple(done["shape"]) == shape and len(facts.ok) == shape[0]
     except Exception as problem:
         raise _Corrupt(f"{type(problem).__name__}: {problem}") from problem
-    if tuple(done["shape"]) != shape or len(facts.ok) != shape[0]:
+    if not fits:
         raise _Corrupt("wrong shape")
     if not np.array_equal(_checks(array), checks):
         raise _Corrupt("checksum")
-    (entry / "done.json").touch()  # last use, for `_make_room`
+    with suppress(OSError):  # somebody else's entry can be used all the same
+        (entry / "done.json").touch()  # last use, for `_make_room`
     return Pixels(array, facts, from_cache=True)
 
 
@@ -135,7 +144,7 @@ def _build(
 ) -> Pixels:
     entry.parent.mkdir(parents=True, exist_ok=True)
     _make_room(entry.parent, int(np.prod(shape)))
-    part = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".part-"))
+    part = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_PART))
     try:
         with open(part / "pixels.bin", "wb") as file:  # reserve the space now: a memmap on a full disk is a SIGBUS
             os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)))
@@ -163,11 +172,41 @@ def _make_room(folder: Path, wanted: int) -> None:
     limit = float(os.environ.get("VITLING_CACHE_GB", "20")) * 1e9
     if wanted > limit:
         raise OSError(f"{wanted / 1e9:.1f} GB is over the cache's limit of {limit / 1e9:.0f} GB (VITLING_CACHE_GB)")
-    entries = sorted(folder.glob("*/done.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for part in folder.glob(f"{_PART}*"):
+        if time.time() - _last_change(part) > _ABANDONED:
+            shutil.rmtree(part, ignore_errors=True)
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     kept = wanted
-    for done in entries:
-        kept += (done.parent / "pixels.bin").stat().st_size
-        if kept > limit:
-            shutil.rmtree(done.parent, ignore_errors=True)
+    for entry in sorted(entries, key=_last_use, reverse=True):
+        size = _bytes(entry)
+        if kept + size > limit:
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            kept += size
     if shutil.disk_usage(folder).free < wanted + _MARGIN:
         raise OSError(f"{folder} has too little space for {wanted / 1e9:.1f} GB")
+
+
+# Another process may delete an entry at any moment, so whatever is gone counts as old and empty.
+
+
+def _last_use(entry: Path) -> float:
+    return _time(entry / "done.json")
+
+
+def _last_change(part: Path) -> float:
+    return max(map(_time, (part, *part.glob("*"))))
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _bytes(entry: Path) -> int:
+    try:
+        return (entry / "pixels.bin").stat().st_size
+    except OSError:
+        return 0

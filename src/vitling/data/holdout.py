@@ -16,9 +16,11 @@ def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fract
 
 
 def fold_of(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
-    """int [N]: the fold of each image."""
+    """int [N]: the fold of each image; -1 where it stays in train whatever the fold, for no other has its class."""
     units, classes = _units_and_classes(labels, groups, n)
-    return _deal(units, classes, (1 / folds,) * folds, seed)[units]
+    bins = _deal(units, classes, (1 / folds,) * folds, seed)
+    _spread(units, classes, bins, folds)
+    return bins[units]
 
 
 Classes = tuple[np.ndarray, np.ndarray]  # pairs (unit, class), each once
@@ -88,6 +90,26 @@ def _give_back(units: np.ndarray, classes: Classes, bins: np.ndarray) -> None:
     for members in _listed(*reversed(classes)):
         if members and all(bins[u] != 0 for u in members):
             bins[min(members, key=lambda u: (size[u], u))] = 0
+
+
+def _spread(units: np.ndarray, classes: Classes, bins: np.ndarray, folds: int) -> None:
+    """A class that one fold has wholly would be missing from train there: a unit of it moves to another fold, or to
+    none (-1) where that would only take the place of another class."""
+    size = np.bincount(units, minlength=len(bins))
+    of_unit, of_class = _listed(*classes), _listed(*reversed(classes))
+
+    def in_one_fold(c: int) -> bool:
+        return len({bins[u] for u in of_class[c]}) == 1 and bins[of_class[c][0]] >= 0
+
+    for c, members in enumerate(of_class):
+        if not members or not in_one_fold(c):
+            continue
+        unit = min(members, key=lambda u: (size[u], u))
+        fullness = np.bincount(bins[bins >= 0], minlength=folds)
+        for fold in (*np.argsort(fullness, kind="stable"), -1):
+            bins[unit] = fold
+            if not any(in_one_fold(other) for other in of_unit[unit]):
+                break
 
 
 def _listed(index: np.ndarray, value: np.ndarray) -> list[list[int]]:

@@ -79,10 +79,12 @@ def require_labels(splits: Splits) -> None:
             f"{train.name} has no labels. Put the images into a folder a class, or name a CSV with a label column; "
             "images without labels serve for `vitling pretrain`."
         )
-    if len(train.class_names) < 2:
+    there = [train.class_names[c] for c in sorted(_classes(train))]
+    if len(there) < 2:
+        has = f'images of one class only, "{there[0]}"' if there else "no image with a class"
         raise UserError(
-            f'{train.name} has one class only, "{train.class_names[0]}". A classifier needs two: name the folder '
-            "that holds the class folders; `vitling pretrain` needs no classes."
+            f"{train.name} has {has}. A classifier needs two classes: name the folder that holds the class folders; "
+            "`vitling pretrain` needs no classes."
         )
 
 
@@ -135,7 +137,7 @@ def _fraction(val: str) -> float:
 def _with_hold_out(splits: Splits, fraction: float, seed: int) -> Splits:
     train = splits.train
     held = hold_out(train.labels, train.groups, len(train), fraction, seed)
-    if len(train.class_names) == 1:
+    if len(_classes(train)) == 1:
         require_labels(splits)
     if not held.any() or held.all():
         raise UserError(
@@ -162,6 +164,8 @@ def _fold(spec: str | os.PathLike[str], config: DataConfig, val: str | None, see
     if not held.any() or held.all():
         raise UserError(f"{train.name} has too few images or groups for {config.folds} folds. Take fewer.")
     splits.notes.append(f"Fold {config.fold} of {config.folds}: {held.sum():,} of {len(train):,} train images are val.")
+    if fixed := int((folds < 0).sum()):
+        splits.notes.append(f"{fixed:,} images are in train in every fold, and never val: their class has no others.")
     return _parted(splits, held)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from vitling.data.cache import Pixels, decode_all
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.decode import decode, squash
+from vitling.data.memory import free_host_memory
 from vitling.data.scan import Facts
 from vitling.data.splits import drop_bad
 
@@ -51,6 +53,15 @@ class Store:
         """uint8 [B, C, S, S] and width / height [B], both on the device."""
         index = torch.from_numpy(ids).to(self.device, non_blocking=True)
         return self.fetch_pixels(ids), self.aspect[index]
+
+    @property
+    def identity(self) -> str:
+        """One word for what is in it: another image, label, class or order gives another."""
+        digest = hashlib.blake2b(self.facts.digests.tobytes(), digest_size=16)
+        labels = self.dataset.labels
+        digest.update(b"" if labels is None else labels.tobytes())
+        digest.update(repr((self.dataset.class_names, self.size, self.channels)).encode())
+        return digest.hexdigest()
 
     @property
     def gigabytes(self) -> float:
@@ -89,7 +100,7 @@ def choose_where(wanted: int, device: torch.device) -> Literal["device", "host",
     """Device if the pixels take at most half of its free memory, else host by the same measure, else streamed."""
     if device.type == "cuda" and wanted <= SHARE * torch.cuda.mem_get_info(device)[0]:
         return "device"
-    return "host" if wanted <= SHARE * _free_host_memory() else "stream"
+    return "host" if wanted <= SHARE * free_host_memory() else "stream"
 
 
 def choose_size(dataset: Dataset, largest_view: int, sample: int = 256) -> int:
@@ -134,14 +145,11 @@ def _fetcher(
 ) -> Callable[[np.ndarray], Tensor]:
     if pixels.array is None:
         return _decoding_fetcher(kept, size, config, device)
-    array = pixels.array
-    if where == "stream":
-        return lambda ids: _upload(torch.from_numpy(np.asarray(array[rows[ids]])), device)
-    resident = torch.from_numpy(np.asarray(array[rows]))
+    resident = torch.from_numpy(pixels.array)  # as it is: of a file on disk, all processes share the pages
     if where == "device":
         resident = resident.to(device)
-        return lambda ids: resident[torch.from_numpy(ids).to(device, non_blocking=True)]
-    return lambda ids: _upload(resident[torch.from_numpy(ids)], device)
+        return lambda ids: resident[torch.from_numpy(rows[ids]).to(device, non_blocking=True)]
+    return lambda ids: _upload(resident[torch.from_numpy(rows[ids])], device)
 
 
 def _upload(pixels: Tensor, device: torch.device) -> Tensor:
@@ -171,12 +179,3 @@ def _longer_side(dataset: Dataset, i: int) -> int | None:
             return max(image.size)
     except Exception:  # a file that cannot be read is named by the scan, not here
         return None
-
-
-def _free_host_memory() -> int:
-    try:
-        with open("/proc/meminfo") as file:
-            available = next(line for line in file if line.startswith("MemAvailable"))
-        return int(available.split()[1]) * 1024
-    except (OSError, StopIteration):  # not Linux: all of it, halved by SHARE
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

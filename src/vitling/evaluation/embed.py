@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from vitling.console import Log
-from vitling.data.config import DataConfig
+from vitling.data.config import MAX_PIXELS, DataConfig
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.splits import own_splits
 from vitling.errors import UserError
@@ -39,6 +39,7 @@ def embed(
     out: str | os.PathLike,
     weights: Literal["last", "best"] = "last",
     on_test_opened: Callable[[str], None] | None = None,
+    config: DataConfig | None = None,
 ) -> dict[str, str]:
     """Write the features of a data set (all its splits) or of loose images; gives what could not be read, and why."""
     out = Path(out)
@@ -49,8 +50,11 @@ def embed(
         raise UserError("Which images? Name a data set, or files and globs: vitling embed RUN IMAGES ... --out PATH")
     check_writable(out)
     model = load(model_path, weights)
+    config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
+    if config.max_pixels != MAX_PIXELS:
+        model.meta = replace(model.meta, max_pixels=config.max_pixels)
     if len(named) == 1 and not _names_images(named[0]):
-        parts = _of_data(model, named[0], on_test_opened)
+        parts = _of_data(model, named[0], config, on_test_opened)
     else:
         parts = [_of_sources(model, "images", sources_of(named))]
     parts = [part for part in parts if len(part.keys) or part.errors]
@@ -61,8 +65,8 @@ def embed(
     return errors
 
 
-def _of_data(model: Model, spec: str, on_test_opened: Callable[[str], None] | None) -> list[Part]:
-    splits = own_splits(spec, DataConfig(channels=model.meta.channels, bits=model.meta.bits), needs_train=False)
+def _of_data(model: Model, spec: str, config: DataConfig, on_test_opened: Callable[[str], None] | None) -> list[Part]:
+    splits = own_splits(spec, config, needs_train=False)
     splits.on_test_opened = on_test_opened or splits.on_test_opened
     parts = [_of_dataset(model, split, part) for split, part in _splits(splits)]
     parts[0].errors |= {bad.key: bad.reason for bad in splits.bad}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitling.errors import StoppedItself, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle
 from vitling.evaluation.model import Model
-from vitling.files import check_writable, write_json
+from vitling.files import check_writable, read_json, write_json
 
 TOLERANCE = 1e-3
 _ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -33,6 +33,7 @@ def export(
     folder = bundle_folder(model_path, weights)
     if format == "onnx":
         return _to_onnx(load_bundle(folder), Path(out))
+    _spare_others(Path(out), Path(model_path), folder)
     return _to_timm(folder, Path(out))
 
 
@@ -46,6 +47,23 @@ class _Whole(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.backbone(images).pooled)
+
+
+def _spare_others(out: Path, given: Path, folder: Path) -> None:
+    """An export replaces an earlier export at most: not the run, not its other model, not somebody's config.json."""
+    ours = {path.resolve() for path in (given, folder.parent, folder.parent / "model", folder.parent / "best")}
+    in_a_run = given.resolve() != folder.resolve() or (folder.parent / "checkpoints").exists()
+    if in_a_run and out.resolve() in ours - {folder.resolve()}:
+        raise UserError(f"--out {out} belongs to the run itself, which an export must not change. Name another folder.")
+    if (out / CONFIG).exists() and not _is_ours(out / CONFIG):
+        raise UserError(f"--out {out} holds a {CONFIG} that is not an export of vitling's. Name another folder.")
+
+
+def _is_ours(config: Path) -> bool:
+    try:
+        return "vitling" in read_json(config)
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _to_timm(folder: Path, out: Path) -> float:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from vitling import __version__
+from vitling.data.config import MAX_PIXELS
 from vitling.data.dataset import Task
 from vitling.errors import UserError
 
@@ -24,6 +25,7 @@ class BundleMeta:
     temperature: float = 1.0
     channels: int = 3
     bits: int = 16  # of the pixels of 16-bit files: 12 where a scanner fills only those
+    max_pixels: int = MAX_PIXELS  # an image with more is refused
     version: str = __version__
 
     def as_dict(self) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vitling.backbones import Backbone
-from vitling.data.decode import BadImage, decode, squash
+from vitling.data.decode import decode, squash
+from vitling.data.scan import bad_reason
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, sources_of
 from vitling.evaluation.meta import BundleMeta
@@ -146,11 +147,9 @@ class Model:
         """Squashed pixels and the aspect ratio as the store would hold them, or why not."""
         meta = self.meta
         try:
-            image = decode(source.read(), channels=meta.channels, bits=meta.bits, at_least=meta.store_size)
-        except BadImage as error:
-            return str(error)
-        except OSError as error:
-            return error.strerror or str(error)
+            image = decode(source.read(), meta.channels, meta.bits, meta.max_pixels, at_least=meta.store_size)
+        except Exception as error:  # whatever it is, it is this image's, and the others can be used
+            return bad_reason(error)
         return _Loaded(squash(image, meta.store_size, meta.channels), image.width / image.height)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,13 +41,13 @@ def evaluate(
     if out:
         check_writable(out)
     model = load(model_path, weights, choose_device(device))
-    config = DataConfig(**{**vars(config or DataConfig()), "channels": model.meta.channels, "bits": model.meta.bits})
+    config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
     splits = own_splits(source, config, needs_train=False)
     splits.on_test_opened = log_of_openings(model_path)
     chosen = _choose(splits, split)
     dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {model_path} {source}"))
     log = Log()
-    if chosen == "train" and _trained_on(model_path, source):
+    if _trained_on(model_path, source, chosen):
         log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
     with log.bar(f"Decoding {chosen}", len(dataset)) as progress:
         store = build_store(
@@ -66,7 +67,17 @@ def evaluate(
 def log_of_openings(model_path: str) -> Callable[[str], None]:
     """Where an opening of the test split is written down: in the run that the model is of, if it lies in one."""
     folder = _run_of(model_path)
-    return RunDirectory(folder).test_opened if folder else lambda why: None
+    if folder is None:
+        return lambda why: None
+    run = RunDirectory(folder)
+
+    def write_down(why: str) -> None:
+        try:
+            run.test_opened(why)
+        except OSError as problem:  # somebody else's run
+            Log().warn(f"The opening of the test split is not written down in {folder}: {problem.strerror}.")
+
+    return write_down
 
 
 def _run_of(model_path: str) -> Path | None:
@@ -76,12 +87,18 @@ def _run_of(model_path: str) -> Path | None:
     return next((folder for folder in there if (folder / "config.json").exists()), None)
 
 
-def _trained_on(model_path: str, source: str) -> bool:
+def _trained_on(model_path: str, source: str, split: str) -> bool:
+    """Whether the run was trained on images of this split: train, and the data's own val where --val or folds made it a
+    part of train."""
     folder = _run_of(model_path)
     if folder is None:
         return False
-    trained = str(read_json(folder / "config.json").get("source", ""))
-    return trained == source or Path(trained).resolve() == Path(source).resolve()
+    config = read_json(folder / "config.json")
+    trained = str(config.get("source", ""))
+    if trained != source and Path(trained).resolve() != Path(source).resolve():
+        return False
+    merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0
+    return split == "train" or (split == "val" and merged)
 
 
 def _choose(splits: Splits, split: Split) -> str:
@@ -109,14 +126,16 @@ def _in_terms_of(model: Model, dataset: Dataset) -> Dataset:
         raise UserError(f"The model does not know {some(unknown)}. It knows {some(list(model.class_names))}.")
     columns = np.array([number.get(name, -1) for name in dataset.class_names])
     assert dataset.labels is not None
-    if (dataset.task == "multi") != (model.meta.task == "multi"):
-        raise UserError("The model and the data differ: one has one label an image, the other several.")
-    if dataset.task == "single":
-        labels = columns[dataset.labels]
-    else:
+    if dataset.task == "multi" and model.meta.task != "multi":
+        raise UserError("The data has several labels an image, and the model was trained to give one.")
+    if dataset.task == "multi":
         labels = np.zeros((len(dataset), len(number)), bool)
         known = columns >= 0
         labels[:, columns[known]] = dataset.labels[:, known]
+    else:
+        labels = columns[dataset.labels]
+        if model.meta.task == "multi":  # a table whose rows happen to hold one label each
+            labels = np.eye(len(number), dtype=bool)[labels]
     return Dataset(dataset.name, dataset.keys, dataset.reader, dataset.rows, labels, model.class_names, dataset.groups)
 
 

@@ -92,7 +92,7 @@ def backbone_table() -> Table:
     for entry in backbones():
         grid = f"{entry.grid} x {entry.grid}"
         table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
-    table.caption = "parameters without a head; size in pixels; other timm names of these families work too"
+    table.caption = "parameters without a head; size in pixels; most other timm names of these families work too"
     return table
 
 

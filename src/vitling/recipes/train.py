@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from vitling.training.config import FitConfig
 from vitling.training.loop import Outcome, fit
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
+from vitling.training.trackers import check_trackers
 
 TINY = 64  # pixels; images up to here get small views and the small network
 
@@ -46,7 +48,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
         except Interrupted:
             raise
         except Exception:
-            run.log.note(traceback.format_exc())
+            with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
+                run.log.note(traceback.format_exc())
             raise
         finally:
             run.close()
@@ -60,13 +63,14 @@ def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict
             run.log.say(f"{run.path} is finished; there is nothing to resume.")
             return run.read("result.json")
     check(config)
-    splits = _open(config)  # before --overwrite deletes anything: the name may be mistyped
-    _prepare(config, run, processes)
+    check_trackers(config.loop.trackers)
+    splits = _open(config)
+    config, chosen = _settle(config, splits.train)
+    backbone = _backbone(config)
+    _prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
     splits.on_test_opened = run.test_opened
-    for note in splits.notes:
+    for note in (*splits.notes, *chosen):
         run.log.say(note)
-    config = _settle(config, splits.train, run)
-    backbone = _backbone(config)  # before the images are decoded: a name or size may be wrong
     run.start(config, config.loop.trackers)
     stores = _Stores(config, splits, run, processes)
     objective = make_objective(config, backbone, stores.train)
@@ -95,8 +99,8 @@ def _open(config: TrainConfig) -> Splits:
     return splits
 
 
-def _settle(config: TrainConfig, train: Dataset, run: RunDirectory) -> TrainConfig:
-    """Fills in what was left open, from the images, and says so."""
+def _settle(config: TrainConfig, train: Dataset) -> tuple[TrainConfig, list[str]]:
+    """Fills in what was left open, from the images, with a note that says so."""
     longer = choose_size(train, largest_view=224)  # at most 384: what the images have, if that is less
     size = config.size or (224 if longer >= 160 else max(32, -(-longer // 32) * 32))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
@@ -104,9 +108,7 @@ def _settle(config: TrainConfig, train: Dataset, run: RunDirectory) -> TrainConf
     store_size = config.store_size or choose_size(train, size)
     settled = replace(config, size=size, backbone=backbone, eval_every=epochs_between, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
-    if chosen:
-        run.log.say(f"Chosen from the images: {' '.join(chosen)}.")
-    return settled
+    return settled, [f"Chosen from the images: {' '.join(chosen)}."] if chosen else []
 
 
 class _Stores:
@@ -283,4 +285,5 @@ def _meta(config: TrainConfig, stores: _Stores, judged: _Judged) -> BundleMeta:
         temperature=judged.temperature,
         channels=config.data.channels,
         bits=config.data.bits,
+        max_pixels=config.data.max_pixels,
     )

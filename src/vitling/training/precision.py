@@ -95,7 +95,7 @@ def compile_or_say(step: Callable[[], None], undo: Callable[[], None], say: Call
     except Exception as problem:
         if not failed_to_compile(problem):
             raise
-        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        say(f"torch.compile failed ({reason[:200]}); training goes on without it, more slowly.")
+        reason = " ".join(str(problem).split()[:40]) or type(problem).__name__
+        say(f"torch.compile failed ({reason}); training goes on without it, more slowly.")
         undo()
         step()

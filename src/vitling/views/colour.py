@@ -8,13 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vitling.views.draws import Draws, constant_on_device
+from vitling.views.draws import Draws
 
 _GREY = (0.299, 0.587, 0.114)
-ORDERS = tuple(
-    (a, b, c, d) for a in range(4) for b in range(4) for c in range(4) for d in range(4) if len({a, b, c, d}) == 4
-)  # of brightness, contrast, saturation, hue
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+def per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """[C, 1, 1], made on the device: a copy from the host would make it wait."""
+    return torch.stack([torch.full((1, 1), value, device=device) for value in values])
 
 
 def grey(images: Tensor) -> Tensor:
@@ -79,14 +81,14 @@ def jitter(
     operation: str = "jitter",
 ) -> Tensor:
     """torchvision's ColorJitter with a draw per image: factors, and the order of the four operations."""
-    u = draws.uniform(operation, 6)
+    u = draws.uniform(operation, 5)
     apply = u[:, 0] < probability
     factors = []
     for k, strength in enumerate(strengths):
         low, high = (-strength, strength) if k == HUE else (max(0.0, 1 - strength), 1 + strength)
         drawn = low + (high - low) * u[:, 1 + k]
         factors.append(torch.where(apply, drawn, 0.0 if k == HUE else 1.0))
-    order = _orders(images.device)[(u[:, 5] * len(ORDERS)).long()]
+    order = draws.uniform(f"{operation}-order", 4).argsort(dim=1)
     return jitter_by(images, torch.stack(factors, dim=1), order)
 
 
@@ -104,11 +106,6 @@ def jitter_by(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 def solarise(images: Tensor, chosen: Tensor, threshold: float = 128.0) -> Tensor:
     return torch.where(_wide(chosen) & (images >= threshold), 255 - images, images)
-
-
-@constant_on_device
-def _orders(device: torch.device) -> Tensor:
-    return torch.tensor(ORDERS, device=device)
 
 
 def _wide(x: Tensor) -> Tensor:

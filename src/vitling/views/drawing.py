@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from vitling.keys import host_generator, make_key
+from vitling.views.colour import per_channel
 from vitling.views.config import Filter, Flip, Group, Plan, Policy
-from vitling.views.draws import Draws, constant_on_device
-from vitling.views.erasing import erase
+from vitling.views.draws import Draws
+from vitling.views.erasing import erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
-from vitling.views.mixing import mix_images
+from vitling.views.mixing import draw_mix, mix_images
 from vitling.views.steps import apply_steps
 
 
@@ -49,14 +50,8 @@ class Normaliser:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """0..255 -> float32 with mean 0 and deviation 1."""
-        mean, std = _on_device(self.mean, pixels.device), _on_device(self.std, pixels.device)
-        return (pixels.float() - mean) / std
-
-
-@constant_on_device
-def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """[C, 1, 1] in 0..255. Copied once: a copy a step would make the host wait."""
-    return torch.tensor(values, device=device)[:, None, None] * 255
+        mean, std = per_channel(self.mean, pixels.device), per_channel(self.std, pixels.device)
+        return (pixels.float() - 255 * mean) / (255 * std)
 
 
 def eval_view(
@@ -102,7 +97,7 @@ class Drawing:
         for group, partner in zip(self.plan.groups, self._partners):
             draws = self._draws(group, first_view, pixels.device)
             make = brush(render, policy=group.policy, size=group.size, normalise=normalise)
-            images = _joined([make(d.state, pixels, aspect) for d in draws])
+            images = _joined([make(d.state, pixels, aspect, noise_bank(pixels.device)) for d in draws])
             views.append(self._arrange(group, first_view, images, draws, partner, brush))
             first_view += group.count
         return views
@@ -149,8 +144,8 @@ class Drawing:
             mixing = Draws.of(key, torch.zeros(len(rows), dtype=torch.int64, device=images.device))
         else:
             mixing = Draws(_pick(_joined([draw.state for draw in draws]), rows))
-        mix = brush(mix_images, mix=group.mix.in_epoch(self.place.epoch))
-        mixed, share = mix(own, images[_to(self._rows(partner), images.device)], mixing.state)
+        recipe = draw_mix(mixing, group.mix.in_epoch(self.place.epoch))
+        mixed, share = brush(mix_images)(own, images[_to(self._rows(partner), images.device)], *recipe)
         mixed_in = self.place.ids[partner % len(self.place.ids)] % self.place.instances
         return Views(mixed, group.count, _to(mixed_in, images.device), share)
 
@@ -175,7 +170,7 @@ class Brush:
 
 
 def render(
-    state: Tensor, pixels: Tensor, aspect: Tensor, *, policy: Policy, size: int, normalise: Normaliser
+    state: Tensor, pixels: Tensor, aspect: Tensor, noise: Tensor, *, policy: Policy, size: int, normalise: Normaliser
 ) -> Tensor:
     """One view of every image. A flip that comes first costs nothing: the crop turns its matrix round."""
     draws = Draws(state)
@@ -185,7 +180,7 @@ def render(
         flip, steps = draws.chance("flip", steps[0].prob), steps[1:]
     images = apply_steps(crop(pixels, boxes, size, policy.filter, flip), draws, steps)
     images = normalise(images)
-    return erase(images, draws, policy.erase) if policy.erase > 0 else images
+    return erase(images, draws, policy.erase, noise) if policy.erase > 0 else images
 
 
 def _boxes(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:

@@ -6,10 +6,8 @@ The hash is integer arithmetic in int64, which wraps alike on CPUs and GPUs: bot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +15,9 @@ from torch import Tensor
 
 from vitling.keys import make_key
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN, _GOLDEN_32 = 0x9E3779B97F4A7C15, 0x9E3779B9  # the compiler's index arithmetic does not wrap: 32 bits there
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of SplitMix64
 _QUANTILES = 4096
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Draws:
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
-        counters = torch.arange(1, n + 1, device=self.state.device) * _signed(_GOLDEN)
+        counters = torch.arange(1, n + 1, device=self.state.device) * _GOLDEN_32
         bits = _scramble((self.state + _key_of(operation))[:, None] ^ counters)
         return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
 
@@ -49,18 +46,7 @@ class Draws:
         return u if alpha == 1 else _interpolate(_beta_quantiles(alpha, u.device), u)
 
 
-def constant_on_device(make: Callable[..., T]) -> Callable[..., T]:
-    """A table that is made once for each device; to torch.compile it is a constant."""
-    cached = lru_cache(make)
-
-    @torch.compiler.assume_constant_result
-    def constant(*arguments: Any) -> T:
-        return cached(*arguments)
-
-    return constant
-
-
-@constant_on_device
+@lru_cache
 def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
     from scipy.stats import beta
 

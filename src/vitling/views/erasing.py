@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from vitling.views.draws import Draws, constant_on_device
+from vitling.views.draws import Draws
 
 AREA, RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 _NOISE = 1 << 20
 
 
-def erase(images: Tensor, draws: Draws, probability: float) -> Tensor:
-    """The rectangle's area, shape and place, and its noise, are functions of the image's draws alone."""
+def erase(images: Tensor, draws: Draws, probability: float, noise: Tensor) -> Tensor:
+    """The rectangle's area, shape and place, and its place in `noise`, are functions of the image's draws alone."""
     u = draws.uniform("erase", 6)
     size = images.shape[-1]
     area = (AREA[0] + (AREA[1] - AREA[0]) * u[:, 1]) * size * size
@@ -23,7 +24,7 @@ def erase(images: Tensor, draws: Draws, probability: float) -> Tensor:
     width = torch.sqrt(area / shape).round().clamp(max=size)
     top, left = (u[:, 3] * (size - height + 1)).floor(), (u[:, 4] * (size - width + 1)).floor()
     inside = rectangle(top, left, height, width, size) & (u[:, 0] < probability)[:, None, None]
-    return torch.where(inside[:, None], noise_like(images, u[:, 5]), images)
+    return torch.where(inside[:, None], _read(noise, u[:, 5], images), images)
 
 
 def rectangle(top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int) -> Tensor:
@@ -34,14 +35,14 @@ def rectangle(top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: in
     return rows[:, :, None] & columns[:, None, :]
 
 
-def noise_like(images: Tensor, place: Tensor) -> Tensor:
-    """Normal noise out of one fixed bank, read from a place drawn for each image."""
-    bank = _noise_bank(images.device)
+def _read(bank: Tensor, place: Tensor, images: Tensor) -> Tensor:
+    """Noise for every pixel, read on from a place of its own for each image."""
     offset = (place * _NOISE).int()
     index = torch.arange(images[0].numel(), device=images.device, dtype=torch.int32)
     return bank[(offset[:, None] + index) & (_NOISE - 1)].view_as(images).to(images.dtype)
 
 
-@constant_on_device
-def _noise_bank(device: torch.device) -> Tensor:
+@lru_cache
+def noise_bank(device: torch.device) -> Tensor:
+    """Standard normal numbers, always the same."""
     return torch.randn(_NOISE, generator=torch.Generator().manual_seed(0)).to(device)

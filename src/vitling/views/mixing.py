@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -10,23 +12,33 @@ from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
 
 
-def mix_images(own: Tensor, partner: Tensor, state: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
+class Recipe(NamedTuple):
+    """How each image is mixed, [B] each: at all, by CutMix, how much of it stays, and where the box lies."""
+
+    mixed: Tensor
+    cut: Tensor
+    share: Tensor
+    across: Tensor
+    down: Tensor
+
+
+def draw_mix(draws: Draws, mix: Mix) -> Recipe:
+    u = draws.uniform("mix", 4)
+    cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
+    share = torch.where(cut, draws.beta("cutmix", mix.cutmix or 1.0), draws.beta("mixup", mix.mixup or 1.0))
+    if mix.fold:
+        share = torch.maximum(share, 1 - share)
+    return Recipe(u[:, 0] < mix.prob, cut, share, u[:, 2], u[:, 3])
+
+
+def mix_images(
+    own: Tensor, partner: Tensor, mixed: Tensor, cut: Tensor, share: Tensor, across: Tensor, down: Tensor
+) -> tuple[Tensor, Tensor]:
     """The mixed images, and lambda [B]: the share of the first image that is really there.
 
     `own` and `partner` are both unmixed, so no pixel is read that was already overwritten.
     """
-    draws = Draws(state)
-    u = draws.uniform("mix", 4)
-    mixed = u[:, 0] < mix.prob
-    cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
-    share = torch.where(
-        cut,
-        draws.beta("cutmix", mix.cutmix or 1.0),
-        draws.beta("mixup", mix.mixup or 1.0),
-    )
-    if mix.fold:
-        share = torch.maximum(share, 1 - share)
-    inside, kept = _cut_box(share, u[:, 2], u[:, 3], own.shape[-1])
+    inside, kept = _cut_box(share, across, down, own.shape[-1])
     blend = torch.lerp(partner, own, share.to(own.dtype)[:, None, None, None])
     pasted = torch.where(inside[:, None], partner, own)
     images = torch.where(cut[:, None, None, None], pasted, blend)

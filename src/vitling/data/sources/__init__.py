@@ -16,10 +16,11 @@ import difflib
 import glob
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.parts import Part, Parts, join
+from vitling.data.sources.parts import Parts, set_aside_unlabelled
 from vitling.errors import UserError
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
@@ -30,6 +31,12 @@ SHARDS = {".parquet": "parquet", ".tar": "tar"}
 
 def read_source(spec: str, config: DataConfig) -> Parts:
     """The splits, labels and notes that `spec` leads to."""
+    found = _read(spec, config)
+    set_aside_unlabelled(found)  # here, when it is known which split each image is of
+    return found
+
+
+def _read(spec: str, config: DataConfig) -> Parts:
     if NAMED_SPLIT.match(spec):
         return _read_named(spec, config)
     scheme, _, rest = spec.partition(":")
@@ -71,28 +78,31 @@ def _read_files(paths: list[Path], name: str, config: DataConfig) -> Parts:
 
 def _read_named(spec: str, config: DataConfig) -> Parts:
     words = NAMED_SPLIT.split(spec)[1:]
-    found = Parts("")
-    multi = []
+    found, spare = Parts(""), None
     for split, inner in zip(words[::2], words[1::2]):
         if split in found.parts:
             raise UserError(f"{split}= is there twice in {spec}")
-        source = read_source(inner, config)
-        found.parts[split] = _the_part(source, split, inner)
+        source = _read(inner, config)
+        own = _own_split(source, split, inner)
+        found.parts[split] = source.parts[own]
         found.notes += source.notes
-        found.bad += source.bad
-        multi.append(source.multi)
+        found.bad += [replace(file, split=split) for file in source.bad if file.split == own]
+        found.multi |= source.multi
         if split == "train":
             found.name, found.class_order = source.name, source.class_order
-    found.multi = any(multi)
+            spare = source.parts.get("pool")
+    if spare is not None:
+        found.parts.setdefault("pool", spare)
     return found
 
 
-def _the_part(source: Parts, split: str, spec: str) -> Part:
-    """The split of that name; or all there is, where the source names none or another alone."""
+def _own_split(source: Parts, split: str, spec: str) -> str:
+    """What the source itself calls it: by that name, or another where it has no other images (but unlabelled ones)."""
     if split in source.parts:
-        return source.parts[split]
-    if len(source.parts) == 1:
-        return join(list(source.parts.values()))
+        return split
+    labelled = [name for name in source.parts if name != "pool"] or list(source.parts)
+    if len(labelled) == 1:
+        return labelled[0]
     has = ", ".join(source.parts) or "no images"
     raise UserError(f"{split}={spec}: it has {has}, and not {split}. Name a folder or file of that split alone.")
 

@@ -35,7 +35,7 @@ def read(path: Path, config: DataConfig) -> Parts:
         _check_images(path, name, x)
         part = Part([f"{name}[{i}]" for i in range(len(x))], ArrayReader(x), np.arange(len(x)))
         if split in labels:
-            found.multi |= _is_multi(labels[split][1])
+            found.multi |= _has_several(labels[split][1])
             part.labels = _words(path, *labels[split], len(x), names)
         found.parts[split] = part
     train = found.parts.get("train")
@@ -76,14 +76,20 @@ def _check_images(path: Path, name: str, x: np.ndarray) -> None:
         raise UserError(f"{path}: {name} has shape {x.shape}, channels first. Save it as [N, H, W, C].")
 
 
-def _is_multi(y: np.ndarray) -> bool:
+def _is_table(y: np.ndarray) -> bool:
+    """A column a class."""
     return y.ndim == 2 and y.shape[1] > 1
+
+
+def _has_several(y: np.ndarray) -> bool:
+    """One class an image may be written as a table too (one-hot)."""
+    return _is_table(y) and not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def _words(path: Path, name: str, y: np.ndarray, n: int, names: list[str] | None) -> list[tuple[str, ...]]:
     if len(y) != n:
         raise UserError(f"{path}: {name} has {len(y):,} labels for {n:,} images.")
-    if not _is_multi(y):
+    if not _is_table(y):
         y = y.reshape(n)
         return [(_name(path, name, value, names),) for value in y.tolist()]
     if not np.isin(y, (0, 1)).all():

@@ -6,11 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile
-from vitling.data.sources.layout import arrange, printable
+from vitling.data.sources.layout import Layout, arrange, printable
 from vitling.data.sources.parts import IMAGE_SUFFIXES, SPLIT_OF, Parts, some
+
+Kind = Literal["file", "folder", "dead", "closed"]  # dead: a link that leads nowhere; closed: may not be read
 
 
 class FileReader:
@@ -26,22 +29,25 @@ class FileReader:
 
 def read(root: Path, config: DataConfig) -> Parts:
     paths: list[str] = []
-    found = Parts(root.resolve().name)
+    dead: list[str] = []
+    found = Parts(printable(root.resolve().name))
     others: Counter[str] = Counter()
     folders: list[str] = []
-    for path, entry in _walk(str(root), ""):
-        if entry is None:
-            found.notes.append(f"The folder {path} may not be read.")
-        elif entry.is_dir():
+    for path, kind in _walk(str(root), ""):
+        if kind == "closed":
+            found.notes.append(f"The folder {printable(path)} may not be read.")
+        elif kind == "folder":
             folders.append(path)
         elif os.path.splitext(path)[1].lower() not in IMAGE_SUFFIXES:
             others[os.path.splitext(path)[1].lower() or "no suffix"] += 1
-        elif not entry.is_file():
-            found.bad.append(BadFile(printable(path), "the link leads nowhere"))
         else:
-            paths.append(path)
-    found.parts, notes = arrange(paths, FileReader(root, paths))
+            (paths if kind == "file" else dead).append(path)
+    layout = Layout([*paths, *dead])
+    found.parts, notes = arrange(paths, FileReader(root, paths), layout)
     found.notes += notes
+    for path in dead:
+        if place := layout.place(path):
+            found.bad.append(BadFile(printable(path), "the link leads nowhere", place[0]))
     if empty := _empty_folders(folders, paths):
         found.notes.append(f"No image in {some(empty)}.")
     if others:
@@ -50,26 +56,32 @@ def read(root: Path, config: DataConfig) -> Parts:
     return found
 
 
-def _walk(
-    root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()
-) -> Iterator[tuple[str, os.DirEntry | None]]:
+def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, Kind]]:
     """Everything that is not hidden, links followed; a link to a folder above it is not."""
-    here = os.stat(os.path.join(root, below))
+    try:
+        here = os.stat(os.path.join(root, below))
+        entries = sorted(os.scandir(os.path.join(root, below)), key=lambda entry: entry.name)
+    except OSError:
+        yield below or ".", "closed"
+        return
     if (here.st_dev, here.st_ino) in above:
         return
     above |= {(here.st_dev, here.st_ino)}
-    try:
-        entries = sorted(os.scandir(os.path.join(root, below)), key=lambda entry: entry.name)
-    except PermissionError:
-        yield below or ".", None
-        return
     for entry in entries:
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.name.startswith(".") or entry.name == "__MACOSX":
             continue
-        yield path, entry
-        if entry.is_dir():
+        kind = _kind(entry)
+        yield path, kind
+        if kind == "folder":
             yield from _walk(root, path, above)
+
+
+def _kind(entry: os.DirEntry) -> Kind:
+    try:
+        return "folder" if entry.is_dir() else "file" if entry.is_file() else "dead"
+    except OSError:  # a link that leads to itself
+        return "dead"
 
 
 def _empty_folders(folders: list[str], paths: list[str]) -> list[str]:

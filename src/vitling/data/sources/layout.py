@@ -12,26 +12,41 @@ from vitling.data.dataset import Reader
 from vitling.data.sources.parts import SPLIT_OF, Part, some
 
 
-def arrange(paths: Sequence[str], reader: Reader) -> tuple[dict[str, Part], list[str]]:
-    """Splits of the images at these relative paths (row i is path i), in ImageFolder's order, and notes.
+class Layout:
+    """What the folders mean, seen over all paths.
 
     CLASS/x.jpg and SPLIT/CLASS/x.jpg are labelled; x.jpg, SPLIT/x.jpg and unlabelled/x.jpg are not. Folders below a
     class folder belong to the class.
     """
-    split_folders, beside = _split_folders(paths)
+
+    def __init__(self, paths: Sequence[str]):
+        self.split_folders, self.beside = _split_folders(paths)
+
+    def place(self, path: str) -> tuple[str, str] | None:
+        """Split and class ("": none) of an image; None where it lies beside the splits and is not used."""
+        folders = path.split("/")[:-1]
+        split = "train"
+        if folders and folders[0] in self.split_folders:
+            split = self.split_folders[folders.pop(0)]
+        elif self.split_folders and not (folders and (folders[0] in self.beside or _is_pool(folders[0]))):
+            return None
+        if folders and _is_pool(folders[0]):
+            return "pool", ""
+        return split, folders[0] if folders else ""
+
+
+def arrange(paths: Sequence[str], reader: Reader, layout: Layout | None = None) -> tuple[dict[str, Part], list[str]]:
+    """Splits of the images at these relative paths (row i is path i), in ImageFolder's order, and notes."""
+    layout = layout or Layout(paths)
     placed: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     ignored: set[str] = set()
     for i, path in enumerate(paths):
-        folders = path.split("/")[:-1]
-        split = "train"
-        if folders and folders[0] in split_folders:
-            split = split_folders[folders.pop(0)]
-        elif split_folders and not (folders and (folders[0] in beside or _is_pool(folders[0]))):
-            ignored.add(folders[0] + "/" if folders else path)
-            continue
-        if folders and _is_pool(folders[0]):
-            split, folders = "pool", []
-        placed[split][folders[0] if folders and split != "pool" else ""].append(i)
+        place = layout.place(path)
+        if place is None:
+            top, *below = path.split("/", 1)
+            ignored.add(printable(top + "/" if below else path))
+        else:
+            placed[place[0]][place[1]].append(i)
     notes = [f"Beside the splits and not used: {some(sorted(ignored))}."] if ignored else []
     parts = {}
     for split, by_class in placed.items():
@@ -69,11 +84,11 @@ def _part(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) 
     for name in sorted(by_class):
         ordered = sorted(by_class[name], key=lambda i: posixpath.split(paths[i]))
         rows += ordered
-        labels += [(name,)] * len(ordered)
+        labels += [(printable(name),)] * len(ordered)
     keys = [printable(paths[i]) for i in rows]
     return Part(keys, reader, np.array(rows, np.int64), labels if any(by_class) else None)
 
 
 def printable(path: str) -> str:
-    """File names may hold bytes that are no UTF-8; JSON and terminals may not."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Names of files and folders may hold bytes that are no UTF-8; JSON and terminals may not. Two names stay two."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.parts import Part, Parts, in_order, join, set_aside_unlabelled, split_in_name
+from vitling.data.sources.parts import Part, Parts, forget_empty_labels, in_order, join, split_in_name
 from vitling.errors import UserError
 
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
@@ -66,8 +66,7 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
         by_split[split_in_name(where) or "train"].append(_part(path, schema, label, names, config))
     found.parts = {split: join(parts) for split, parts in by_split.items()}
-    if not found.multi:
-        set_aside_unlabelled(found)
+    forget_empty_labels(found)
     train = found.parts.get("train")
     if found.class_order is None and train is not None and train.labels is not None:
         found.class_order = in_order({word for words in train.labels for word in words})

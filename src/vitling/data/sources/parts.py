@@ -92,24 +92,53 @@ def join(parts: Sequence[Part]) -> Part:
     )
 
 
-def set_aside_unlabelled(found: Parts) -> None:
-    """Images without a label beside labelled ones: those of train join the pool, those of val and test are bad."""
+def forget_empty_labels(found: Parts) -> None:
+    """A source with a place for labels and none in it has no labels."""
     if not any(any(part.labels) for part in found.parts.values() if part.labels):
         for part in found.parts.values():
             part.labels = None
+
+
+def set_aside_unlabelled(found: Parts) -> None:
+    """Images without a label beside labelled ones: those of train join the pool, those of val and test are bad.
+
+    Where images have several labels, one without is a negative: it has none of those there are.
+    """
+    if found.multi:
+        _keep_negatives(found)
         return
     for split, part in list(found.parts.items()):
         if split == "pool" or part.labels is None or all(part.labels):
             continue
-        without = [i for i, words in enumerate(part.labels) if not words]
-        if split == "train":
-            pool = part.take(without)
-            pool.labels = None
-            found.parts["pool"] = join([*([found.parts["pool"]] if "pool" in found.parts else []), pool])
-            found.notes.append(f"{len(without):,} images without a label are the unlabelled pool.")
-        else:
-            found.bad += [BadFile(part.keys[i], "no label", split) for i in without]
-        found.parts[split] = part.take([i for i, words in enumerate(part.labels) if words])
+        set_aside(found, split, [i for i, words in enumerate(part.labels) if not words])
+
+
+def set_aside(found: Parts, split: str, without: Sequence[int]) -> None:
+    """Takes these images, which have no label, out of a split: train's into the pool, others to the bad files."""
+    part = found.parts[split]
+    if not without or split == "pool":
+        return
+    if split == "train":
+        pool = part.take(without)
+        pool.labels = None
+        found.parts["pool"] = join([*([found.parts["pool"]] if "pool" in found.parts else []), pool])
+        found.notes.append(f"{len(without):,} images without a label are the unlabelled pool.")
+    else:
+        found.bad += [BadFile(part.keys[i], "no label", split) for i in without]
+    gone = set(without)
+    found.parts[split] = part.take([i for i in range(len(part)) if i not in gone])
+
+
+def _keep_negatives(found: Parts) -> None:
+    """A split without a single label is not full of negatives, though: its labels are not known."""
+    for split, part in found.parts.items():
+        if part.labels is None or not any(part.labels):
+            part.labels = None
+        elif negatives := sum(not words for words in part.labels):
+            found.notes.append(
+                f"{negatives:,} images of {split} have none of the labels. Images whose labels are not known belong "
+                "to the split unlabelled."
+            )
 
 
 def split_in_name(name: str) -> str | None:

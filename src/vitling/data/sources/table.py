@@ -13,10 +13,11 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile
 from vitling.data.sources.folder import FileReader
-from vitling.data.sources.parts import SPLIT_OF, Part, Parts, set_aside_unlabelled
+from vitling.data.sources.parts import SPLIT_OF, Part, Parts, forget_empty_labels
 from vitling.errors import UserError
 
 Row = dict[str, str]
+_MEND_QUOTES = 'Is a quote (") not closed there?'
 
 
 def read(path: Path, config: DataConfig) -> Parts:
@@ -51,7 +52,7 @@ def read(path: Path, config: DataConfig) -> Parts:
     found.parts = {split: everything.take(ids) for split, ids in placed.items()}
     if "pool" in found.parts:
         found.parts["pool"].labels = None
-    set_aside_unlabelled(found)
+    forget_empty_labels(found)
     if repeated := len(rows) - len(set(everything.keys)):
         found.notes.append(f"{repeated:,} rows name a path that another row names too.")
     return found
@@ -65,14 +66,41 @@ def _rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
     header = text.split("\n", 1)[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", skipinitialspace=True)
-    columns = [column.strip() for column in reader.fieldnames or []]
-    reader.fieldnames = columns
+    columns, rows, lines = _parsed(path, reader)
     if config.path_column not in columns:
         raise _missing(path, config.path_column, columns, "path")
-    rows = [{column: (row[column] or "").strip() for column in columns} for row in reader]
+    used = {config.path_column, config.label_column, config.split_column, config.group_column}
+    _check_quotes(path, rows, lines, used, odd=text.count('"') % 2 == 1)
     if not rows:
         raise UserError(f"{path} has a header and no rows.")
     return rows, columns
+
+
+def _parsed(path: Path, reader: csv.DictReader) -> tuple[list[str], list[Row], list[int]]:
+    """Columns, rows, and the line where each row begins."""
+    rows: list[Row] = []
+    lines = [1]
+    try:
+        columns = [column.strip() for column in reader.fieldnames or []]
+        reader.fieldnames = columns
+        lines = [reader.line_num + 1]
+        for row in reader:
+            rows.append({column: (row[column] or "").strip() for column in columns})
+            lines.append(reader.line_num + 1)
+    except csv.Error as error:
+        raise UserError(f"{path}, line {lines[-1]}: {error}. {_MEND_QUOTES}") from None
+    if any("\n" in column for column in columns):
+        raise UserError(f"{path}, line 1: the header goes over several lines. {_MEND_QUOTES}")
+    return columns, rows, lines
+
+
+def _check_quotes(path: Path, rows: list[Row], lines: list[int], used: set[str], odd: bool) -> None:
+    """A quote that is not closed swallows the rows that follow it, and the csv module says nothing. `odd`: whether the
+    file has an odd number of quotes."""
+    for row, line in zip(rows, lines):
+        over = {column for column, cell in row.items() if "\n" in cell}
+        if used & over or (odd and over and row is rows[-1]):
+            raise UserError(f"{path}, line {line}: a cell goes over several lines. {_MEND_QUOTES}")
 
 
 def _label_column(path: Path, columns: list[str], config: DataConfig) -> str:

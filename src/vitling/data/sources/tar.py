@@ -21,9 +21,10 @@ from vitling.data.sources.parts import (
     SPLIT_OF,
     Part,
     Parts,
+    forget_empty_labels,
     in_order,
     join,
-    set_aside_unlabelled,
+    set_aside,
     some,
     split_in_name,
 )
@@ -63,21 +64,27 @@ class TarReader:
 def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
     found = Parts(name)
     by_split: dict[str, list[Part]] = defaultdict(list)
+    unknown: set[str] = set()
     for path in paths:
+        prefix = f"{path.name}/" if len(paths) > 1 else ""
         members = _index(path)
         samples = _samples(members)
         if any(label for _, label in samples.values()):
-            shard = {"train": _labelled_samples(path, members, samples, config, found)}
+            part, untold = _labelled_samples(path, members, samples, config, found)
+            shard = {"train": part}
+            unknown |= {prefix + key for key in untold}
         else:
             shard = _tree(path, members, found)
         if set(shard) == {"train"} and (split := split_in_name(path.stem)):
             shard = {split: shard["train"]}
         for split, part in shard.items():
-            if len(paths) > 1:
-                part.keys = [f"{path.name}/{key}" for key in part.keys]
+            part.keys = [prefix + key for key in part.keys]
             by_split[split].append(part)
     found.parts = {split: join(parts) for split, parts in by_split.items()}
-    set_aside_unlabelled(found)
+    forget_empty_labels(found)
+    if found.multi:  # no label told is another thing than an empty list of them
+        for split, part in list(found.parts.items()):
+            set_aside(found, split, [i for i, key in enumerate(part.keys) if key in unknown])
     return found
 
 
@@ -134,22 +141,27 @@ def _samples(members: dict[str, Span]) -> dict[str, tuple[str | None, str | None
     return {key: sample for key, sample in samples.items() if sample[0]}
 
 
-def _labelled_samples(path: Path, members: dict[str, Span], samples: dict, config: DataConfig, found: Parts) -> Part:
+def _labelled_samples(
+    path: Path, members: dict[str, Span], samples: dict, config: DataConfig, found: Parts
+) -> tuple[Part, list[str]]:
+    """The images, and the keys of those whose label is not told."""
     images = [image for image, _ in samples.values()]
     spans = np.array([members[image] for image in images], np.int64)
     told = [label for _, label in samples.values()]
     read_label = TarReader(path, np.array([members[name] if name else (0, 0) for name in told], np.int64))
-    labels = [_label(path, name, read_label(row), config) if name else () for row, name in enumerate(told)]
+    known = [_label(path, name, read_label(row), config) if name else None for row, name in enumerate(told)]
+    keys, labels = [printable(image) for image in images], [words or () for words in known]
     found.multi |= any(len(words) > 1 for words in labels)
     found.class_order = in_order({*(found.class_order or ()), *(word for words in labels for word in words)})
-    return Part([printable(image) for image in images], TarReader(path, spans), np.arange(len(images)), labels)
+    part = Part(keys, TarReader(path, spans), np.arange(len(images)), labels)
+    return part, [key for key, words in zip(keys, known) if words is None]
 
 
-def _label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple[str, ...]:
+def _label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple[str, ...] | None:
     try:
         text = raw.decode().strip()
         if name.endswith(".cls"):
-            return (text,) if text else ()
+            return (text,) if text else None
         value: Any = json.loads(text)
     except ValueError:
         raise UserError(f"{path}: the label {name} is neither text nor JSON.") from None
@@ -158,4 +170,4 @@ def _label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple[str, 
         value = value[keys[0]] if keys else None
     if isinstance(value, list):
         return tuple(str(item) for item in value)
-    return () if value is None else (str(value),)
+    return None if value is None else (str(value),)
