@@ -23,14 +23,18 @@ def tiny_backbone(size: int = 16, drop_path: float = 0.0, channels: int = 3) -> 
     return build("vit_test", "vit_tiny_patch16_224", arguments, size)
 
 
-def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Between two state dicts. The key's part of an attention bias is left out: softmax cancels it, so its gradient is
-    zero but for rounding, which Adam turns into steps of full size."""
-    assert one.keys() == other.keys()
-    differences = []
-    for name in one:
-        gap = (one[name].float() - other[name].float()).abs()
-        if name.endswith("qkv.bias"):
-            gap = torch.cat([gap.chunk(3)[0], gap.chunk(3)[2]])
-        differences.append(gap.max().item())
-    return max(differences)
+def strayed(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+    """How far two trained state dicts lie apart, as a share of the way from the start.
+
+    The key's part of an attention bias is left out: softmax cancels it, so its gradient is zero but for rounding, which
+    Adam turns into steps of full size.
+    """
+    apart = torch.cat([_counted(name, one[name] - other[name]) for name in one])
+    way = torch.cat([_counted(name, one[name] - start[name]) for name in one])
+    return float(apart.norm() / way.norm())
+
+
+def _counted(name: str, difference: Tensor) -> Tensor:
+    if name.endswith("qkv.bias"):
+        difference = torch.cat([difference.chunk(3)[0], difference.chunk(3)[2]])
+    return difference.float().flatten().cpu()

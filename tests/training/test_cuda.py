@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tiny import largest_difference, tiny_backbone
-from tests.training.test_loop import QUIET, config, equal, lines, run_in, weights
+from tests.tiny import strayed, tiny_backbone
+from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.data.store import build_store
 from vitling.objectives import Supervised
@@ -75,7 +75,8 @@ def test_compiled_equals_eager(dataset, tmp_path):
     eager, _ = train(dataset, tmp_path / "eager")
     compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile="on")))
     assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
-    assert largest_difference(eager.state_dict(), compiled.state_dict()) < 2e-3
+    start = {name: value.cuda() for name, value in objective().state_dict().items()}
+    assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05  # TF32, and other orders of summation
 
 
 def test_real_out_of_memory_is_answered(dataset, tmp_path):

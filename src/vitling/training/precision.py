@@ -15,6 +15,7 @@ from vitling.errors import UserError
 from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
+GRAPHS = 64
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ def compile_in_place(module: nn.Module) -> None:
 
 
 def compiled(function: Callable) -> Callable:
+    """Graphs of functions with other settings filled in count towards one limit, which is 8 by default."""
     _keep_graphs()
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
     return torch.compile(function, dynamic=False)
 
 
@@ -95,7 +98,7 @@ def compile_or_say(step: Callable[[], None], undo: Callable[[], None], say: Call
     except Exception as problem:
         if not failed_to_compile(problem):
             raise
-        reason = " ".join(str(problem).split()[:40]) or type(problem).__name__
-        say(f"torch.compile failed ({reason}); training goes on without it, more slowly.")
+        reason = next((line for line in reversed(str(problem).splitlines()) if "Error" in line), type(problem).__name__)
+        say(f"torch.compile failed ({reason.strip()[:300]}); training goes on without it, more slowly.")
         undo()
         step()
