@@ -24,7 +24,7 @@ OptionalOut = Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")]
 Weights = Literal["last", "best"]
 
 
-def demo(out: Out = "runs/demo", epochs: int = 40, seed: int = 0, overwrite: bool = False) -> None:
+def demo(out: Out = "runs/demo", epochs: int = 120, seed: int = 0, overwrite: bool = False) -> None:
     """The whole pipeline on the embedded digits, on the CPU, in two minutes.
 
     Trains on scikit-learn's 1,797 digits: real scans, 8 x 8 pixels.

@@ -31,6 +31,15 @@ class Entry:
 
 _TESTED = (
     Entry(
+        "vit_nano_patch4_32",
+        207_424,
+        grid=8,
+        dim=64,
+        size=32,
+        architecture="vit_tiny_patch16_224",
+        model_args={"patch_size": 4, "embed_dim": 64, "depth": 4, "num_heads": 2},
+    ),
+    Entry(
         "vit_micro_patch4_32",
         1_204_608,
         grid=8,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitling.views.config import Plan as Plan
     from vitling.views.config import Policy as Policy
     from vitling.views.config import RandAugment as RandAugment
+    from vitling.views.config import Rotate as Rotate
     from vitling.views.config import Solarise as Solarise
     from vitling.views.config import ViewsConfig as ViewsConfig
     from vitling.views.drawing import Drawing as Drawing
@@ -39,6 +40,7 @@ _HOMES = {
     "Plan": "config",
     "Policy": "config",
     "RandAugment": "config",
+    "Rotate": "config",
     "Solarise": "config",
     "Views": "drawing",
     "ViewsConfig": "config",

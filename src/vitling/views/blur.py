@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vitling.views.chosen import apply_to
 from vitling.views.draws import Draws
 
 _PASSES = 3
@@ -20,7 +21,7 @@ def blur(
     """With the given probability, a radius (the Gaussian's deviation, in pixels) between the two."""
     u = draws.uniform(operation, 2)
     drawn = radius[0] + (radius[1] - radius[0]) * u[:, 1]
-    return blur_by(images, torch.where(u[:, 0] < probability, drawn, 0.0))
+    return apply_to(images, u[:, 0] < probability, blur_by, drawn)
 
 
 def blur_by(images: Tensor, radius: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vitling.views.chosen import apply_to
 from vitling.views.draws import Draws
 
 _GREY = (0.299, 0.587, 0.114)
@@ -97,11 +98,14 @@ def jitter_by(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     for place in range(4):
         which = order[:, place]
         factor = factors.gather(1, which[:, None])[:, 0]
-        other = torch.where(_wide(which == CONTRAST), mean_grey(images), grey(images))
-        other = torch.where(_wide(which == BRIGHTNESS), 0.0, other)
-        turned = shift_hue(images, torch.where(which == HUE, factor, 0.0))
-        images = torch.where(_wide(which == HUE), turned, blend(images, other, factor))
+        images = apply_to(images, (which == HUE) & (factor != 0), shift_hue, factor)
+        images = apply_to(images, (which != HUE) & (factor != 1), _blend_by, which, factor)
     return images
+
+
+def _blend_by(images: Tensor, which: Tensor, factor: Tensor) -> Tensor:
+    other = torch.where(_wide(which == CONTRAST), mean_grey(images), grey(images))
+    return blend(images, torch.where(_wide(which == BRIGHTNESS), 0.0, other), factor)
 
 
 def solarise(images: Tensor, chosen: Tensor, threshold: float = 128.0) -> Tensor:

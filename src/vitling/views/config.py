@@ -46,6 +46,13 @@ class Solarise:
 
 
 @dataclass(frozen=True)
+class Rotate:
+    """By an angle up to so many degrees, either way; what comes from outside continues the border."""
+
+    degrees: float
+
+
+@dataclass(frozen=True)
 class RandAugment:
     """Two operations of fifteen. timm: rand-m9-mstd0.5-inc1; uda: the form of IDMM's fine-tuning."""
 
@@ -53,7 +60,7 @@ class RandAugment:
     filter: Filter = "bicubic"
 
 
-Step = Flip | Jitter | Grey | Blur | Solarise | RandAugment
+Step = Flip | Rotate | Jitter | Grey | Blur | Solarise | RandAugment
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,8 @@ class ViewsConfig:
     """Share of the image's area that the random crop keeps, smallest and largest."""
     flip: float = 0.5
     """Chance of a mirror image; 0 where mirroring changes the class (digits, text, left and right hands)."""
+    rotate: float = 0.0
+    """Largest random rotation in degrees, either way: 180 where images have no up and down."""
     augment: Literal["none", "timm", "uda"] = "none"
     """RandAugment after the crop: timm's rand-m9-mstd0.5-inc1, or the form of IDMM's fine-tuning."""
     erase: float = 0.25
@@ -151,6 +160,8 @@ class ViewsConfig:
 
     def plan(self, size: int) -> Plan:
         steps: tuple[Step, ...] = (Flip(self.flip),)
+        if self.rotate:
+            steps = (*steps, Rotate(self.rotate))
         if self.augment != "none":
             steps = (*steps, RandAugment(self.augment, self.filter))
         policy = Policy(scale=self.scale, filter=self.filter, steps=steps, erase=self.erase)

@@ -35,6 +35,8 @@ class Draws:
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
+        if n > MOST:
+            raise ValueError(f"{operation}: at most {MOST} numbers a draw, not {n}")
         bits = _scramble(self.state[:, :n] + _key_of(operation))
         return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
 

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from vitling.views import colour
 from vitling.views.blur import blur
-from vitling.views.config import Blur, Flip, Grey, Jitter, RandAugment, Solarise, Step
+from vitling.views.config import Blur, Flip, Grey, Jitter, RandAugment, Rotate, Solarise, Step
 from vitling.views.draws import Draws
 from vitling.views.randaugment import rand_augment
+from vitling.views.warp import rotation, warp
 
 
 def apply_steps(images: Tensor, draws: Draws, steps: tuple[Step, ...]) -> Tensor:
@@ -22,6 +23,9 @@ def apply_step(images: Tensor, draws: Draws, step: Step) -> Tensor:
     match step:
         case Flip(prob):
             return torch.where(draws.chance("flip", prob)[:, None, None, None], images.flip(-1), images)
+        case Rotate(degrees):
+            angle = degrees * (2 * draws.uniform("rotate")[:, 0] - 1)
+            return warp(images, rotation(angle), fill=None)
         case Jitter(brightness, contrast, saturation, hue, prob):
             return colour.jitter(images, draws, (brightness, contrast, saturation, hue), prob)
         case Grey(prob):

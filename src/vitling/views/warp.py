@@ -9,14 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def warp(images: Tensor, maps: Tensor, fill: Tensor, filter: str = "bilinear") -> Tensor:
+def warp(images: Tensor, maps: Tensor, fill: Tensor | None, filter: str = "bilinear") -> Tensor:
     """`maps` [B, 2, 3] take output pixels to input pixels, both measured from the image's middle, as PIL's AFFINE with
-    the centre moved there. What comes from outside is `fill` [C, 1, 1]."""
+    the centre moved there. What comes from outside is `fill` [C, 1, 1], or continues the border."""
     height, width = images.shape[-2:]
     across = torch.stack([maps[:, 0, 0], maps[:, 0, 1] * (height / width), maps[:, 0, 2] * (2 / width)], dim=1)
     down = torch.stack([maps[:, 1, 0] * (width / height), maps[:, 1, 1], maps[:, 1, 2] * (2 / height)], dim=1)
     theta = torch.stack([across, down], dim=1)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    if fill is None:
+        moved = F.grid_sample(images.float(), grid, mode=filter, padding_mode="border", align_corners=False)
+        return moved.to(images.dtype)
     shifted = images.float() - fill
     moved = F.grid_sample(shifted, grid, mode=filter, padding_mode="zeros", align_corners=False)
     return (moved + fill).clamp(0, 255).to(images.dtype)
