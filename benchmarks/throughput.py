@@ -36,7 +36,8 @@ from vitling.data.scan import Facts
 from vitling.data.store import Store
 from vitling.objectives import Batch, Objective
 from vitling.training import FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory
-from vitling.training.loop import _Loaded, _Trainer
+from vitling.training.feed import Feed, Loaded
+from vitling.training.loop import _Trainer
 from vitling.training.rundir import environment
 from vitling.views import Blur, Flip, Grey, Jitter, Plan, RandAugment, Solarise, Views
 from vitling.views.policies import named
@@ -134,19 +135,28 @@ def made_store(n: int, size: int, device: torch.device) -> Store:
     return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)
 
 
+class SameBatch(Feed):
+    """The first batch, again and again."""
+
+    first: Loaded | None = None
+
+    def load(self, place):
+        self.first = self.first or super().load(place)
+        return self.first
+
+
 class ReadyViews(_Trainer):
     """The step alone: the views of the first batch, again and again."""
 
     ready: list[Views] | None = None
-    loaded: _Loaded | None = None
+
+    def __init__(self, objective, store, config, watchers, run, processes):
+        super().__init__(objective, store, config, watchers, run, processes)
+        self.feed = SameBatch(store, objective.plan, config, processes)
 
     def views_of(self, part):
         self.ready = self.ready or super().views_of(part)
         return self.ready
-
-    def _load(self, place):
-        self.loaded = self.loaded or super()._load(place)
-        return self.loaded
 
 
 def as_torchvision(plan: Plan) -> Callable[[Image.Image], list[Tensor]]:
@@ -230,7 +240,7 @@ def pace(trainer: _Trainer, steps: int, batch: int) -> float:
 
     def some(count: int, epoch: int) -> None:
         while count > 0:
-            for loaded in trainer.batches(epoch):
+            for loaded in trainer.feed.batches(epoch, trainer.done):
                 trainer.step(loaded)
                 count -= 1
                 if not count:
@@ -247,8 +257,7 @@ def pace(trainer: _Trainer, steps: int, batch: int) -> float:
 
 
 def views_pace(trainer: _Trainer, steps: int, batch: int) -> float:
-    trainer.done = 0
-    loaded = next(iter(trainer.batches(0)))
+    loaded = next(iter(trainer.feed.batches(0, 0)))
 
     def some(count: int) -> None:
         with torch.no_grad():

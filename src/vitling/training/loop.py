@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from vitling.data.batches import epoch_order, local_slices, split_batches, steps_per_epoch
 from vitling.data.store import Store
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.keys import make_key
@@ -22,13 +20,14 @@ from vitling.training import precision as machine
 from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
 from vitling.training.display import Display
+from vitling.training.feed import Feed, Loaded, Part
 from vitling.training.optim import Average, clip_gradients, make_optimiser
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import Progress, warmup_cosine
 from vitling.training.signals import Asked, caught
-from vitling.views.drawing import Brush, Drawing, Normaliser, Place, Views
+from vitling.views.drawing import Brush, Normaliser, Place, Views
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def fit(
     started = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
-            for loaded in trainer.batches(epoch):
+            for loaded in trainer.feed.batches(epoch, trainer.done):
                 trainer.step(loaded)
                 display.step(trainer.done)
                 trainer.between_steps(asked)
@@ -102,25 +101,8 @@ def fit(
         trainer.done,
         time.perf_counter() - started,
         trainer.recorder.best_pace,
-        trainer.accumulate,
+        trainer.feed.accumulate,
     )
-
-
-@dataclass
-class _Part:
-    """A slice of a batch: its share in the mean over the global batch, and the pixels its views are drawn from."""
-
-    weight: float
-    drawing: Drawing
-    pixels: Tensor
-    aspect: Tensor
-
-
-@dataclass
-class _Loaded:
-    place: Place
-    accumulate: int
-    parts: list[_Part]
 
 
 class _Trainer:
@@ -142,12 +124,12 @@ class _Trainer:
         self.optimiser = make_optimiser(objective, config.optim)
         self.scaler = self.precision.scaler()
         self.average = Average(objective, config.optim.ema) if config.optim.ema else None
-        self.per_epoch = steps_per_epoch(len(store), config.batch, config.loop.drop_last)
+        self.feed = Feed(store, objective.plan, config, processes)
+        self.per_epoch = self.feed.per_epoch
         self.steps, self.done = self.per_epoch * config.epochs, 0
         self.lr = warmup_cosine(
             config.optim.peak_lr(config.batch), config.optim.min_lr, config.optim.warmup(config.epochs)
         )
-        self.accumulate = config.optim.accumulate
         self._check_batch_norm()
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
@@ -166,7 +148,7 @@ class _Trainer:
         """Batch statistics are taken over what one pass holds."""
         if not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.objective.modules()):
             return
-        world, passes = self.processes.world, self.processes.world * self.accumulate
+        world, passes = self.processes.world, self.processes.world * self.feed.accumulate
         last = len(self.store) % self.config.batch or self.config.batch
         smallest = min(self.config.batch if self.config.loop.drop_last else last, len(self.store)) // passes
         if smallest < 2:
@@ -184,50 +166,9 @@ class _Trainer:
             torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
         return DistributedDataParallel(objective, broadcast_buffers=False)
 
-    # --- batches -------------------------------------------------------------------------------------------------
-
-    def batches(self, epoch: int) -> Iterator[_Loaded]:
-        """The rest of an epoch, each batch loaded while the one before it trains where loading takes time."""
-        places = self._places(epoch)
-        if self.store.where == "device" or (self.store.device.type == "cpu" and self.store.where == "host"):
-            for place in places:
-                yield self._load(place)
-            return
-        with ThreadPoolExecutor(1) as pool:
-            ahead = pool.submit(self._load, places[0])
-            for following in places[1:]:
-                loaded = self._waited(ahead.result)
-                ahead = pool.submit(self._load, following)
-                yield loaded
-            yield self._waited(ahead.result)
-
-    def _waited(self, result: Callable[[], Any]) -> Any:
-        started = time.perf_counter()
-        value = result()
-        self.recorder.waited += time.perf_counter() - started
-        return value
-
-    def _places(self, epoch: int) -> list[Place]:
-        n, loop = len(self.store), self.config.loop
-        classes = self.store.dataset.labels if loop.sampler == "balanced" else None
-        order = epoch_order(n, self.config.seed, epoch, classes)
-        batches = split_batches(order, self.config.batch, loop.drop_last)
-        return [
-            Place(self.config.seed, epoch, step, ids, n)
-            for step, ids in enumerate(batches)
-            if epoch * self.per_epoch + step >= self.done
-        ]
-
-    def _load(self, place: Place) -> _Loaded:
-        accumulate, parts = self.accumulate, []
-        for local, weight in local_slices(len(place.ids), self.processes.rank, self.processes.world, accumulate):
-            drawing = Drawing(self.objective.plan, place, local)
-            parts.append(_Part(weight, drawing, *self.store.fetch(drawing.instances)))
-        return _Loaded(place, accumulate, parts)
-
     # --- one step ------------------------------------------------------------------------------------------------
 
-    def step(self, loaded: _Loaded) -> None:
+    def step(self, loaded: Loaded) -> None:
         odd_shape = self.compiling and len(loaded.place.ids) != self.config.batch
         with machine.eager() if odd_shape else nullcontext():
             if self.compiling and self.first_step and not odd_shape:
@@ -241,11 +182,11 @@ class _Trainer:
         machine.undo_compile(self.objective.backbone)
         self.brush = Brush()
 
-    def _step_that_fits(self, loaded: _Loaded) -> None:
+    def _step_that_fits(self, loaded: Loaded) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
         while True:
-            if loaded.accumulate != self.accumulate:  # loaded ahead, before the answer
-                loaded = self._load(loaded.place)
+            if loaded.accumulate != self.feed.accumulate:  # loaded ahead, before the answer
+                loaded = self.feed.load(loaded.place)
             try:
                 return self._one_step(loaded.place, loaded.parts)
             except torch.OutOfMemoryError as problem:
@@ -253,15 +194,16 @@ class _Trainer:
                 if smallest or self.processes.world > 1:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
                     raise StoppedItself(f"Out of memory. {advice}") from problem
-            self.accumulate *= 2
+            self.feed.accumulate *= 2
+            passes = self.feed.accumulate
             self.run.log.warn(
-                f"Out of memory: each batch of {self.config.batch} is now trained in {self.accumulate} passes, at the "
-                f"same effective batch. --optim.accumulate {self.accumulate} starts so."
+                f"Out of memory: each batch of {self.config.batch} is now trained in {passes} passes, at the same "
+                f"effective batch. --optim.accumulate {passes} starts so."
             )
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def _one_step(self, place: Place, parts: list[_Part]) -> None:
+    def _one_step(self, place: Place, parts: list[Part]) -> None:
         progress = Progress(self.done, self.steps, self.config.epochs)
         self._seed_layers()
         self.optimiser.zero_grad(set_to_none=True)
@@ -278,10 +220,10 @@ class _Trainer:
         self.objective.after_step(progress)
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
 
-    def views_of(self, part: _Part) -> list[Views]:
+    def views_of(self, part: Part) -> list[Views]:
         return part.drawing.draw(part.pixels, part.aspect, self.normalise, self.brush)
 
-    def _backward(self, part: _Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
+    def _backward(self, part: Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
         views = self.views_of(part)
         ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
         parallel = isinstance(self.model, DistributedDataParallel)
@@ -358,7 +300,8 @@ class _Trainer:
                 f"The last good checkpoint: {name}. A lower --optim.lr or a longer --optim.warmup-epochs often helps."
             )
 
-        return self.recorder.read(advice)
+        waited, self.feed.waited = self.feed.waited, 0.0
+        return self.recorder.read(advice, waited)
 
     def _watch(self, watchers: list[Watcher], finished: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -398,7 +341,7 @@ class _Trainer:
         return {
             "step": self.done,
             "data": self.store.identity,
-            "accumulate": self.accumulate,
+            "accumulate": self.feed.accumulate,
             "objective": self.objective.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -418,7 +361,7 @@ class _Trainer:
                 "The training images are not those that this run was started with, so it cannot go on exactly. Put "
                 "them back, or start again with --overwrite or another --out."
             )
-        self.done, self.accumulate = state["step"], state["accumulate"]
+        self.done, self.feed.accumulate = state["step"], state["accumulate"]
         self.objective.load_state_dict(state["objective"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])

@@ -32,7 +32,6 @@ class Recorder:
     checks_gradients: bool  # fp16 meets infinite gradients in the normal course; its scaler skips them
     names: list[str] = field(default_factory=list)
     rows: list[_Row] = field(default_factory=list)
-    waited: float = 0.0
     best_pace: float = 0.0
     since: float = field(default_factory=time.perf_counter)
     totals: dict[int, list[Tensor]] = field(default_factory=dict)  # epoch -> values read so far
@@ -42,8 +41,8 @@ class Recorder:
         values = torch.stack([value.detach().float() for value in terms.values()])
         self.rows.append(_Row(step, epoch, images, values))
 
-    def read(self, advice: Callable[[], str]) -> dict[str, float]:
-        """Checks what has been added since the last reading; gives the pace."""
+    def read(self, advice: Callable[[], str], waited: float) -> dict[str, float]:
+        """Checks what has been added since the last reading; gives the pace. `waited` seconds of it were for data."""
         if not self.rows:
             return {}
         values = self.processes.mean(torch.stack([row.values for row in self.rows])).cpu()
@@ -52,9 +51,9 @@ class Recorder:
             self.totals.setdefault(row.epoch, []).append(line)
         now = time.perf_counter()
         seconds, images = max(now - self.since, 1e-9), sum(row.images for row in self.rows)
-        pace = {"images_per_second": images / seconds, "data_wait": self.waited / seconds}
+        pace = {"images_per_second": images / seconds, "data_wait": waited / seconds}
         self.best_pace = max(self.best_pace, pace["images_per_second"])
-        self.rows, self.waited, self.since = [], 0.0, now
+        self.rows, self.since = [], now
         return pace
 
     def restart_clock(self) -> None:

@@ -1,0 +1,86 @@
+"""Batches for the loop: which images, which part of them this process holds, and their pixels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from vitling.data.batches import epoch_order, local_slices, split_batches, steps_per_epoch
+from vitling.data.store import Store
+from vitling.training.config import FitConfig
+from vitling.training.processes import Processes
+from vitling.views.config import Plan
+from vitling.views.drawing import Drawing, Place
+
+
+@dataclass
+class Part:
+    """A slice of a batch: its share in the mean over the global batch, and the pixels its views are drawn from."""
+
+    weight: float
+    drawing: Drawing
+    pixels: Tensor
+    aspect: Tensor
+
+
+@dataclass
+class Loaded:
+    place: Place
+    accumulate: int
+    parts: list[Part]
+
+
+class Feed:
+    """`accumulate`, the passes that a batch is trained in, may change on the way; `waited` is the time that the loop
+    stood still for data."""
+
+    def __init__(self, store: Store, plan: Plan, config: FitConfig, processes: Processes):
+        self.store, self.plan, self.config, self.processes = store, plan, config, processes
+        self.per_epoch = steps_per_epoch(len(store), config.batch, config.loop.drop_last)
+        self.accumulate = config.optim.accumulate
+        self.waited = 0.0
+
+    def batches(self, epoch: int, done: int) -> Iterator[Loaded]:
+        """The rest of an epoch after `done` steps of the run; each batch is loaded while the one before it trains,
+        where loading takes time."""
+        places = self._places(epoch, done)
+        if self.store.where == "device" or (self.store.device.type == "cpu" and self.store.where == "host"):
+            for place in places:
+                yield self.load(place)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            ahead = pool.submit(self.load, places[0])
+            for following in places[1:]:
+                loaded = self._wait_for(ahead.result)
+                ahead = pool.submit(self.load, following)
+                yield loaded
+            yield self._wait_for(ahead.result)
+
+    def load(self, place: Place) -> Loaded:
+        accumulate, parts = self.accumulate, []
+        for local, weight in local_slices(len(place.ids), self.processes.rank, self.processes.world, accumulate):
+            drawing = Drawing(self.plan, place, local)
+            parts.append(Part(weight, drawing, *self.store.fetch(drawing.instances)))
+        return Loaded(place, accumulate, parts)
+
+    def _places(self, epoch: int, done: int) -> list[Place]:
+        n, loop = len(self.store), self.config.loop
+        classes = self.store.dataset.labels if loop.sampler == "balanced" else None
+        order = epoch_order(n, self.config.seed, epoch, classes)
+        batches = split_batches(order, self.config.batch, loop.drop_last)
+        return [
+            Place(self.config.seed, epoch, step, ids, n)
+            for step, ids in enumerate(batches)
+            if epoch * self.per_epoch + step >= done
+        ]
+
+    def _wait_for(self, result: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        value = result()
+        self.waited += time.perf_counter() - started
+        return value
