@@ -15,11 +15,9 @@ from vitling.views.draws import Draws
 _PASSES = 3
 
 
-def blur(
-    images: Tensor, draws: Draws, radius: tuple[float, float], probability: float, operation: str = "blur"
-) -> Tensor:
+def blur(images: Tensor, draws: Draws, radius: tuple[float, float], probability: float) -> Tensor:
     """With the given probability, a radius (the Gaussian's deviation, in pixels) between the two."""
-    u = draws.uniform(operation, 2)
+    u = draws.uniform("blur", 2)
     drawn = radius[0] + (radius[1] - radius[0]) * u[:, 1]
     return apply_to(images, u[:, 0] < probability, blur_by, drawn)
 

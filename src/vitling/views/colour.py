@@ -79,17 +79,16 @@ def jitter(
     draws: Draws,
     strengths: tuple[float, float, float, float],
     probability: float,
-    operation: str = "jitter",
 ) -> Tensor:
     """torchvision's ColorJitter with a draw per image: factors, and the order of the four operations."""
-    u = draws.uniform(operation, 5)
+    u = draws.uniform("jitter", 5)
     apply = u[:, 0] < probability
     factors = []
     for k, strength in enumerate(strengths):
         low, high = (-strength, strength) if k == HUE else (max(0.0, 1 - strength), 1 + strength)
         drawn = low + (high - low) * u[:, 1 + k]
         factors.append(torch.where(apply, drawn, 0.0 if k == HUE else 1.0))
-    order = draws.uniform(f"{operation}-order", 4).argsort(dim=1)
+    order = draws.uniform("jitter-order", 4).argsort(dim=1)
     return jitter_by(images, torch.stack(factors, dim=1), order)
 
 
