@@ -53,11 +53,11 @@ class Instances(Objective):
         self.head = nn.Linear(backbone.dim, classes)
 
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
-        return {f"group{g}": self._loss(v, batch) for g, v in enumerate(views)}
-
-    def _loss(self, view: Views, batch: Batch) -> Tensor:
-        logits = self.head(self.backbone(view.pixels).pooled).float()
-        return F.cross_entropy(logits, batch.ids.repeat(view.count))
+        """All crops are of one size here, and go through the network together."""
+        pixels = views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
+        logits = self.head(self.backbone(pixels).pooled).float().split([len(view.pixels) for view in views])
+        target = [batch.ids.repeat(view.count) for view in views]
+        return {f"group{g}": F.cross_entropy(x, t) for g, (x, t) in enumerate(zip(logits, target))}
 
 
 class Contrast(Objective):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +13,12 @@ from torchvision.transforms import ColorJitter
 from torchvision.transforms import functional as reference
 
 from tests.views.photos import PHOTOS, as_batch, errors, psnr
-from vitling.views import Draws, colour, tables
-from vitling.views.blur import blur, blur_by
+from vitling.views import Draws, colour, planes, tables
+from vitling.views.blur import blur, draw_blur
 
 photos = pytest.mark.parametrize("photo", PHOTOS, ids=["china", "flower"])
 N = 10_000
-DRAWS = Draws.of(17, torch.arange(N))
+DRAWS = Draws.of([17], torch.arange(N))
 
 
 def close(ours: torch.Tensor, theirs) -> bool:
@@ -78,14 +80,14 @@ def test_tables_of_a_plain_image_change_nothing():
 @pytest.mark.parametrize("radius", [0.1, 0.4, 0.8, 1.3, 2.0])
 def test_blur(photo, radius):
     theirs = Image.fromarray(photo).filter(ImageFilter.GaussianBlur(radius))
-    assert psnr(blur_by(as_batch(photo), torch.tensor([radius])), theirs) >= 40
+    assert psnr(blur(as_batch(photo), torch.tensor([radius])), theirs) >= 40
 
 
 def test_blur_of_radius_zero_is_the_identity_and_weights_sum_to_one():
     x = as_batch(PHOTOS[0])[:, :, :50, :70]
-    assert torch.allclose(blur_by(x, torch.tensor([0.0])), x, atol=1e-3)
+    assert torch.allclose(blur(x, torch.tensor([0.0])), x, atol=1e-3)
     ones = torch.ones(3, 1, 20, 30)
-    assert torch.allclose(blur_by(ones, torch.tensor([0.1, 1.0, 2.0])), ones, atol=1e-5)
+    assert torch.allclose(blur(ones, torch.tensor([0.1, 1.0, 2.0])), ones, atol=1e-5)
 
 
 @photos
@@ -98,42 +100,55 @@ def test_jitter_in_a_given_order(photo):
     theirs = reference.adjust_saturation(reference.adjust_brightness(theirs, 1.3), 1.5)
     factors = torch.tensor([[1.3, 0.6, 1.5, 0.15]])
     order = torch.tensor([[colour.CONTRAST, colour.HUE, colour.BRIGHTNESS, colour.SATURATION]])
-    mean, high = errors(colour.jitter_by(as_batch(photo), factors, order), theirs)
+    mean, high = errors(colour.jitter(as_batch(photo), factors, order), theirs)
     assert mean <= 1.5  # four roundings of theirs
     assert high <= 6
 
 
-class Spy:
-    """Records what `jitter` gives to `jitter_by`."""
-
-    def __call__(self, images, factors, order):
-        self.factors, self.order = factors, order
-        return images
-
-
-def test_jitter_draws_torchvisions_numbers(monkeypatch):
-    spy = Spy()
-    monkeypatch.setattr(colour, "jitter_by", spy)
-    colour.jitter(torch.zeros(N, 3, 1, 1), DRAWS, (0.4, 0.4, 0.2, 0.1), probability=1.0)
+def test_jitter_draws_torchvisions_numbers():
+    factors, order = colour.draw_jitter(DRAWS, (0.4, 0.4, 0.2, 0.1), probability=1.0)
     torch.manual_seed(0)
     drawn = [ColorJitter.get_params((0.6, 1.4), (0.6, 1.4), (0.8, 1.2), (-0.1, 0.1)) for _ in range(N)]
     for k in range(4):
         theirs = np.array([float(d[1 + k]) for d in drawn])
-        assert stats.ks_2samp(spy.factors[:, k].numpy(), theirs).pvalue > 1e-3
-    orders = (spy.order * torch.tensor([64, 16, 4, 1])).sum(1)
+        assert stats.ks_2samp(factors[:, k].numpy(), theirs).pvalue > 1e-3
+    orders = (order * torch.tensor([64, 16, 4, 1])).sum(1)
     counts = torch.bincount(orders.unique(return_inverse=True)[1])
     assert len(counts) == 24
     assert stats.chisquare(counts.numpy()).pvalue > 1e-3
-    assert (spy.order.sort(dim=1).values == torch.arange(4)).all()
+    assert (order.sort(dim=1).values == torch.arange(4)).all()
 
 
-def test_each_applies_as_often_as_told(monkeypatch):
-    spy = Spy()
-    monkeypatch.setattr(colour, "jitter_by", spy)
-    colour.jitter(torch.zeros(N, 3, 1, 1), DRAWS, (0.8, 0.8, 0.8, 0.2), probability=0.8)
-    untouched = (spy.factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
+def test_each_applies_as_often_as_told():
+    factors, _ = colour.draw_jitter(DRAWS, (0.8, 0.8, 0.8, 0.2), probability=0.8)
+    untouched = (factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
     assert stats.binomtest(int(untouched.sum()), N, 0.2).pvalue > 1e-3
-    dots = torch.zeros(2000, 1, 5, 5)
+    radius = draw_blur(DRAWS, (1.0, 2.0), 0.3)
+    assert stats.binomtest(int((radius > 0).sum()), N, 0.3).pvalue > 1e-3
+    assert stats.kstest(radius[radius > 0].numpy(), stats.uniform(1, 1).cdf).pvalue > 1e-3
+
+
+def test_blur_takes_each_image_by_its_radius():
+    dots = torch.zeros(3, 1, 5, 5)
     dots[:, :, 2, 2] = 255
-    blurred = blur(dots, Draws.of(3, torch.arange(2000)), (1.0, 2.0), 0.3)[:, 0, 2, 2] < 250
-    assert stats.binomtest(int(blurred.sum()), 2000, 0.3).pvalue > 1e-3
+    middle = blur(dots, torch.tensor([0.0, 1.0, 2.0]))[:, 0, 2, 2]
+    assert middle[0] == 255
+    assert middle[0] > middle[1] > middle[2]
+
+
+def test_planes_are_the_same_colours():
+    """The GPU's way through a chain of colour gives what the operations give one by one, in every order."""
+    order = torch.tensor(list(permutations(range(4))))
+    x = torch.rand(24, 3, 6, 9, generator=torch.Generator().manual_seed(0)) * 255
+    factors, _ = colour.draw_jitter(DRAWS, (0.8, 0.8, 0.8, 0.2), probability=0.8)
+    factors, chosen = factors[:24], DRAWS.chance("grey", 0.5)[:24]
+    expected = colour.solarise(colour.to_grey(colour.jitter(x, factors, order), chosen), ~chosen, 100.0)
+    three = planes.to_grey(planes.jitter(planes.split(x), factors, order), chosen)
+    assert torch.allclose(planes.join(planes.solarise(three, ~chosen, 100.0), x.dtype), expected, atol=2e-3)
+
+
+def test_jitter_leaves_its_input_alone():
+    x = as_batch(PHOTOS[0])[:, :, :8, :8]
+    before = x.clone()
+    colour.jitter(x, torch.tensor([[1.3, 0.6, 1.5, 0.15]]), torch.arange(4)[None])
+    assert torch.equal(x, before)

@@ -12,7 +12,7 @@ IDS = torch.arange(20_000)
 
 
 def test_uniform_is_uniform():
-    u = Draws.of(make_key("test"), IDS).uniform("crop", 3)
+    u = Draws.of([make_key("test")], IDS).uniform("crop", 3)
     assert u.min() >= 0
     assert u.max() < 1
     for column in u.T:
@@ -21,24 +21,24 @@ def test_uniform_is_uniform():
 
 def test_a_draw_depends_on_its_own_image_alone():
     key = make_key("view", 0, 3, 1)
-    together = Draws.of(key, IDS).uniform("crop", 4)
+    together = Draws.of([key], IDS).uniform("crop", 4)
     shuffled = torch.randperm(len(IDS), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(Draws.of(key, IDS[shuffled]).uniform("crop", 4), together[shuffled])
-    assert torch.equal(Draws.of(key, IDS[7:8]).uniform("crop", 4), together[7:8])
+    assert torch.equal(Draws.of([key], IDS[shuffled]).uniform("crop", 4), together[shuffled])
+    assert torch.equal(Draws.of([key], IDS[7:8]).uniform("crop", 4), together[7:8])
 
 
 def test_fewer_numbers_are_the_first_of_more():
-    draws = Draws.of(1, IDS)
+    draws = Draws.of([1], IDS)
     assert torch.equal(draws.uniform("crop", 2), draws.uniform("crop", 5)[:, :2])
 
 
-BASE = Draws.of(make_key("view", 0, 0, 0), IDS).uniform("a", 2)
+BASE = Draws.of([make_key("view", 0, 0, 0)], IDS).uniform("a", 2)
 OTHERS = {
-    "view": Draws.of(make_key("view", 0, 0, 1), IDS).uniform("a"),
-    "epoch": Draws.of(make_key("view", 0, 1, 0), IDS).uniform("a"),
-    "seed": Draws.of(make_key("view", 1, 0, 0), IDS).uniform("a"),
-    "operation": Draws.of(make_key("view", 0, 0, 0), IDS).uniform("b"),
-    "neighbour": Draws.of(make_key("view", 0, 0, 0), IDS + 1).uniform("a"),
+    "view": Draws.of([make_key("view", 0, 0, 1)], IDS).uniform("a"),
+    "epoch": Draws.of([make_key("view", 0, 1, 0)], IDS).uniform("a"),
+    "seed": Draws.of([make_key("view", 1, 0, 0)], IDS).uniform("a"),
+    "operation": Draws.of([make_key("view", 0, 0, 0)], IDS).uniform("b"),
+    "neighbour": Draws.of([make_key("view", 0, 0, 0)], IDS + 1).uniform("a"),
     "column": BASE[:, 1:],
 }
 
@@ -51,7 +51,7 @@ def test_draws_are_independent(other):
 
 def test_known_values_stay():
     """A resume after an update must draw what was drawn before it."""
-    u = Draws.of(make_key("view", 0, 0, 0), torch.tensor([0, 1, 2039])).uniform("crop", 2)
+    u = Draws.of([make_key("view", 0, 0, 0)], torch.tensor([0, 1, 2039])).uniform("crop", 2)
     expected = [
         [0.27200162410736084, 0.5076600313186646],
         [0.6829941868782043, 0.06637758016586304],
@@ -62,13 +62,13 @@ def test_known_values_stay():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 1.0])
 def test_beta_follows_its_distribution(alpha):
-    drawn = Draws.of(3, IDS).beta("mixup", alpha)
+    drawn = Draws.of([3], IDS).beta("mixup", alpha)
     reference = np.random.default_rng(0).beta(alpha, alpha, len(IDS)).astype(np.float32)  # it too rounds to 1
     assert stats.ks_2samp(drawn.numpy(), reference).pvalue > 1e-3
 
 
 def test_chance_comes_as_often_as_told():
-    assert abs(Draws.of(9, IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
+    assert abs(Draws.of([9], IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
 
 
 def test_host_generators_are_named():

@@ -6,13 +6,13 @@ import torch
 
 from vitling.views.config import Mix
 from vitling.views.draws import Draws
-from vitling.views.erasing import erase, noise_bank
+from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.mixing import draw_mix, mix_images
 
 N, SIZE = 400, 16
 OWN, PARTNER = torch.zeros(N, 3, SIZE, SIZE), torch.ones(N, 3, SIZE, SIZE)
 NOISE = noise_bank(torch.device("cpu"))
-DRAWS = Draws.of(11, torch.arange(N))
+DRAWS = Draws.of([11], torch.arange(N))
 
 
 def test_cutmix_keeps_exactly_what_it_says():
@@ -57,7 +57,7 @@ def test_unmixed_images_stay_as_they_are():
 
 def test_erasing_follows_its_numbers():
     images = torch.zeros(2000, 3, 32, 32)
-    out = erase(images, Draws.of(2, torch.arange(2000)), 0.25, NOISE)
+    out = erase(images, draw_erasing(Draws.of([2], torch.arange(2000)), 0.25, 32), NOISE)
     touched = (out != 0).any(dim=1)
     areas = touched.float().mean(dim=(1, 2))
     erased = areas > 0
@@ -71,5 +71,6 @@ def test_erasing_follows_its_numbers():
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_erasing_never_and_always(probability):
-    out = erase(torch.zeros(50, 1, 16, 16), Draws.of(2, torch.arange(50)), probability, NOISE)
+    numbers = draw_erasing(Draws.of([2], torch.arange(50)), probability, 16)
+    out = erase(torch.zeros(50, 1, 16, 16), numbers, NOISE)
     assert ((out != 0).flatten(1).any(1).float().mean() == probability).item()

@@ -14,7 +14,7 @@ from timm.data import auto_augment
 from tests.views.photos import PHOTOS, as_array, as_batch, psnr
 from vitling.views import Draws
 from vitling.views.config import RandAugment
-from vitling.views.randaugment import FILL, NOTHING, NUMBER, OPERATIONS, amounts, apply_layer, rand_augment
+from vitling.views.randaugment import FILL, NOTHING, NUMBER, OPERATIONS, amounts, apply_layer, draw_rand_augment
 
 PHOTO = PHOTOS[0][:224, :224]
 TIMM = {
@@ -82,19 +82,10 @@ def test_no_operation_leaves_the_image_alone():
 
 
 @pytest.mark.parametrize("style", ["timm", "uda"])
-def test_operations_come_equally_often(style, monkeypatch):
-    from vitling.views import randaugment as module
-
-    seen, strengths = [], []
-
-    def spy(images, operation, amount, *rest):
-        seen.append(operation)
-        strengths.append(amount)
-        return images
-
-    monkeypatch.setattr(module, "apply_layer", spy)
-    rand_augment(torch.zeros(10_000, 3, 1, 1), Draws.of(5, torch.arange(10_000)), RandAugment(style))
-    assert len(seen) == 2
+def test_operations_come_equally_often(style):
+    numbers = draw_rand_augment(Draws.of([5], torch.arange(10_000)), RandAugment(style))
+    assert len(numbers) == 8
+    seen, strengths = numbers[::4], numbers[1::4]
     for layer_operations in seen:
         applied = layer_operations[layer_operations != NOTHING]
         assert stats.binomtest(len(applied), 10_000, 0.5).pvalue > 1e-3

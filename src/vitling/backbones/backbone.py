@@ -14,6 +14,7 @@ from vitling.backbones import names
 from vitling.backbones.attention import attention_of, last_block, recorded
 from vitling.backbones.families import family_of
 from vitling.backbones.features import Features
+from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
@@ -30,6 +31,7 @@ class Backbone(nn.Module):
         self.timm_model = timm_model
         self.family = family_of(timm_model, name)
         self.grid_size(size)
+        as_products(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # our position step takes any grid
 

@@ -221,7 +221,7 @@ class _Trainer:
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
 
     def views_of(self, part: Part) -> list[Views]:
-        return part.drawing.draw(part.pixels, part.aspect, self.normalise, self.brush)
+        return part.drawing.draw(part.pixels, part.aspect, self.normalise, self.brush, self.precision.dtype)
 
     def _backward(self, part: Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
         views = self.views_of(part)

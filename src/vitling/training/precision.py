@@ -23,11 +23,14 @@ class Precision:
     name: str
     device: torch.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.name]
+
     def autocast(self) -> AbstractContextManager:
         if self.name == "fp32":
             return nullcontext()
-        dtype = torch.bfloat16 if self.name == "bf16" else torch.float16
-        return torch.autocast(self.device.type, dtype=dtype)
+        return torch.autocast(self.device.type, dtype=self.dtype)
 
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")

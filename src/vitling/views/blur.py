@@ -15,36 +15,48 @@ from vitling.views.draws import Draws
 _PASSES = 3
 
 
-def blur(images: Tensor, draws: Draws, radius: tuple[float, float], probability: float) -> Tensor:
-    """With the given probability, a radius (the Gaussian's deviation, in pixels) between the two."""
+def draw_blur(draws: Draws, radius: tuple[float, float], probability: float) -> Tensor:
+    """[B]: with the given probability a radius (the Gaussian's deviation, in pixels) between the two, else 0."""
     u = draws.uniform("blur", 2)
-    drawn = radius[0] + (radius[1] - radius[0]) * u[:, 1]
-    return apply_to(images, u[:, 0] < probability, blur_by, drawn)
+    return torch.where(u[:, 0] < probability, radius[0] + (radius[1] - radius[0]) * u[:, 1], 0.0)
 
 
-def blur_by(images: Tensor, radius: Tensor) -> Tensor:
-    """`radius` [B] is given; the border is continued outwards, as PIL does it."""
-    height, width = images.shape[-2:]
-    down = _weights(radius, height).to(images.dtype)[:, None]
-    across = down if width == height else _weights(radius, width).to(images.dtype)[:, None]
-    return torch.matmul(torch.matmul(down, images), across.mT)
+def blur(images: Tensor, radius: Tensor) -> Tensor:
+    """The border is continued outwards, as PIL does it."""
+    if images.device.type == "cpu":
+        return apply_to(images, radius > 0, _blur, radius)
+    return _blur(images, radius)
 
 
-def _weights(radius: Tensor, size: int) -> Tensor:
+def _blur(images: Tensor, radius: Tensor) -> Tensor:
+    batch, channels, height, width = images.shape
+    down = _weights(radius, height, images.dtype)
+    across = down if width == height else _weights(radius, width, images.dtype)
+    rows = torch.bmm(down, images.transpose(1, 2).reshape(batch, height, -1))
+    out = torch.bmm(rows.view(batch, height * channels, width), across.mT)
+    return out.view(batch, height, channels, width).transpose(1, 2)
+
+
+def _weights(radius: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """[B, size, size]: PIL's Gaussian, which is three passes of a box whose outermost pixels count in part."""
     variance = (radius**2 / _PASSES)[:, None, None]
     half = ((torch.sqrt(12 * variance + 1) - 1) / 2).floor()
     part = (2 * half + 1) * (half * (half + 1) - 3 * variance) / (6 * (variance - (half + 1) ** 2))
-    box = _box(half, part, size)
-    return box @ box @ box
+    box = _box(half, part, size).to(dtype)
+    return torch.bmm(torch.bmm(box, box), box)
 
 
 def _box(half: Tensor, part: Tensor, size: int) -> Tensor:
     """Weight 1 up to `half` pixels away and `part` for the next; the first and last pixel stand for all beyond."""
     place = torch.arange(size, device=half.device)
     distance = (place[None, None] - place[None, :, None]).float()
-    up_to = torch.where(distance > half, 2 * (half + part) + 1, (part + distance + half + 1).clamp(min=0))
-    up_to = torch.where(distance < -half - 1, 0.0, up_to)  # the mass of all pixels up to this one
-    inner = up_to[:, :, :-1]
-    whole = (2 * (half + part) + 1).expand(-1, size, 1)
-    return torch.cat([inner, whole], dim=2).diff(dim=2, prepend=torch.zeros_like(whole)) / whole
+    whole = 2 * (half + part) + 1
+
+    def mass(distance: Tensor) -> Tensor:
+        """Of all pixels up to the one at this distance."""
+        up_to = torch.where(distance > half, whole, (part + distance + half + 1).clamp(min=0))
+        return torch.where(distance < -half - 1, 0.0, up_to)
+
+    upper = torch.where(place == size - 1, whole, mass(distance))
+    lower = torch.where(place == 0, 0.0, mass(distance - 1))
+    return (upper - lower) / whole

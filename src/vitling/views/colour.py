@@ -24,8 +24,11 @@ def grey(images: Tensor) -> Tensor:
     """[B, 1, H, W], ITU-R 601 as PIL has it."""
     if images.shape[1] == 1:
         return images
-    red, green, blue = images[:, :3].unbind(1)
-    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue)[:, None]
+    return grey_of(*images.unbind(1))[:, None]
+
+
+def grey_of(red: Tensor, green: Tensor, blue: Tensor) -> Tensor:
+    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
 
 
 def to_grey(images: Tensor, chosen: Tensor) -> Tensor:
@@ -33,7 +36,7 @@ def to_grey(images: Tensor, chosen: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    return (_wide(factor) * images + (1 - _wide(factor)) * other).clamp(0, 255)
+    return torch.lerp(other.to(images.dtype).expand_as(images), images, _wide(factor).to(images.dtype)).clamp(0, 255)
 
 
 def mean_grey(images: Tensor) -> Tensor:
@@ -55,8 +58,14 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Turns the hue circle of HSV; `turns` in -0.5..0.5."""
     if images.shape[1] != 3:
         return images
-    high, low = images.amax(dim=1), images.amin(dim=1)
     red, green, blue = images.unbind(1)
+    return torch.stack(turn_hue(red, green, blue, turns), dim=1)
+
+
+def turn_hue(red: Tensor, green: Tensor, blue: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for the three planes [B, H, W]."""
+    high = torch.maximum(torch.maximum(red, green), blue)
+    low = torch.minimum(torch.minimum(red, green), blue)
     chroma = high - low
     safe = torch.where(chroma > 0, chroma, 1.0)
     hue = torch.where(
@@ -68,19 +77,18 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
 
     def channel(offset: float) -> Tensor:
         """The distance round the circle says how much of the chroma a channel has."""
-        distance = ((hue + offset) % 6 - 3).abs()
+        place = hue + offset
+        distance = (place - 6 * (place / 6).floor() - 3).abs()
         return low + chroma * (distance - 1).clamp(0, 1)
 
-    return torch.stack([channel(0), channel(4), channel(2)], dim=1)
+    return channel(0), channel(4), channel(2)
 
 
-def jitter(
-    images: Tensor,
-    draws: Draws,
-    strengths: tuple[float, float, float, float],
-    probability: float,
-) -> Tensor:
-    """torchvision's ColorJitter with a draw per image: factors, and the order of the four operations."""
+def draw_jitter(
+    draws: Draws, strengths: tuple[float, float, float, float], probability: float
+) -> tuple[Tensor, Tensor]:
+    """torchvision's ColorJitter with a draw per image: the factors [B, 4], and the order [B, 4] of the four operations
+    (which comes first, second, ...)."""
     u = draws.uniform("jitter", 5)
     apply = u[:, 0] < probability
     factors = []
@@ -88,17 +96,17 @@ def jitter(
         low, high = (-strength, strength) if k == HUE else (max(0.0, 1 - strength), 1 + strength)
         drawn = low + (high - low) * u[:, 1 + k]
         factors.append(torch.where(apply, drawn, 0.0 if k == HUE else 1.0))
-    order = draws.uniform("jitter-order", 4).argsort(dim=1)
-    return jitter_by(images, torch.stack(factors, dim=1), order)
+    return torch.stack(factors, dim=1), draws.uniform("jitter-order", 4).argsort(dim=1)
 
 
-def jitter_by(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """`factors` [B, 4] and `order` [B, 4] (which of the four comes first, second, ...) are given."""
+def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Operation by operation, each for the images whose turn it is; see `planes.jitter` for the GPU's way."""
+    images = images.clone()
     for place in range(4):
         which = order[:, place]
         factor = factors.gather(1, which[:, None])[:, 0]
-        images = apply_to(images, (which == HUE) & (factor != 0), shift_hue, factor)
-        images = apply_to(images, (which != HUE) & (factor != 1), _blend_by, which, factor)
+        images = apply_to(images, (which == HUE) & (factor != 0), shift_hue, factor, owned=True)
+        images = apply_to(images, (which != HUE) & (factor != 1), _blend_by, which, factor, owned=True)
     return images
 
 

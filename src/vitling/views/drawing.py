@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from vitling.keys import host_generator, make_key
 from vitling.views.colour import per_channel
-from vitling.views.config import Filter, Flip, Group, Plan, Policy
+from vitling.views.config import Filter, Flip, Group, Plan, Policy, Step
 from vitling.views.draws import Draws
-from vitling.views.erasing import erase, noise_bank
+from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
-from vitling.views.mixing import draw_mix, mix_images
-from vitling.views.steps import apply_steps
+from vitling.views.mixing import draw_mix, mix_rows
+from vitling.views.steps import apply_steps, draw_step
+from vitling.views.threads import in_threads
 
 
 @dataclass
@@ -90,26 +91,27 @@ class Drawing:
     def own_instances(self) -> np.ndarray:
         return self.place.ids[self.local] % self.place.instances
 
-    def draw(self, pixels: Tensor, aspect: Tensor, normalise: Normaliser, brush: Brush | None = None) -> list[Views]:
+    def draw(
+        self,
+        pixels: Tensor,
+        aspect: Tensor,
+        normalise: Normaliser,
+        brush: Brush | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> list[Views]:
         """One `Views` a group. `pixels` is uint8 [len(instances), C, S, S]."""
         brush = brush or Brush()
         views, first_view = [], 0
-        for group, partner in zip(self.plan.groups, self._partners):
-            draws = self._draws(group, first_view, pixels.device)
-            make = brush(render, policy=group.policy, size=group.size, normalise=normalise)
-            images = _joined([make(d.state, pixels, aspect, noise_bank(pixels.device)) for d in draws])
+        for group, partner, draws in zip(self.plan.groups, self._partners, self._draws(pixels.device)):
+            images = self._images(group, draws, pixels, aspect, normalise, brush, dtype)
             views.append(self._arrange(group, first_view, images, draws, partner, brush))
             first_view += group.count
         return views
 
     def boxes(self, aspect: Tensor) -> list[Tensor]:
         """[count * B, 4] a group: where the views of `instances` are cut from, in fractions of the image."""
-        cut, first_view = [], 0
-        for group in self.plan.groups:
-            draws = self._draws(group, first_view, aspect.device)
-            cut.append(torch.cat([_boxes(d, group.policy, aspect) for d in draws]))
-            first_view += group.count
-        return cut
+        draws = self._draws(aspect.device)
+        return [_boxes(d, group.policy, aspect.repeat(group.count)) for d, group in zip(draws, self.plan.groups)]
 
     def _partner_elements(self, index: int, group: Group) -> np.ndarray | None:
         """For each local element (view-major over the global batch) the element that is mixed in."""
@@ -121,31 +123,53 @@ class Drawing:
     def _elements(self, group: Group) -> np.ndarray:
         return (np.arange(group.count)[:, None] * len(self.place.ids) + self.local[None]).ravel()
 
-    def _draws(self, group: Group, first_view: int, device: torch.device) -> list[Draws]:
-        ids = _to(self.place.ids[self._needed], device)
-        keys = [make_key("view", self.place.seed, self.place.epoch, first_view + v) for v in range(group.count)]
-        return [Draws.of(key, ids) for key in keys]
+    def _draws(self, device: torch.device) -> list[Draws]:
+        """Of each group, for its views of all needed images; hashed together, which costs one group's time."""
+        keys = [make_key("view", self.place.seed, self.place.epoch, view) for view in range(self.plan.crops)]
+        draws = Draws.of(keys, _to(self.place.ids[self._needed], device))
+        counts = [group.count * len(self._needed) for group in self.plan.groups]
+        return [Draws(state) for state in draws.state.split(counts)]
+
+    def _images(
+        self,
+        group: Group,
+        draws: Draws,
+        pixels: Tensor,
+        aspect: Tensor,
+        normalise: Normaliser,
+        brush: Brush,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        draw = brush(draw_numbers, policy=group.policy, size=group.size)
+        make = brush(render, policy=group.policy, size=group.size, normalise=normalise, dtype=dtype)
+        noise = noise_bank(pixels.device)
+
+        def paint(state: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+            return make(draw(state, aspect), pixels, noise)
+
+        by_threads = pixels.device.type == "cpu" and not brush.compiles
+        return (partial(in_threads, paint) if by_threads else paint)(draws.state, pixels, aspect)
 
     def _arrange(
         self,
         group: Group,
         first_view: int,
         images: Tensor,
-        draws: list[Draws],
+        draws: Draws,
         partner: np.ndarray | None,
         brush: Brush,
     ) -> Views:
         rows = self._rows(self._elements(group))
-        own = _pick(images, rows)
         if partner is None:
-            return Views(own, group.count)
+            return Views(_pick(images, rows), group.count)
+        own = _to(rows, images.device)
         if group.mix.per == "batch":
             key = make_key("mix", self.place.seed, self.place.epoch, self.place.step, first_view)
-            mixing = Draws.of(key, torch.zeros(len(rows), dtype=torch.int64, device=images.device))
+            mixing = Draws.of([key], torch.zeros_like(own))
         else:
-            mixing = Draws(_pick(_joined([draw.state for draw in draws]), rows))
+            mixing = Draws(draws.state[own])
         recipe = draw_mix(mixing, group.mix.in_epoch(self.place.epoch))
-        mixed, share = brush(mix_images)(own, images[_to(self._rows(partner), images.device)], *recipe)
+        mixed, share = brush(mix_rows)(images, own, _to(self._rows(partner), images.device), *recipe)
         mixed_in = self.place.ids[partner % len(self.place.ids)] % self.place.instances
         return Views(mixed, group.count, _to(mixed_in, images.device), share)
 
@@ -156,41 +180,71 @@ class Drawing:
 
 
 class Brush:
-    """Functions with their settings filled in, each made once; `wrap` may compile them."""
+    """Functions with their settings filled in, each made once, and compiled where a compiler is given."""
 
-    def __init__(self, wrap: Callable[[Callable], Callable] = lambda function: function):
-        self.wrap = wrap
+    def __init__(self, compiler: Callable[[Callable], Callable] | None = None):
+        self.compiler = compiler
         self.made: dict[tuple, Callable] = {}
+
+    @property
+    def compiles(self) -> bool:
+        return self.compiler is not None
 
     def __call__(self, function: Callable, **settings: Any) -> Callable:
         key = (function, *settings.items())
         if key not in self.made:
-            self.made[key] = self.wrap(partial(function, **settings))
+            filled = partial(function, **settings)
+            self.made[key] = self.compiler(filled) if self.compiler else filled
         return self.made[key]
 
 
-def render(
-    state: Tensor, pixels: Tensor, aspect: Tensor, noise: Tensor, *, policy: Policy, size: int, normalise: Normaliser
-) -> Tensor:
-    """One view of every image. A flip that comes first costs nothing: the crop turns its matrix round."""
+class Numbers(NamedTuple):
+    """All that is drawn for the views of a group, [V * B, ...] each."""
+
+    boxes: Tensor
+    flip: Tensor | None  # of a flip that comes first
+    steps: tuple[tuple[Tensor, ...], ...]  # of the others
+    erasing: tuple[Tensor, ...]
+
+
+def draw_numbers(state: Tensor, aspect: Tensor, *, policy: Policy, size: int) -> Numbers:
+    """For as many views of every image as `state` has rows for it, view by view."""
     draws = Draws(state)
-    boxes = _boxes(draws, policy, aspect)
-    steps, flip = policy.steps, None
-    if steps and isinstance(steps[0], Flip):
-        flip, steps = draws.chance("flip", steps[0].prob), steps[1:]
-    images = apply_steps(crop(pixels, boxes, size, policy.filter, flip), draws, steps)
+    boxes = _boxes(draws, policy, aspect.repeat(len(state) // len(aspect)))
+    first, others = _flip_first(policy)
+    flip = draw_step(draws, first)[0] if first else None
+    erasing = draw_erasing(draws, policy.erase, size) if policy.erase > 0 else ()
+    return Numbers(boxes, flip, tuple(draw_step(draws, step) for step in others), erasing)
+
+
+def render(
+    numbers: Numbers,
+    pixels: Tensor,
+    noise: Tensor,
+    *,
+    policy: Policy,
+    size: int,
+    normalise: Normaliser,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The views. A flip that comes first costs nothing: the crop turns its matrix round."""
+    images = crop(pixels, numbers.boxes, size, policy.filter, numbers.flip)
+    images = apply_steps(images, _flip_first(policy)[1], numbers.steps)
     images = normalise(images)
-    return erase(images, draws, policy.erase, noise) if policy.erase > 0 else images
+    if numbers.erasing:
+        images = erase(images, numbers.erasing, noise)
+    return images.to(dtype, memory_format=torch.contiguous_format)
+
+
+def _flip_first(policy: Policy) -> tuple[Flip | None, tuple[Step, ...]]:
+    first = policy.steps[0] if policy.steps else None
+    return (first, policy.steps[1:]) if isinstance(first, Flip) else (None, policy.steps)
 
 
 def _boxes(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
     if policy.centre:
         return centre_boxes(aspect, policy.centre)
     return random_boxes(draws, aspect, policy.scale, policy.ratio)
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _pick(tensor: Tensor, rows: np.ndarray) -> Tensor:

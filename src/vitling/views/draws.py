@@ -6,6 +6,7 @@ The hash is integer arithmetic in int64, which wraps alike on CPUs and GPUs: bot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,8 +29,10 @@ class Draws:
     state: Tensor  # [B, MOST] int64: a column for each number that an operation may draw
 
     @classmethod
-    def of(cls, key: int, ids: Tensor) -> Draws:
-        image = _scramble(ids.to(torch.int64) * _signed(_GOLDEN) + key)
+    def of(cls, keys: Sequence[int], ids: Tensor) -> Draws:
+        """For each key the draws of all ids, one key after the other."""
+        products = ids.to(torch.int64) * _signed(_GOLDEN)
+        image = _scramble(torch.cat([products + key for key in keys]))
         columns = torch.arange(1, MOST + 1, device=ids.device) * _signed(_GOLDEN)
         return cls(_scramble(image[:, None] ^ columns))
 

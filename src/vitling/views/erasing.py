@@ -14,17 +14,22 @@ AREA, RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 _NOISE = 1 << 20
 
 
-def erase(images: Tensor, draws: Draws, probability: float, noise: Tensor) -> Tensor:
-    """The rectangle's area, shape and place, and its place in `noise`, are functions of the image's draws alone."""
+def draw_erasing(draws: Draws, probability: float, size: int) -> tuple[Tensor, ...]:
+    """[B] each: top, left, height and width of the rectangle (0 for no erasing), and its place in the noise."""
     u = draws.uniform("erase", 6)
-    size = images.shape[-1]
     area = (AREA[0] + (AREA[1] - AREA[0]) * u[:, 1]) * size * size
     shape = torch.exp(math.log(RATIO[0]) + (math.log(RATIO[1]) - math.log(RATIO[0])) * u[:, 2])
     height = torch.sqrt(area * shape).round().clamp(max=size)
     width = torch.sqrt(area / shape).round().clamp(max=size)
     top, left = (u[:, 3] * (size - height + 1)).floor(), (u[:, 4] * (size - width + 1)).floor()
-    inside = rectangle(top, left, height, width, size) & (u[:, 0] < probability)[:, None, None]
-    return torch.where(inside[:, None], _read(noise, u[:, 5], images), images)
+    erased = u[:, 0] < probability
+    return top, left, torch.where(erased, height, 0.0), torch.where(erased, width, 0.0), u[:, 5]
+
+
+def erase(images: Tensor, numbers: tuple[Tensor, ...], noise: Tensor) -> Tensor:
+    top, left, height, width, offset = numbers
+    inside = rectangle(top, left, height, width, images.shape[-1])
+    return torch.where(inside[:, None], _read(noise, offset, images), images)
 
 
 def rectangle(top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int) -> Tensor:

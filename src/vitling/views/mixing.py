@@ -31,6 +31,11 @@ def draw_mix(draws: Draws, mix: Mix) -> Recipe:
     return Recipe(u[:, 0] < mix.prob, cut, share, u[:, 2], u[:, 3])
 
 
+def mix_rows(images: Tensor, own: Tensor, partner: Tensor, *recipe: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows `own` of `images`, each mixed with its row of `partner`."""
+    return mix_images(images[own], images[partner], *recipe)
+
+
 def mix_images(
     own: Tensor, partner: Tensor, mixed: Tensor, cut: Tensor, share: Tensor, across: Tensor, down: Tensor
 ) -> tuple[Tensor, Tensor]:

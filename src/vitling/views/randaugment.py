@@ -33,15 +33,22 @@ NOTHING = len(_ALL)
 _BLENDS = ("brightness", "contrast", "saturation", "sharpness")
 
 
-def rand_augment(images: Tensor, draws: Draws, step: RandAugment) -> Tensor:
-    names = OPERATIONS[step.style]
+def draw_rand_augment(draws: Draws, step: RandAugment) -> tuple[Tensor, ...]:
+    """For each layer: the operation [B], its amount, and where a cutout lies."""
+    names, numbers = OPERATIONS[step.style], []
     for layer in range(LAYERS):
         u = draws.uniform(f"randaugment-{layer}", 6)
         operation = torch.where(u[:, 1] < PROBABILITY, _numbers(u[:, 0], names), NOTHING)
         fraction = _timm_strength(u) if step.style == "timm" else ((u[:, 2] * 9).floor() + 1) / 9
         sign = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
-        amount = amounts(operation, fraction, sign, step.style)
-        images = apply_layer(images, operation, amount, FILL[step.style], step.filter, u[:, 5], u[:, 3])
+        numbers += [operation, amounts(operation, fraction, sign, step.style), u[:, 5], u[:, 3]]
+    return tuple(numbers)
+
+
+def rand_augment(images: Tensor, step: RandAugment, numbers: tuple[Tensor, ...]) -> Tensor:
+    for first in range(0, len(numbers), 4):
+        operation, amount, across, down = numbers[first : first + 4]
+        images = apply_layer(images, operation, amount, FILL[step.style], step.filter, across, down)
     return images
 
 

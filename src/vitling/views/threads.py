@@ -1,0 +1,42 @@
+"""Views on CPUs: a few images at a time, each thread by itself.
+
+So the pixels stay in a core's cache, and no operation waits for the other cores: about twice as fast as letting torch
+split every operation between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+AT_ONCE = 16  # images
+
+
+def in_threads(paint: Callable[..., Tensor], state: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+    """`paint(state, pixels, aspect)`, whose rows are view by view, put together from parts of the batch."""
+    batch, threads = len(pixels), torch.get_num_threads()
+    if threads == 1 or batch <= AT_ONCE:
+        return paint(state, pixels, aspect)
+    views = len(state) // batch
+    by_view = state.view(views, batch, -1)
+
+    def part(first: int) -> Tensor:
+        torch.set_num_threads(1)  # of this thread
+        some = slice(first, first + AT_ONCE)
+        images = paint(by_view[:, some].flatten(0, 1), pixels[some], aspect[some])
+        return images.unflatten(0, (views, -1))
+
+    try:
+        parts = list(_pool(threads).map(part, range(0, batch, AT_ONCE)))
+    finally:
+        torch.set_num_threads(threads)  # what threads started from now on begin with
+    return torch.cat(parts, dim=1).flatten(0, 1)
+
+
+@lru_cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="views")

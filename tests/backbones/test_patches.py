@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from vitling.backbones import create
+from vitling.backbones.patches import PatchProjection, as_products
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("side", [4, (2, 5)])
+@pytest.mark.parametrize("shape", [(8, 20), (9, 23)])
+def test_values_and_gradients_are_the_convolutions(bias, side, shape):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 7, side, stride=side, bias=bias))
+    replaced = copy.deepcopy(model)
+    as_products(replaced)
+    assert isinstance(replaced[0], PatchProjection)
+    outputs = []
+    for network in (model, replaced, replaced[0].product):
+        x = torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        y = network(x)
+        gradients = torch.autograd.grad(y.square().sum(), [x, *(model if network is model else replaced).parameters()])
+        outputs.append([y, *gradients])
+    for theirs, same, ours in zip(*outputs):
+        assert torch.equal(theirs, same)
+        assert torch.allclose(theirs, ours, atol=1e-4)
+    assert [(n, p.shape) for n, p in model.named_parameters()] == [(n, p.shape) for n, p in replaced.named_parameters()]
+
+
+@pytest.mark.parametrize("arguments", [{"padding": 1}, {"groups": 3}, {"dilation": 2}, {"stride": 2}])
+def test_others_stay(arguments):
+    model = nn.Sequential(nn.Conv2d(3, 6, 4, **{"stride": 4, **arguments}), nn.Conv2d(6, 6, 1))
+    as_products(model)
+    assert not any(isinstance(module, PatchProjection) for module in model.modules())
+
+
+def test_patch_embeddings_and_spatial_reductions_are_products():
+    def products(name: str) -> int:
+        return sum(isinstance(module, PatchProjection) for module in create(name).modules())
+
+    assert products("deit_tiny_patch16_224") == 1
+    assert products("swin_tiny_patch4_window7_224") == 1
+    assert products("pvt_v2_b0") == 6  # of its blocks all but those of the last stage
