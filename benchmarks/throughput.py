@@ -33,7 +33,7 @@ from torchvision import transforms as T
 from vitling.backbones import create
 from vitling.data.dataset import Dataset as Images
 from vitling.data.scan import Facts
-from vitling.data.store import Store
+from vitling.data.store import Store, _gather
 from vitling.objectives import Batch, Objective
 from vitling.training import FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory
 from vitling.training.feed import Feed, Loaded
@@ -85,6 +85,9 @@ class Distillation(Objective):
         for p in (*self.teacher.parameters(), *self.teacher_head.parameters()):
             p.requires_grad_(False)
 
+    def networks(self) -> list[nn.Module]:
+        return [self.backbone, self.teacher]
+
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
         wide = torch.cat([views[0].pixels, views[1].pixels])
         with torch.no_grad():
@@ -129,7 +132,7 @@ def made_store(n: int, size: int, device: torch.device) -> Store:
     where = "device" if device.type == "cuda" else "host"
 
     def fetch(ids: np.ndarray) -> Tensor:
-        return pixels[torch.from_numpy(ids).to(device, non_blocking=True)]
+        return _gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
 
     labels = torch.arange(n, device=device)
     return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)
@@ -153,6 +156,9 @@ class ReadyViews(_Trainer):
     def __init__(self, objective, store, config, watchers, run, processes):
         super().__init__(objective, store, config, watchers, run, processes)
         self.feed = SameBatch(store, objective.plan, config, processes)
+
+    def batches(self, epoch):
+        return self.feed.batches(epoch, self.done)
 
     def views_of(self, part):
         self.ready = self.ready or super().views_of(part)
@@ -218,6 +224,7 @@ class PilFed(ReadyViews):
 
     def views_of(self, part):
         fresh = [view.to(self.store.device, non_blocking=True) for view in next(self.incoming)]
+        fresh = [view.to(self.precision.dtype) for view in fresh]
         views, first = [], 0
         for group in self.objective.plan.groups:
             views.append(Views(torch.cat(fresh[first : first + group.count]), group.count))
@@ -240,7 +247,7 @@ def pace(trainer: _Trainer, steps: int, batch: int) -> float:
 
     def some(count: int, epoch: int) -> None:
         while count > 0:
-            for loaded in trainer.feed.batches(epoch, trainer.done):
+            for loaded in trainer.batches(epoch):
                 trainer.step(loaded)
                 count -= 1
                 if not count:
@@ -262,6 +269,10 @@ def views_pace(trainer: _Trainer, steps: int, batch: int) -> float:
     def some(count: int) -> None:
         with torch.no_grad():
             for _ in range(count):
+                if trainer.ahead:
+                    for part in loaded.parts:
+                        part.views = None
+                    trainer.ahead.prepare(loaded)
                 for part in loaded.parts:
                     trainer.views_of(part)
 

@@ -14,7 +14,7 @@ from vitling import data
 from vitling.data.store import build_store
 from vitling.objectives import Supervised
 from vitling.training import OptimConfig, fit
-from vitling.views import Drawing, Normaliser, Place, ViewsConfig
+from vitling.views import Drawing, Easel, Normaliser, Place, ViewsConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 ON_GPU = replace(QUIET, device="cuda", precision="fp32")
@@ -39,7 +39,7 @@ def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
     for device in ("cpu", "cuda"):
         store = build_store(dataset, 16, device=device)
         drawing = Drawing(plan, place, np.arange(30))
-        drawn.append(drawing.draw(*store.fetch(drawing.instances), Normaliser(store.mean, store.std))[0])
+        drawn.append(drawing.draw(*store.fetch(drawing.instances), Easel(Normaliser(store.mean, store.std)))[0])
     cpu, gpu = drawn
     assert torch.equal(cpu.partner, gpu.partner.cpu())
     assert torch.allclose(cpu.share, gpu.share.cpu(), atol=1e-5)

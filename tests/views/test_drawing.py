@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitling.views import Drawing, Group, Mix, Normaliser, Place, Plan, Policy
+from vitling.views import Drawing, Easel, Group, Mix, Normaliser, Place, Plan, Policy
 
 N = 12
 PIXELS = torch.randint(0, 256, (N, 3, 20, 20), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
@@ -22,7 +22,7 @@ def place(ids=range(N), **changes) -> Place:
 
 def draw(plan: Plan, where: Place, local) -> list:
     drawing = Drawing(plan, where, np.array(local))
-    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], NORMALISE)
+    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE))
 
 
 @pytest.mark.parametrize("per", ["image", "batch"])
@@ -71,7 +71,7 @@ def test_partners_are_named_by_instance_and_mixed_by_share():
     plan = Plan((Group(16, 1, plain, Mix(mixup=1.0)),))
     flat = torch.arange(N, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 20, 20) * 20
     drawing = Drawing(plan, place(), np.arange(N))
-    views = drawing.draw(flat, torch.ones(N), Normaliser((0.0,) * 3, (1.0,) * 3))[0]
+    views = drawing.draw(flat, torch.ones(N), Easel(Normaliser((0.0,) * 3, (1.0,) * 3)))[0]
     expected = (views.share * torch.arange(N) + (1 - views.share) * views.partner) * 20 / 255
     assert torch.allclose(views.pixels[:, 0, 3, 3], expected, atol=1e-4)
 
@@ -89,5 +89,5 @@ def test_one_draw_a_batch_shares_lambda():
 def test_normalisation_is_per_channel():
     plan = Plan((Group(16, 1, Policy(scale=(1, 1), ratio=(1, 1), steps=())),))
     white = torch.full((1, 3, 20, 20), 255, dtype=torch.uint8)
-    views = Drawing(plan, place(ids=[0], instances=1), np.array([0])).draw(white, torch.ones(1), NORMALISE)[0]
+    views = Drawing(plan, place(ids=[0], instances=1), np.array([0])).draw(white, torch.ones(1), Easel(NORMALISE))[0]
     assert torch.allclose(views.pixels[0, :, 5, 5], torch.tensor([0.5, 0.6, 0.7]) / 0.2, atol=1e-4)

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from vitling.keys import host_generator, make_key
-from vitling.views.draws import Draws
+from vitling.views.draws import Draws, beta_quantiles
 
 IDS = torch.arange(20_000)
 
@@ -62,7 +62,7 @@ def test_known_values_stay():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 1.0])
 def test_beta_follows_its_distribution(alpha):
-    drawn = Draws.of([3], IDS).beta("mixup", alpha)
+    drawn = Draws.of([3], IDS).beta("mixup", beta_quantiles(alpha, IDS.device))
     reference = np.random.default_rng(0).beta(alpha, alpha, len(IDS)).astype(np.float32)  # it too rounds to 1
     assert stats.ks_2samp(drawn.numpy(), reference).pvalue > 1e-3
 

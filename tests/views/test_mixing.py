@@ -5,18 +5,28 @@ import pytest
 import torch
 
 from vitling.views.config import Mix
-from vitling.views.draws import Draws
+from vitling.views.draws import Draws, columns, seeds_of
 from vitling.views.erasing import draw_erasing, erase, noise_bank
-from vitling.views.mixing import draw_mix, mix_images
+from vitling.views.mixing import draw_mix, mix_images, quantiles_of
 
 N, SIZE = 400, 16
 OWN, PARTNER = torch.zeros(N, 3, SIZE, SIZE), torch.ones(N, 3, SIZE, SIZE)
 NOISE = noise_bank(torch.device("cpu"))
-DRAWS = Draws.of([11], torch.arange(N))
+
+
+def recipe(mix: Mix):
+    device = torch.device("cpu")
+    seeds = torch.from_numpy(seeds_of([11], np.arange(N)))
+    return draw_mix(seeds, columns(device), quantiles_of(mix, device), mix=mix, size=SIZE)
+
+
+def mixed(mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:
+    drawn = recipe(mix)
+    return mix_images(OWN, PARTNER, drawn), drawn.share
 
 
 def test_cutmix_keeps_exactly_what_it_says():
-    images, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(cutmix=1.0)))
+    images, share = mixed(Mix(cutmix=1.0))
     assert set(images.unique().tolist()) <= {0.0, 1.0}
     kept = 1 - images[:, 0].mean(dim=(1, 2))
     assert torch.allclose(kept, share, atol=1e-6)
@@ -24,7 +34,7 @@ def test_cutmix_keeps_exactly_what_it_says():
 
 
 def test_cutmix_is_one_rectangle():
-    images, _ = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(cutmix=1.0)))
+    images, _ = mixed(Mix(cutmix=1.0))
     for image in images[:, 0].numpy():
         rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
         assert image.sum() == len(rows) * len(columns)
@@ -32,24 +42,24 @@ def test_cutmix_is_one_rectangle():
 
 
 def test_mixup_blends_by_its_share():
-    images, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.8)))
+    images, share = mixed(Mix(mixup=0.8))
     assert torch.allclose(images, (1 - share)[:, None, None, None].expand_as(images), atol=1e-6)
 
 
 def test_both_take_turns():
-    images, _ = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.8, cutmix=1.0)))
+    images, _ = mixed(Mix(mixup=0.8, cutmix=1.0))
     blended = ((images > 0) & (images < 1)).flatten(1).any(1).float().mean()
     assert 0.4 < blended < 0.6
 
 
 def test_folded_shares_favour_the_first_image():
-    _, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.5, fold=True)))
+    _, share = mixed(Mix(mixup=0.5, fold=True))
     assert share.min() >= 0.5
     assert abs(share.mean() - 0.818) < 0.02  # E max(lambda, 1 - lambda) for Beta(.5, .5)
 
 
 def test_unmixed_images_stay_as_they_are():
-    images, share = mix_images(OWN, PARTNER, *draw_mix(DRAWS, Mix(mixup=0.8, cutmix=1.0, prob=0.5)))
+    images, share = mixed(Mix(mixup=0.8, cutmix=1.0, prob=0.5))
     untouched = share == 1
     assert 0.4 < untouched.float().mean() < 0.65
     assert (images[untouched] == 0).all()

@@ -7,12 +7,13 @@ import torch
 from tests.views.test_drawing import ASPECT, NORMALISE, PIXELS, N, place
 from vitling.errors import UserError
 from vitling.views import Blur, Drawing, Flip, Grey, Jitter, Mix, RandAugment, Solarise, eval_view
+from vitling.views.easel import Easel
 from vitling.views.policies import POLICIES, named
 
 
 def draw(name: str, size: int = 24, local=range(N), **where) -> list:
     drawing = Drawing(named(name, size), place(**where), np.array(local))
-    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], NORMALISE)
+    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -77,7 +78,7 @@ def test_the_eval_policy_is_the_eval_view():
 def test_one_channel_goes_through_every_policy():
     for name in POLICIES:
         drawing = Drawing(named(name, 16), place(), np.arange(N))
-        views = drawing.draw(PIXELS[:, :1], ASPECT, type(NORMALISE)((0.5,), (0.2,)))
+        views = drawing.draw(PIXELS[:, :1], ASPECT, Easel(type(NORMALISE)((0.5,), (0.2,))))
         assert views[0].pixels.shape[1] == 1
 
 

@@ -6,10 +6,10 @@ import torch
 from vitling.views.threads import AT_ONCE, in_threads
 
 
-def paint(state, pixels, aspect):
+def paint(seeds, pixels, aspect):
     """Rows view by view, as a group's views come."""
-    views = len(state) // len(pixels)
-    return state[:, :1].float() * pixels.float().repeat(views, 1) + aspect.repeat(views)[:, None]
+    views = len(seeds) // len(pixels)
+    return seeds[:, None].float() * pixels.float().repeat(views, 1) + aspect.repeat(views)[:, None]
 
 
 @pytest.fixture
@@ -23,16 +23,16 @@ def two_threads():
 @pytest.mark.parametrize("batch", [1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE - 3])
 def test_parts_make_the_whole(two_threads, batch):
     generator = torch.Generator().manual_seed(batch)
-    state = torch.randint(0, 99, (3 * batch, 4), generator=generator)
+    seeds = torch.randint(0, 99, (3 * batch,), generator=generator)
     pixels, aspect = torch.rand(batch, 6, generator=generator), torch.rand(batch, generator=generator)
-    assert torch.equal(in_threads(paint, state, pixels, aspect), paint(state, pixels, aspect))
+    assert torch.equal(in_threads(paint, seeds, pixels, aspect), paint(seeds, pixels, aspect))
     assert torch.get_num_threads() == 2
 
 
 def test_an_error_in_a_thread_is_raised(two_threads):
-    def broken(state, pixels, aspect):
+    def broken(seeds, pixels, aspect):
         raise ValueError("no paint")
 
     with pytest.raises(ValueError, match="no paint"):
-        in_threads(broken, torch.zeros(40, 1), torch.zeros(40, 1), torch.zeros(40))
+        in_threads(broken, torch.zeros(40), torch.zeros(40, 1), torch.zeros(40))
     assert torch.get_num_threads() == 2

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitling.data.store import Store
 from vitling.evaluation import metrics
-from vitling.views.drawing import eval_view
+from vitling.views.easel import eval_view
 
 Classify = Callable[[Tensor], Tensor]  # normalised images -> logits
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.views.config import Plan
-from vitling.views.drawing import Views
+from vitling.views.easel import Views
 
 Weight = float | Callable[[Any], float]  # a number, or a function of the loop's Progress
 
@@ -39,6 +39,10 @@ class Objective(nn.Module):
 
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
         raise NotImplementedError
+
+    def networks(self) -> list[nn.Module]:
+        """What is worth compiling: the backbone, and whatever else is run on whole views."""
+        return [self.backbone]
 
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""

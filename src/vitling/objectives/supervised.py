@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.objective import Batch, Objective
 from vitling.views.config import Plan
-from vitling.views.drawing import Views
+from vitling.views.easel import Views
 
 
 class Supervised(Objective):

@@ -14,7 +14,8 @@ from vitling.data.splits import own_splits
 from vitling.data.store import Store, build_store, choose_size
 from vitling.errors import UserError
 from vitling.views.config import Plan
-from vitling.views.drawing import Drawing, Normaliser, Place
+from vitling.views.drawing import Drawing, Place
+from vitling.views.easel import Easel, Normaliser
 from vitling.views.policies import named
 
 CELL, GAP, HEAD = 128, 4, 18
@@ -59,7 +60,7 @@ def _columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Column]:
     while len(columns) < count:
         drawing = Drawing(plan, Place(seed, epoch, 0, np.arange(n), n), np.arange(n))
         pixels, aspect = store.fetch(drawing.instances)
-        views, boxes = drawing.draw(pixels, aspect, Normaliser(store.mean, store.std)), drawing.boxes(aspect)
+        views, boxes = drawing.draw(pixels, aspect, Easel(Normaliser(store.mean, store.std))), drawing.boxes(aspect)
         for g, (group, drawn, cut) in enumerate(zip(plan.groups, views, boxes)):
             columns += [_Column(one, box, group.size, g) for one, box in zip(drawn.pixels.split(n), cut.split(n))]
         epoch += 1

@@ -16,6 +16,7 @@ from vitling.training.config import FitConfig
 from vitling.training.processes import Processes
 from vitling.views.config import Plan
 from vitling.views.drawing import Drawing, Place
+from vitling.views.easel import Views
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Part:
     drawing: Drawing
     pixels: Tensor
     aspect: Tensor
+    views: list[Views] | None = None  # if they were painted ahead
 
 
 @dataclass

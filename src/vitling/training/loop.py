@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.training import precision as machine
+from vitling.training.ahead import Ahead
 from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
 from vitling.training.display import Display
@@ -27,7 +28,8 @@ from vitling.training.recorder import Recorder, describe
 from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import Progress, warmup_cosine
 from vitling.training.signals import Asked, caught
-from vitling.views.drawing import Brush, Normaliser, Place, Views
+from vitling.views.drawing import Place
+from vitling.views.easel import Brush, Easel, Normaliser, Views
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def fit(
     started = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
-            for loaded in trainer.feed.batches(epoch, trainer.done):
+            for loaded in trainer.batches(epoch):
                 trainer.step(loaded)
                 display.step(trainer.done)
                 trainer.between_steps(asked)
@@ -122,6 +124,7 @@ class _Trainer:
         self.objective = objective.to(store.device)
         self.model = self._parallel(objective)
         self.optimiser = make_optimiser(objective, config.optim)
+        self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
         self.average = Average(objective, config.optim.ema) if config.optim.ema else None
         self.feed = Feed(store, objective.plan, config, processes)
@@ -136,13 +139,16 @@ class _Trainer:
         self.recorder = Recorder(processes, self.precision.name != "fp16")
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
-        self.normalise, self.brush = Normaliser(store.mean, store.std), Brush()
+        self.easel = Easel(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
+        self.ahead: Ahead | None = None
+        self.upcoming: Loaded | None = None
         self.compiling = machine.wants_compile(config.loop, store.device, self.steps)
         self.first_step = True
         if self.compiling:
             run.log.say("Compiling the network and the views: the first steps take up to a minute.")
-            machine.compile_in_place(objective.backbone)
-            self.brush = Brush(machine.compiled)
+            for network in objective.networks():
+                machine.compile_in_place(network, self.processes.world == 1)
+            self.easel.brush = Brush(machine.compiled)
 
     def _check_batch_norm(self) -> None:
         """Batch statistics are taken over what one pass holds."""
@@ -174,13 +180,17 @@ class _Trainer:
             if self.compiling and self.first_step and not odd_shape:
                 self.first_step = False
                 machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warn)
+                if self.compiling and self.store.device.type == "cuda":
+                    self.ahead = Ahead(self.easel, self.store.device)
             else:
                 self._step_that_fits(loaded)
         self.done += 1
 
     def _undo_compile(self) -> None:
-        machine.undo_compile(self.objective.backbone)
-        self.brush = Brush()
+        for network in self.objective.networks():
+            machine.undo_compile(network)
+        self.easel.brush = Brush()
+        self.compiling = False
 
     def _step_that_fits(self, loaded: Loaded) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
@@ -205,23 +215,36 @@ class _Trainer:
 
     def _one_step(self, place: Place, parts: list[Part]) -> None:
         progress = Progress(self.done, self.steps, self.config.epochs)
+        machine.mark_step()
         self._seed_layers()
         self.optimiser.zero_grad(set_to_none=True)
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr(progress)
-        self.model.train()
+        if not self.model.training:  # asking every module takes longer than a small step
+            self.model.train()
         terms: dict[str, Tensor] = {}
         for i, part in enumerate(parts):
             for name, value in self._backward(part, progress, synchronise=i == len(parts) - 1).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
+        if self.ahead and self.upcoming and len(self.upcoming.place.ids) == self.config.batch:
+            self.ahead.prepare(self.upcoming)
         terms["grad_norm"] = self._update()
         if self.average:
             self.average.update()
         self.objective.after_step(progress)
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
 
+    def batches(self, epoch: int) -> Iterator[Loaded]:
+        """The rest of an epoch. While a batch is trained, `upcoming` is the next."""
+        batches = self.feed.batches(epoch, self.done)
+        self.upcoming = next(batches, None)
+        while self.upcoming:
+            loaded, self.upcoming = self.upcoming, next(batches, None)
+            yield loaded
+
     def views_of(self, part: Part) -> list[Views]:
-        return part.drawing.draw(part.pixels, part.aspect, self.normalise, self.brush, self.precision.dtype)
+        ready = self.ahead.views_of(part) if self.ahead else None
+        return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
     def _backward(self, part: Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
         views = self.views_of(part)
@@ -238,7 +261,7 @@ class _Trainer:
     def _update(self) -> Tensor:
         optim = self.config.optim
         self.scaler.unscale_(self.optimiser)
-        norm = clip_gradients(list(self.objective.parameters()), optim.clip, optim.clip_per)
+        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return norm

@@ -62,9 +62,17 @@ def wants_compile(config: LoopConfig, device: torch.device, steps: int) -> bool:
     return config.compile == "on"
 
 
-def compile_in_place(module: nn.Module) -> None:
+def compile_in_place(module: nn.Module, alone: bool) -> None:
+    """Where a process is `alone` its launches become one: a CUDA graph each of the forward and the backward pass."""
     _keep_graphs()
-    module.compile(dynamic=False)
+    module.compile(
+        dynamic=False, mode="reduce-overhead" if alone and os.environ.get("VITLING_GRAPHS", "1") == "1" else None
+    )
+
+
+def mark_step() -> None:
+    """What the graphs gave in the step before is no longer needed."""
+    torch.compiler.cudagraph_mark_step_begin()
 
 
 def compiled(function: Callable) -> Callable:

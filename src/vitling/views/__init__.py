@@ -20,30 +20,32 @@ if TYPE_CHECKING:
     from vitling.views.config import Solarise as Solarise
     from vitling.views.config import ViewsConfig as ViewsConfig
     from vitling.views.drawing import Drawing as Drawing
-    from vitling.views.drawing import Normaliser as Normaliser
     from vitling.views.drawing import Place as Place
-    from vitling.views.drawing import Views as Views
-    from vitling.views.drawing import eval_view as eval_view
     from vitling.views.draws import Draws as Draws
+    from vitling.views.easel import Easel as Easel
+    from vitling.views.easel import Normaliser as Normaliser
+    from vitling.views.easel import Views as Views
+    from vitling.views.easel import eval_view as eval_view
 
 _HOMES = {
     "Blur": "config",
     "Drawing": "drawing",
     "Draws": "draws",
+    "Easel": "easel",
     "Flip": "config",
     "Grey": "config",
     "Group": "config",
     "Jitter": "config",
     "Mix": "config",
-    "Normaliser": "drawing",
+    "Normaliser": "easel",
     "Place": "drawing",
     "Plan": "config",
     "Policy": "config",
     "RandAugment": "config",
     "Rotate": "config",
     "Solarise": "config",
-    "Views": "drawing",
+    "Views": "easel",
     "ViewsConfig": "config",
-    "eval_view": "drawing",
+    "eval_view": "easel",
 }
 __getattr__ = exports(__name__, _HOMES)

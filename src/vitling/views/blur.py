@@ -6,7 +6,10 @@ long. A radius of 0 gives the identity.
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.views.chosen import apply_to
@@ -21,42 +24,50 @@ def draw_blur(draws: Draws, radius: tuple[float, float], probability: float) -> 
     return torch.where(u[:, 0] < probability, radius[0] + (radius[1] - radius[0]) * u[:, 1], 0.0)
 
 
-def blur(images: Tensor, radius: Tensor) -> Tensor:
-    """The border is continued outwards, as PIL does it."""
+def blur(images: Tensor, radius: Tensor, most: float) -> Tensor:
+    """`radius` [B], `most` at the highest. The border is continued outwards."""
     if images.device.type == "cpu":
-        return apply_to(images, radius > 0, _blur, radius)
-    return _blur(images, radius)
+        return apply_to(images, radius > 0, lambda x, r: _blur(x, r, most), radius)
+    return _blur(images, radius, most)
 
 
-def _blur(images: Tensor, radius: Tensor) -> Tensor:
+def _blur(images: Tensor, radius: Tensor, most: float) -> Tensor:
     batch, channels, height, width = images.shape
-    down = _weights(radius, height, images.dtype)
-    across = down if width == height else _weights(radius, width, images.dtype)
+    mass = _mass(radius, most)
+    down = _weights(mass, height).to(images.dtype)
+    across = down if width == height else _weights(mass, width).to(images.dtype)
     rows = torch.bmm(down, images.transpose(1, 2).reshape(batch, height, -1))
     out = torch.bmm(rows.view(batch, height * channels, width), across.mT)
     return out.view(batch, height, channels, width).transpose(1, 2)
 
 
-def _weights(radius: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """[B, size, size]: PIL's Gaussian, which is three passes of a box whose outermost pixels count in part."""
-    variance = (radius**2 / _PASSES)[:, None, None]
+def _mass(radius: Tensor, most: float) -> Tensor:
+    """[B, 2 R + 2]: how much of the kernel lies before its tap 0, 1, ..., 2 R + 1, where R is how far it reaches.
+
+    PIL's Gaussian is three passes of a box whose outermost pixels count in part: weight 1 up to `half` pixels away and
+    `part` for the next.
+    """
+    variance = (radius**2 / _PASSES)[:, None]
     half = ((torch.sqrt(12 * variance + 1) - 1) / 2).floor()
     part = (2 * half + 1) * (half * (half + 1) - 3 * variance) / (6 * (variance - (half + 1) ** 2))
-    box = _box(half, part, size).to(dtype)
-    return torch.bmm(torch.bmm(box, box), box)
+    reach = int((math.sqrt(4 * most**2 + 1) - 1) / 2) + 1
+    away = torch.arange(-reach, reach + 1, device=radius.device).abs()[None]
+    box = torch.where(away <= half, 1.0, torch.where(away == half + 1, part, 0.0)) / (2 * (half + part) + 1)
+    kernel = box
+    for _ in range(_PASSES - 1):
+        kernel = _convolved(kernel, box)
+    return F.pad(kernel.cumsum(dim=1), (1, 0))
 
 
-def _box(half: Tensor, part: Tensor, size: int) -> Tensor:
-    """Weight 1 up to `half` pixels away and `part` for the next; the first and last pixel stand for all beyond."""
-    place = torch.arange(size, device=half.device)
-    distance = (place[None, None] - place[None, :, None]).float()
-    whole = 2 * (half + part) + 1
+def _convolved(a: Tensor, b: Tensor) -> Tensor:
+    last = b.shape[1] - 1
+    return torch.stack([F.pad(a, (k, last - k)) * b[:, k : k + 1] for k in range(last + 1)]).sum(dim=0)
 
-    def mass(distance: Tensor) -> Tensor:
-        """Of all pixels up to the one at this distance."""
-        up_to = torch.where(distance > half, whole, (part + distance + half + 1).clamp(min=0))
-        return torch.where(distance < -half - 1, 0.0, up_to)
 
-    upper = torch.where(place == size - 1, whole, mass(distance))
-    lower = torch.where(place == 0, 0.0, mass(distance - 1))
-    return (upper - lower) / whole
+def _weights(mass: Tensor, size: int) -> Tensor:
+    """[B, size, size]: row o holds what each pixel gives to pixel o; the first and last stand for all beyond."""
+    place = torch.arange(size, device=mass.device)
+    tap = place[None] - place[:, None] + mass.shape[1] // 2
+    before = mass[:, (tap - 1).clamp(0, mass.shape[1] - 1)]
+    after = mass[:, tap.clamp(0, mass.shape[1] - 1)]
+    return torch.where(place == size - 1, 1.0, after) - torch.where(place == 0, 0.0, before)

@@ -67,18 +67,18 @@ def turn_hue(red: Tensor, green: Tensor, blue: Tensor, turns: Tensor) -> tuple[T
     high = torch.maximum(torch.maximum(red, green), blue)
     low = torch.minimum(torch.minimum(red, green), blue)
     chroma = high - low
-    safe = torch.where(chroma > 0, chroma, 1.0)
+    share = 1 / torch.where(chroma > 0, chroma, 1.0)
     hue = torch.where(
         high == red,
-        (green - blue) / safe,
-        torch.where(high == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+        (green - blue) * share,
+        torch.where(high == green, 2 + (blue - red) * share, 4 + (red - green) * share),
     )
     hue = hue + 6 * turns[:, None, None]
 
     def channel(offset: float) -> Tensor:
         """The distance round the circle says how much of the chroma a channel has."""
         place = hue + offset
-        distance = (place - 6 * (place / 6).floor() - 3).abs()
+        distance = (place - 6 * (place * (1 / 6)).floor() - 3).abs()
         return low + chroma * (distance - 1).clamp(0, 1)
 
     return channel(0), channel(4), channel(2)

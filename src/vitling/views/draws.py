@@ -22,6 +22,11 @@ _QUANTILES = 4096
 MOST = 24  # numbers that one operation may draw for an image
 
 
+def seeds_of(keys: Sequence[int], ids: np.ndarray) -> np.ndarray:
+    """int64 [len(keys) * len(ids)]: where the hash starts, for each key all ids."""
+    return (np.array(keys, dtype=np.int64)[:, None] + ids.astype(np.int64) * _signed(_GOLDEN)).ravel()
+
+
 @dataclass(frozen=True)
 class Draws:
     """The random numbers of B images: `uniform("crop", 4)` is [B, 4], a function of key, ids and the name alone."""
@@ -31,10 +36,11 @@ class Draws:
     @classmethod
     def of(cls, keys: Sequence[int], ids: Tensor) -> Draws:
         """For each key the draws of all ids, one key after the other."""
-        products = ids.to(torch.int64) * _signed(_GOLDEN)
-        image = _scramble(torch.cat([products + key for key in keys]))
-        columns = torch.arange(1, MOST + 1, device=ids.device) * _signed(_GOLDEN)
-        return cls(_scramble(image[:, None] ^ columns))
+        return cls.at(torch.from_numpy(seeds_of(keys, ids.cpu().numpy())).to(ids.device), columns(ids.device))
+
+    @classmethod
+    def at(cls, seeds: Tensor, columns: Tensor) -> Draws:
+        return cls(_scramble(_scramble(seeds)[:, None] ^ columns))
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
@@ -47,14 +53,20 @@ class Draws:
         """[B] bool, True with the given probability."""
         return self.uniform(operation)[:, 0] < probability
 
-    def beta(self, operation: str, alpha: float) -> Tensor:
-        """[B] from Beta(alpha, alpha), by its quantile function."""
-        u = self.uniform(operation)[:, 0]
-        return u if alpha == 1 else _interpolate(_beta_quantiles(alpha, u.device), u)
+    def beta(self, operation: str, quantiles: Tensor) -> Tensor:
+        """[B] from the Beta distribution of these quantiles."""
+        return _interpolate(quantiles, self.uniform(operation)[:, 0])
 
 
 @lru_cache
-def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
+def columns(device: torch.device) -> Tensor:
+    """[MOST] constants; an argument of what is compiled, whose own arithmetic on such numbers overflows."""
+    return torch.arange(1, MOST + 1, device=device) * _signed(_GOLDEN)
+
+
+@lru_cache
+def beta_quantiles(alpha: float, device: torch.device) -> Tensor:
+    """Of Beta(alpha, alpha)."""
     from scipy.stats import beta
 
     points = (np.arange(_QUANTILES) + 0.5) / _QUANTILES

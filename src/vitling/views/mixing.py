@@ -8,56 +8,58 @@ import torch
 from torch import Tensor
 
 from vitling.views.config import Mix
-from vitling.views.draws import Draws
-from vitling.views.erasing import rectangle
+from vitling.views.draws import Draws, beta_quantiles
 
 
 class Recipe(NamedTuple):
-    """How each image is mixed, [B] each: at all, by CutMix, how much of it stays, and where the box lies."""
+    """How each image is mixed, [B] each: at all, by CutMix, how much of it stays, and the edges of the box."""
 
     mixed: Tensor
     cut: Tensor
     share: Tensor
-    across: Tensor
-    down: Tensor
+    top: Tensor
+    bottom: Tensor
+    left: Tensor
+    right: Tensor
 
 
-def draw_mix(draws: Draws, mix: Mix) -> Recipe:
+def draw_mix(seeds: Tensor, columns: Tensor, quantiles: tuple[Tensor, Tensor], *, mix: Mix, size: int) -> Recipe:
+    """`quantiles` are those of CutMix and of mixup. The share of CutMix is what the clipped box really leaves."""
+    draws = Draws.at(seeds, columns)
     u = draws.uniform("mix", 4)
+    mixed = u[:, 0] < mix.prob
     cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
-    share = torch.where(cut, draws.beta("cutmix", mix.cutmix or 1.0), draws.beta("mixup", mix.mixup or 1.0))
+    share = torch.where(cut, draws.beta("cutmix", quantiles[0]), draws.beta("mixup", quantiles[1]))
     if mix.fold:
         share = torch.maximum(share, 1 - share)
-    return Recipe(u[:, 0] < mix.prob, cut, share, u[:, 2], u[:, 3])
+    top, bottom, left, right = _box(share, u[:, 2], u[:, 3], size)
+    kept = 1 - (bottom - top) * (right - left) / size**2
+    return Recipe(mixed, cut, torch.where(mixed, torch.where(cut, kept, share), 1.0), top, bottom, left, right)
 
 
-def mix_rows(images: Tensor, own: Tensor, partner: Tensor, *recipe: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows `own` of `images`, each mixed with its row of `partner`."""
-    return mix_images(images[own], images[partner], *recipe)
+def quantiles_of(mix: Mix, device: torch.device) -> tuple[Tensor, Tensor]:
+    return beta_quantiles(mix.cutmix or 1.0, device), beta_quantiles(mix.mixup or 1.0, device)
 
 
-def mix_images(
-    own: Tensor, partner: Tensor, mixed: Tensor, cut: Tensor, share: Tensor, across: Tensor, down: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The mixed images, and lambda [B]: the share of the first image that is really there.
-
-    `own` and `partner` are both unmixed, so no pixel is read that was already overwritten.
-    """
-    inside, kept = _cut_box(share, across, down, own.shape[-1])
-    blend = torch.lerp(partner, own, share.to(own.dtype)[:, None, None, None])
-    pasted = torch.where(inside[:, None], partner, own)
-    images = torch.where(cut[:, None, None, None], pasted, blend)
-    images = torch.where(mixed[:, None, None, None], images, own)
-    return images, torch.where(mixed, torch.where(cut, kept, share), 1.0)
+def mix_images(own: Tensor, partner: Tensor, recipe: Recipe) -> Tensor:
+    """`own` and `partner` are both unmixed, so no pixel is read that was already overwritten."""
+    line = torch.arange(own.shape[-1], device=own.device)[None]
+    rows = (line >= recipe.top[:, None]) & (line < recipe.bottom[:, None])
+    across = (line >= recipe.left[:, None]) & (line < recipe.right[:, None])
+    inside = (rows[:, :, None] & across[:, None, :])[:, None]
+    blend = torch.lerp(partner.float(), own.float(), _wide(recipe.share))
+    images = torch.where(_wide(recipe.cut), torch.where(inside, partner, own), blend)
+    return torch.where(_wide(recipe.mixed), images, own)
 
 
-def _cut_box(share: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """A box of area 1 - share round a random centre, clipped at the border; and the area really kept."""
+def _box(share: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, bottom, left and right of a box of area 1 - share round a random centre, clipped at the border."""
     half = (size * torch.sqrt(1 - share)).floor() / 2
-    edges = []
-    for place in (down, across):
-        centre = (place * size).floor()
-        edges += [(centre - half).floor().clamp(0, size), (centre + half).floor().clamp(0, size)]
-    top, bottom, left, right = edges
-    inside = rectangle(top, left, bottom - top, right - left, size)
-    return inside, 1 - (bottom - top) * (right - left) / size**2
+    middle, centre = (down * size).floor(), (across * size).floor()
+    edges = (middle - half, middle + half, centre - half, centre + half)
+    top, bottom, left, right = (edge.floor().clamp(0, size) for edge in edges)
+    return top, bottom, left, right
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x[:, None, None, None]

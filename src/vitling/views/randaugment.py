@@ -1,6 +1,5 @@
 """RandAugment in the two forms of the papers. Every image has an operation and a strength of its own, yet a layer is
-three batched passes: one warp, one blend, one table. For an image whose operation is not of that kind, the pass is the
-identity.
+three batched passes, one warp, one blend, one table, each over the images that want it.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitling.views import colour, tables, warp
+from vitling.views.chosen import apply_to_few
 from vitling.views.config import Filter, RandAugment
 from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
@@ -30,7 +30,10 @@ FILL = {"timm": (124.0, 116.0, 104.0), "uda": (128.0, 128.0, 128.0)}
 _ALL = tuple(dict.fromkeys(OPERATIONS["timm"] + OPERATIONS["uda"]))
 NUMBER = {name: k for k, name in enumerate(_ALL)}
 NOTHING = len(_ALL)
+_WARPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 _BLENDS = ("brightness", "contrast", "saturation", "sharpness")
+_TABLES = ("invert", "posterise", "solarise", "solarise_add", "autocontrast", "equalise")
+_EACH = len(OPERATIONS["timm"]) / PROBABILITY  # one image in so many has a given operation
 
 
 def draw_rand_augment(draws: Draws, step: RandAugment) -> tuple[Tensor, ...]:
@@ -94,9 +97,13 @@ def apply_layer(
 ) -> Tensor:
     """`operation` [B] (numbers in `NUMBER`) with its `amount` [B]; `across` and `down` place a cutout."""
     background = colour.per_channel(fill[: images.shape[1]], images.device)
-    images = warp.warp(images, _maps(operation, amount, images.shape[-1]), background, filter)
-    images = _blends(images, operation, amount)
-    images = tables.look_up(images, _tables(images, operation, amount))
+
+    def moved(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+        return warp.warp(images, _maps(operation, amount, images.shape[-1]), background, filter)
+
+    for names, change in ((_WARPS, moved), (_BLENDS, _blends), (_TABLES, _through_tables)):
+        chosen = torch.stack([operation == NUMBER[name] for name in names]).any(dim=0)
+        images = apply_to_few(images, chosen, len(names) / _EACH, change, operation, amount)
     hole = _cutout(operation, amount, across, down, images.shape[-1])
     return torch.where(hole[:, None], background.to(images.dtype), images)
 
@@ -131,11 +138,10 @@ def _blends(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
     other = torch.where(chosen("contrast"), colour.mean_grey(images), colour.grey(images)).expand_as(images)
     other = torch.where(chosen("brightness"), 0.0, other)
     other = torch.where(chosen("sharpness"), colour.smooth(images), other)
-    is_blend = torch.stack([operation == NUMBER[n] for n in _BLENDS]).any(dim=0)
-    return colour.blend(images, other, torch.where(is_blend, amount, 1.0))
+    return colour.blend(images, other, amount)
 
 
-def _tables(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+def _through_tables(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
     batch, channels = images.shape[:2]
     chosen = tables.identity(batch, channels, images.device)
     for name, candidate in (
@@ -144,19 +150,10 @@ def _tables(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
         ("solarise", tables.solarise(amount, channels)),
         ("solarise_add", tables.solarise_add(amount, channels)),
         ("autocontrast", tables.autocontrast(images)),
-        ("equalise", _equalised(images, operation == NUMBER["equalise"])),
+        ("equalise", tables.equalise(images)),
     ):
         chosen = torch.where((operation == NUMBER[name])[:, None, None], candidate, chosen)
-    return chosen
-
-
-def _equalised(images: Tensor, wanted: Tensor) -> Tensor:
-    """Histograms are dear, and one image in thirty wants one: they are made for a quarter of the batch, those that want
-    them first. More would want one in a batch of 64 once in ten billion; those would be left alone."""
-    some = min(len(images), max(16, len(images) // 4))
-    index = wanted.float().topk(some).indices
-    everyone = tables.identity(len(images), images.shape[1], images.device).clone()
-    return everyone.index_copy(0, index, tables.equalise(images[index]))
+    return tables.look_up(images, chosen)
 
 
 def _cutout(operation: Tensor, amount: Tensor, across: Tensor, down: Tensor, size: int) -> Tensor:

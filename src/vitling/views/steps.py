@@ -29,7 +29,8 @@ def draw_step(draws: Draws, step: Step) -> Numbers:
         case Rotate(degrees):
             return (degrees * (2 * draws.uniform("rotate")[:, 0] - 1),)
         case Jitter(brightness, contrast, saturation, hue, prob):
-            return colour.draw_jitter(draws, (brightness, contrast, saturation, hue), prob)
+            factors, order = colour.draw_jitter(draws, (brightness, contrast, saturation, hue), prob)
+            return planes.chain(factors, order) if _whole_batches(draws.state) else (factors, order)
         case Grey(prob):
             return (draws.chance("grey", prob),)
         case Blur(prob, radius):
@@ -43,14 +44,18 @@ def draw_step(draws: Draws, step: Step) -> Numbers:
 
 def apply_steps(images: Tensor, steps: Sequence[Step], numbers: Sequence[Numbers]) -> Tensor:
     """Neighbouring steps of colour are one kernel on GPUs."""
-    compiled = images.device.type != "cpu" or torch.compiler.is_compiling()
     for of_colour, some in groupby(zip(steps, numbers), key=lambda pair: isinstance(pair[0], Jitter | Grey | Solarise)):
-        if of_colour and compiled and images.shape[1] == 3:
+        if of_colour and _whole_batches(images):
             images = _apply_to_planes(images, list(some))
             continue
         for step, drawn in some:
             images = apply_step(images, step, drawn)
     return images
+
+
+def _whole_batches(tensor: Tensor) -> bool:
+    """GPUs and compiled code do the same to all images of a batch; CPUs have time to look at each."""
+    return tensor.device.type != "cpu" or torch.compiler.is_compiling()
 
 
 def apply_step(images: Tensor, step: Step, numbers: Numbers) -> Tensor:
@@ -64,7 +69,7 @@ def apply_step(images: Tensor, step: Step, numbers: Numbers) -> Tensor:
         case Grey():
             return colour.to_grey(images, numbers[0])
         case Blur():
-            return blur(images, numbers[0])
+            return blur(images, numbers[0], step.radius[1])
         case Solarise():
             return colour.solarise(images, numbers[0], step.threshold)
         case RandAugment():
@@ -82,4 +87,4 @@ def _apply_to_planes(images: Tensor, steps: list[tuple[Step, Numbers]]) -> Tenso
                 three = planes.to_grey(three, numbers[0])
             case Solarise(_, threshold):
                 three = planes.solarise(three, numbers[0], threshold)
-    return planes.join(three, images.dtype)
+    return planes.join(three, images.dtype)[:, : images.shape[1]]

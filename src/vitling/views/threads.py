@@ -16,13 +16,13 @@ from torch import Tensor
 AT_ONCE = 16  # images
 
 
-def in_threads(paint: Callable[..., Tensor], state: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
-    """`paint(state, pixels, aspect)`, whose rows are view by view, put together from parts of the batch."""
+def in_threads(paint: Callable[..., Tensor], seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+    """`paint(seeds, pixels, aspect)`, whose rows are view by view, put together from parts of the batch."""
     batch, threads = len(pixels), torch.get_num_threads()
     if threads == 1 or batch <= AT_ONCE:
-        return paint(state, pixels, aspect)
-    views = len(state) // batch
-    by_view = state.view(views, batch, -1)
+        return paint(seeds, pixels, aspect)
+    views = len(seeds) // batch
+    by_view = seeds.view(views, batch)
 
     def part(first: int) -> Tensor:
         torch.set_num_threads(1)  # of this thread

@@ -1,0 +1,92 @@
+"""The views of the next batch, painted on a stream of their own while this batch's step comes to its end.
+
+Painting is a hundred small launches a batch. It is recorded as a CUDA graph and then played: one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.training.feed import Loaded, Part
+from vitling.views.config import Group
+from vitling.views.easel import Easel, Order, Views
+
+MOST = 4  # kinds of batches; each recording keeps its views in memory
+
+
+class Ahead:
+    def __init__(self, easel: Easel, device: torch.device):
+        self.easel = easel
+        self.stream = torch.cuda.Stream(device)
+        self.recordings: dict[tuple, _Recording] = {}
+
+    def prepare(self, loaded: Loaded) -> None:
+        """Begins to paint when the GPU has done what it was given so far. Call it after the backward pass, which is the
+        last to look at the views of this batch: the new ones take their place, while the optimiser's small kernels
+        leave most of the GPU free."""
+        for part in loaded.parts:
+            order = part.drawing.order()
+            recording = self._recording(part, order)
+            if recording is not None and not any(other.views is recording.views for other in loaded.parts):
+                part.views = recording.play(order, part.pixels, part.aspect, self.stream)
+
+    def views_of(self, part: Part) -> list[Views] | None:
+        if part.views is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+        return part.views
+
+    def _recording(self, part: Part, order: list[Order[np.ndarray]]) -> _Recording | None:
+        groups = part.drawing.groups
+        key = (groups, part.pixels.shape, tuple(len(array) for parts in order for array in parts))
+        if key not in self.recordings and len(self.recordings) < MOST:
+            self.recordings[key] = _Recording(self.easel, groups, order, part.pixels, part.aspect, self.stream)
+        return self.recordings.get(key)
+
+
+class _Recording:
+    def __init__(
+        self,
+        easel: Easel,
+        groups: Sequence[Group],
+        order: list[Order[np.ndarray]],
+        pixels: Tensor,
+        aspect: Tensor,
+        stream: torch.cuda.Stream,
+    ):
+        self.lengths = [[len(array) for array in parts] for parts in order]
+        self.numbers = torch.empty(sum(map(sum, self.lengths)), dtype=torch.int64, device=pixels.device)
+        self.pixels, self.aspect = torch.empty_like(pixels), torch.empty_like(aspect)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._fill(order, pixels, aspect)
+            easel.paint(groups, self._order(), self.pixels, self.aspect)  # compiles, and fills caches
+        self.graph = torch.cuda.CUDAGraph()
+        # cuBLAS's workspace becomes part of the recording: it must be the recording's own, not one that is given back
+        # when somebody else clears theirs.
+        torch._C._cuda_clearCublasWorkspaces()
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            self.views = easel.paint(groups, self._order(), self.pixels, self.aspect)
+        torch._C._cuda_clearCublasWorkspaces()
+
+    def play(
+        self, order: list[Order[np.ndarray]], pixels: Tensor, aspect: Tensor, stream: torch.cuda.Stream
+    ) -> list[Views]:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._fill(order, pixels, aspect)
+            self.graph.replay()
+        return self.views
+
+    def _fill(self, order: list[Order[np.ndarray]], pixels: Tensor, aspect: Tensor) -> None:
+        flat = np.concatenate([array for parts in order for array in parts])
+        self.numbers.copy_(torch.from_numpy(flat).pin_memory(), non_blocking=True)
+        self.pixels.copy_(pixels)
+        self.aspect.copy_(aspect)
+
+    def _order(self) -> list[Order[Tensor]]:
+        parts = self.numbers.split([sum(lengths) for lengths in self.lengths])
+        return [part.split(lengths) for part, lengths in zip(parts, self.lengths)]

@@ -1,0 +1,183 @@
+"""The device's part of drawing: from whole numbers and stored pixels to views. It asks nothing of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.views.colour import per_channel
+from vitling.views.config import Filter, Flip, Group, Policy, Step
+from vitling.views.draws import Draws, columns
+from vitling.views.erasing import draw_erasing, erase, noise_bank
+from vitling.views.geometry import centre_boxes, crop, random_boxes
+from vitling.views.mixing import Recipe, draw_mix, mix_images, quantiles_of
+from vitling.views.steps import apply_steps, draw_step
+from vitling.views.threads import in_threads
+
+Array = TypeVar("Array", np.ndarray, Tensor)
+Order = tuple[Array, ...]
+
+
+@dataclass
+class Views:
+    """The views of one group, view by view: the first B rows are each image's first view."""
+
+    pixels: Tensor  # [count * B, C, size, size], normalised
+    count: int
+    partner: Tensor | None = None  # [count * B] instance ids of the images mixed in
+    share: Tensor | None = None  # [count * B] how much of the first image is there (lambda)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """0..255 -> float32 with mean 0 and deviation 1."""
+        mean, std = per_channel(self.mean, pixels.device), per_channel(self.std, pixels.device)
+        return (pixels.float() - 255 * mean) / (255 * std)
+
+
+def eval_view(
+    pixels: Tensor,
+    aspect: Tensor,
+    size: int,
+    crop_fraction: float,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    filter: Filter = "bicubic",
+) -> Tensor:
+    """Resize the shorter side to size / crop_fraction, cut out the centre, normalise."""
+    boxes = centre_boxes(aspect.float(), crop_fraction)
+    return Normaliser(tuple(mean), tuple(std))(crop(pixels, boxes, size, filter))
+
+
+class Easel:
+    """The device's part of drawing. `brush` may compile its functions; `dtype` is that of the views."""
+
+    def __init__(self, normalise: Normaliser, brush: Brush | None = None, dtype: torch.dtype = torch.float32):
+        self.normalise, self.brush, self.dtype = normalise, brush or Brush(), dtype
+
+    def paint(
+        self, groups: Sequence[Group], order: Sequence[Order[Tensor]], pixels: Tensor, aspect: Tensor
+    ) -> list[Views]:
+        return [self._views(group, parts, pixels, aspect) for group, parts in zip(groups, order)]
+
+    def _views(self, group: Group, order: Order[Tensor], pixels: Tensor, aspect: Tensor) -> Views:
+        images = self._images(group, order[0], pixels, aspect)
+        if not group.mix.on:
+            return Views(images if len(order) == 1 else images[order[1]], group.count)
+        _, own, partner, mixed_in, mix_seeds = order
+        constants = columns(pixels.device), quantiles_of(group.mix, pixels.device)
+        recipe = self.brush(draw_mix, mix=group.mix, size=group.size)(mix_seeds, *constants)
+        mix = self.brush(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
+        return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.share)
+
+    def _normalise_last(self, group: Group) -> Normaliser | None:
+        """Mixing and normalising can change places, unless noise that is normal already comes between them. After
+        mixing it costs nothing."""
+        return self.normalise if group.mix.on and not group.policy.erase else None
+
+    def _images(self, group: Group, seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+        settings = {"policy": group.policy, "size": group.size}
+        draw = self.brush(draw_numbers, **settings)
+        last = self._normalise_last(group)
+        make = self.brush(render, **settings, normalise=None if last else self.normalise, dtype=self.dtype)
+        noise, constants = noise_bank(pixels.device), columns(pixels.device)
+
+        def paint(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+            return make(draw(seeds, aspect, constants), pixels, noise)
+
+        by_threads = pixels.device.type == "cpu" and not self.brush.compiles
+        return (partial(in_threads, paint) if by_threads else paint)(seeds, pixels, aspect)
+
+
+class Brush:
+    """Functions with their settings filled in, each made once, and compiled where a compiler is given."""
+
+    def __init__(self, compiler: Callable[[Callable], Callable] | None = None):
+        self.compiler = compiler
+        self.made: dict[tuple, Callable] = {}
+
+    @property
+    def compiles(self) -> bool:
+        return self.compiler is not None
+
+    def __call__(self, function: Callable, **settings: Any) -> Callable:
+        key = (function, *settings.items())
+        if key not in self.made:
+            filled = partial(function, **settings)
+            self.made[key] = self.compiler(filled) if self.compiler else filled
+        return self.made[key]
+
+
+class Numbers(NamedTuple):
+    """All that is drawn for the views of a group, [V * B, ...] each."""
+
+    boxes: Tensor
+    flip: Tensor | None  # of a flip that comes first
+    steps: tuple[tuple[Tensor, ...], ...]  # of the others
+    erasing: tuple[Tensor, ...]
+
+
+def draw_numbers(seeds: Tensor, aspect: Tensor, columns: Tensor, *, policy: Policy, size: int) -> Numbers:
+    """For as many views of every image as there are seeds for it, view by view."""
+    draws = Draws.at(seeds, columns)
+    boxes = boxes_of(draws, policy, aspect.repeat(len(seeds) // len(aspect)))
+    first, others = _flip_first(policy)
+    flip = draw_step(draws, first)[0] if first else None
+    erasing = draw_erasing(draws, policy.erase, size) if policy.erase > 0 else ()
+    return Numbers(boxes, flip, tuple(draw_step(draws, step) for step in others), erasing)
+
+
+def render(
+    numbers: Numbers,
+    pixels: Tensor,
+    noise: Tensor,
+    *,
+    policy: Policy,
+    size: int,
+    normalise: Normaliser | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The views; without a normaliser, in 0..255. A flip that comes first is free: the crop turns its matrix round."""
+    images = crop(pixels, numbers.boxes, size, policy.filter, numbers.flip)
+    images = apply_steps(images, _flip_first(policy)[1], numbers.steps)
+    if normalise is None:
+        return images
+    images = normalise(images)
+    if numbers.erasing:
+        images = erase(images, numbers.erasing, noise)
+    return images.to(dtype, memory_format=torch.contiguous_format)
+
+
+def mix_rows(
+    images: Tensor,
+    own: Tensor,
+    partner: Tensor,
+    recipe: Recipe,
+    *,
+    normalise: Normaliser | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The rows `own` of `images`, each mixed with its row of `partner`."""
+    mixed = mix_images(images[own], images[partner], recipe)
+    return (normalise(mixed) if normalise else mixed).to(dtype)
+
+
+def _flip_first(policy: Policy) -> tuple[Flip | None, tuple[Step, ...]]:
+    first = policy.steps[0] if policy.steps else None
+    return (first, policy.steps[1:]) if isinstance(first, Flip) else (None, policy.steps)
+
+
+def boxes_of(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
+    if policy.centre:
+        return centre_boxes(aspect, policy.centre)
+    return random_boxes(draws, aspect, policy.scale, policy.ratio)
