@@ -36,6 +36,27 @@ def test_timm_loads_it_and_gives_the_same_logits(make_bundle, tmp_path, name, si
     assert tuple(data_config["mean"]) == (0.5,) * channels
 
 
+@pytest.mark.parametrize(
+    ("name", "channels", "classes"),
+    [
+        ("t2t_vit_7", 1, ("cat", "dog")),
+        ("t2t_vit_t_7", 3, ()),
+        ("cvt_13", 3, ("cat", "dog")),
+        ("cvt_13_official", 3, ()),
+    ],
+)
+@torch.no_grad()
+def test_networks_that_timm_lacks_load_again(make_bundle, tmp_path, name, channels, classes):
+    task = "single" if classes else "none"
+    backbone, head = make_bundle(tmp_path, name, classes, task, size=32, channels=channels)
+    x = torch.randn(2, channels, 32, 32)
+    model = load_bundle(tmp_path)
+    assert model.backbone.name == name
+    features = backbone(x).pooled
+    assert torch.equal(model.features(x), features)
+    assert head is None or torch.equal(model.logits(x), head(features))
+
+
 @pytest.mark.parametrize("name", ["vit_micro_patch4_32", "swin_tiny_patch4_window7_224"])
 @torch.no_grad()
 def test_a_model_without_a_head(make_bundle, tmp_path, name):

@@ -7,9 +7,10 @@ import pytest
 import timm
 import torch
 
+from vitling.backbones.backbone import build
 from vitling.errors import StoppedItself, UserError
+from vitling.evaluation import BundleMeta, load, save_bundle
 from vitling.evaluation import export as export_module
-from vitling.evaluation import load
 from vitling.evaluation.export import export
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -27,6 +28,7 @@ def test_timm(bundle, tmp_path):
         ("vit_micro_patch4_32", 32, ()),
         pytest.param("swin_tiny_patch4_window7_224", 64, ("a", "b"), marks=pytest.mark.slow),
         ("pvt_v2_b0", 64, ("a", "b")),
+        ("t2t_vit_7", 32, ("a", "b")),
     ],
 )
 def test_onnx(make_bundle, tmp_path, name, size, classes):
@@ -45,6 +47,22 @@ def test_onnx(make_bundle, tmp_path, name, size, classes):
     assert about["class_names"] == list(classes)
     assert about["temperature"] == 2.0
     assert about["output"] == session.get_outputs()[0].name == ("logits" if classes else "features")
+
+
+@pytest.mark.parametrize("form", ["drloc", "official"])
+def test_onnx_of_a_small_cvt(tmp_path, form):
+    sizes = {"dims": (8, 16, 32), "depths": (1, 1, 1), "heads": (1, 2, 4)}
+    backbone = build("cvt_tiny", "cvt", {**sizes, "form": form, "in_chans": 3}, 32).eval()
+    meta = BundleMeta("none", (), size=32, store_size=48, mean=(0.5,) * 3, std=(0.25,) * 3)
+    save_bundle(tmp_path / "m", backbone, None, meta)
+    assert export(tmp_path / "m", tmp_path / "m.onnx", "onnx") < 1e-3
+
+
+def test_timm_cannot_have_what_it_lacks(make_bundle, tmp_path):
+    make_bundle(tmp_path / "m", "t2t_vit_7", size=32)
+    with pytest.raises(UserError, match="timm has no t2t_vit"):
+        export(tmp_path / "m", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_that_differs_is_not_handed_out(bundle, tmp_path, monkeypatch):

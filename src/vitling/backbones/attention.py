@@ -11,6 +11,7 @@ from timm.models.pvt_v2 import Attention as PyramidAttention
 from timm.models.swin_transformer import WindowAttention
 from torch import Tensor, nn
 
+from vitling.backbones.cvt import ConvAttention
 from vitling.errors import UserError
 
 
@@ -33,9 +34,17 @@ def last_block(model: nn.Module) -> Any:
     """The block whose attention is asked for; a network without attention is the caller's mistake."""
     stages = getattr(model, "stages", None) or getattr(model, "layers", None)
     blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
-    if blocks is None or not isinstance(blocks[-1].attn, TokenAttention | PyramidAttention | WindowAttention):
-        raise UserError(f"{type(model).__name__} has no attention to show. ViT, DeiT, Swin and PVTv2 have.")
+    kinds = TokenAttention | PyramidAttention | WindowAttention | ConvAttention
+    if blocks is None or not isinstance(blocks[-1].attn, kinds):
+        raise UserError(
+            f"{type(model).__name__} has no attention to show. ViT, DeiT, T2T-ViT, Swin, PVTv2 and CvT have."
+        )
     return blocks[-1]
+
+
+def watched(block: Any) -> nn.Module:
+    """Whose input to record."""
+    return block.attn.mix if isinstance(block.attn, ConvAttention) else block.attn
 
 
 def attention_of(block: Any, seen: dict[str, Any], batch: int) -> Tensor:
@@ -43,6 +52,8 @@ def attention_of(block: Any, seen: dict[str, Any], batch: int) -> Tensor:
     tokens = seen["args"][0]
     if isinstance(attn, WindowAttention):
         return _of_one_window(block, tokens, batch)
+    if isinstance(attn, ConvAttention):
+        return _softmax(tokens, seen["args"][1], attn.mix.scale)  # here the recorded input is queries and keys
     if isinstance(attn, PyramidAttention):
         return _of_pyramid(attn, tokens, seen["args"][1])
     q, k = _heads(attn.qkv(tokens), 3, attn.num_heads)[:2]

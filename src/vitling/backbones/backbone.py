@@ -11,16 +11,20 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones import names
-from vitling.backbones.attention import attention_of, last_block, recorded
+from vitling.backbones.attention import attention_of, last_block, recorded, watched
+from vitling.backbones.cvt import CvT
 from vitling.backbones.families import family_of
 from vitling.backbones.features import Features
 from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
+from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
+
+OWN: dict[str, type[nn.Module]] = {"t2t_vit": T2TViT, "cvt": CvT}  # architectures that timm lacks
 
 
 class Backbone(nn.Module):
-    """A timm network without its head; `timm.create_model(architecture, **model_args)` builds the same."""
+    """A network without its head, which `timm.create_model(architecture, **model_args)` or one of OWN built."""
 
     def __init__(self, name: str, timm_model: nn.Module, architecture: str, model_args: dict[str, Any], size: int):
         super().__init__()
@@ -62,15 +66,11 @@ class Backbone(nn.Module):
     def forward(self, x: Tensor, stages: bool = False, attention: bool = False) -> Features:
         self.grid_size((x.shape[-2], x.shape[-1]))
         if not attention:
-            return self._features(x, stages)
+            return self.family.run(self.timm_model, x, stages)
         block = last_block(self.timm_model)
-        with recorded(block.attn) as seen:
-            features = self._features(x, stages)
+        with recorded(watched(block)) as seen:
+            features = self.family.run(self.timm_model, x, stages)
         return replace(features, attention=attention_of(block, seen, batch=x.shape[0]))
-
-    def _features(self, x: Tensor, stages: bool) -> Features:
-        maps = self.family.run(self.timm_model, x, stages)
-        return Features(self._timm.forward_head(maps.final, pre_logits=True), maps.grid, maps.stages)
 
     @property
     def _timm(self) -> Any:
@@ -86,7 +86,7 @@ def create(
     entry = names.tested(name) or _untested(name)
     size = entry.size if size is None else size
     model_args = {**entry.model_args, "in_chans": channels, "drop_path_rate": drop_path}
-    return build(name, entry.timm_name, model_args | _size_args(entry, size), size, seed)
+    return build(name, entry.network, model_args | _size_args(entry, size), size, seed)
 
 
 def build(name: str, architecture: str, model_args: dict[str, Any], size: int, seed: int | None = None) -> Backbone:
@@ -94,8 +94,11 @@ def build(name: str, architecture: str, model_args: dict[str, Any], size: int, s
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
-        timm_model = timm.create_model(architecture, pretrained=False, num_classes=0, **model_args)
-    return Backbone(name, timm_model, architecture, model_args, size)
+        if architecture in OWN:
+            model = OWN[architecture](**model_args)
+        else:
+            model = timm.create_model(architecture, pretrained=False, num_classes=0, **model_args)
+    return Backbone(name, model, architecture, model_args, size)
 
 
 def _untested(name: str) -> names.Entry:
@@ -106,9 +109,9 @@ def _untested(name: str) -> names.Entry:
 
 
 def _size_args(entry: names.Entry, size: int) -> dict[str, Any]:
-    if entry.timm_name.startswith(("vit_", "deit_")):
+    if entry.network.startswith(("vit_", "deit_", "t2t_vit")):
         return {"img_size": size}
-    if entry.timm_name.startswith("swin_"):
+    if entry.network.startswith("swin_"):
         # Below its native size the windows stay those of the native grid, as in EsViT: the bias tables then
         # fit at every size, and a grid that is smaller than a window is padded.
         return {"img_size": max(size, entry.size), "strict_img_size": False}

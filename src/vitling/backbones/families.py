@@ -1,10 +1,10 @@
-"""What differs between the families: the input sizes they take, and how maps come out of timm's model."""
+"""What differs between the families: the input sizes they take, and how features come out of the network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from timm.layers import PatchEmbed
@@ -14,21 +14,18 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from vitling.backbones.cvt import CvT
+from vitling.backbones.features import Features, to_map
 from vitling.backbones.position import Grid, resize_positions
+from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
-
-
-class Maps(NamedTuple):
-    final: Tensor  # as timm's forward_head wants it
-    grid: Tensor
-    stages: list[Tensor] | None
 
 
 @dataclass(frozen=True)
 class Family:
     patch: Callable[[Any], int]  # sides must be a multiple of it
     halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
-    run: Callable[[Any, Tensor, bool], Maps]
+    run: Callable[[Any, Tensor, bool], Features]
     smallest: int = 1
 
     def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
@@ -53,27 +50,28 @@ def family_of(model: nn.Module, name: str) -> Family:
     if family is None or not plain:
         raise UserError(
             f"{name} is a {type(model).__name__} of a kind that vitling does not train. "
-            "It takes ViT, DeiT, Swin (v1), PVTv2 and ResNet; `vitling list backbones` shows the tested ones."
+            "Of timm it takes ViT, DeiT, Swin (v1), PVTv2 and ResNet; `vitling list backbones` shows the tested ones."
         )
     return family
 
 
-def _run_vit(model: VisionTransformer, x: Tensor, stages: bool) -> Maps:
+def _run_vit(model: VisionTransformer, x: Tensor, stages: bool) -> Features:
     """timm's forward_features with our own position step, so that every grid is resized by plain bicubic."""
-    height, width = model.patch_embed.dynamic_feat_size(x.shape[-2:])
-    tokens = model.norm_pre(_with_positions(model, model.patch_embed(x), (height, width)))
+    grid = model.patch_embed.dynamic_feat_size(x.shape[-2:])
+    tokens = model.norm_pre(_with_positions(model, model.patch_embed(x), grid))
     outputs = []
     for block in model.blocks:
         tokens = block(tokens)
         if stages:
-            outputs.append(tokens)
+            outputs.append(to_map(tokens, grid))
     final = model.norm(tokens)
-
-    def to_map(tokens: Tensor) -> Tensor:
-        spatial = tokens[:, model.num_prefix_tokens :]
-        return spatial.transpose(1, 2).reshape(x.shape[0], -1, height, width)
-
-    return Maps(final, to_map(final), [to_map(t) for t in outputs] if stages else None)
+    return Features(
+        model.forward_head(final, pre_logits=True),
+        to_map(final, grid),
+        outputs if stages else None,
+        raw_grid=to_map(tokens, grid),
+        published="before",
+    )
 
 
 def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
@@ -88,36 +86,46 @@ def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
     return model.pos_drop(tokens)
 
 
-def _run_swin(model: SwinTransformer, x: Tensor, stages: bool) -> Maps:
+def _run_swin(model: SwinTransformer, x: Tensor, stages: bool) -> Features:
     maps = model.patch_embed(x)
     outputs = []
     for layer in model.layers:
         maps = layer(maps)
-        outputs.append(maps)
+        outputs.append(_channels_first(maps))
     final = model.norm(maps)
-    return Maps(final, _channels_first(final), [_channels_first(m) for m in outputs] if stages else None)
+    return Features(
+        model.forward_head(final, pre_logits=True),
+        _channels_first(final),
+        outputs if stages else None,
+        raw_grid=outputs[-1],
+        published="before",
+    )
 
 
 def _channels_first(maps: Tensor) -> Tensor:
     return maps.permute(0, 3, 1, 2)
 
 
-def _run_pvt(model: PyramidVisionTransformerV2, x: Tensor, stages: bool) -> Maps:
+def _run_pvt(model: PyramidVisionTransformerV2, x: Tensor, stages: bool) -> Features:
     maps = model.patch_embed(x)
     outputs = []
     for stage in model.stages:
         maps = stage(maps)
         outputs.append(maps)
-    return Maps(maps, maps, outputs if stages else None)
+    return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
 
-def _run_resnet(model: Any, x: Tensor, stages: bool) -> Maps:
+def _run_resnet(model: Any, x: Tensor, stages: bool) -> Features:
     maps = model.maxpool(model.act1(model.bn1(model.conv1(x))))
     outputs = []
     for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
         maps = layer(maps)
         outputs.append(maps)
-    return Maps(maps, maps, outputs if stages else None)
+    return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
+
+
+def _run_own(model: nn.Module, x: Tensor, stages: bool) -> Features:
+    return model(x, stages)
 
 
 _FAMILIES: dict[type, Family] = {
@@ -126,4 +134,6 @@ _FAMILIES: dict[type, Family] = {
     # the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
     PyramidVisionTransformerV2: Family(lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, smallest=29),
     ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet),
+    T2TViT: Family(lambda m: 4, lambda m: 2, _run_own),
+    CvT: Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own),
 }

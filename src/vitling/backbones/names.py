@@ -21,13 +21,19 @@ class Entry:
     grid: int
     dim: int
     size: int = 224
-    architecture: str = ""  # timm's name; empty when it is `name`
+    architecture: str = ""  # timm's name, or one of backbone.OWN; empty when it is `name`
     model_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def timm_name(self) -> str:
+    def network(self) -> str:
         return self.architecture or self.name
 
+
+_T2T_7: dict[str, Any] = {"dim": 256, "depth": 7, "heads": 4, "mlp_ratio": 2.0}
+_T2T_14: dict[str, Any] = {"dim": 384, "depth": 14, "heads": 6, "mlp_ratio": 3.0}
+_PERFORMER: dict[str, Any] = {"tokens": "performer", "token_dropout": 0.1}  # always on in the authors' code
+_TRANSFORMER: dict[str, Any] = {"tokens": "transformer", "token_dropout": 0.0}
+_CVT: dict[str, Any] = {"dims": (64, 192, 384), "depths": (1, 2, 10), "heads": (1, 3, 6)}
 
 _TESTED = (
     Entry(
@@ -63,6 +69,13 @@ _TESTED = (
     Entry("pvt_v2_b3", 44_725_696, grid=7, dim=512),
     Entry("resnet18", 11_176_512, grid=7, dim=512),
     Entry("resnet50", 23_508_032, grid=7, dim=2048),
+    # trained parameters: T2T-ViT's positions and random features are fixed, and papers count them too
+    Entry("t2t_vit_7", 3_998_694, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _PERFORMER),
+    Entry("t2t_vit_14", 21_080_806, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _PERFORMER),
+    Entry("t2t_vit_t_7", 3_998_310, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _TRANSFORMER),
+    Entry("t2t_vit_t_14", 21_080_422, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _TRANSFORMER),
+    Entry("cvt_13", 19_551_296, grid=14, dim=384, architecture="cvt", model_args={"form": "drloc", **_CVT}),
+    Entry("cvt_13_official", 19_612_480, grid=14, dim=384, architecture="cvt", model_args={"form": "official", **_CVT}),
 )
 
 

@@ -1,6 +1,6 @@
 """A trained model on disk: `model.safetensors` under timm's names and `config.json` that timm reads too.
 
-`timm.create_model("local-dir:FOLDER", pretrained=True)` gives the same logits.
+`timm.create_model("local-dir:FOLDER", pretrained=True)` gives the same logits, if the network is one of timm's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear |
 
 def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -> Model:
     folder = Path(folder)
-    config = _read_config(folder)
+    config = read_config(folder)
     about = config["vitling"]
     meta = BundleMeta.from_dict(about)
     backbone = build(about["backbone"], config["architecture"], config["model_args"], meta.size)
@@ -130,7 +130,7 @@ def _check(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None
         raise ValueError(f"the backbone was built for {backbone.size} px, the meta data say {meta.size}")
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = read_json(folder / CONFIG)
     except (OSError, json.JSONDecodeError) as error:

@@ -14,8 +14,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from vitling.backbones.backbone import OWN
 from vitling.errors import StoppedItself, UserError
-from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
 
@@ -69,6 +70,12 @@ def _is_ours(config: Path) -> bool:
 def _to_timm(folder: Path, out: Path) -> float:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; for timm name a folder.")
+    architecture = read_config(folder)["architecture"]
+    if architecture in OWN:
+        raise UserError(
+            f"timm has no {architecture}, so it cannot load this model. Export it with --format onnx, or use {folder} "
+            "as it is: vitling.load reads it."
+        )
     check_writable(out / CONFIG)
     out.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS, CONFIG):

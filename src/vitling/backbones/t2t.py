@@ -1,0 +1,196 @@
+"""T2T-ViT (Yuan et al., ICCV 2021): three soft splits with attention between them make the tokens of a narrow ViT.
+
+Tensors have the names of the authors' checkpoints, so that these load.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Mlp
+from timm.models.vision_transformer import Block, init_weights_vit_timm
+from torch import Tensor, nn
+
+from vitling.backbones.features import Features, to_map
+from vitling.backbones.position import Grid, resize_positions
+
+SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # kernel, stride, padding
+TOKEN_DIM = 64  # width of the attention between the splits
+EPSILON = 1e-8
+
+
+class T2TViT(nn.Module):
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # what a saved model asks of timm's networks
+    pos_embed: Tensor
+
+    def __init__(
+        self,
+        img_size: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float,
+        tokens: Literal["performer", "transformer"],
+        token_dropout: float,
+        in_chans: int = 3,
+        drop_path_rate: float = 0.0,
+    ):
+        super().__init__()
+        self.num_features = dim
+        self.tokens_to_token = TokensToToken(in_chans, dim, tokens, token_dropout)
+        self.built_for = _split_grid((img_size, img_size))
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.register_buffer("pos_embed", sinusoids(1 + math.prod(self.built_for), dim))
+        self.blocks = nn.ModuleList(
+            Block(dim, heads, mlp_ratio, drop_path=drop_path_rate * i / max(1, depth - 1), norm_layer=nn.LayerNorm)
+            for i in range(depth)
+        )
+        self.norm = nn.LayerNorm(dim)
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        self.apply(init_weights_vit_timm)
+
+    def no_weight_decay(self) -> set[str]:
+        return {"cls_token"}
+
+    def forward(self, x: Tensor, stages: bool = False) -> Features:
+        spatial, grid = self.tokens_to_token(x)
+        tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), spatial], dim=1)
+        tokens = tokens + resize_positions(self.pos_embed, self.built_for, grid)
+        outputs = []
+        for block in self.blocks:
+            tokens = block(tokens)
+            if stages:
+                outputs.append(to_map(tokens, grid))
+        final = self.norm(tokens)
+        return Features(
+            final[:, 0],
+            to_map(final, grid),
+            outputs if stages else None,
+            raw_grid=to_map(tokens, grid),
+            published="after",
+        )
+
+
+class TokensToToken(nn.Module):
+    """Eq. 4: attention, back to an image, soft split; at the end a projection to the ViT's width."""
+
+    def __init__(self, channels: int, dim: int, kind: str, dropout: float):
+        super().__init__()
+        widths = [c * kernel**2 for c, (kernel, _, _) in zip((channels, TOKEN_DIM, TOKEN_DIM), SPLITS)]
+        generator = torch.Generator().manual_seed(torch.initial_seed())  # the run's seed, whatever was drawn before
+        self.attention1, self.attention2 = (
+            TokenPerformer(width, TOKEN_DIM, dropout, generator)
+            if kind == "performer"
+            else TokenTransformer(width, TOKEN_DIM, dropout)
+            for width in widths[:2]
+        )
+        self.project = nn.Linear(widths[2], dim)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
+        tokens, grid = soft_split(x, *SPLITS[0])
+        for attention, split in zip((self.attention1, self.attention2), SPLITS[1:]):
+            tokens, grid = soft_split(to_map(attention(tokens), grid), *split)
+        return self.project(tokens), grid
+
+
+def soft_split(maps: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, Grid]:
+    """Overlapping patches of [B, C, H, W] as tokens [B, h*w, C*kernel²], and (h, w) by Eq. 3."""
+    tokens = F.unfold(maps, kernel, padding=padding, stride=stride).transpose(1, 2)
+    height, width = (_split_side(side, kernel, stride, padding) for side in maps.shape[-2:])
+    return tokens, (height, width)
+
+
+def _split_side(side: int, kernel: int, stride: int, padding: int) -> int:
+    return (side + 2 * padding - kernel) // stride + 1
+
+
+def _split_grid(size: Grid) -> Grid:
+    height, width = size
+    for split in SPLITS:
+        height, width = _split_side(height, *split), _split_side(width, *split)
+    return height, width
+
+
+class TokenPerformer(nn.Module):
+    """Attention of linear cost and a small MLP. The residual is the values: the input has another width."""
+
+    w: Tensor
+
+    def __init__(self, dim_in: int, dim: int, dropout: float, generator: torch.Generator):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim_in)
+        self.kqv = nn.Linear(dim_in, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim), nn.Dropout(dropout))
+        drawn = orthogonal_features(dim // 2, dim, generator)
+        self.register_buffer("w", torch.empty(drawn.shape).copy_(drawn))  # drawn on the CPU, kept on torch's device
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        k, q, v = self.kqv(self.norm1(tokens)).chunk(3, dim=-1)
+        tokens = v + self.dropout(self.proj(performer_attention(q, k, v, self.w)))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+def performer_attention(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """softmax(q kᵀ) v, estimated with the features w [m, D] at a cost linear in the tokens.
+
+    In fp32 whatever autocast says: φ spans many orders of magnitude, and half precision has no 1e-8.
+    """
+    with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+        q, k = positive_features(q.float(), w), positive_features(k.float(), w)
+        mixed = q @ (k.transpose(1, 2) @ v.float())
+        total = q @ k.sum(dim=1, keepdim=True).transpose(1, 2)
+        return mixed / (total + EPSILON)
+
+
+def positive_features(x: Tensor, w: Tensor) -> Tensor:
+    """φ(x) = exp(wᵀx − ‖x‖²/2) / √m, so that E[φ(x)ᵀφ(y)] = exp(xᵀy): Choromanski et al. 2021, Lemma 1."""
+    return torch.exp(x @ w.float().T - x.square().sum(dim=-1, keepdim=True) / 2) / math.sqrt(w.shape[0])
+
+
+def orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:
+    """[count, dim] with orthogonal rows of length √count, as in T2T-ViT's release; Lemma 1's are about √dim long."""
+    q, r = torch.linalg.qr(torch.randn(dim, count, generator=generator, device="cpu"))
+    return (q * r.diagonal().sign()).T * math.sqrt(count)  # the signs make the draw uniform
+
+
+class TokenTransformer(nn.Module):
+    """The same block with softmax attention."""
+
+    def __init__(self, dim_in: int, dim: int, dropout: float):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim_in)
+        self.attn = NarrowingAttention(dim_in, dim, dropout)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, drop=dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = self.attn(self.norm1(tokens))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class NarrowingAttention(nn.Module):
+    """One head from `dim_in` to `dim`, with the values as residual; scaled by the width of its input."""
+
+    def __init__(self, dim_in: int, dim: int, dropout: float):
+        super().__init__()
+        self.scale = dim_in**-0.5
+        self.qkv = nn.Linear(dim_in, 3 * dim, bias=False)
+        self.proj = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        q, k, v = self.qkv(tokens).chunk(3, dim=-1)
+        return v + self.dropout(self.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale)))
+
+
+def sinusoids(count: int, dim: int) -> Tensor:
+    """[1, count, dim]: sin and cos of position / 10000^(2i/dim) in turns (Vaswani et al. 2017, Sec. 3.5)."""
+    rates = 10_000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).reshape(1, count, dim).float()
