@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitling.backbones import names
 from vitling.backbones.attention import attention_of, last_block, recorded
 from vitling.backbones.families import family_of
-from vitling.backbones.features import Features
+from vitling.backbones.features import Features, Stages
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
@@ -57,7 +57,7 @@ class Backbone(nn.Module):
         listed = self._timm.no_weight_decay() if hasattr(self.timm_model, "no_weight_decay") else ()
         return {f"timm_model.{name}" for name, _ in self.timm_model.named_parameters() if name in listed}
 
-    def forward(self, x: Tensor, stages: bool = False, attention: bool = False) -> Features:
+    def forward(self, x: Tensor, stages: Stages = False, attention: bool = False) -> Features:
         self.grid_size((x.shape[-2], x.shape[-1]))
         if not attention:
             return self._features(x, stages)
@@ -66,7 +66,7 @@ class Backbone(nn.Module):
             features = self._features(x, stages)
         return replace(features, attention=attention_of(block, seen, batch=x.shape[0]))
 
-    def _features(self, x: Tensor, stages: bool) -> Features:
+    def _features(self, x: Tensor, stages: Stages) -> Features:
         maps = self.family.run(self.timm_model, x, stages)
         return Features(self._timm.forward_head(maps.final, pre_logits=True), maps.grid, maps.stages)
 

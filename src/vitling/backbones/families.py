@@ -14,6 +14,7 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from vitling.backbones.features import Stages
 from vitling.backbones.position import Grid, resize_positions
 from vitling.errors import UserError
 
@@ -28,7 +29,7 @@ class Maps(NamedTuple):
 class Family:
     patch: Callable[[Any], int]  # sides must be a multiple of it
     halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
-    run: Callable[[Any, Tensor, bool], Maps]
+    run: Callable[[Any, Tensor, Stages], Maps]
     smallest: int = 1
 
     def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
@@ -58,7 +59,7 @@ def family_of(model: nn.Module, name: str) -> Family:
     return family
 
 
-def _run_vit(model: VisionTransformer, x: Tensor, stages: bool) -> Maps:
+def _run_vit(model: VisionTransformer, x: Tensor, stages: Stages) -> Maps:
     """timm's forward_features with our own position step, so that every grid is resized by plain bicubic."""
     height, width = model.patch_embed.dynamic_feat_size(x.shape[-2:])
     tokens = model.norm_pre(_with_positions(model, model.patch_embed(x), (height, width)))
@@ -88,35 +89,51 @@ def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
     return model.pos_drop(tokens)
 
 
-def _run_swin(model: SwinTransformer, x: Tensor, stages: bool) -> Maps:
+def _run_swin(model: Any, x: Tensor, stages: Stages) -> Maps:
     maps = model.patch_embed(x)
     outputs = []
     for layer in model.layers:
-        maps = layer(maps)
-        outputs.append(maps)
+        inside = [layer.downsample(maps)]
+        for block in layer.blocks:
+            inside.append(block(inside[-1]))
+        maps = inside[-1]
+        outputs += _wanted(inside[1:], stages)
     final = model.norm(maps)
     return Maps(final, _channels_first(final), [_channels_first(m) for m in outputs] if stages else None)
+
+
+def _wanted(blocks: list[Tensor], stages: Stages) -> list[Tensor]:
+    """Of the blocks of a stage: all, or the last."""
+    return blocks if stages == "blocks" else blocks[-1:]
 
 
 def _channels_first(maps: Tensor) -> Tensor:
     return maps.permute(0, 3, 1, 2)
 
 
-def _run_pvt(model: PyramidVisionTransformerV2, x: Tensor, stages: bool) -> Maps:
+def _run_pvt(model: Any, x: Tensor, stages: Stages) -> Maps:
     maps = model.patch_embed(x)
     outputs = []
     for stage in model.stages:
-        maps = stage(maps)
-        outputs.append(maps)
+        tokens = maps if stage.downsample is None else stage.downsample(maps)  # [B, h, w, D]
+        size, inside = tokens.shape[1:3], [tokens.flatten(1, 2)]
+        for block in stage.blocks:
+            inside.append(block(inside[-1], size))
+        maps = _channels_first(stage.norm(inside[-1]).unflatten(1, size)).contiguous()
+        blocks = [_channels_first(t.unflatten(1, size)) for t in inside[1:]]
+        outputs += blocks if stages == "blocks" else [maps]
     return Maps(maps, maps, outputs if stages else None)
 
 
-def _run_resnet(model: Any, x: Tensor, stages: bool) -> Maps:
+def _run_resnet(model: Any, x: Tensor, stages: Stages) -> Maps:
     maps = model.maxpool(model.act1(model.bn1(model.conv1(x))))
     outputs = []
     for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
-        maps = layer(maps)
-        outputs.append(maps)
+        inside = [maps]
+        for block in layer:
+            inside.append(block(inside[-1]))
+        maps = inside[-1]
+        outputs += _wanted(inside[1:], stages)
     return Maps(maps, maps, outputs if stages else None)
 
 

@@ -18,25 +18,25 @@ from vitling.keys import make_key
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of SplitMix64
 _QUANTILES = 4096
-MOST = 24  # numbers that one operation may draw for an image
+MOST = 24  # numbers that an operation draws for an image, unless more are asked for
 
 
 @dataclass(frozen=True)
 class Draws:
     """The random numbers of B images: `uniform("crop", 4)` is [B, 4], a function of key, ids and the name alone."""
 
-    state: Tensor  # [B, MOST] int64: a column for each number that an operation may draw
+    state: Tensor  # [B, most] int64: a column for each number that an operation may draw
 
     @classmethod
-    def of(cls, key: int, ids: Tensor) -> Draws:
+    def of(cls, key: int, ids: Tensor, most: int = MOST) -> Draws:
         image = _scramble(ids.to(torch.int64) * _signed(_GOLDEN) + key)
-        columns = torch.arange(1, MOST + 1, device=ids.device) * _signed(_GOLDEN)
+        columns = torch.arange(1, most + 1, device=ids.device) * _signed(_GOLDEN)
         return cls(_scramble(image[:, None] ^ columns))
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
-        if n > MOST:
-            raise ValueError(f"{operation}: at most {MOST} numbers a draw, not {n}")
+        if n > self.state.shape[1]:
+            raise ValueError(f"{operation}: at most {self.state.shape[1]} numbers a draw, not {n}")
         bits = _scramble(self.state[:, :n] + _key_of(operation))
         return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
 
