@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.tiny import tiny_backbone
 from vitling.backbones import Features, create
 from vitling.errors import UserError
-from vitling.objectives import Batch, DRLoc, DRLocConfig, DRLocTerm, Supervised, drloc_term, drloc_weight
+from vitling.objectives import Batch, DRLoc, DRLocConfig, DRLocTerm, Objective, Supervised, drloc_term, drloc_weight
 from vitling.objectives.pairs import PairMLP, Pairs, _choose_then_project, _project_then_choose, pool, random_pairs
 from vitling.training import Progress
 from vitling.views import Group, Plan, Views
@@ -341,6 +341,26 @@ def test_gradients_reach_the_backbone_and_both_halves_of_the_mlp(variant):
     assert not all(torch.equal(a, b) for a, b in zip(gradients(bare), gradients(objective)))
 
 
+class Agreement(Objective):
+    """Self-supervised, with two views: they should look alike."""
+
+    def forward(self, views, batch, progress):
+        features = self.features(views[0].pixels)
+        one, two = features.pooled.chunk(2)
+        return {"agreement": F.mse_loss(one, two), **self.auxiliary_terms(features, batch, progress)}
+
+
+@pytest.mark.parametrize("variant", ["l1", "all"])
+def test_it_joins_objectives_without_labels(variant):
+    torch.manual_seed(0)
+    backbone = tiny_backbone()
+    objective = Agreement(backbone, Plan((Group(16, 2),)))
+    objective.attach("drloc", drloc_term(backbone, DRLocConfig(variant)), lambda progress: 0.5)
+    terms = objective([Views(torch.randn(6, 3, 16, 16), 2)], Batch(torch.arange(3), None), Progress(0, 1, 1))
+    assert list(terms) == ["agreement", "drloc"]
+    torch.testing.assert_close(objective.total(terms, None), terms["agreement"] + 0.5 * terms["drloc"])
+
+
 def test_silent_in_evaluation():
     objective = supervised(variant="all").eval()
     objective.auxiliaries["drloc"].drloc.forward = None  # a call would fail
@@ -398,6 +418,7 @@ def test_every_block_has_its_own_mlp(name):
     assert backbone.training
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # it looks through, rightly
 @pytest.mark.parametrize("variant", ["l1", "reg"])
 @pytest.mark.parametrize("side", [7, 14])
 def test_one_graph_for_the_compiler(variant, side):

@@ -185,8 +185,12 @@ def _start(backbone: Backbone, source: str | None) -> list[str]:
         return []
     path = Path(source)
     transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
-    dropped = f"; dropped: {', '.join(transfer.heads)}" if transfer.heads else ""
-    return [f"Started from {source}: {transfer.summary()}{dropped}."]
+    notes = [f"Started from {source}: {transfer.summary()}."]
+    if transfer.heads:
+        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
+    if transfer.missing:
+        notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
+    return notes
 
 
 def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
