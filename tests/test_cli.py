@@ -16,7 +16,10 @@ from vitling.cli import run
 FLAGS = {
     "demo": ["--out", "--epochs", "--seed", "--overwrite"],
     "inspect": ["DATA", "--out", "--data.channels", "--data.label-column"],
-    "train": ["DATA", "--out", "--backbone", "--epochs", "--val", "--resume", "--overwrite", "--store", "--optim.lr"],
+    "train": [
+        *("DATA", "--out", "--backbone", "--epochs", "--val", "--resume", "--overwrite", "--store", "--optim.lr"),
+        *("--aux", "--from", "--drloc.variant", "--drloc.weight", "--optim.schedule-epochs"),
+    ],
     "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],

@@ -134,6 +134,24 @@ def test_stages(backbones, name, shapes):
     torch.testing.assert_close(last, features.grid)
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("vit_micro_patch4_32", [(128, 8)] * 6),
+        ("swin_tiny_patch4_window7_224", [(96, 56)] * 2 + [(192, 28)] * 2 + [(384, 14)] * 6 + [(768, 7)] * 2),
+        ("pvt_v2_b0", [(d, g) for d, g in ((32, 56), (64, 28), (160, 14), (256, 7)) for _ in range(2)]),
+        ("resnet18", [(d, g) for d, g in ((64, 56), (128, 28), (256, 14), (512, 7)) for _ in range(2)]),
+    ],
+)
+@torch.no_grad()
+def test_blocks(backbones, name, shapes):
+    backbone = backbones[name]
+    x = images(backbone, batch=1)
+    features = backbone(x, stages="blocks")
+    assert [tuple(s.shape[1:]) for s in features.stages] == [(d, g, g) for d, g in shapes]
+    assert torch.equal(features.grid, backbone(x).grid)
+
+
 def test_the_same_seed_gives_the_same_weights_and_leaves_the_generator_alone():
     torch.manual_seed(7)
     before = torch.get_rng_state()

@@ -170,3 +170,11 @@ def test_half_precision_trains(form, dtype):
         features = backbone(drawn(2, 3, 64, 64))
     features.pooled.float().square().sum().backward()
     assert all(p.grad.isfinite().all() for p in backbone.parameters())
+
+
+def test_every_block_on_request():
+    backbone = create("cvt_13", 64)
+    blocks = backbone(torch.zeros(2, 3, 64, 64), stages="blocks").stages
+    stages = backbone(torch.zeros(2, 3, 64, 64), stages=True).stages
+    assert [b.shape[1] for b in blocks] == [64, 192, 192] + 10 * [384]
+    assert [s.shape for s in stages] == [blocks[0].shape, blocks[2].shape, blocks[-1].shape]

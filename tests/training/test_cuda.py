@@ -12,7 +12,7 @@ from tests.tiny import strayed, tiny_backbone
 from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.data.store import build_store
-from vitling.objectives import Supervised
+from vitling.objectives import DRLoc, DRLocConfig, Supervised, drloc_term
 from vitling.training import OptimConfig, fit
 from vitling.views import Drawing, Easel, Normaliser, Place, ViewsConfig
 
@@ -59,6 +59,34 @@ def test_deterministic_runs_are_bit_identical(dataset, tmp_path):
     settings = config(loop=replace(ON_GPU, deterministic=True, precision="bf16"))
     one, again = (train(dataset, tmp_path / name, settings, drop_path=0.2)[0] for name in "ab")
     assert equal(weights(one), weights(again))
+
+
+@pytest.mark.parametrize("variant", ["l1", "exhaustive", "ce", "all"])
+def test_deterministic_runs_with_drloc_are_bit_identical(dataset, tmp_path, variant):
+    """The grid of 4 x 4 is pooled to 3 x 3, but for `all`; `l1` takes the first way through the MLP."""
+    settings, store = config(loop=replace(ON_GPU, deterministic=True)), build_store(dataset, 16, device="cuda")
+    trained = []
+    for name in "ab":
+        torch.manual_seed(0)
+        backbone = tiny_backbone()
+        model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
+        model.attach("drloc", drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
+        fit(model, store, settings, run=run_in(tmp_path / name))
+        trained.append(weights(model))
+    assert equal(*trained)
+
+
+@pytest.mark.parametrize("variant", ["l1", "ce", "reg", "exhaustive"])
+def test_drloc_never_makes_the_host_wait(variant):
+    drloc, names = DRLoc(384, variant).cuda(), torch.arange(4, device="cuda")
+    grid = torch.randn(4, 384, 14, 14, device="cuda", requires_grad=True)
+    first = drloc(grid, names)  # brings the averages of the pooling to the device
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        drloc(grid, names).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.allclose(first.cpu(), drloc.cpu()(grid.detach().cpu(), names.cpu()), rtol=1e-2)  # TF32
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -126,9 +126,11 @@ def free_port() -> int:
 
 
 def test_two_processes_give_the_weights_of_one(tmp_path):
-    """33 images in batches of 8: the last batch has one image, less than there are processes. Mixing is on."""
+    """33 images in batches of 8: the last batch has one image, less than there are processes. Mixing and DRLoc are
+    on."""
     source = make_folder(tmp_path / "images", classes=3, each=11)
-    flags = [*COMMON, "--epochs", "3", "--objective.drop-path", "0", "--optim.lr", "1e-3"]
+    aux = ["--aux", "drloc", "--drloc.hidden", "32", "--drloc.weight", "1"]
+    flags = [*COMMON, *aux, "--epochs", "3", "--objective.drop-path", "0", "--optim.lr", "1e-3"]
     subprocess.run(command(source, tmp_path / "one", *flags), check=True, capture_output=True)
     still = [*flags[:-1], "1e-30", "--optim.weight-decay", "0"]
     subprocess.run(command(source, tmp_path / "start", *still), check=True, capture_output=True)

@@ -14,7 +14,7 @@ from vitling.backbones import names
 from vitling.backbones.attention import attention_of, last_block, recorded, watched
 from vitling.backbones.cvt import CvT
 from vitling.backbones.families import family_of
-from vitling.backbones.features import Features
+from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
 from vitling.backbones.t2t import T2TViT
@@ -63,7 +63,7 @@ class Backbone(nn.Module):
         listed = self._timm.no_weight_decay() if hasattr(self.timm_model, "no_weight_decay") else ()
         return {f"timm_model.{name}" for name, _ in self.timm_model.named_parameters() if name in listed}
 
-    def forward(self, x: Tensor, stages: bool = False, attention: bool = False) -> Features:
+    def forward(self, x: Tensor, stages: Stages = False, attention: bool = False) -> Features:
         self.grid_size((x.shape[-2], x.shape[-1]))
         if not attention:
             return self.family.run(self.timm_model, x, stages)

@@ -15,7 +15,7 @@ from timm.layers import DropPath, Mlp, QuickGELU
 from timm.models.vision_transformer import init_weights_vit_timm
 from torch import Tensor, nn
 
-from vitling.backbones.features import Features, to_map
+from vitling.backbones.features import Features, Stages, to_map
 from vitling.backbones.position import Grid
 
 
@@ -97,14 +97,15 @@ class CvT(nn.Module):
     def no_weight_decay(self) -> set[str]:
         return {"cls_token"}
 
-    def forward(self, x: Tensor, stages: bool = False) -> Features:
+    def forward(self, x: Tensor, stages: Stages = False) -> Features:
         maps, outputs = x, []
-        for stage in self.stages[:-1]:
-            maps = to_map(*stage(maps))
+        for stage in self.stages:
+            blocks, grid = stage(maps, self.cls_token if stage is self.stages[-1] else None)
+            tokens = blocks[-1]
+            maps = to_map(tokens, grid)
+            outputs += [to_map(t, grid) for t in blocks[:-1]] if stages == "blocks" else []
             outputs.append(maps)
-        tokens, grid = self.stages[-1](maps, self.cls_token)
-        maps = to_map(tokens, grid)
-        kept = [*outputs, maps] if stages else None
+        kept = outputs if stages else None
         if self.norm is None:
             return Features(maps.mean(dim=(2, 3)), maps, kept)
         final = self.norm(tokens)
@@ -118,15 +119,18 @@ class Stage(nn.Module):
         self.norm = form.norm(dim)
         self.blocks = nn.ModuleList(Block(dim, heads, drop_path * i / max(1, depth - 1), form) for i in range(depth))
 
-    def forward(self, maps: Tensor, cls_token: Tensor | None = None) -> tuple[Tensor, Grid]:
+    def forward(self, maps: Tensor, cls_token: Tensor | None = None) -> tuple[list[Tensor], Grid]:
+        """The tokens that each block gives."""
         maps = self.embed(maps)
         grid = (maps.shape[-2], maps.shape[-1])
         tokens = self.norm(maps.flatten(2).transpose(1, 2))
         if cls_token is not None:
             tokens = torch.cat([cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
+        outputs = []
         for block in self.blocks:
             tokens = block(tokens, grid)
-        return tokens, grid
+            outputs.append(tokens)
+        return outputs, grid
 
 
 class Block(nn.Module):

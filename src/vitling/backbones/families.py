@@ -15,7 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones.cvt import CvT
-from vitling.backbones.features import Features, to_map
+from vitling.backbones.features import Features, Stages, to_map
 from vitling.backbones.position import Grid, resize_positions
 from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
@@ -25,7 +25,7 @@ from vitling.errors import UserError
 class Family:
     patch: Callable[[Any], int]  # sides must be a multiple of it
     halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
-    run: Callable[[Any, Tensor, bool], Features]
+    run: Callable[[Any, Tensor, Stages], Features]
     smallest: int = 1
 
     def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
@@ -55,7 +55,7 @@ def family_of(model: nn.Module, name: str) -> Family:
     return family
 
 
-def _run_vit(model: VisionTransformer, x: Tensor, stages: bool) -> Features:
+def _run_vit(model: VisionTransformer, x: Tensor, stages: Stages) -> Features:
     """timm's forward_features with our own position step, so that every grid is resized by plain bicubic."""
     grid = model.patch_embed.dynamic_feat_size(x.shape[-2:])
     tokens = model.norm_pre(_with_positions(model, model.patch_embed(x), grid))
@@ -86,12 +86,15 @@ def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
     return model.pos_drop(tokens)
 
 
-def _run_swin(model: SwinTransformer, x: Tensor, stages: bool) -> Features:
+def _run_swin(model: Any, x: Tensor, stages: Stages) -> Features:
     maps = model.patch_embed(x)
     outputs = []
     for layer in model.layers:
-        maps = layer(maps)
-        outputs.append(_channels_first(maps))
+        inside = [layer.downsample(maps)]
+        for block in layer.blocks:
+            inside.append(block(inside[-1]))
+        maps = inside[-1]
+        outputs += [_channels_first(m) for m in _wanted(inside[1:], stages)]
     final = model.norm(maps)
     return Features(
         model.forward_head(final, pre_logits=True),
@@ -102,29 +105,42 @@ def _run_swin(model: SwinTransformer, x: Tensor, stages: bool) -> Features:
     )
 
 
+def _wanted(blocks: list[Tensor], stages: Stages) -> list[Tensor]:
+    """Of the blocks of a stage: all, or the last."""
+    return blocks if stages == "blocks" else blocks[-1:]
+
+
 def _channels_first(maps: Tensor) -> Tensor:
     return maps.permute(0, 3, 1, 2)
 
 
-def _run_pvt(model: PyramidVisionTransformerV2, x: Tensor, stages: bool) -> Features:
+def _run_pvt(model: Any, x: Tensor, stages: Stages) -> Features:
     maps = model.patch_embed(x)
     outputs = []
     for stage in model.stages:
-        maps = stage(maps)
-        outputs.append(maps)
+        tokens = maps if stage.downsample is None else stage.downsample(maps)  # [B, h, w, D]
+        size, inside = tokens.shape[1:3], [tokens.flatten(1, 2)]
+        for block in stage.blocks:
+            inside.append(block(inside[-1], size))
+        maps = _channels_first(stage.norm(inside[-1]).unflatten(1, size)).contiguous()
+        blocks = [_channels_first(t.unflatten(1, size)) for t in inside[1:]]
+        outputs += blocks if stages == "blocks" else [maps]
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
 
-def _run_resnet(model: Any, x: Tensor, stages: bool) -> Features:
+def _run_resnet(model: Any, x: Tensor, stages: Stages) -> Features:
     maps = model.maxpool(model.act1(model.bn1(model.conv1(x))))
     outputs = []
     for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
-        maps = layer(maps)
-        outputs.append(maps)
+        inside = [maps]
+        for block in layer:
+            inside.append(block(inside[-1]))
+        maps = inside[-1]
+        outputs += _wanted(inside[1:], stages)
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
 
-def _run_own(model: nn.Module, x: Tensor, stages: bool) -> Features:
+def _run_own(model: nn.Module, x: Tensor, stages: Stages) -> Features:
     return model(x, stages)
 
 

@@ -10,12 +10,13 @@ from torch import Tensor
 from vitling.backbones.position import Grid
 
 GridNorm = Literal["before", "after", "published"]
+Stages = bool | Literal["blocks"]  # one map a stage, or one a block, where they are asked for
 
 
 @dataclass
 class Features:
     """`pooled` [B, D] is what a linear head sees. `grid` [B, D, h, w] is the last map after the final norm,
-    without class and register tokens. `stages`, on request: one map a stage, or one a block in a plain ViT,
+    without class and register tokens. `stages`, on request: one map a stage (a block in a plain ViT), or one a block,
     before the final norm. `attention`, on request: the last block's, [B, heads, queries, keys], class tokens
     first where there are any; for Swin that of its one window, padding included. `raw_grid` is `grid` before the
     final norm, None where there is no such norm; `published` says which of the two DRLoc's release takes.

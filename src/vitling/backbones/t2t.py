@@ -14,7 +14,7 @@ from timm.layers import Mlp
 from timm.models.vision_transformer import Block, init_weights_vit_timm
 from torch import Tensor, nn
 
-from vitling.backbones.features import Features, to_map
+from vitling.backbones.features import Features, Stages, to_map
 from vitling.backbones.position import Grid, resize_positions
 
 SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # kernel, stride, padding
@@ -55,7 +55,7 @@ class T2TViT(nn.Module):
     def no_weight_decay(self) -> set[str]:
         return {"cls_token"}
 
-    def forward(self, x: Tensor, stages: bool = False) -> Features:
+    def forward(self, x: Tensor, stages: Stages = False) -> Features:
         spatial, grid = self.tokens_to_token(x)
         tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), spatial], dim=1)
         tokens = tokens + resize_positions(self.pos_embed, self.built_for, grid)

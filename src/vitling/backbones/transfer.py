@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.position import resize_map, resize_positions
 from vitling.errors import UserError
 
-_WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state_dict", "backbone")
+_WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state_dict", "objective", "backbone")
 _PREFIXES = ("module.", "model.", "backbone.", "timm_model.", "encoder.", "_orig_mod.")
 _TABLE = "relative_position_bias_table"
+_HEADS = ("head.", "head_dist.", "fc.", "classifier.")
+_DROPPED = "a head: dropped"
 
 
 @dataclass
@@ -30,6 +33,10 @@ class Transfer:
     left_out: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
+    @property
+    def heads(self) -> list[str]:
+        return [name for name, reason in self.left_out.items() if reason == _DROPPED]
+
     def summary(self) -> str:
         return (
             f"{len(self.copied)} tensors copied, {len(self.resized)} resized, {len(self.left_out)} left out, "
@@ -39,12 +46,12 @@ class Transfer:
 
 def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Transfer:
     """Fill the backbone from a timm-style or vitling state dict; it is left as it was when nothing fits."""
-    weights = _unwrapped(source if isinstance(source, dict) else read_weights(Path(source)))
+    weights = _as_timm_names(_unwrapped(source if isinstance(source, dict) else read_weights(Path(source))))
     own = backbone.timm_model.state_dict()
     transfer, fitted = Transfer(), {}
     for name, value in weights.items():
         if name not in own:
-            transfer.left_out[name] = "the backbone has no such tensor"
+            transfer.left_out[name] = _DROPPED if name.startswith(_HEADS) else "the backbone has no such tensor"
         elif value.shape == own[name].shape:
             transfer.copied.append(name)
             fitted[name] = value
@@ -102,6 +109,17 @@ def _bare(name: str) -> str:
     while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
         name = name.removeprefix(prefix)
     return name
+
+
+def _as_timm_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Swin's release (and timm before 0.9) counts the merging of patches to the stage before it."""
+    if "layers.0.downsample.reduction.weight" not in weights:
+        return weights
+    return {re.sub(r"^layers\.(\d+)\.downsample", _one_later, name): value for name, value in weights.items()}
+
+
+def _one_later(found: re.Match) -> str:
+    return f"layers.{int(found[1]) + 1}.downsample"
 
 
 def _resized(backbone: Backbone, name: str, value: Tensor, own: Tensor) -> Tensor | None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from vitling.errors import UserError
+
+Variant = Literal["l1", "signed", "ce", "reg", "all", "exhaustive"]
+Target = Literal["offset/k", "offset/(k-1)", "offset"]
+Pooling = Literal["adaptive", "released"]
 
 
 @dataclass
@@ -16,3 +22,68 @@ class SupervisedConfig:
     """Stochastic depth of the last block; earlier blocks less."""
     class_weights: Literal["none", "inverse"] = "none"
     """inverse: rare classes weigh more in the loss."""
+
+
+@dataclass
+class DRLocConfig:
+    """Dense relative localisation: guess from two tokens how far apart they lie. With --aux drloc."""
+
+    variant: Variant = "l1"
+    """l1: distances; signed: with direction; ce, reg: as classes; all: in every block; exhaustive: from every token."""
+    weight: float | None = None
+    """Of the term in the loss. By default the paper's for the backbone: 0.5 for Swin, 0.1 or 0.01 for others."""
+    schedule: Literal["constant", "released"] = "constant"
+    """constant (paper), or up over 20 epochs and then down to nothing at the end of the schedule (released code)."""
+    pairs: int = 64
+    """Pairs of tokens drawn for each image; exhaustive has one for each token."""
+    hidden: int = 512
+    """Width of the MLP's two hidden layers."""
+    grid: int = 7
+    """A grid with a longer side than this is averaged down to it; all takes every grid as it is."""
+    pooling: Pooling = "adaptive"
+    """adaptive: equal shares, 2 x 2 from 14 to 7 (paper); released: 3 x 3 with stride 2 (released code)."""
+    target: Target = "offset/k"
+    """What is predicted, ce and reg aside: offsets over the grid's side k (paper), or as they are (released code)."""
+
+    norm: Literal["published", "before", "after"] = "published"
+    """Whether the grid is taken before or after the network's last norm: as the released code has it, or by name."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        for name, value, choices in (
+            ("variant", self.variant, Variant),
+            ("target", self.target, Target),
+            ("pooling", self.pooling, Pooling),
+            ("schedule", self.schedule, Literal["constant", "released"]),
+            ("norm", self.norm, Literal["published", "before", "after"]),
+        ):
+            if value not in get_args(choices):
+                raise UserError(f"DRLoc has no {name} {value!r}: {', '.join(get_args(choices))}.")
+        for name, number in (("pairs", self.pairs), ("hidden", self.hidden)):
+            if number < 1:
+                raise UserError(f"DRLoc needs {name} of at least 1, not {number}.")
+        if self.grid < 2:
+            raise UserError(f"DRLoc needs a grid of at least 2 tokens a side, not {self.grid}: one has no offset.")
+        if self.weight is not None and self.weight < 0:
+            raise UserError(f"The weight of DRLoc must not be negative, but is {self.weight}.")
+
+
+_WEIGHTS = (  # the first prefix that fits
+    ("swin", 0.5),  # drloc.txt Sec. 4
+    ("t2t", 0.1),  # Sec. 4
+    ("cvt", 0.1),  # Sec. 4
+    ("vit_base", 0.01),  # supplement Sec. 3
+    ("deit_base", 0.01),  # the same network
+    # Not published. A plain ViT of the size of T2T's trunk has T2T's weight.
+    ("vit", 0.1),
+    ("deit", 0.1),
+    # ResNet-50 was trained with it too, but its weight is nowhere. It and PVTv2 know where they are by convolutions
+    # and zero padding, as CvT does, and of the published weights the smaller one harms less where the task is easy.
+    ("resnet", 0.1),
+    ("pvt", 0.1),
+)
+
+
+def drloc_weight(backbone: str) -> float:
+    """The paper's weight (lambda) for a backbone, or one chosen for it; 0.1, the most frequent, for a stranger."""
+    return next((weight for prefix, weight in _WEIGHTS if backbone.startswith(prefix)), 0.1)

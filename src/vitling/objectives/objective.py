@@ -48,11 +48,19 @@ class Objective(nn.Module):
         """Moves teachers, queues and centres; after the optimiser's step."""
 
     def attach(self, name: str, term: nn.Module, weight: Weight) -> None:
-        """Adds a term computed by `term(features)`."""
+        """Adds a term computed by `term(features, batch, progress)`. One that has `wants_blocks` set finds a map of
+        every block in `features.stages`."""
         self.auxiliaries[name], self.weights[name] = term, weight
 
-    def auxiliary_terms(self, features: Features) -> dict[str, Tensor]:
-        return {name: term(features) for name, term in self.auxiliaries.items()}
+    def features(self, pixels: Tensor) -> Features:
+        """What the backbone makes of views, with all that the auxiliary terms want."""
+        blocks = self.training and any(getattr(term, "wants_blocks", False) for term in self.auxiliaries.values())
+        return self.backbone(pixels, stages="blocks") if blocks else self.backbone(pixels)
+
+    def auxiliary_terms(self, features: Features, batch: Batch, progress: Any) -> dict[str, Tensor]:
+        """They help to train: in evaluation mode they are silent."""
+        terms = self.auxiliaries.items()
+        return {name: term(features, batch, progress) for name, term in terms if term.training}
 
     def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
         weighted = [self._weight(name, progress) * value for name, value in terms.items()]

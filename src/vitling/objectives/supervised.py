@@ -38,9 +38,10 @@ class Supervised(Objective):
 
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
         view = views[0]
-        features = self.backbone(view.pixels)
+        features = self.features(view.pixels)
         logits = self.head(features.pooled).float()
-        return {"classification": self.loss(logits, self.targets(view, batch)), **self.auxiliary_terms(features)}
+        loss = self.loss(logits, self.targets(view, batch))
+        return {"classification": loss, **self.auxiliary_terms(features, batch, progress)}
 
     def logits(self, images: Tensor) -> Tensor:
         """For evaluation: past torch.compile, whose graphs belong to the training batch."""

@@ -11,14 +11,14 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import SupervisedConfig
+from vitling.objectives.config import DRLocConfig, SupervisedConfig
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig
 
 
-def _shown(metavar: str, hint: str = "") -> Any:
+def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
     """How the help shows a setting whose default says nothing ("None") or only that there is none."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint)
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
 
 @dataclass
@@ -35,6 +35,8 @@ class TrainConfig:
     """Directory of the run. It must be new or empty, unless --resume or --overwrite is given."""
     backbone: Annotated[str | None, _shown("NAME")] = None
     """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a micro ViT for tiny images."""
+    from_: Annotated[str | None, _shown("PATH", name="from")] = None
+    """Start from the weights of a run, a model folder, a checkpoint or a timm weights file; its head is dropped."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 224, less for smaller images."""
     epochs: int = 100
@@ -43,6 +45,8 @@ class TrainConfig:
     """Images for each step of the optimiser, over all processes."""
     seed: int = 0
     """Another one gives another run; the same one the same run."""
+    aux: Literal["none", "drloc"] = "none"
+    """drloc: beside the classes the network learns how far apart two of its tokens lie."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
     """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth."""
     eval_every: Annotated[int | None, _shown("INT")] = None
@@ -62,6 +66,7 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
+    drloc: DRLocConfig = field(default_factory=DRLocConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -81,11 +86,16 @@ def check(config: TrainConfig) -> None:
     for name in ("views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path"):
         if not 0 <= values[name] <= 1:
             raise UserError(f"--{_flag(name)} must lie in 0..1, not {values[name]}.")
-    for name in ("views.mixup", "views.cutmix", "optim.lr", "optim.weight_decay"):
+    for name in ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay"):
         if values[name] is not None and values[name] < 0:
             raise UserError(f"--{_flag(name)} must not be negative, but is {values[name]}.")
     if not 0 < views.scale[0] <= views.scale[1] <= 1:
         raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
+    if config.aux not in get_args(get_type_hints(TrainConfig)["aux"]):
+        raise UserError(f"--aux {config.aux}: there is none and drloc.")
+    if config.aux == "none" and config.drloc != DRLocConfig():
+        raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
+    config.drloc.check()
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 
@@ -150,7 +160,7 @@ def resumed(asked: TrainConfig, saved: TrainConfig) -> TrainConfig:
 
 
 def _flag(name: str) -> str:
-    return name.replace("_", "-")
+    return name.rstrip("_").replace("_", "-")
 
 
 def _written(value: Any) -> str:

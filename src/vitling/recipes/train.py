@@ -5,23 +5,26 @@ from __future__ import annotations
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitling import data
 from vitling.backbones.backbone import Backbone, create
+from vitling.backbones.transfer import load_weights
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
 from vitling.data.splits import require_labels
 from vitling.data.store import Store, build_store, choose_size, normalisation
 from vitling.errors import Interrupted, UserError
-from vitling.evaluation.bundle import BundleMeta, save_bundle
+from vitling.evaluation.bundle import WEIGHTS, BundleMeta, bundle_folder, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.objectives.supervised import Supervised
+from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary, settle_auxiliary
 from vitling.recipes.config import TrainConfig, check, from_plain, resumed
 from vitling.training.config import FitConfig
 from vitling.training.loop import Outcome, fit
@@ -67,6 +70,8 @@ def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict
     splits = _open(config)
     config, chosen = _settle(config, splits.train)
     backbone = _backbone(config)
+    chosen += _start(backbone, config.from_)
+    auxiliary = make_auxiliary(config, backbone)
     _prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
     splits.on_test_opened = run.test_opened
     for note in (*splits.notes, *chosen):
@@ -74,6 +79,7 @@ def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict
     run.start(config, config.loop.trackers)
     stores = _Stores(config, splits, run, processes)
     objective = make_objective(config, backbone, stores.train)
+    attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, objective, run)
     watchers = [stores.validation] if stores.validation else []
     outcome = fit(objective, stores.train, _fit_config(config, stores), watchers, run=run, processes=processes)
@@ -108,6 +114,7 @@ def _settle(config: TrainConfig, train: Dataset) -> tuple[TrainConfig, list[str]
     store_size = config.store_size or choose_size(train, size)
     settled = replace(config, size=size, backbone=backbone, eval_every=epochs_between, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
+    settled = settle_auxiliary(settled, backbone)
     return settled, [f"Chosen from the images: {' '.join(chosen)}."] if chosen else []
 
 
@@ -172,6 +179,20 @@ def _backbone(config: TrainConfig) -> Backbone:
     return create(config.backbone or "", config.size, config.data.channels, config.objective.drop_path)
 
 
+def _start(backbone: Backbone, source: str | None) -> list[str]:
+    """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
+    if source is None:
+        return []
+    path = Path(source)
+    transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
+    notes = [f"Started from {source}: {transfer.summary()}."]
+    if transfer.heads:
+        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
+    if transfer.missing:
+        notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
+    return notes
+
+
 def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
     dataset, settings = store.dataset, config.objective
     weights = None
@@ -189,12 +210,18 @@ def _fit_config(config: TrainConfig, stores: _Stores) -> FitConfig:
 def _introduce(config: TrainConfig, stores: _Stores, objective: Supervised, run: RunDirectory) -> None:
     store, processes = stores.train, stores.processes
     held = f", {len(stores.val)} held out" if stores.val else ", none held out"
-    parameters = sum(p.numel() for p in objective.parameters())
+    aux = f", {config.aux} with weight {config.drloc.weight:g}" if config.aux != "none" else ""
     run.log.say(
         f"{len(store)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
-        f"{parameters / 1e6:.2f} M parameters; store {store.size} px on {store.where}, {_amount(store.gigabytes)}; "
+        f"{_parameters(objective) / 1e6:.2f} M parameters{aux}; "
+        f"store {store.size} px on {store.where}, {_amount(store.gigabytes)}; "
         f"{processes.device}{f', {processes.world} processes' if processes.world > 1 else ''}."
     )
+
+
+def _parameters(objective: Supervised) -> int:
+    """Of what is saved: auxiliary terms have their own, which are not."""
+    return sum(p.numel() for part in (objective.backbone, objective.head) for p in part.parameters())
 
 
 def _amount(gigabytes: float) -> str:
@@ -240,9 +267,10 @@ def _conclude(
     result = {
         "finished": True,
         "method": "supervised",
+        "aux": config.aux,
         "backbone": config.backbone,
         "size": config.size,
-        "parameters": sum(p.numel() for p in objective.parameters()),
+        "parameters": _parameters(objective),
         "images": len(stores.train),
         "classes": objective.classes,
         "epochs": config.epochs,

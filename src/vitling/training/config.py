@@ -17,7 +17,13 @@ class OptimConfig:
     min_lr: float = 1e-6
     """Learning rate at the very end of the cosine."""
     warmup_epochs: float | None = None
-    """Linear warm-up from 0. By default a twentieth of the run, at most 20 epochs."""
+    """Linear warm-up. By default a twentieth of the run, at most 20 epochs."""
+    warmup_lr: float = 0.0
+    """Learning rate at the first step of the warm-up."""
+    schedule_epochs: int | None = None
+    """Epochs that the cosine is laid out for. By default those of the run, which ends early where they are more."""
+    cosine_from: Literal["warmup", "start"] = "warmup"
+    """Where the cosine begins: after the warm-up, or with it, as timm's does (the rate then drops a little between)."""
     weight_decay: float = 0.05
     """Not applied to biases, norms, tokens, position embeddings and relative-position tables."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -36,6 +42,9 @@ class OptimConfig:
 
     def warmup(self, epochs: int) -> float:
         return self.warmup_epochs if self.warmup_epochs is not None else min(epochs / 20, 20.0)
+
+    def over_epochs(self, epochs: int) -> int:
+        return self.schedule_epochs if self.schedule_epochs is not None else epochs
 
 
 @dataclass
@@ -90,6 +99,11 @@ class FitConfig:
             raise UserError(f"--optim.ema must be at least 0 and below 1, not {self.optim.ema}.")
         if not all(0 <= beta < 1 for beta in self.optim.betas):
             raise UserError(f"--optim.betas must both be at least 0 and below 1, not {self.optim.betas}.")
+        if self.optim.over_epochs(self.epochs) < self.epochs:
+            raise UserError(
+                f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}: a schedule "
+                "must reach to the end of the run."
+            )
         if self.checkpoint.keep < 1:
             raise UserError("--checkpoint.keep must be at least 1: a run that keeps nothing cannot be resumed.")
         if self.optim.accumulate > self.batch:

@@ -26,7 +26,7 @@ from vitling.training.optim import Average, clip_gradients, make_optimiser
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.rundir import RunDirectory
-from vitling.training.schedules import Progress, warmup_cosine
+from vitling.training.schedules import Progress, Schedule, warmup_cosine
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
@@ -107,6 +107,12 @@ def fit(
     )
 
 
+def _lr_schedule(config: FitConfig) -> Schedule:
+    optim, epochs = config.optim, config.epochs
+    peak, warmup, over = optim.peak_lr(config.batch), optim.warmup(epochs), optim.over_epochs(epochs)
+    return warmup_cosine(peak, optim.min_lr, warmup, optim.warmup_lr, over, optim.cosine_from)
+
+
 class _Trainer:
     def __init__(
         self,
@@ -130,9 +136,7 @@ class _Trainer:
         self.feed = Feed(store, objective.plan, config, processes)
         self.per_epoch = self.feed.per_epoch
         self.steps, self.done = self.per_epoch * config.epochs, 0
-        self.lr = warmup_cosine(
-            config.optim.peak_lr(config.batch), config.optim.min_lr, config.optim.warmup(config.epochs)
-        )
+        self.lr = _lr_schedule(config)
         self._check_batch_norm()
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()

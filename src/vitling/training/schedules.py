@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -23,20 +24,48 @@ class Progress:
     def epoch(self) -> float:
         return self.fraction * self.epochs
 
+    @property
+    def epochs_done(self) -> int:
+        return self.step * self.epochs // self.steps
+
 
 Schedule = Callable[[Progress], float]
 
 
-def warmup_cosine(peak: float, floor: float, warmup_epochs: float) -> Schedule:
-    """Linear from 0 to `peak`, then half a cosine down to `floor` at the end of the run. Step 0 already moves."""
+def warmup_cosine(
+    peak: float,
+    floor: float,
+    warmup_epochs: float,
+    start: float = 0.0,
+    over_epochs: float | None = None,
+    cosine_from: Literal["warmup", "start"] = "warmup",
+) -> Schedule:
+    """Linear from `start` to `peak`, then half a cosine down to `floor` after `over_epochs`, which are the run's unless
+    said otherwise. A cosine from the start is the one that timm evaluates once the warm-up is over: the rate drops a
+    little there. Step 0 already moves."""
 
     def value(progress: Progress) -> float:
         per_epoch = progress.steps / progress.epochs
-        warmup = min(warmup_epochs * per_epoch, progress.steps - 1)
+        steps = progress.steps if over_epochs is None else over_epochs * per_epoch
+        warmup = min(warmup_epochs * per_epoch, steps - 1)
+        first = 0 if start else 1
         if progress.step < warmup:
-            return peak * (progress.step + 1) / (warmup + 1)
-        done = (progress.step - warmup) / max(progress.steps - warmup, 1)
+            return start + (peak - start) * (progress.step + first) / (warmup + first)
+        begin = warmup if cosine_from == "warmup" else 0.0
+        done = (progress.step - begin) / max(steps - begin, 1)
         return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
+
+    return value
+
+
+def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule:
+    """DRLoc's released weight, a step each epoch E: peak E / w up to E = w, then peak (1 - (E - w) / (T - w))."""
+
+    def value(progress: Progress) -> float:
+        epoch = progress.epochs_done
+        if epoch <= rise_epochs:
+            return peak * epoch / rise_epochs
+        return peak * (1 - (epoch - rise_epochs) / (over_epochs - rise_epochs))
 
     return value
 

@@ -19,7 +19,7 @@ from vitling.keys import make_key
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of SplitMix64
 _QUANTILES = 4096
-MOST = 24  # numbers that one operation may draw for an image
+MOST = 24  # numbers that an operation draws for an image, unless more are asked for
 
 
 def seeds_of(keys: Sequence[int], ids: np.ndarray) -> np.ndarray:
@@ -31,7 +31,7 @@ def seeds_of(keys: Sequence[int], ids: np.ndarray) -> np.ndarray:
 class Draws:
     """The random numbers of B images: `uniform("crop", 4)` is [B, 4], a function of key, ids and the name alone."""
 
-    state: Tensor  # [B, MOST] int64: a column for each number that an operation may draw
+    state: Tensor  # [B, most] int64: a column for each number that an operation may draw
 
     @classmethod
     def of(cls, keys: Sequence[int], ids: Tensor) -> Draws:
@@ -39,13 +39,18 @@ class Draws:
         return cls.at(torch.from_numpy(seeds_of(keys, ids.cpu().numpy())).to(ids.device), columns(ids.device))
 
     @classmethod
+    def of_names(cls, names: Tensor, most: int) -> Draws:
+        """For whole numbers that are on the device already."""
+        return cls.at(names * _signed(_GOLDEN), columns(names.device, most))
+
+    @classmethod
     def at(cls, seeds: Tensor, columns: Tensor) -> Draws:
         return cls(_scramble(_scramble(seeds)[:, None] ^ columns))
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
-        if n > MOST:
-            raise ValueError(f"{operation}: at most {MOST} numbers a draw, not {n}")
+        if n > self.state.shape[1]:
+            raise ValueError(f"{operation}: at most {self.state.shape[1]} numbers a draw, not {n}")
         bits = _scramble(self.state[:, :n] + _key_of(operation))
         return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
 
@@ -59,9 +64,9 @@ class Draws:
 
 
 @lru_cache
-def columns(device: torch.device) -> Tensor:
-    """[MOST] constants; an argument of what is compiled, whose own arithmetic on such numbers overflows."""
-    return torch.arange(1, MOST + 1, device=device) * _signed(_GOLDEN)
+def columns(device: torch.device, most: int = MOST) -> Tensor:
+    """[most] constants; an argument of what is compiled, whose own arithmetic on such numbers overflows."""
+    return torch.arange(1, most + 1, device=device) * _signed(_GOLDEN)
 
 
 @lru_cache

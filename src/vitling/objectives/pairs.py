@@ -1,0 +1,113 @@
+"""Pairs of tokens of one grid: which are drawn, and an MLP over the two tokens of a pair."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling.views.draws import Draws
+
+Size = tuple[int, int]  # tokens down and across
+
+
+class Pairs(NamedTuple):
+    """Places in a grid of `size` = (h, w), as row * w + column; [B, m] each."""
+
+    first: Tensor
+    second: Tensor
+    size: Size
+
+    @property
+    def offsets(self) -> Tensor:
+        """[B, m, 2]: (i - p, j - h) of Eq. 3, whole numbers."""
+        width = self.size[1]
+        down = self.first // width - self.second // width
+        across = self.first % width - self.second % width
+        return torch.stack((down, across), dim=-1)
+
+
+def random_pairs(names: Tensor, operation: str, size: Size, count: int) -> Pairs:
+    """Uniform, with replacement, a token with itself too (Eq. 2). One number draws row and column at once."""
+    first, second = _places(names, operation, size, 2 * count).chunk(2, dim=1)
+    return Pairs(first, second, size)
+
+
+def exhaustive_pairs(names: Tensor, operation: str, size: Size) -> Pairs:
+    """Every token once, with a random partner (Eq. 8)."""
+    tokens = size[0] * size[1]
+    first = torch.arange(tokens, device=names.device).expand(len(names), -1)
+    return Pairs(first, _places(names, operation, size, tokens), size)
+
+
+def _places(names: Tensor, operation: str, size: Size, count: int) -> Tensor:
+    uniform = Draws.of_names(names, count).uniform(operation, count)
+    return (uniform * (size[0] * size[1])).long()
+
+
+class PairMLP(nn.Module):
+    """f of Sec. 4: the concatenation [a; b] of two tokens -> hidden -> hidden -> outputs, ReLU between."""
+
+    def __init__(self, dim: int, hidden: int, outputs: int):
+        super().__init__()
+        self.first = nn.Linear(2 * dim, hidden)
+        self.rest = nn.Sequential(nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+    def forward(self, tokens: Tensor, pairs: Pairs) -> Tensor:
+        """tokens [B, h * w, D] -> [B, m, outputs]; the first layer in the way that multiplies less."""
+        (_, count, dim), m = tokens.shape, pairs.first.shape[1]
+        few_tokens = count * dim + m * count <= m * dim
+        first_layer = _project_then_choose if few_tokens else _choose_then_project
+        return self.rest(first_layer(self.first, tokens, pairs))
+
+
+def _project_then_choose(linear: nn.Linear, tokens: Tensor, pairs: Pairs) -> Tensor:
+    """W [a; b] = W_a a + W_b b: both halves for every token once; then a product with two ones in each row chooses and
+    adds. Unlike a gather it is as quick backwards, and the same in every run on a GPU."""
+    halves = linear.weight.unflatten(1, (2, -1)).transpose(0, 1).flatten(0, 1)
+    bias = torch.cat((linear.bias, torch.zeros_like(linear.bias)))
+    projected = F.linear(tokens, halves, bias).unflatten(2, (2, -1)).flatten(1, 2)  # [B, 2 h w, hidden], by turns
+    columns = torch.arange(projected.shape[1], device=tokens.device)
+    chosen = (columns == 2 * pairs.first[..., None]) | (columns == 2 * pairs.second[..., None] + 1)
+    return torch.bmm(chosen.to(projected.dtype), projected)
+
+
+def _choose_then_project(linear: nn.Linear, tokens: Tensor, pairs: Pairs) -> Tensor:
+    batch, count, dim = tokens.shape
+    places = torch.stack((pairs.first, pairs.second), dim=-1)  # [B, m, 2]
+    rows = places + count * torch.arange(batch, device=tokens.device)[:, None, None]
+    chosen = tokens.reshape(-1, dim).index_select(0, rows.flatten())
+    return linear(chosen.view(batch, -1, 2 * dim))
+
+
+def pool(grid: Tensor, longest: int, how: str) -> Tensor:
+    """Averages sides longer than `longest` down to it. As a product with one matrix, whose gradient is the same in
+    every run on a GPU: that of torch's adaptive pooling is not."""
+    size = (grid.shape[-2], grid.shape[-1])
+    if max(size) <= longest:
+        return grid
+    averages, new = _averages(size, longest, how, grid.device)
+    with torch.autocast(grid.device.type, enabled=False):  # a ninth is not exact in half precision
+        tokens = torch.bmm(averages.expand(len(grid), -1, -1), grid.flatten(2).transpose(1, 2).float())
+    return tokens.transpose(1, 2).unflatten(2, new)
+
+
+@lru_cache
+def _averages(size: Size, longest: int, how: str, device: torch.device) -> tuple[Tensor, Size]:
+    """[new places, places], each row an average over places; and the new size."""
+    with torch.inference_mode(False):  # it is kept, and training may be next to use it
+        down, across = (_axis(side, longest, how) for side in size)
+        return torch.kron(down, across).to(device), (len(down), len(across))
+
+
+def _axis(side: int, longest: int, how: str) -> Tensor:
+    averages = torch.eye(side)
+    while len(averages) > longest:
+        if how == "adaptive":
+            averages = F.adaptive_avg_pool1d(averages.T, longest).T
+        else:
+            averages = F.avg_pool1d(averages.T, 3, stride=2, padding=1, count_include_pad=False).T
+    return averages.contiguous()
