@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitling.views.chosen import apply_to
+from vitling.views.chosen import apply_to, whole_batches
 from vitling.views.draws import Draws
 
 _PASSES = 3
@@ -26,9 +26,9 @@ def draw_blur(draws: Draws, radius: tuple[float, float], probability: float) -> 
 
 def blur(images: Tensor, radius: Tensor, most: float) -> Tensor:
     """`radius` [B], `most` at the highest. The border is continued outwards."""
-    if images.device.type == "cpu":
-        return apply_to(images, radius > 0, lambda x, r: _blur(x, r, most), radius)
-    return _blur(images, radius, most)
+    if whole_batches(images):
+        return _blur(images, radius, most)
+    return apply_to(images, radius > 0, lambda x, r: _blur(x, r, most), radius)
 
 
 def _blur(images: Tensor, radius: Tensor, most: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -68,14 +68,25 @@ class Easel:
     def paint(
         self, groups: Sequence[Group], order: Sequence[Order[Tensor]], pixels: Tensor, aspect: Tensor
     ) -> list[Views]:
-        return [self._views(group, parts, pixels, aspect) for group, parts in zip(groups, order)]
+        by_look: dict[tuple, list[int]] = {}
+        for g, group in enumerate(groups):
+            by_look.setdefault(self._look(group), []).append(g)
+        views: dict[int, Views] = {}
+        for alike in by_look.values():
+            some, seeds = [groups[g] for g in alike], [order[g][0] for g in alike]
+            for g, images in zip(alike, self._images(some, seeds, pixels, aspect)):
+                views[g] = self._views(groups[g], order[g], images)
+        return [views[g] for g in range(len(groups))]
 
-    def _views(self, group: Group, order: Order[Tensor], pixels: Tensor, aspect: Tensor) -> Views:
-        images = self._images(group, order[0], pixels, aspect)
+    def _look(self, group: Group) -> tuple:
+        """Groups that differ in where their crops lie, and in nothing else, are rendered together."""
+        return replace(group.policy, scale=(0, 0), ratio=(0, 0)), group.size, self._normalise_last(group)
+
+    def _views(self, group: Group, order: Order[Tensor], images: Tensor) -> Views:
         if not group.mix.on:
             return Views(images if len(order) == 1 else images[order[1]], group.count)
         _, own, partner, mixed_in, mix_seeds = order
-        constants = columns(pixels.device), quantiles_of(group.mix, pixels.device)
+        constants = columns(images.device), quantiles_of(group.mix, images.device)
         recipe = self.brush(draw_mix, mix=group.mix, size=group.size)(mix_seeds, *constants)
         mix = self.brush(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
         return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.share)
@@ -85,18 +96,35 @@ class Easel:
         mixing it costs nothing."""
         return self.normalise if group.mix.on and not group.policy.erase else None
 
-    def _images(self, group: Group, seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
-        settings = {"policy": group.policy, "size": group.size}
-        draw = self.brush(draw_numbers, **settings)
-        last = self._normalise_last(group)
-        make = self.brush(render, **settings, normalise=None if last else self.normalise, dtype=self.dtype)
+    def _images(self, groups: list[Group], seeds: list[Tensor], pixels: Tensor, aspect: Tensor) -> tuple[Tensor, ...]:
+        size, last = groups[0].size, self._normalise_last(groups[0])
+        draws = [self.brush(draw_numbers, policy=group.policy, size=size) for group in groups]
+        normalise = None if last else self.normalise
+        make = self.brush(render, policy=groups[0].policy, size=size, normalise=normalise, dtype=self.dtype)
         noise, constants = noise_bank(pixels.device), columns(pixels.device)
+        counts = [group.count for group in groups]
 
         def paint(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
-            return make(draw(seeds, aspect, constants), pixels, noise)
+            parts = seeds.split([count * len(pixels) for count in counts])
+            numbers = [draw(part, aspect, constants) for draw, part in zip(draws, parts)]
+            return make(_joined(numbers), pixels, noise)
 
         by_threads = pixels.device.type == "cpu" and not self.brush.compiles
-        return (partial(in_threads, paint) if by_threads else paint)(seeds, pixels, aspect)
+        together = (partial(in_threads, paint) if by_threads else paint)(torch.cat(seeds), pixels, aspect)
+        return together.split([len(part) for part in seeds])
+
+
+def _joined(numbers: list[Numbers]) -> Numbers:
+    """Of several groups that have the same steps."""
+    if len(numbers) == 1:
+        return numbers[0]
+    boxes, flips, steps, erasing = zip(*numbers)
+    return Numbers(
+        torch.cat(boxes),
+        None if flips[0] is None else torch.cat(flips),
+        tuple(tuple(map(torch.cat, zip(*drawn))) for drawn in zip(*steps)),
+        tuple(map(torch.cat, zip(*erasing))),
+    )
 
 
 class Brush:

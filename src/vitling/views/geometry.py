@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from vitling.views.chosen import whole_batches
 from vitling.views.config import Filter
 from vitling.views.draws import Draws
 
@@ -49,7 +50,7 @@ def crop(pixels: Tensor, boxes: Tensor, size: int, filter: Filter, flip: Tensor 
     """
     batch, channels, height, width = pixels.shape
     views = len(boxes) // batch
-    on_cpu = not pixels.is_cuda and not torch.compiler.is_compiling()
+    on_cpu = not whole_batches(pixels)
     dtype = torch.float16 if pixels.is_cuda else torch.float32
     boxes = _image_by_image(boxes, views)
     flip = None if flip is None else _image_by_image(flip, views)
@@ -114,26 +115,29 @@ def _weights(
 ) -> Tensor:
     """[B, target, source]: row o holds what each source pixel gives to output pixel o, or to the mirrored one.
 
-    Few of a row are not zero. `sparse` computes those and puts them in their places; else all are computed, which is
-    one kernel on a GPU.
+    Few of a row are not zero, and their sum is taken over those. `sparse` puts them in their places; else the whole row
+    is computed, which is one kernel on a GPU.
     """
     reach = 1 if filter == "bilinear" else 2
-    taps = min(source, math.ceil(2 * reach * max(source / target, 1)) + 1) if sparse else source
     scale = (extent * source / target)[:, None]
     out = (torch.arange(target, device=start.device) + 0.5)[None]
     if turned is not None:
         out = torch.where(turned[:, None], target - out, out)
     centre = (start * source)[:, None] + out * scale
     widening = scale.clamp(min=1)
-    index = torch.arange(taps, device=start.device)[None, None]
-    if sparse:
-        index = index + (centre - reach * widening).floor().clamp(0, source - taps).long()[:, :, None]
-    distance = (index + 0.5 - centre[:, :, None]) / widening[:, :, None]
-    weights = _triangle(distance) if filter == "bilinear" else _cubic(distance)
-    weights = weights / weights.sum(dim=2, keepdim=True)
+
+    def at(pixels: Tensor) -> Tensor:
+        distance = (pixels + 0.5 - centre[:, :, None]) / widening[:, :, None]
+        return _triangle(distance) if filter == "bilinear" else _cubic(distance)
+
+    taps = min(source, math.ceil(2 * reach * max(source / target, 1)) + 1)
+    first = (centre - reach * widening).floor().clamp(0, source - taps)
+    index = first[:, :, None] + torch.arange(taps, device=start.device)
+    few = at(index)
+    total = few.sum(dim=2, keepdim=True)
     if not sparse:
-        return weights
-    return torch.zeros(len(start), target, source, device=start.device).scatter_(2, index, weights)
+        return at(torch.arange(source, device=start.device)[None, None]) / total
+    return torch.zeros(len(start), target, source, device=start.device).scatter_(2, index.long(), few / total)
 
 
 def _triangle(t: Tensor) -> Tensor:

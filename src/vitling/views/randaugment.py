@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitling.views import colour, tables, warp
-from vitling.views.chosen import apply_to_few
+from vitling.views.chosen import apply_to_few, few, whole_batches
 from vitling.views.config import Filter, RandAugment
 from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
@@ -150,10 +150,17 @@ def _through_tables(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor
         ("solarise", tables.solarise(amount, channels)),
         ("solarise_add", tables.solarise_add(amount, channels)),
         ("autocontrast", tables.autocontrast(images)),
-        ("equalise", tables.equalise(images)),
+        ("equalise", _equalised(images, operation == NUMBER["equalise"])),
     ):
         chosen = torch.where((operation == NUMBER[name])[:, None, None], candidate, chosen)
     return tables.look_up(images, chosen)
+
+
+def _equalised(images: Tensor, wanted: Tensor) -> Tensor:
+    """Histograms are dear: one table in six is made of one."""
+    index = few(wanted, 1 / len(_TABLES)) if whole_batches(images) else wanted.nonzero()[:, 0]
+    everyone = tables.identity(len(images), images.shape[1], images.device).clone()
+    return everyone.index_copy(0, index, tables.equalise(images[index]))
 
 
 def _cutout(operation: Tensor, amount: Tensor, across: Tensor, down: Tensor, size: int) -> Tensor:

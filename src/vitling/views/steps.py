@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitling.views import colour, planes
 from vitling.views.blur import blur, draw_blur
+from vitling.views.chosen import whole_batches
 from vitling.views.config import Blur, Flip, Grey, Jitter, RandAugment, Rotate, Solarise, Step
 from vitling.views.draws import Draws
 from vitling.views.randaugment import draw_rand_augment, rand_augment
@@ -30,7 +31,7 @@ def draw_step(draws: Draws, step: Step) -> Numbers:
             return (degrees * (2 * draws.uniform("rotate")[:, 0] - 1),)
         case Jitter(brightness, contrast, saturation, hue, prob):
             factors, order = colour.draw_jitter(draws, (brightness, contrast, saturation, hue), prob)
-            return planes.chain(factors, order) if _whole_batches(draws.state) else (factors, order)
+            return planes.chain(factors, order) if whole_batches(draws.state) else (factors, order)
         case Grey(prob):
             return (draws.chance("grey", prob),)
         case Blur(prob, radius):
@@ -45,17 +46,12 @@ def draw_step(draws: Draws, step: Step) -> Numbers:
 def apply_steps(images: Tensor, steps: Sequence[Step], numbers: Sequence[Numbers]) -> Tensor:
     """Neighbouring steps of colour are one kernel on GPUs."""
     for of_colour, some in groupby(zip(steps, numbers), key=lambda pair: isinstance(pair[0], Jitter | Grey | Solarise)):
-        if of_colour and _whole_batches(images):
+        if of_colour and whole_batches(images):
             images = _apply_to_planes(images, list(some))
             continue
         for step, drawn in some:
             images = apply_step(images, step, drawn)
     return images
-
-
-def _whole_batches(tensor: Tensor) -> bool:
-    """GPUs and compiled code do the same to all images of a batch; CPUs have time to look at each."""
-    return tensor.device.type != "cpu" or torch.compiler.is_compiling()
 
 
 def apply_step(images: Tensor, step: Step, numbers: Numbers) -> Tensor:

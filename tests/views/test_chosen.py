@@ -1,0 +1,59 @@
+"""What GPUs do to whole batches is what CPUs do to the chosen images. Here both run on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.views.test_drawing import place
+from vitling.views import Drawing, Easel, Normaliser
+from vitling.views.chosen import apply_to, apply_to_few, few
+from vitling.views.policies import named
+
+IMAGES = torch.arange(40.0)[:, None, None, None].expand(-1, 1, 2, 2)
+
+
+@pytest.fixture
+def as_on_gpus(monkeypatch):
+    return lambda: monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_only_the_chosen_change(number, as_on_gpus):
+    chosen, amount = torch.zeros(40, dtype=torch.bool), torch.arange(40.0) + 1
+    chosen[torch.randperm(40, generator=torch.Generator().manual_seed(number))[:number]] = True
+
+    def add(images, amount):
+        return images + amount[:, None, None, None]
+
+    expected = torch.where(chosen[:, None, None, None], add(IMAGES, amount), IMAGES)
+    assert torch.equal(apply_to(IMAGES, chosen, add, amount), expected)
+    as_on_gpus()
+    assert torch.equal(apply_to(IMAGES, chosen, add, amount), expected)
+    assert torch.equal(apply_to_few(IMAGES, chosen, 0.1, add, amount), expected)
+
+
+def test_few_are_fewer_than_all_and_enough():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        chosen = torch.rand(256, generator=generator) < 1 / 6
+        index = few(chosen, 1 / 6)
+        assert len(index) == 80
+        assert chosen[index].sum() == chosen.sum()
+    assert len(few(torch.ones(3, dtype=torch.bool), 0.5)) == 3
+
+
+@pytest.mark.parametrize("name", ["supervised", "idmm-pretrain", "idmm-finetune", "dino"])
+def test_policies_look_the_same(name, as_on_gpus):
+    n = 48
+    small = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(0)) * 255
+    pixels = torch.nn.functional.interpolate(small, 40, mode="bicubic").clamp(0, 255).byte()
+    drawing = Drawing(named(name, 32), place(range(n), instances=n), np.arange(n))
+    easel = Easel(Normaliser((0.0,) * 3, (1 / 255,) * 3))
+    on_cpu = drawing.draw(pixels, torch.ones(n), easel)
+    as_on_gpus()
+    for ours, theirs in zip(drawing.draw(pixels, torch.ones(n), easel), on_cpu):
+        difference = (ours.pixels - theirs.pixels).abs()
+        assert difference.mean() < 1  # of 255
+        assert difference.flatten()[::7].quantile(0.999) < 8  # a mean that rounds the other way, then a steep table
