@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial, wraps
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -40,7 +41,12 @@ def demo(out: Out = "runs/demo", epochs: int = 120, seed: int = 0, overwrite: bo
     _show_result(train_digits(out, epochs, overwrite, seed), out)
 
 
-def inspect(data_set: Data, out: Out = "inspection.json", data: DataConfig = DataConfig()) -> None:  # noqa: B008
+def inspect(
+    data_set: Data,
+    out: Out = "inspection.json",
+    store_loss: Annotated[int | None, arg(metavar="PX", help_behavior_hint="")] = None,
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
     """What is in a data set: counts, sizes, bad files, duplicates, leakage.
 
     DATA is what `vitling train` takes.
@@ -48,6 +54,7 @@ def inspect(data_set: Data, out: Out = "inspection.json", data: DataConfig = Dat
     Args:
         data_set: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
         out: Where the findings are written, as JSON.
+        store_loss: Also measure what views of this size lose by the pixel store, for several sizes of the store.
         data: How the images are read.
     """
     from rich.console import Console
@@ -60,7 +67,15 @@ def inspect(data_set: Data, out: Out = "inspection.json", data: DataConfig = Dat
     with Log().bar("Looking at the images") as progress:
         found = look(data_set, data, on_progress=progress)
     found.render(Console())
-    write_json(out, found.to_json())
+    findings = found.to_json()
+    if store_loss is not None:
+        from vitling.recipes.store_loss import store_loss as measure
+        from vitling.recipes.summary import show_store_loss
+
+        losses = measure(data_set, store_loss, config=data)
+        show_store_loss(losses, store_loss)
+        findings["store_loss"] = [asdict(loss) for loss in losses]
+    write_json(out, findings)
     print(f"Written: {out}")
 
 

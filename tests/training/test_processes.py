@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.conftest import make_folder
@@ -42,30 +43,51 @@ def wait_for(condition, seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
-def test_ten_kills_at_random_moments_change_nothing(tmp_path):
-    """SIGKILL while importing, decoding, training or writing a checkpoint; the end is bit-identical."""
-    source = make_folder(tmp_path / "images", classes=3, each=20)
-    flags = [*EXACT, "--epochs", "60"]
-    subprocess.run(command(source, tmp_path / "whole", *flags), check=True, capture_output=True)
-    seconds = json.loads((tmp_path / "whole" / "result.json").read_text())["seconds"]
-    out, chance = tmp_path / "killed", random.Random(7)
-    for kill in range(10):
-        process = subprocess.Popen(
-            command(source, out, *flags, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+def killed_often(words: list[str], out: Path, seconds: float, kills: int) -> None:
+    """SIGKILL while importing, decoding, training or writing a checkpoint; then it may end."""
+    chance = random.Random(7)
+    for kill in range(kills):
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = checkpoint_names(out)
         if kill > 0:  # the first kill may come before anything is there
             wait_for(lambda p=process, b=before: checkpoint_names(out) != b or p.poll() is not None)
-        time.sleep(chance.uniform(0, seconds / 20))
+        time.sleep(chance.uniform(0, seconds / (2 * kills)))
         assert process.poll() is None, "the run ended before its kill"
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not (out / "result.json").exists()
-    subprocess.run(command(source, out, *flags, "--resume"), check=True, capture_output=True)
-    whole, killed = result(tmp_path / "whole"), result(out)
-    assert whole.keys() == killed.keys()
-    assert all((whole[name] == killed[name]).all() for name in whole)
-    assert losses(out) == losses(tmp_path / "whole")
+    subprocess.run(words, check=True, capture_output=True)
+
+
+def seconds_of(out: Path) -> float:
+    return json.loads((out / "result.json").read_text())["seconds"]
+
+
+def test_ten_kills_at_random_moments_change_nothing(tmp_path):
+    """The end is bit-identical."""
+    source = make_folder(tmp_path / "images", classes=3, each=20)
+    flags = [*EXACT, "--epochs", "60"]
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command(source, whole, *flags), check=True, capture_output=True)
+    killed_often(command(source, out, *flags, "--resume"), out, seconds_of(whole), kills=10)
+    assert result(whole).keys() == result(out).keys()
+    assert all((value == result(out)[name]).all() for name, value in result(whole).items())
+    assert losses(out) == losses(whole)
+
+
+def test_kills_change_nothing_with_multi_crop_views(tmp_path):
+    source = make_folder(tmp_path / "images", classes=3, each=20, width=32, height=28)
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+
+    def words(folder: Path) -> list[str]:
+        folder.mkdir(exist_ok=True)
+        return [sys.executable, "-m", "tests.training.multi_crop_run", str(source), str(folder)]
+
+    subprocess.run(words(whole), check=True, capture_output=True)
+    killed_often(words(out), out, seconds_of(whole), kills=4)
+    one, other = (torch.load(folder / "weights.pt") for folder in (whole, out))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert losses(out) == losses(whole)
 
 
 def checkpoint_names(out: Path) -> list[str]:

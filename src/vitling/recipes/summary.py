@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +11,9 @@ from rich.table import Table
 
 from vitling.backbones.names import table as backbones
 from vitling.views.policies import POLICIES
+
+if TYPE_CHECKING:
+    from vitling.recipes.store_loss import Loss
 
 _NAMES = {
     "top1": "top-1",
@@ -39,6 +42,16 @@ def show_run(result: dict[str, Any], out: str) -> None:
 def show_evaluation(result: dict[str, Any]) -> None:
     print(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
     Console().print(evaluation_table(result), class_table(result["per_class"]))
+
+
+def show_store_loss(losses: list[Loss], view: int) -> None:
+    table = Table(title=f"Views of {view} px out of the store, beside the files")
+    for column in ("store", "PSNR", "worst in 20", "MB / 1,000 images"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for loss in losses:
+        size = f"{loss.size} px" + (" (chosen)" if loss.chosen else "")
+        table.add_row(size, f"{loss.mean:.1f} dB", f"{loss.low:.1f} dB", f"{loss.megabytes:,.0f}")
+    Console().print(table)
 
 
 def result_table(result: dict[str, Any]) -> Table:

@@ -1,0 +1,92 @@
+"""What the pixel store loses: crops out of the S x S squashed image beside the same crops out of the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset
+from vitling.data.decode import BadImage, Decoded, decode, squash
+from vitling.data.splits import own_splits
+from vitling.data.store import choose_size
+from vitling.errors import UserError
+from vitling.views.config import Policy
+from vitling.views.draws import Draws
+from vitling.views.geometry import crop, random_boxes
+
+VIEWS = 4  # of each image
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Peak signal to noise ratio in dB of the crops that a store of `size` gives: mean, and the worst in twenty."""
+
+    size: int
+    mean: float
+    low: float
+    chosen: bool  # what `train` would take
+
+    @property
+    def megabytes(self) -> float:
+        """Of a thousand images of three channels."""
+        return 3 * self.size**2 / 1000
+
+
+def store_loss(source: str, view: int, images: int = 64, config: DataConfig | None = None) -> list[Loss]:
+    """For views of `view` px, random crops as in training, over several sizes of the store."""
+    if view < 8:
+        raise UserError(f"--store-loss {view}: the size of the views in pixels, such as 224.")
+    config = config or DataConfig()
+    dataset = own_splits(source, config, needs_train=False).train
+    chosen = choose_size(dataset, view)
+    decoded = _decoded(dataset, images, config)
+    sizes = sorted(
+        {*(round(view * factor / 32) * 32 or view for factor in (1, 8 / 7, 10 / 7, 12 / 7, 2, 16 / 7)), chosen}
+    )
+    expected = [_from_file(image, i, view) for i, image in enumerate(decoded)]
+    losses = []
+    for size in sizes:
+        ratios = np.concatenate([_ratios(image, i, view, size, expected[i]) for i, image in enumerate(decoded)])
+        losses.append(Loss(size, float(ratios.mean()), float(np.quantile(ratios, 0.05)), size == chosen))
+    return losses
+
+
+def _decoded(dataset: Dataset, images: int, config: DataConfig) -> list[Decoded]:
+    found = []
+    for i in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int).tolist():
+        try:
+            image = decode(dataset.read(i), 3, config.bits, config.max_pixels)
+        except BadImage:
+            continue
+        if isinstance(image.pixels, Image.Image):
+            found.append(image)
+    if not found:
+        raise UserError("--store-loss compares with image files of colour, and none of these could be read as one.")
+    return found
+
+
+def _boxes(image: Decoded, i: int) -> torch.Tensor:
+    aspect = torch.full((VIEWS,), image.width / image.height)
+    return random_boxes(Draws.of([i], torch.arange(VIEWS)), aspect, Policy.scale, Policy.ratio)
+
+
+def _from_file(image: Decoded, i: int, view: int) -> np.ndarray:
+    """[VIEWS, view, view, 3]"""
+    assert isinstance(image.pixels, Image.Image)
+    cut = []
+    for left, top, width, height in _boxes(image, i).tolist():
+        right, bottom = min(left + width, 1.0), min(top + height, 1.0)
+        box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
+        cut.append(np.asarray(image.pixels.resize((view, view), Image.Resampling.BICUBIC, box=box), dtype=float))
+    return np.stack(cut)
+
+
+def _ratios(image: Decoded, i: int, view: int, size: int, expected: np.ndarray) -> np.ndarray:
+    stored = torch.from_numpy(squash(image, size, 3))[None]
+    ours = crop(stored, _boxes(image, i), view, "bicubic").permute(0, 2, 3, 1).double().numpy()
+    errors = ((ours - expected) ** 2).mean(axis=(1, 2, 3))
+    return 10 * np.log10(255**2 / np.maximum(errors, 1e-3))
