@@ -1,0 +1,94 @@
+"""The time of each operation of the views."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from workloads import made_store
+
+from vitling.training import precision as machine
+from vitling.training.ahead import Ahead
+from vitling.training.feed import Loaded, Part
+from vitling.views import (
+    Blur,
+    Drawing,
+    Easel,
+    Flip,
+    Grey,
+    Group,
+    Jitter,
+    Mix,
+    Normaliser,
+    Place,
+    Plan,
+    Policy,
+    RandAugment,
+    Rotate,
+    Solarise,
+)
+from vitling.views.easel import Brush
+
+WARM = 6
+
+OPERATIONS: dict[str, tuple[Policy, Mix]] = {
+    "crop": (Policy(steps=()), Mix()),
+    "crop, bilinear": (Policy(steps=(), filter="bilinear"), Mix()),
+    "flip, first": (Policy(steps=(Flip(),)), Mix()),
+    "flip, later": (Policy(steps=(Grey(0.0), Flip())), Mix()),
+    "jitter": (Policy(steps=(Jitter(0.8, 0.8, 0.8, 0.2, 0.8),)), Mix()),
+    "jitter, grey, solarise": (Policy(steps=(Jitter(0.8, 0.8, 0.8, 0.2, 0.8), Grey(0.2), Solarise(0.2))), Mix()),
+    "blur": (Policy(steps=(Blur(0.5),)), Mix()),
+    "rotate": (Policy(steps=(Rotate(30.0),)), Mix()),
+    "RandAugment, timm": (Policy(steps=(RandAugment("timm"),)), Mix()),
+    "RandAugment, UDA": (Policy(steps=(RandAugment("uda"),)), Mix()),
+    "erasing": (Policy(steps=(), erase=0.25), Mix()),
+    "mixup or CutMix": (Policy(steps=()), Mix(mixup=0.8, cutmix=1.0)),
+}
+
+
+def operation_times(device: torch.device, compiled: bool, batch: int, size: int, steps: int) -> list[dict[str, Any]]:
+    """Milliseconds of each operation for a batch: what a view with it takes more than a plain crop."""
+    store = made_store(batch, 384 if size > 112 else 192, device)
+    normalise = Normaliser(store.mean, store.std)
+    rows: list[dict[str, Any]] = []
+    for name, (policy, mix) in OPERATIONS.items():
+        drawing = Drawing(
+            Plan((Group(size, policy=policy, mix=mix),)), Place(0, 0, 0, np.arange(batch), batch), np.arange(batch)
+        )
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        easel = Easel(normalise, Brush(machine.compiled) if compiled else None, dtype)
+        loaded = Loaded(drawing.place, 1, [Part(1.0, drawing, *store.fetch(drawing.instances))])
+        milliseconds = _paint_time(easel, loaded, steps, device, compiled)
+        bilinear = name == "crop, bilinear"
+        more = milliseconds if not rows or bilinear else milliseconds - rows[0]["milliseconds"]
+        rows.append({"operation": name, "batch": batch, "size": size, "milliseconds": more})
+        print({**rows[-1], "milliseconds": round(more, 3)}, flush=True)
+    return rows
+
+
+def _paint_time(easel: Easel, loaded: Loaded, steps: int, device: torch.device, compiled: bool) -> float:
+    ahead = Ahead(easel, device) if compiled and device.type == "cuda" else None
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            if ahead:
+                loaded.parts[0].views = None
+                ahead.prepare(loaded)
+                ahead.views_of(loaded.parts[0])
+            else:
+                loaded.parts[0].drawing.draw(loaded.parts[0].pixels, loaded.parts[0].aspect, easel)
+
+    some(WARM)
+    wait(device)
+    started = time.perf_counter()
+    some(steps)
+    wait(device)
+    return (time.perf_counter() - started) / steps * 1000
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

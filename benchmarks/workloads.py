@@ -1,0 +1,112 @@
+"""What is timed: stand-ins with the shape of each method's work, and made images."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling.data.dataset import Dataset as Images
+from vitling.data.scan import Facts
+from vitling.data.store import Store, _gather
+from vitling.objectives import Batch, Objective
+from vitling.views import Plan, Views
+from vitling.views.policies import named
+
+
+class Instances(Objective):
+    """IDMM and supervised: a linear classifier over instances, on every crop."""
+
+    def __init__(self, backbone, plan: Plan, classes: int):
+        super().__init__(backbone, plan)
+        self.head = nn.Linear(backbone.dim, classes)
+
+    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+        """All crops are of one size here, and go through the network together."""
+        pixels = views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
+        logits = self.head(self.backbone(pixels).pooled).float().split([len(view.pixels) for view in views])
+        target = [batch.ids.repeat(view.count) for view in views]
+        return {f"group{g}": F.cross_entropy(x, t) for g, (x, t) in enumerate(zip(logits, target))}
+
+
+class Contrast(Objective):
+    """SimCLR: two views, a projection, NT-Xent."""
+
+    def __init__(self, backbone, plan: Plan, classes: int):
+        super().__init__(backbone, plan)
+        self.head = nn.Sequential(nn.Linear(backbone.dim, backbone.dim), nn.ReLU(), nn.Linear(backbone.dim, 256))
+
+    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+        z = F.normalize(self.head(self.backbone(views[0].pixels).pooled).float())
+        similarity = z @ z.T / 0.1
+        similarity.fill_diagonal_(float("-inf"))
+        n = len(batch.ids)
+        return {"contrast": F.cross_entropy(similarity, torch.arange(2 * n, device=z.device).roll(n))}
+
+
+class Distillation(Objective):
+    """DINO: a student on all views, a teacher on the two global ones."""
+
+    def __init__(self, backbone, plan: Plan, classes: int):
+        super().__init__(backbone, plan)
+        self.head = nn.Sequential(nn.Linear(backbone.dim, 2048), nn.GELU(), nn.Linear(2048, 256), nn.Linear(256, 4096))
+        self.teacher, self.teacher_head = copy.deepcopy(backbone), copy.deepcopy(self.head)
+        for p in (*self.teacher.parameters(), *self.teacher_head.parameters()):
+            p.requires_grad_(False)
+
+    def networks(self) -> list[nn.Module]:
+        return [self.backbone, self.teacher]
+
+    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+        wide = torch.cat([views[0].pixels, views[1].pixels])
+        with torch.no_grad():
+            target = (self.teacher_head(self.teacher(wide).pooled).float() / 0.04).softmax(1).chunk(2)
+        pooled = [self.backbone(wide).pooled, self.backbone(views[2].pixels).pooled]
+        student = (self.head(torch.cat(pooled)).float() / 0.1).log_softmax(1).split(len(batch.ids))
+        return {"view": -torch.stack([(t * s).sum(1).mean() for t in target for s in student]).mean()}
+
+    @torch.no_grad()
+    def after_step(self, progress: Any) -> None:
+        for live, slow in ((self.backbone, self.teacher), (self.head, self.teacher_head)):
+            torch._foreach_lerp_(list(slow.parameters()), list(live.parameters()), 0.004)
+
+
+@dataclass(frozen=True)
+class Workload:
+    backbone: str
+    plan: Plan
+    batch: int
+    objective: type[Objective]
+
+
+WORKLOADS = {
+    "idmm": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 256, Instances),
+    "idmm-64": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 64, Instances),
+    "simclr": Workload("vit_small_patch16_224", named("simclr"), 256, Contrast),
+    "supervised": Workload("swin_tiny_patch4_window7_224", named("supervised"), 256, Instances),
+    "dino": Workload("swin_tiny_patch4_window7_224", named("dino"), 64, Distillation),
+    "tiny": Workload("vit_micro_patch4_32", named("simclr", 32), 64, Contrast),
+    "views-96": Workload("vit_micro_patch4_32", named("simclr", 96), 64, Contrast),
+}
+
+
+def made_store(n: int, size: int, device: torch.device) -> Store:
+    """Smooth random pictures, decoded."""
+    generator = torch.Generator().manual_seed(0)
+    small = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8).float()
+    parts = [F.interpolate(part, size, mode="bicubic").clamp(0, 255).byte() for part in small.split(64)]
+    pixels = torch.cat(parts).to(device)
+    images = Images("made", [str(i) for i in range(n)], lambda i: b"", np.arange(n), np.arange(n), ("",) * n)
+    facts = Facts.empty(n)
+    where = "device" if device.type == "cuda" else "host"
+
+    def fetch(ids: np.ndarray) -> Tensor:
+        return _gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
+
+    labels = torch.arange(n, device=device)
+    return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)
