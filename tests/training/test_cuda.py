@@ -13,8 +13,13 @@ from tests.training.test_loop import QUIET, config, equal, lines, objective, run
 from vitling import data
 from vitling.data.store import build_store
 from vitling.objectives import DRLoc, DRLocConfig, Supervised, drloc_term
-from vitling.training import OptimConfig, fit
+from vitling.training import OptimConfig, Processes, fit
+from vitling.training import precision as machine
+from vitling.training.ahead import Ahead
+from vitling.training.feed import Feed
 from vitling.views import Drawing, Easel, Normaliser, Place, ViewsConfig
+from vitling.views.easel import Brush
+from vitling.views.policies import named
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 ON_GPU = replace(QUIET, device="cuda", precision="fp32")
@@ -123,3 +128,30 @@ def test_real_out_of_memory_is_answered(dataset, tmp_path):
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert outcome.accumulate > 1
     assert "Out of memory" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_views_painted_ahead_are_those_painted_now(dataset):
+    """Batch after batch, through one recording, with mixing; the last, incomplete one through another."""
+    store, plan = build_store(dataset, 16, device="cuda"), named("idmm-pretrain", 16)
+    feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
+    easel = Easel(Normaliser(store.mean, store.std), Brush(machine.compiled), torch.bfloat16)
+    ahead = Ahead(easel, store.device)
+    for loaded in feed.batches(0, 0):
+        ahead.prepare(loaded)
+        (part,) = loaded.parts
+        now = part.drawing.draw(part.pixels, part.aspect, easel)
+        for ready, drawn in zip(ahead.views_of(part), now):
+            assert torch.equal(ready.pixels, drawn.pixels)
+            assert torch.equal(ready.partner, drawn.partner)
+            assert torch.equal(ready.share, drawn.share)
+    assert len(ahead.recordings) == 2
+
+
+def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypatch):
+    """30 images in batches of 8, compiled in both shapes; the weights come out as eager."""
+    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    eager, _ = train(dataset, tmp_path / "eager", config(epochs=6, loop=ON_GPU))
+    compiled, _ = train(dataset, tmp_path / "compiled", config(epochs=6, loop=replace(ON_GPU, compile="on")))
+    assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
+    start = {name: value.cuda() for name, value in objective().state_dict().items()}
+    assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05

@@ -145,9 +145,10 @@ class _Trainer:
         self.last_metrics: dict[str, float] = {}
         self.easel = Easel(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
         self.ahead: Ahead | None = None
+        self.source: Iterator[Loaded] = iter(())
         self.upcoming: Loaded | None = None
         self.compiling = machine.wants_compile(config.loop, store.device, self.steps)
-        self.first_step = True
+        self.compiled_sizes: set[int] = set()
         if self.compiling:
             run.log.say("Compiling the network and the views: the first steps take up to a minute.")
             for network in objective.networks():
@@ -179,22 +180,26 @@ class _Trainer:
     # --- one step ------------------------------------------------------------------------------------------------
 
     def step(self, loaded: Loaded) -> None:
-        odd_shape = self.compiling and len(loaded.place.ids) != self.config.batch
-        with machine.eager() if odd_shape else nullcontext():
-            if self.compiling and self.first_step and not odd_shape:
-                self.first_step = False
+        compiled = self._is_compiled(loaded)
+        with nullcontext() if compiled or not self.compiling else machine.eager():
+            if compiled and len(loaded.place.ids) not in self.compiled_sizes:
+                self.compiled_sizes.add(len(loaded.place.ids))
                 machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warn)
-                if self.compiling and self.store.device.type == "cuda":
+                if self.compiling and not self.ahead and self.store.device.type == "cuda":
                     self.ahead = Ahead(self.easel, self.store.device)
             else:
                 self._step_that_fits(loaded)
         self.done += 1
 
+    def _is_compiled(self, loaded: Loaded) -> bool:
+        """The last, incomplete batch of an epoch has its own graphs where it comes often enough."""
+        whole = len(loaded.place.ids) == self.config.batch
+        return self.compiling and (whole or self.config.epochs >= machine.WORTH_ANOTHER_SHAPE)
+
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
             machine.undo_compile(network)
-        self.easel.brush = Brush()
-        self.compiling = False
+        self.easel.brush, self.ahead, self.compiling = Brush(), None, False
 
     def _step_that_fits(self, loaded: Loaded) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
@@ -230,7 +235,7 @@ class _Trainer:
         for i, part in enumerate(parts):
             for name, value in self._backward(part, progress, synchronise=i == len(parts) - 1).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
-        if self.ahead and self.upcoming and len(self.upcoming.place.ids) == self.config.batch:
+        if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
             self.ahead.prepare(self.upcoming)
         terms["grad_norm"] = self._update()
         if self.average:
@@ -239,12 +244,17 @@ class _Trainer:
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
 
     def batches(self, epoch: int) -> Iterator[Loaded]:
-        """The rest of an epoch. While a batch is trained, `upcoming` is the next."""
-        batches = self.feed.batches(epoch, self.done)
-        self.upcoming = next(batches, None)
-        while self.upcoming:
-            loaded, self.upcoming = self.upcoming, next(batches, None)
+        """The rest of an epoch. While a batch is trained, `upcoming` is the next, be it of the next epoch."""
+        if self.upcoming is None or self.upcoming.place.epoch != epoch:
+            self.source = self._batches_from(epoch, self.done)
+            self.upcoming = next(self.source, None)
+        while self.upcoming and self.upcoming.place.epoch == epoch:
+            loaded, self.upcoming = self.upcoming, next(self.source, None)
             yield loaded
+
+    def _batches_from(self, epoch: int, done: int) -> Iterator[Loaded]:
+        for later in range(epoch, self.config.epochs):
+            yield from self.feed.batches(later, done)
 
     def views_of(self, part: Part) -> list[Views]:
         ready = self.ahead.views_of(part) if self.ahead else None

@@ -15,6 +15,7 @@ from vitling.errors import UserError
 from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
+WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
 GRAPHS = 64
 
 
@@ -65,9 +66,7 @@ def wants_compile(config: LoopConfig, device: torch.device, steps: int) -> bool:
 def compile_in_place(module: nn.Module, alone: bool) -> None:
     """Where a process is `alone` its launches become one: a CUDA graph each of the forward and the backward pass."""
     _keep_graphs()
-    module.compile(
-        dynamic=False, mode="reduce-overhead" if alone and os.environ.get("VITLING_GRAPHS", "1") == "1" else None
-    )
+    module.compile(dynamic=False, mode="reduce-overhead" if alone else None)
 
 
 def mark_step() -> None:
@@ -93,7 +92,7 @@ def undo_compile(module: nn.Module) -> None:
 
 
 def eager() -> AbstractContextManager:
-    """For a batch of another shape than the compiled one: not worth a graph of its own."""
+    """For a batch of a shape that comes too seldom to be worth graphs of its own."""
     return torch.compiler.set_stance("force_eager")
 
 
