@@ -1,11 +1,11 @@
-"""Everything that a supervised run can be told. Plain data, no torch; the command line is made from it."""
+"""Everything that a run can be told. Plain data, no torch; the command line is made from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -22,11 +22,8 @@ def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
 
 
 @dataclass
-class TrainConfig:
-    """Train a network on your images, from scratch.
-
-    A first run: vitling train images/ --out runs/first
-    """
+class RunConfig:
+    """What every training verb can be told."""
 
     source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, but with --resume)")] = ""
     """Your images: a folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR or embedded:digits;
@@ -46,11 +43,9 @@ class TrainConfig:
     seed: int = 0
     """Another one gives another run; the same one the same run."""
     aux: Literal["none", "drloc"] = "none"
-    """drloc: beside the classes the network learns how far apart two of its tokens lie."""
+    """drloc: beside its main task the network learns how far apart two of its tokens lie."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
     """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth."""
-    eval_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the validation split. By default about fifty looks a run."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Where decoded images live: GPU memory, host memory, or read from disk as needed."""
     store_size: Annotated[int | None, _shown("INT")] = None
@@ -64,38 +59,60 @@ class TrainConfig:
     overwrite: bool = False
     """Delete the run in --out and start again."""
     data: DataConfig = field(default_factory=DataConfig)
-    views: ViewsConfig = field(default_factory=ViewsConfig)
-    objective: SupervisedConfig = field(default_factory=SupervisedConfig)
     drloc: DRLocConfig = field(default_factory=DRLocConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
 
+@dataclass
+class TrainConfig(RunConfig):
+    """Train a network on your images, from scratch.
+
+    A first run: vitling train images/ --out runs/first
+    """
+
+    eval_every: Annotated[int | None, _shown("INT")] = None
+    """Epochs between two looks at the validation split. By default about fifty looks a run."""
+    views: ViewsConfig = field(default_factory=ViewsConfig)
+    objective: SupervisedConfig = field(default_factory=SupervisedConfig)
+
+
+Config = TypeVar("Config", bound=RunConfig)
+
 # They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
 
 
-def check(config: TrainConfig) -> None:
+_AT_LEAST_ONE = ("size", "store_size", "eval_every", "loop.log_every")
+_SHARES = ("views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
+_NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay")
+
+
+def check(config: RunConfig) -> None:
     """A UserError for a number that cannot be meant."""
     FitConfig(config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint).check()
-    views, values = config.views, dict(leaves(config))
-    for name in ("size", "store_size", "eval_every", "loop.log_every"):
-        if values[name] is not None and values[name] < 1:
-            raise UserError(f"--{_flag(name)} must be at least 1, not {values[name]}.")
-    for name in ("views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path"):
-        if not 0 <= values[name] <= 1:
-            raise UserError(f"--{_flag(name)} must lie in 0..1, not {values[name]}.")
-    for name in ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay"):
-        if values[name] is not None and values[name] < 0:
-            raise UserError(f"--{_flag(name)} must not be negative, but is {values[name]}.")
-    if not 0 < views.scale[0] <= views.scale[1] <= 1:
-        raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
-    if config.aux not in get_args(get_type_hints(TrainConfig)["aux"]):
+    for name, value in leaves(config):
+        if value is None:
+            continue
+        if name in _AT_LEAST_ONE and value < 1:
+            raise UserError(f"--{_flag(name)} must be at least 1, not {value}.")
+        if name in _SHARES and not 0 <= value <= 1:
+            raise UserError(f"--{_flag(name)} must lie in 0..1, not {value}.")
+        if name in _NOT_NEGATIVE and value < 0:
+            raise UserError(f"--{_flag(name)} must not be negative, but is {value}.")
+    if config.aux not in get_args(get_type_hints(RunConfig)["aux"]):
         raise UserError(f"--aux {config.aux}: there is none and drloc.")
     if config.aux == "none" and config.drloc != DRLocConfig():
         raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
     config.drloc.check()
+    if isinstance(config, TrainConfig):
+        _check_views(config.views)
+
+
+def _check_views(views: ViewsConfig) -> None:
+    if not 0 < views.scale[0] <= views.scale[1] <= 1:
+        raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 
@@ -144,9 +161,9 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{f.name}", value
 
 
-def resumed(asked: TrainConfig, saved: TrainConfig) -> TrainConfig:
+def resumed(asked: Config, saved: Config) -> Config:
     """The saved settings, under which alone a resume is exact. Something else asked for now is an error."""
-    before, default = dict(leaves(saved)), dict(leaves(TrainConfig()))
+    before, default = dict(leaves(saved)), dict(leaves(type(asked)()))
     for name, value in leaves(asked):
         if name in _OF_THE_CALL or value == default[name] or value == before[name]:
             continue

@@ -2,99 +2,70 @@
 
 from __future__ import annotations
 
-import traceback
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitling import data
 from vitling.backbones.backbone import Backbone, create
-from vitling.backbones.transfer import load_weights
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Dataset, Splits
-from vitling.data.inspection import leakage_warning
 from vitling.data.splits import require_labels
-from vitling.data.store import Store, build_store, choose_size, normalisation
-from vitling.errors import Interrupted, UserError
-from vitling.evaluation.bundle import WEIGHTS, BundleMeta, bundle_folder, save_bundle
+from vitling.data.store import Store, choose_size
+from vitling.errors import UserError
+from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.objectives.supervised import Supervised
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary, settle_auxiliary
-from vitling.recipes.config import TrainConfig, check, from_plain, resumed
+from vitling.recipes.config import TrainConfig
+from vitling.recipes.running import Stores, amount, prepare, running, start_from
 from vitling.training.config import FitConfig
 from vitling.training.loop import Outcome, fit
-from vitling.training.processes import Processes, started
+from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
-from vitling.training.trackers import check_trackers
 
 TINY = 64  # pixels; images up to here get small views and the small network
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json."""
-    if not config.source and not config.resume:
-        raise UserError("Which images? Name a folder, a CSV, a Parquet file, a tar or an npz: vitling train DATA ...")
-    if not config.out:
-        raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
-    with started(config.loop.device) as processes:
-        run = RunDirectory(config.out, writes=processes.main)
-        try:
-            return _train(config, run, processes)
-        except UserError:
-            run.abandon()
-            raise
-        except Interrupted:
-            raise
-        except Exception:
-            with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
-                run.log.note(traceback.format_exc())
-            raise
-        finally:
-            run.close()
+    return running(config, "train", _train)
 
 
 def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    if config.resume and (run.path / "config.json").exists():
-        _prepare(config, run, processes)
-        config = resumed(config, from_plain(TrainConfig, run.read("config.json")))
-        if (run.path / "result.json").exists():
-            run.log.say(f"{run.path} is finished; there is nothing to resume.")
-            return run.read("result.json")
-    check(config)
-    check_trackers(config.loop.trackers)
     splits = _open(config)
     config, chosen = _settle(config, splits.train)
     backbone = _backbone(config)
-    chosen += _start(backbone, config.from_)
+    chosen += start_from(backbone, config.from_)
     auxiliary = make_auxiliary(config, backbone)
-    _prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
+    prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
     splits.on_test_opened = run.test_opened
     for note in (*splits.notes, *chosen):
         run.log.say(note)
     run.start(config, config.loop.trackers)
-    stores = _Stores(config, splits, run, processes)
+    stores = Stores(config, splits, run, processes)
     objective = make_objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, objective, run)
-    watchers = [stores.validation] if stores.validation else []
-    outcome = fit(objective, stores.train, _fit_config(config, stores), watchers, run=run, processes=processes)
+    watcher = _validation(config, stores)
+    best = watcher.metric if watcher else None
+    settings = FitConfig(
+        config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint, best=best
+    )
+    outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
     return _conclude(config, stores, objective, outcome, run)
 
 
-def _prepare(config: TrainConfig, run: RunDirectory, processes: Processes) -> None:
-    if processes.main:
-        run.prepare(config.resume, config.overwrite)
-    processes.barrier()
+def _validation(config: TrainConfig, stores: Stores) -> Validation | None:
+    if stores.val is None or config.size is None:
+        return None
+    return Validation(stores.val, config.size, config.views.crop_fraction, config.eval_every or 1)
 
 
 def _open(config: TrainConfig) -> Splits:
-    if not config.source:
-        raise UserError(f"There is no run in {config.out} to resume. To start one, name the images: vitling train DATA")
     splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
     require_labels(splits)
     if config.loop.sampler == "balanced" and splits.train.task == "multi":
@@ -118,79 +89,9 @@ def _settle(config: TrainConfig, train: Dataset) -> tuple[TrainConfig, list[str]
     return settled, [f"Chosen from the images: {' '.join(chosen)}."] if chosen else []
 
 
-class _Stores:
-    """The decoded splits. The test split is decoded when it is opened, at the end."""
-
-    def __init__(self, config: TrainConfig, splits: Splits, run: RunDirectory, processes: Processes):
-        self.config, self.splits, self.run, self.processes = config, splits, run, processes
-        self.bad = list(splits.bad)
-        self.train = self._build(splits.train, "train")
-        self.train.mean, self.train.std = normalisation(self.train, config.data)
-        self.val = None if splits.val is None else self._like_train(splits.val, "val")
-        run.list_bad(self.bad)
-        if self.val is not None:
-            self._warn_of_leaks("val", self.val)
-
-    @property
-    def validation(self) -> Validation | None:
-        c = self.config
-        if self.val is None or c.size is None:
-            return None
-        return Validation(self.val, c.size, c.views.crop_fraction, c.eval_every or 1)
-
-    def open_test(self, why: str) -> Store:
-        store = self._like_train(self.splits.open_test(why), "test")
-        self.run.list_bad(self.bad)
-        self._warn_of_leaks("test", store)
-        return store
-
-    def _like_train(self, dataset: Dataset, split: str) -> Store:
-        store = self._build(dataset, split)
-        store.mean, store.std = self.train.mean, self.train.std
-        return store
-
-    def _build(self, dataset: Dataset, split: str) -> Store:
-        c, log = self.config, self.run.log
-        with self.processes.main_first(), log.bar(f"Decoding {split}", len(dataset)) as progress:
-            store = build_store(
-                dataset,
-                c.store_size or 0,
-                c.data,
-                self.processes.device,
-                c.store,
-                c.allow_bad,
-                split,
-                c.cache,
-                progress,
-                log.warn,
-                known=self.splits.bad,
-            )
-        self.bad += store.bad
-        return store
-
-    def _warn_of_leaks(self, split: str, store: Store) -> None:
-        warning = leakage_warning({"train": self.train.facts, split: store.facts})
-        if warning:
-            self.run.log.warn(warning)
-
-
 def _backbone(config: TrainConfig) -> Backbone:
     torch.manual_seed(config.seed)
     return create(config.backbone or "", config.size, config.data.channels, config.objective.drop_path)
-
-
-def _start(backbone: Backbone, source: str | None) -> list[str]:
-    """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
-    if source is None:
-        return []
-    path = Path(source)
-    transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
-    notes = [f"Started from {source}: {transfer.summary()}."]
-    if transfer.heads:
-        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
-    if transfer.missing:
-        notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
-    return notes
 
 
 def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
@@ -202,19 +103,14 @@ def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Sup
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
 
 
-def _fit_config(config: TrainConfig, stores: _Stores) -> FitConfig:
-    best = stores.validation.metric if stores.validation else None
-    return FitConfig(config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint, best=best)
-
-
-def _introduce(config: TrainConfig, stores: _Stores, objective: Supervised, run: RunDirectory) -> None:
+def _introduce(config: TrainConfig, stores: Stores, objective: Supervised, run: RunDirectory) -> None:
     store, processes = stores.train, stores.processes
     held = f", {len(stores.val)} held out" if stores.val else ", none held out"
     aux = f", {config.aux} with weight {config.drloc.weight:g}" if config.aux != "none" else ""
     run.log.say(
         f"{len(store)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
         f"{_parameters(objective) / 1e6:.2f} M parameters{aux}; "
-        f"store {store.size} px on {store.where}, {_amount(store.gigabytes)}; "
+        f"store {store.size} px on {store.where}, {amount(store.gigabytes)}; "
         f"{processes.device}{f', {processes.world} processes' if processes.world > 1 else ''}."
     )
 
@@ -222,10 +118,6 @@ def _introduce(config: TrainConfig, stores: _Stores, objective: Supervised, run:
 def _parameters(objective: Supervised) -> int:
     """Of what is saved: auxiliary terms have their own, which are not."""
     return sum(p.numel() for part in (objective.backbone, objective.head) for p in part.parameters())
-
-
-def _amount(gigabytes: float) -> str:
-    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1000 * gigabytes:.1f} MB"
 
 
 @dataclass
@@ -244,7 +136,7 @@ class _Judged:
 
 
 def _conclude(
-    config: TrainConfig, stores: _Stores, objective: Supervised, outcome: Outcome, run: RunDirectory
+    config: TrainConfig, stores: Stores, objective: Supervised, outcome: Outcome, run: RunDirectory
 ) -> dict[str, Any]:
     """Evaluates the last epoch's weights and the best ones, saves both, writes result.json."""
     objective.eval()
@@ -300,7 +192,7 @@ def _judge(config: TrainConfig, objective: Supervised, epoch: int, val: Store | 
     return _Judged(epoch, temperature, splits)
 
 
-def _meta(config: TrainConfig, stores: _Stores, judged: _Judged) -> BundleMeta:
+def _meta(config: TrainConfig, stores: Stores, judged: _Judged) -> BundleMeta:
     store = stores.train
     return BundleMeta(
         task=store.dataset.task,

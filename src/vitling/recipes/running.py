@@ -1,0 +1,137 @@
+"""What every training verb does round its work: processes, the run directory, resuming, decoded splits."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vitling.backbones.backbone import Backbone
+from vitling.backbones.transfer import load_weights
+from vitling.data.dataset import Dataset, Splits
+from vitling.data.inspection import leakage_warning
+from vitling.data.store import Store, build_store, normalisation
+from vitling.errors import Interrupted, UserError
+from vitling.evaluation.bundle import WEIGHTS, bundle_folder
+from vitling.recipes.config import Config, RunConfig, check, from_plain, resumed
+from vitling.training.processes import Processes, started
+from vitling.training.rundir import RunDirectory
+from vitling.training.trackers import check_trackers
+
+Work = Callable[[Config, RunDirectory, Processes], dict[str, Any]]
+
+
+def running(config: Config, verb: str, work: Work[Config]) -> dict[str, Any]:
+    """Does the work in the run directory, or goes on with it; gives what is also in the run's result.json."""
+    if not config.source and not config.resume:
+        raise UserError(f"Which images? Name a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA ...")
+    if not config.out:
+        raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
+    with started(config.loop.device) as processes:
+        run = RunDirectory(config.out, writes=processes.main)
+        try:
+            return _resumed_or_new(config, verb, work, run, processes)
+        except UserError:
+            run.abandon()
+            raise
+        except Interrupted:
+            raise
+        except Exception:
+            with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
+                run.log.note(traceback.format_exc())
+            raise
+        finally:
+            run.close()
+
+
+def _resumed_or_new(
+    config: Config, verb: str, work: Work[Config], run: RunDirectory, processes: Processes
+) -> dict[str, Any]:
+    if config.resume and (run.path / "config.json").exists():
+        prepare(config, run, processes)
+        config = resumed(config, from_plain(type(config), run.read("config.json")))
+        if (run.path / "result.json").exists():
+            run.log.say(f"{run.path} is finished; there is nothing to resume.")
+            return run.read("result.json")
+    if not config.source:
+        raise UserError(
+            f"There is no run in {config.out} to resume. To start one, name the images: vitling {verb} DATA"
+        )
+    check(config)
+    check_trackers(config.loop.trackers)
+    return work(config, run, processes)
+
+
+def prepare(config: RunConfig, run: RunDirectory, processes: Processes) -> None:
+    if processes.main:
+        run.prepare(config.resume, config.overwrite)
+    processes.barrier()
+
+
+class Stores:
+    """The decoded splits. The test split is decoded when it is opened, at the end."""
+
+    def __init__(self, config: RunConfig, splits: Splits, run: RunDirectory, processes: Processes):
+        self.config, self.splits, self.run, self.processes = config, splits, run, processes
+        self.bad = list(splits.bad)
+        self.train = self._build(splits.train, "train")
+        self.train.mean, self.train.std = normalisation(self.train, config.data)
+        self.val = None if splits.val is None else self._like_train(splits.val, "val")
+        run.list_bad(self.bad)
+        if self.val is not None:
+            self._warn_of_leaks("val", self.val)
+
+    def open_test(self, why: str) -> Store:
+        store = self._like_train(self.splits.open_test(why), "test")
+        self.run.list_bad(self.bad)
+        self._warn_of_leaks("test", store)
+        return store
+
+    def _like_train(self, dataset: Dataset, split: str) -> Store:
+        store = self._build(dataset, split)
+        store.mean, store.std = self.train.mean, self.train.std
+        return store
+
+    def _build(self, dataset: Dataset, split: str) -> Store:
+        c, log = self.config, self.run.log
+        with self.processes.main_first(), log.bar(f"Decoding {split}", len(dataset)) as progress:
+            store = build_store(
+                dataset,
+                c.store_size or 0,
+                c.data,
+                self.processes.device,
+                c.store,
+                c.allow_bad,
+                split,
+                c.cache,
+                progress,
+                log.warn,
+                known=self.splits.bad,
+            )
+        self.bad += store.bad
+        return store
+
+    def _warn_of_leaks(self, split: str, store: Store) -> None:
+        warning = leakage_warning({"train": self.train.facts, split: store.facts})
+        if warning:
+            self.run.log.warn(warning)
+
+
+def start_from(backbone: Backbone, source: str | None) -> list[str]:
+    """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
+    if source is None:
+        return []
+    path = Path(source)
+    transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
+    notes = [f"Started from {source}: {transfer.summary()}."]
+    if transfer.heads:
+        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
+    if transfer.missing:
+        notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
+    return notes
+
+
+def amount(gigabytes: float) -> str:
+    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1000 * gigabytes:.1f} MB"
