@@ -15,10 +15,8 @@ import copy
 import json
 import os
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +28,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
-from vitling.backbones import create
-from vitling.data.dataset import Dataset as Images
-from vitling.data.scan import Facts
-from vitling.data.store import Store, _gather
+from vitling.data.store import Store
 from vitling.objectives import Batch, Objective
-from vitling.training import FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory
-from vitling.training.feed import Feed, Loaded
 from vitling.training.loop import _Trainer
+from vitling.training.pace import WARM, ReadyViews, Workload, made_store, pace, trainer_of, wait
 from vitling.training.rundir import environment
 from vitling.views import Blur, Flip, Grey, Jitter, Plan, RandAugment, Solarise, Views
 from vitling.views.policies import named
 
-STORE, WARM, STEPS, BATCHES = 384, 6, 40, 8
+STORE, STEPS, BATCHES = 384, 40, 8
 
 
 class Instances(Objective):
@@ -102,14 +96,6 @@ class Distillation(Objective):
             torch._foreach_lerp_(list(slow.parameters()), list(live.parameters()), 0.004)
 
 
-@dataclass(frozen=True)
-class Workload:
-    backbone: str
-    plan: Plan
-    batch: int
-    objective: type[Objective]
-
-
 WORKLOADS = {
     "idmm": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 256, Instances),
     "idmm-64": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 64, Instances),
@@ -119,50 +105,6 @@ WORKLOADS = {
     "tiny": Workload("vit_micro_patch4_32", named("simclr", 32), 64, Contrast),
     "views-96": Workload("vit_micro_patch4_32", named("simclr", 96), 64, Contrast),
 }
-
-
-def made_store(n: int, size: int, device: torch.device) -> Store:
-    """Smooth random pictures, decoded."""
-    generator = torch.Generator().manual_seed(0)
-    small = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8).float()
-    parts = [F.interpolate(part, size, mode="bicubic").clamp(0, 255).byte() for part in small.split(64)]
-    pixels = torch.cat(parts).to(device)
-    images = Images("made", [str(i) for i in range(n)], lambda i: b"", np.arange(n), np.arange(n), ("",) * n)
-    facts = Facts.empty(n)
-    where = "device" if device.type == "cuda" else "host"
-
-    def fetch(ids: np.ndarray) -> Tensor:
-        return _gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
-
-    labels = torch.arange(n, device=device)
-    return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)
-
-
-class SameBatch(Feed):
-    """The first batch, again and again."""
-
-    first: Loaded | None = None
-
-    def load(self, place):
-        self.first = self.first or super().load(place)
-        return self.first
-
-
-class ReadyViews(_Trainer):
-    """The step alone: the views of the first batch, again and again."""
-
-    ready: list[Views] | None = None
-
-    def __init__(self, objective, store, config, watchers, run, processes):
-        super().__init__(objective, store, config, watchers, run, processes)
-        self.feed = SameBatch(store, objective.plan, config, processes)
-
-    def batches(self, epoch):
-        return self.feed.batches(epoch, self.done)
-
-    def views_of(self, part):
-        self.ready = self.ready or super().views_of(part)
-        return self.ready
 
 
 def as_torchvision(plan: Plan) -> Callable[[Image.Image], list[Tensor]]:
@@ -232,37 +174,6 @@ class PilFed(ReadyViews):
         return views
 
 
-def trainer_of(kind: type[_Trainer], work: Workload, store: Store, compiled: bool) -> _Trainer:
-    torch.manual_seed(0)
-    backbone = create(work.backbone, work.plan.largest, drop_path=0.1)
-    loop = LoopConfig(compile="on" if compiled else "off", trackers=(), drop_last=True)
-    config = FitConfig(epochs=1000, batch=work.batch, optim=OptimConfig(), loop=loop)
-    objective = work.objective(backbone, work.plan, len(store))
-    run = RunDirectory(tempfile.mkdtemp())
-    return kind(objective, store, config, (), run, Processes(0, 1, store.device))
-
-
-def pace(trainer: _Trainer, steps: int, batch: int) -> float:
-    """Images a second, the device's work included."""
-
-    def some(count: int, epoch: int) -> None:
-        while count > 0:
-            for loaded in trainer.batches(epoch):
-                trainer.step(loaded)
-                count -= 1
-                if not count:
-                    break
-            trainer.done, epoch = (epoch + 1) * trainer.per_epoch, epoch + 1
-        trainer.recorder.rows.clear()
-
-    some(WARM, 0)
-    _wait(trainer.store.device)
-    started = time.perf_counter()
-    some(steps, 100)
-    _wait(trainer.store.device)
-    return steps * batch / (time.perf_counter() - started)
-
-
 def views_pace(trainer: _Trainer, steps: int, batch: int) -> float:
     loaded = next(iter(trainer.feed.batches(0, 0)))
 
@@ -277,10 +188,10 @@ def views_pace(trainer: _Trainer, steps: int, batch: int) -> float:
                     trainer.views_of(part)
 
     some(WARM)
-    _wait(trainer.store.device)
+    wait(trainer.store.device)
     started = time.perf_counter()
     some(steps)
-    _wait(trainer.store.device)
+    wait(trainer.store.device)
     return steps * batch / (time.perf_counter() - started)
 
 
@@ -342,11 +253,6 @@ def _reset(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def main() -> None:

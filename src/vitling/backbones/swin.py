@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from timm.layers import trunc_normal_
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitling.backbones.position import resize_map
+from vitling.backbones.position import Grid, resize_map
 
 
 class UnbiasedSwin(SwinTransformer):
@@ -25,16 +25,15 @@ class UnbiasedSwin(SwinTransformer):
         self.absolute_pos_embed = self._fresh_positions() if positions == "absolute" else None
 
     def _fresh_positions(self) -> nn.Parameter:
-        positions = nn.Parameter(torch.zeros(1, *self.patch_embed.grid_size, self.embed_dim))
-        trunc_normal_(positions, std=0.02)
-        return positions
+        high, wide = cast(Grid, self.patch_embed.grid_size)
+        return nn.Parameter(trunc_normal_(torch.zeros(1, high, wide, self.embed_dim), std=0.02))
 
     def patches(self, x: Tensor) -> Tensor:
         """[B, h, w, D], with positions where there are any; another grid has them resized."""
         maps = self.patch_embed(x)
         if self.absolute_pos_embed is None:
             return maps
-        positions = self.absolute_pos_embed
+        positions: Tensor = self.absolute_pos_embed
         if maps.shape[1:3] != positions.shape[1:3]:
             grid = (maps.shape[1], maps.shape[2])
             positions = resize_map(positions.permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
