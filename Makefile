@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types install clean
+.PHONY: demo test lint types results install clean
 
 demo: .venv/.installed
 	$(BIN)/vitling demo --overwrite
@@ -16,6 +16,9 @@ lint: .venv/.installed-dev
 
 types: .venv/.installed-dev
 	$(BIN)/mypy
+
+results: .venv/.installed
+	$(BIN)/python -m vitling.report.results results docs/results.md
 
 install: .venv/.installed
 

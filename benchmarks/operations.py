@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from workloads import made_store
 
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.feed import Loaded, Part
+from vitling.training.pace import WARM, made_store, wait
 from vitling.views import (
     Blur,
     Drawing,
@@ -30,8 +30,6 @@ from vitling.views import (
     Solarise,
 )
 from vitling.views.easel import Brush
-
-WARM = 6
 
 OPERATIONS: dict[str, tuple[Policy, Mix]] = {
     "crop": (Policy(steps=()), Mix()),
@@ -87,8 +85,3 @@ def _paint_time(easel: Easel, loaded: Loaded, steps: int, device: torch.device, 
     some(steps)
     wait(device)
     return (time.perf_counter() - started) / steps * 1000
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
-from workloads import Workload
 
 from vitling.data.store import Store
+from vitling.training.pace import Workload
 from vitling.views import Blur, Flip, Grey, Jitter, Plan, RandAugment, Solarise
 
 Transform = Callable[[Image.Image], list[Tensor]]

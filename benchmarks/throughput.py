@@ -16,54 +16,24 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from operations import operation_times, wait
+from operations import operation_times
 from peers import Kornia, as_lightly, installed, pil_loader
 from torch import Tensor
-from workloads import WORKLOADS, Workload, made_store
+from workloads import WORKLOADS
 
-from vitling.backbones import create
 from vitling.data.store import Store
-from vitling.training import FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory
-from vitling.training.feed import Feed, Loaded
 from vitling.training.loop import _Trainer
+from vitling.training.pace import WARM, ReadyViews, Workload, made_store, pace, trainer_of, wait
 from vitling.training.rundir import environment
 from vitling.views import Views
 
-STORE, WARM, STEPS, BATCHES = 384, 6, 40, 8
-
-
-class SameBatch(Feed):
-    """The first batch, again and again."""
-
-    first: Loaded | None = None
-
-    def load(self, place):
-        self.first = self.first or super().load(place)
-        return self.first
-
-
-class ReadyViews(_Trainer):
-    """The step alone: the views of the first batch, again and again."""
-
-    ready: list[Views] | None = None
-
-    def __init__(self, objective, store, config, watchers, run, processes):
-        super().__init__(objective, store, config, watchers, run, processes)
-        self.feed = SameBatch(store, objective.plan, config, processes)
-
-    def batches(self, epoch):
-        return self.feed.batches(epoch, self.done)
-
-    def views_of(self, part):
-        self.ready = self.ready or super().views_of(part)
-        return self.ready
+STORE, STEPS, BATCHES = 384, 40, 8
 
 
 class Fed(ReadyViews):
@@ -79,37 +49,6 @@ class Fed(ReadyViews):
             views.append(Views(torch.cat(fresh[first : first + group.count]), group.count))
             first += group.count
         return views
-
-
-def trainer_of(kind: type[_Trainer], work: Workload, store: Store, compiled: bool) -> _Trainer:
-    torch.manual_seed(0)
-    backbone = create(work.backbone, work.plan.largest, drop_path=0.1)
-    loop = LoopConfig(compile="on" if compiled else "off", trackers=(), drop_last=True)
-    config = FitConfig(epochs=1000, batch=work.batch, optim=OptimConfig(), loop=loop)
-    objective = work.objective(backbone, work.plan, len(store))
-    run = RunDirectory(tempfile.mkdtemp())
-    return kind(objective, store, config, (), run, Processes(0, 1, store.device))
-
-
-def pace(trainer: _Trainer, steps: int, batch: int) -> float:
-    """Images a second, the device's work included."""
-
-    def some(count: int, epoch: int) -> None:
-        while count > 0:
-            for loaded in trainer.batches(epoch):
-                trainer.step(loaded)
-                count -= 1
-                if not count:
-                    break
-            trainer.done, epoch = (epoch + 1) * trainer.per_epoch, epoch + 1
-        trainer.recorder.rows.clear()
-
-    some(WARM, 0)
-    wait(trainer.store.device)
-    started = time.perf_counter()
-    some(steps, 100)
-    wait(trainer.store.device)
-    return steps * batch / (time.perf_counter() - started)
 
 
 def views_pace(trainer: _Trainer, steps: int, batch: int) -> float:

@@ -1,20 +1,16 @@
-"""What is timed: stand-ins with the shape of each method's work, and made images."""
+"""What is timed: stand-ins with the shape of each method's work."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.data.dataset import Dataset as Images
-from vitling.data.scan import Facts
-from vitling.data.store import Store, _gather
 from vitling.objectives import Batch, Objective
+from vitling.training.pace import Workload
 from vitling.views import Plan, Views
 from vitling.views.policies import named
 
@@ -76,14 +72,6 @@ class Distillation(Objective):
             torch._foreach_lerp_(list(slow.parameters()), list(live.parameters()), 0.004)
 
 
-@dataclass(frozen=True)
-class Workload:
-    backbone: str
-    plan: Plan
-    batch: int
-    objective: type[Objective]
-
-
 WORKLOADS = {
     "idmm": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 256, Instances),
     "idmm-64": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 64, Instances),
@@ -93,20 +81,3 @@ WORKLOADS = {
     "tiny": Workload("vit_micro_patch4_32", named("simclr", 32), 64, Contrast),
     "views-96": Workload("vit_micro_patch4_32", named("simclr", 96), 64, Contrast),
 }
-
-
-def made_store(n: int, size: int, device: torch.device) -> Store:
-    """Smooth random pictures, decoded."""
-    generator = torch.Generator().manual_seed(0)
-    small = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8).float()
-    parts = [F.interpolate(part, size, mode="bicubic").clamp(0, 255).byte() for part in small.split(64)]
-    pixels = torch.cat(parts).to(device)
-    images = Images("made", [str(i) for i in range(n)], lambda i: b"", np.arange(n), np.arange(n), ("",) * n)
-    facts = Facts.empty(n)
-    where = "device" if device.type == "cuda" else "host"
-
-    def fetch(ids: np.ndarray) -> Tensor:
-        return _gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
-
-    labels = torch.arange(n, device=device)
-    return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)

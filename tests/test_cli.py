@@ -24,7 +24,8 @@ FLAGS = {
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
     "export": ["RUN", "--out", "--format", "--weights"],
-    "list": ["backbones"],
+    "reproduce": ["NAME", "--data", "--seeds", "--only", "--minutes", "--epochs", "--runs-out", "--out"],
+    "list": ["backbones", "tables", "recipes"],
 }
 
 

@@ -183,18 +183,64 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
 
 
 def list_(
-    what: Annotated[Literal["backbones", "policies"], Positional, arg(metavar="{backbones,policies}")],
+    what: Annotated[
+        Literal["backbones", "policies", "recipes", "tables"],
+        Positional,
+        arg(metavar="{backbones,policies,recipes,tables}"),
+    ],
 ) -> None:
-    """What there is: backbones, policies.
+    """What there is: backbones, policies, recipes, tables.
 
     Args:
-        what: backbones: the tested networks, with parameters and grid. policies: the papers' views.
+        what: backbones: the tested networks, with parameters and grid. policies: the papers' views. recipes: runs as
+            functions. tables: what `vitling reproduce` can run, and the data that it wants.
     """
     from rich.console import Console
 
-    from vitling.recipes.summary import backbone_table, policy_table
+    from vitling.recipes import summary
 
-    Console().print(backbone_table() if what == "backbones" else policy_table())
+    tables = {
+        "backbones": summary.backbone_table,
+        "policies": summary.policy_table,
+        "recipes": summary.recipe_table,
+        "tables": summary.study_table,
+    }
+    Console().print(tables[what]())
+
+
+def reproduce(
+    name: Annotated[str, Positional, arg(metavar="NAME")],
+    data: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None,
+    seeds: int = 1,
+    only: Annotated[tuple[str, ...], arg(metavar="PART ...", help_behavior_hint="")] = (),
+    minutes: Annotated[float | None, arg(metavar="M", help_behavior_hint="")] = None,
+    epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    runs_out: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="(default: runs/NAME)")] = None,
+    out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
+) -> None:
+    """A table of a paper: run what is missing, print ours beside the paper's.
+
+    What is in results/NAME.json or has finished in --runs-out is not run again; what was interrupted goes on.
+
+    Args:
+        name: `vitling list tables` shows them.
+        data: Folder of the data sets: DIR/flowers102/train/ and test/, or DIR/flowers102-train.tar and -test.tar.
+        seeds: Runs of each entry.
+        only: Only runs with one of these in their name.
+        minutes: Start no further run after so many minutes.
+        epochs: A trial of so many epochs; its results are kept apart.
+        runs_out: Where the run directories go.
+        out: Where the results are written.
+    """
+    from vitling.recipes.studies import find
+    from vitling.recipes.studies.reproduce import reproduce as run_study
+    from vitling.recipes.summary import show_study
+
+    outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
+    show_study(outcome.results)
+    print(f"Written: {outcome.path}")
+    if outcome.failed:
+        raise StoppedItself(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
 
 
 def show_views(
@@ -232,7 +278,7 @@ def show_views(
 
 _VERBS: dict[str, Callable[..., None]] = {
     verb.__name__.rstrip("_").replace("_", "-"): verb
-    for verb in (demo, inspect, train, evaluate, predict, embed, export, show_views, list_)
+    for verb in (demo, inspect, train, evaluate, predict, embed, export, show_views, reproduce, list_)
 }
 
 

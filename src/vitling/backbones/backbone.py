@@ -17,10 +17,12 @@ from vitling.backbones.families import family_of
 from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
+from vitling.backbones.swin import UnbiasedSwin
 from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
 
-OWN: dict[str, type[nn.Module]] = {"t2t_vit": T2TViT, "cvt": CvT}  # architectures that timm lacks
+# architectures that timm lacks
+OWN: dict[str, type[nn.Module]] = {"t2t_vit": T2TViT, "cvt": CvT, "swin_unbiased": UnbiasedSwin}
 
 
 class Backbone(nn.Module):

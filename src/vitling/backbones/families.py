@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitling.backbones.cvt import CvT
 from vitling.backbones.features import Features, Stages, to_map
 from vitling.backbones.position import Grid, resize_positions
+from vitling.backbones.swin import UnbiasedSwin
 from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
 
@@ -87,7 +88,7 @@ def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def _run_swin(model: Any, x: Tensor, stages: Stages) -> Features:
-    maps = model.patch_embed(x)
+    maps = model.patches(x) if isinstance(model, UnbiasedSwin) else model.patch_embed(x)
     outputs = []
     for layer in model.layers:
         inside = [layer.downsample(maps)]
@@ -144,9 +145,11 @@ def _run_own(model: nn.Module, x: Tensor, stages: Stages) -> Features:
     return model(x, stages)
 
 
+_SWIN = Family(lambda m: m.patch_embed.patch_size[0], lambda m: len(m.layers) - 1, _run_swin)
 _FAMILIES: dict[type, Family] = {
     VisionTransformer: Family(lambda m: m.patch_embed.patch_size[0], lambda m: 0, _run_vit),
-    SwinTransformer: Family(lambda m: m.patch_embed.patch_size[0], lambda m: len(m.layers) - 1, _run_swin),
+    SwinTransformer: _SWIN,
+    UnbiasedSwin: _SWIN,
     # the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
     PyramidVisionTransformerV2: Family(lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, smallest=29),
     ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet),

@@ -35,6 +35,14 @@ _PERFORMER: dict[str, Any] = {"tokens": "performer", "token_dropout": 0.1}  # al
 _TRANSFORMER: dict[str, Any] = {"tokens": "transformer", "token_dropout": 0.0}
 _CVT: dict[str, Any] = {"dims": (64, 192, 384), "depths": (1, 2, 10), "heads": (1, 3, 6)}
 
+_SWIN_T: dict[str, Any] = {
+    "patch_size": 4,
+    "window_size": 7,
+    "embed_dim": 96,
+    "depths": (2, 2, 6, 2),
+    "num_heads": (3, 6, 12, 24),
+}
+
 _TESTED = (
     Entry(
         "vit_nano_patch4_32",
@@ -63,6 +71,22 @@ _TESTED = (
     Entry("swin_tiny_patch4_window7_224", 27_519_354, grid=7, dim=768),
     Entry("swin_small_patch4_window7_224", 48_837_258, grid=7, dim=768),
     Entry("swin_base_patch4_window7_224", 86_743_224, grid=7, dim=1024),
+    Entry(
+        "swin_tiny_patch4_window7_224.no_bias",
+        27_496_032,
+        grid=7,
+        dim=768,
+        architecture="swin_unbiased",
+        model_args={"positions": "none", **_SWIN_T},
+    ),
+    Entry(
+        "swin_tiny_patch4_window7_224.absolute",
+        27_797_088,
+        grid=7,
+        dim=768,
+        architecture="swin_unbiased",
+        model_args={"positions": "absolute", **_SWIN_T},
+    ),
     Entry("pvt_v2_b0", 3_409_760, grid=7, dim=256),
     Entry("pvt_v2_b1", 13_496_000, grid=7, dim=512),
     Entry("pvt_v2_b2", 24_849_856, grid=7, dim=512),

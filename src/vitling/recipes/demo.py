@@ -13,7 +13,8 @@ from vitling.views.config import ViewsConfig
 
 
 def demo(out: str = "runs/demo", epochs: int = 120, overwrite: bool = False, seed: int = 0) -> dict[str, Any]:
-    """Digits must not be mirrored, and small crops of 8 x 8 pixels show nothing: hence the views."""
+    """Trains on the embedded digits. They must not be mirrored, and small crops of 8 x 8 pixels show nothing: hence the
+    views."""
     config = TrainConfig(
         source="embedded:digits",
         out=out,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from vitling.backbones.names import table as backbones
+from vitling.recipes.studies import all_studies
+from vitling.report.studies import lines
 from vitling.views.policies import POLICIES
 
 if TYPE_CHECKING:
@@ -106,6 +109,41 @@ def backbone_table() -> Table:
         grid = f"{entry.grid} x {entry.grid}"
         table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
     table.caption = "parameters without a head; size in pixels; most other timm names of these families work too"
+    return table
+
+
+def show_study(results: dict[str, Any]) -> None:
+    """Ours beside the paper's."""
+    trial = f", a trial of {results['trial']} epochs" if results.get("trial") else ""
+    print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
+    table = Table(Column("run", overflow="fold"))
+    for column in ("ours", "paper", "gain", "paper's"):
+        table.add_column(column, justify="right", no_wrap=True)
+    found = lines(results)
+    for line in found:
+        table.add_row(line.run, line.ours, line.paper, line.gain, line.paper_gain)
+    Console().print(table)
+    for line in found:  # below: a column of them would leave no room for the figures
+        if line.note:
+            print(f"{line.run}: {line.note}")
+
+
+def study_table() -> Table:
+    table = Table("name", "what", "data")
+    for study in all_studies():
+        names = " ".join((study.name, *study.also))
+        table.add_row(names, f"{study.title}; {len(study.runs)} runs", ", ".join(study.data) or "none")
+    table.caption = "vitling reproduce NAME --data DIR, with one folder in DIR for each of the data"
+    return table
+
+
+def recipe_table() -> Table:
+    """A recipe is a function; its docstring has the paper's figure."""
+    table = Table("in vitling.recipes", "what it is")
+    for name in ("train.train", "demo.demo", "drloc.scratch", "drloc.finetune"):
+        module, _, function = name.partition(".")
+        found = getattr(import_module(f"vitling.recipes.{module}"), function)
+        table.add_row(name, " ".join((found.__doc__ or "").partition("\n\n")[0].split()))
     return table
 
 

@@ -1,0 +1,88 @@
+"""results/NAME.json: what was measured, however many sessions and machines it took. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from vitling.errors import UserError
+from vitling.files import read_json, write_json
+from vitling.recipes.studies.study import Run, Study
+
+Row = dict[str, Any]  # run, seed, and value, failed or stopped
+
+
+class Ledger:
+    """Rows by run and seed. One that has a value stays: run directories may be gone, what they gave is not."""
+
+    def __init__(self, path: Path, study: Study, trial: int | None):
+        self.path, self.study, self.trial = path, study, trial
+        there = read_json(path) if path.exists() else None
+        if there is not None and (there.get("study"), there.get("trial")) != (study.name, trial):
+            kind = f"a trial of {there['trial']} epochs" if there.get("trial") else "the study itself"
+            raise UserError(f"{path} holds results of {there.get('study')}, {kind}. Name another file with --out.")
+
+    def rows(self) -> dict[tuple[str, int], Row]:
+        """From the file, again each time: another session may write it too."""
+        rows = read_json(self.path)["rows"] if self.path.exists() else []
+        return {(row["run"], row["seed"]): row for row in rows}
+
+    def finished(self) -> set[tuple[str, int]]:
+        return {key for key, row in self.rows().items() if "value" in row}
+
+    def record(self, row: Row) -> None:
+        """`minutes` of earlier starts that did not finish are added."""
+        rows, key = self.rows(), (row["run"], row["seed"])
+        old = rows.get(key, {})
+        if "value" in old:
+            return
+        rows[key] = row | {"minutes": round(row["minutes"] + old.get("minutes", 0), 3)}
+        write_json(self.path, self._content(rows))
+
+    def content(self) -> dict[str, Any]:
+        return self._content(self.rows())
+
+    def stale(self) -> list[str]:
+        """Runs with figures that were made with other settings than the study has now."""
+        now = {run.name: fingerprint(run) for run in self.study.runs}
+        return sorted({row["run"] for row in self.rows().values() if row["fingerprint"] != now.get(row["run"])})
+
+    def _content(self, rows: dict[tuple[str, int], Row]) -> dict[str, Any]:
+        order = {run.name: i for i, run in enumerate(self.study.runs)}
+        listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
+        named = {row["run"] for row in listed}
+        named |= {run.against for run in self.study.runs if run.name in named}
+        seeds = 1 + max((row["seed"] for row in listed), default=0)
+        return {
+            "study": self.study.name,
+            "title": self.study.title,
+            "source": self.study.source,
+            "unit": self.study.unit,
+            "command": self._command(seeds),
+            **({"trial": self.trial} if self.trial else {}),
+            "runs_in_all": len(self.study.runs),
+            "runs": [_about(run) for run in self.study.runs if run.name in named],
+            "rows": listed,
+        }
+
+    def _command(self, seeds: int) -> str:
+        trial = f" --epochs {self.trial}" if self.trial else ""
+        return f"vitling reproduce {self.study.name} --data DIR --seeds {seeds}{trial}"
+
+
+def fingerprint(run: Run) -> str:
+    text = json.dumps([run.work.settings, run.data, run.weights], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def _about(run: Run) -> dict[str, Any]:
+    kept = {"data": run.data, "against": run.against, "note": run.note}
+    return {
+        "run": run.name,
+        "paper": run.paper,
+        **{name: value for name, value in kept.items() if value},
+        "fingerprint": fingerprint(run),
+        "settings": run.work.settings,
+    }

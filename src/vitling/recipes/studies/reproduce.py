@@ -1,0 +1,168 @@
+"""Runs what a study still lacks, one run after the other, and writes down what each gave."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitling.console import Log
+from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.files import check_writable, read_json
+from vitling.recipes.studies import datasets
+from vitling.recipes.studies.ledger import Ledger, fingerprint
+from vitling.recipes.studies.study import Run, Start, Study
+
+
+@dataclass(frozen=True)
+class Outcome:
+    results: dict[str, Any]  # what is in the file
+    path: Path
+    failed: tuple[str, ...]  # in this session
+
+
+@dataclass(frozen=True)
+class _Job:
+    run: Run
+    start: Start
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.name}, seed {self.start.seed}"
+
+
+def reproduce(
+    study: Study,
+    data: str | None = None,
+    seeds: int = 1,
+    only: tuple[str, ...] = (),
+    minutes: float | None = None,
+    epochs: int | None = None,
+    runs_out: str | None = None,
+    out: str | None = None,
+) -> Outcome:
+    """`epochs` makes it a trial, whose results are kept apart from the study's."""
+    _check(seeds, epochs)
+    folder = Path(runs_out or f"runs/{study.name}{f'-trial{epochs}' if epochs else ''}")
+    path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
+    check_writable(path)
+    ledger, log = Ledger(path, study, epochs), Log()
+    chosen, finished = _chosen(study, only), ledger.finished()
+    lacking = [
+        (run, seed)
+        for seed in range(seeds)  # the whole table with one seed first
+        for run in chosen
+        if (run.name, seed) not in finished
+    ]
+    jobs = _ready(lacking, data, folder, epochs, log)
+    for run in ledger.stale():
+        log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
+    failed = _run_all(jobs, ledger, minutes, log)
+    return Outcome(ledger.content(), path, tuple(failed))
+
+
+def _check(seeds: int, epochs: int | None) -> None:
+    for flag, value in (("seeds", seeds), ("epochs", epochs)):
+        if value is not None and value < 1:
+            raise UserError(f"--{flag} must be at least 1, not {value}.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("A study runs in one process. Start it without torchrun.")
+
+
+def _chosen(study: Study, only: tuple[str, ...]) -> list[Run]:
+    chosen = [run for run in study.runs if not only or any(part in run.name for part in only)]
+    if not chosen:
+        raise UserError(f"No run of {study.name} has {' or '.join(only)} in its name; {study.runs[0].name} is one.")
+    return chosen
+
+
+def _ready(lacking: list[tuple[Run, int]], data: str | None, folder: Path, epochs: int | None, log: Log) -> list[_Job]:
+    """Those whose data and weights are there; what the others want is said."""
+    where = datasets.check_folder(data) if any(run.data for run, _ in lacking) else Path()
+    splits = {name: datasets.find_data(name, where) for name in {run.data: 0 for run, _ in lacking} if name}
+    weights = {name: datasets.find_weights(name, where) for name in {run.weights: 0 for run, _ in lacking} if name}
+    jobs = []
+    for run, seed in lacking:
+        train, test = (splits[run.data] or ("", "")) if run.data else ("", "")
+        start = Start(folder / f"{run.name}-seed{seed}", seed, train, test, weights.get(run.weights) or "", epochs)
+        if bool(train) == bool(run.data) and bool(start.weights) == bool(run.weights):
+            jobs.append(_Job(run, start))
+    no_data, no_weights = ([name for name, place in found.items() if not place] for found in (splits, weights))
+    missing = [f"  {line}" for line in datasets.wanted(no_data, no_weights, where)]
+    if lacking and not jobs:
+        raise UserError("\n".join([f"Nothing can run: {where} lacks", *missing]))
+    if missing:
+        log.say("\n".join([f"{len(lacking) - len(jobs)} of {len(lacking)} runs are skipped: {where} lacks", *missing]))
+    return jobs
+
+
+def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) -> list[str]:
+    failed, began = [], time.monotonic()
+    for i, job in enumerate(jobs):
+        spent = (time.monotonic() - began) / 60
+        if minutes is not None and spent >= minutes:
+            log.say(f"{spent:.0f} minutes are spent; {len(jobs) - i} runs are left for another time.")
+            break
+        left = f" About {spent / i * (len(jobs) - i):.0f} minutes to go." if i else ""
+        log.say(f"Run {i + 1} of {len(jobs)}: {job.name}.{left}")
+        reason = _run(job, ledger)
+        if reason:
+            log.warn(f"{job.name} failed: {reason}")
+            failed.append(job.name)
+        _free()
+    return failed
+
+
+def _run(job: _Job, ledger: Ledger) -> str | None:
+    """The reason of a failure, which ends this run and not the study."""
+    out, began = job.start.out, time.monotonic()
+    row = {"run": job.run.name, "seed": job.start.seed}
+    was_finished = (out / "result.json").exists()
+
+    def record(given: dict[str, Any]) -> None:
+        seconds = given.pop("seconds", None)
+        took = seconds if was_finished and seconds is not None else time.monotonic() - began
+        about = {"minutes": took / 60, "fingerprint": fingerprint(job.run), "environment": _environment(out)}
+        ledger.record(row | given | about)
+
+    try:
+        given = job.run.work(job.start)
+    except Interrupted as stop:
+        record({"stopped": str(stop)})
+        raise
+    except Exception as problem:
+        plain = isinstance(problem, UserError | StoppedItself)
+        reason = str(problem) if plain else f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:300]}"
+        record({"failed": reason})
+        return reason
+    record(given | _other_images(job.run, given))
+    return None
+
+
+def _other_images(run: Run, given: dict[str, Any]) -> dict[str, str]:
+    """A figure from a part of a data set is not one of the data set."""
+    if not run.data or given.get("images") in (None, datasets.DATASETS[run.data].train):
+        return {}
+    return {"caution": f"{given['images']:,} training images, not {datasets.DATASETS[run.data].train:,}"}
+
+
+def _environment(out: Path) -> dict[str, Any]:
+    """Versions and machine of the run's last start; its command names folders that say nothing elsewhere."""
+    from vitling.training.rundir import environment
+
+    there = out / "environment.json"
+    found = read_json(there) if there.exists() else environment()
+    return {name: value for name, value in found.items() if name != "command"}
+
+
+def _free() -> None:
+    """The GPU's memory, of which the graphs of a finished run hold some. Compiled kernels stay on disk."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()

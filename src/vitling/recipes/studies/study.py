@@ -1,0 +1,58 @@
+"""A study: the runs behind a table of a paper, and the figures that the paper gives. Plain data, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run is told when it starts."""
+
+    out: Path
+    seed: int = 0
+    train: str = ""  # where the splits of its data set lie, for a run that has one
+    test: str = ""
+    weights: str = ""  # a file, for a run that does not start from scratch
+    epochs: int | None = None  # of a trial, instead of the recipe's
+
+
+class Work(Protocol):
+    """What a run does. Called with an `out` that an earlier start left, it goes on from there, and if that one has
+    finished (it has a result.json) it gives the same answer at once."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes this run another one than its neighbours; JSON can hold it."""
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        """`value` is the figure of the table. `seconds` (of a finished start), `epochs`, `images`, `curves`
+        and whatever else is worth keeping go into the results as they are."""
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str  # a folder can have it
+    work: Work
+    data: str = ""  # a name of datasets.DATASETS; "" where none is wanted
+    weights: str = ""  # the backbone whose ImageNet weights it starts from
+    paper: float | None = None
+    against: str = ""  # the run that this one is meant to be better than
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    title: str
+    source: str  # document and table
+    runs: tuple[Run, ...]
+    unit: str = "top-1 on test, last epoch, %"
+    also: tuple[str, ...] = ()  # other tables with the same figures
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Every data set once, in the order of the runs."""
+        return tuple(dict.fromkeys(run.data for run in self.runs if run.data))

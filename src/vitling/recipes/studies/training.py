@@ -1,0 +1,84 @@
+"""A run of `vitling train` as part of a study."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitling.recipes.config import TrainConfig, leaves
+from vitling.recipes.studies.study import Start
+
+POINTS = 10  # of a curve
+_PACE = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Training:
+    """`watch`: the figure is a curve, so the test images are looked at every so many epochs; it chooses nothing."""
+
+    config: TrainConfig
+    watch: int = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        default = dict(leaves(TrainConfig()))
+        own = {name: value for name, value in leaves(self.config) if value != default[name]}
+        return own | ({"watch": self.watch} if self.watch else {})
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        from vitling.recipes.train import train
+
+        result = train(self.configured(start))
+        self._tidy(start.out)
+        split = "val" if self.watch else "test"
+        return {
+            "value": round(100 * result["last"][split]["top1"], 4),
+            "epochs": result["epochs"],
+            "images": result["images"],
+            "seconds": result["seconds"],
+            **_history(start.out / "metrics.jsonl", result["epochs"]),
+        }
+
+    def configured(self, start: Start) -> TrainConfig:
+        """The config of one start. A watched run is given its test images as val."""
+        config = shortened(self.config, start.epochs)
+        if self.watch:
+            config = replace(config, val=None, eval_every=self.watch)
+        source = f"train={start.train},{'val' if self.watch else 'test'}={start.test}"
+        return replace(
+            config, source=source, out=str(start.out), seed=start.seed, from_=start.weights or None, resume=True
+        )
+
+    def _tidy(self, out: Path) -> None:
+        """Of a finished run the checkpoints serve nobody, and those of a whole table would fill a disk."""
+        from vitling.training.rundir import RunDirectory
+
+        for checkpoint in (out / "checkpoints").iterdir():
+            checkpoint.unlink()
+        if self.watch and not (out / "test-openings.jsonl").exists():
+            RunDirectory(out).test_opened(f"a curve of the study, every {self.watch} epochs")
+
+
+def shortened(config: TrainConfig, epochs: int | None) -> TrainConfig:
+    """A trial of so many epochs, with the same share of warm-up."""
+    if epochs is None:
+        return config
+    warmup = config.optim.warmup(config.epochs) * min(1.0, epochs / config.epochs)
+    return replace(config, epochs=epochs, optim=replace(config.optim, warmup_epochs=warmup))
+
+
+def _history(metrics: Path, epochs: int) -> dict[str, Any]:
+    """The terms of the last epoch, and curves of the auxiliary term and of what was watched."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}
+    terms = {name: value for name, value in by_epoch[epochs].items() if name not in _PACE and "/" not in name}
+    shown = [line for epoch, line in by_epoch.items() if epoch % max(1, epochs // POINTS) == 0]
+    curves = {"drloc": _curve(shown, "drloc"), "top1": _curve(shown, "val/top1", 100)}
+    return {"terms": terms, "curves": {name: curve for name, curve in curves.items() if curve["epoch"]}}
+
+
+def _curve(lines: list[dict[str, Any]], key: str, scale: float = 1.0) -> dict[str, list[float]]:
+    there = [line for line in lines if key in line]
+    return {"epoch": [line["epoch"] for line in there], "value": [round(scale * line[key], 4) for line in there]}

@@ -1,0 +1,131 @@
+"""docs/results.md, from the files in results/ alone.
+
+python -m vitling.report.results results docs/results.md
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vitling.files import atomic, read_json
+from vitling.report.studies import lines
+
+HEAD = """# Results
+
+Made from the files in `results/` by `make results`; nothing here is written by hand. Each file has every run with its
+settings, versions, commit and machine. "ours" is the last epoch, mean and deviation over seeds; the papers' own figures
+are what their authors report, which need not be the last epoch.
+"""
+
+
+def document(folder: Path) -> str:
+    files = {path.name: read_json(path) for path in sorted(folder.glob("*.json"))}
+    known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
+    studies = [_study(name, content) for name, content in known.items() if "study" in content]
+    others = [_measurement(name, content) for name, content in known.items() if "study" not in content]
+    return "\n".join([HEAD, *studies, *others])
+
+
+def _study(name: str, results: dict[str, Any]) -> str:
+    rows = results["rows"]
+    trial = f" A trial of {results['trial']} epochs." if results.get("trial") else ""
+    table = _table(
+        ("run", "ours", "paper", "gain", "paper's gain", "note"),
+        ((x.run, x.ours, x.paper, x.gain, x.paper_gain, x.note) for x in lines(results)),
+    )
+    measured = len({row["run"] for row in rows if "value" in row})
+    minutes = sum(row["minutes"] for row in rows)
+    where = _where([row["environment"] for row in rows])
+    return _section(
+        f"{results['study']}: {results['title']}",
+        f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
+        table,
+        f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all. {where}",
+        _made_by(results, name),
+    )
+
+
+def _measurement(name: str, content: dict[str, Any]) -> str:
+    """What is known of a file by its keys; of a stranger its name and command."""
+    parts = [content.get("caution", "")]
+    if _keys(content.get("result")) >= _RUN:
+        parts.append(_of_one_run(content["result"]))
+    if isinstance(content.get("test_top1_percent"), list):
+        parts.append(_of_seeds(content["test_top1_percent"]))
+    if isinstance(content.get("rows"), list):
+        parts.append(_of_rows([row for row in content["rows"] if isinstance(row, dict)]))
+    where = _where([content["environment"]]) if _keys(content.get("environment")) else ""
+    return _section(content.get("what", Path(name).stem), *parts, where, _made_by(content, name))
+
+
+_RUN = {"backbone", "size", "images", "epochs", "seconds", "images_per_second", "seed", "last"}
+
+
+def _keys(value: Any) -> set[str]:
+    return set(value) if isinstance(value, dict) else set()
+
+
+def _of_one_run(result: dict[str, Any]) -> str:
+    judged = [(split, result["last"][split]["top1"]) for split in ("val", "test") if split in result["last"]]
+    top1 = "".join(f", {split} top-1 {100 * share:.2f} %" for split, share in judged)
+    return (
+        f"{result['backbone']} at {result['size']} px, {result['images']:,} images, {result['epochs']} epochs, "
+        f"{result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s, seed {result['seed']}{top1}."
+    )
+
+
+def _of_seeds(percent: list[float]) -> str:
+    deviation = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
+    each = ", ".join(map(str, percent))
+    return f"Test top-1 {statistics.mean(percent):.2f}{deviation} % over {len(percent)} seeds: {each}."
+
+
+def _of_rows(rows: list[dict[str, Any]]) -> str:
+    """Any list of measurements: the columns are what a cell can hold, "" where a row has none."""
+    columns = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, str | int | float))
+    return _table([c.replace("_", " ") for c in columns], ([_cell(row.get(c, "")) for c in columns] for row in rows))
+
+
+def _cell(value: str | int | float) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def _where(environments: list[dict[str, Any]]) -> str:
+    """Machines, versions and commits, each once."""
+    machines = {e.get("gpu") or f"{e.get('cpus', '?')} CPU cores" for e in environments}
+    packages = [e.get("packages", {}) for e in environments]
+    versions = {f"{name} {p[name]}" for p in packages for name in ("torch", "timm") if p.get(name)}
+    commits = {e.get("commit") or "unknown" for e in environments}
+    where, what, which = (", ".join(sorted(found)) for found in (machines, versions, commits))
+    return f"On {where}; {what}; commit {which}."
+
+
+def _made_by(content: dict[str, Any], name: str) -> str:
+    command = f"`{content['command']}`, " if content.get("command") else ""
+    return f"{command}[results/{name}](../results/{name})"
+
+
+def _section(title: str, *parts: str) -> str:
+    return "\n\n".join([f"## {title}", *(part for part in parts if part)]) + "\n"
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    columns = list(columns)
+    body = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in body)
+
+
+def main(folder: str, out: str) -> None:
+    with atomic(out, "w") as file:
+        file.write(document(Path(folder)))
+    print(f"Written: {out}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""A study's results, line by line: ours beside the paper's."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+Rows = dict[int, dict[str, Any]]  # of one run, by seed
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is known of one run, in words; "" where nothing is."""
+
+    run: str
+    ours: str
+    paper: str
+    gain: str  # over the run that it is compared with
+    paper_gain: str
+    note: str
+
+
+def lines(results: dict[str, Any]) -> list[Line]:
+    """Of every run that has a row."""
+    about = {run["run"]: run for run in results["runs"]}
+    rows: dict[str, Rows] = {}
+    for row in results["rows"]:
+        rows.setdefault(row["run"], {})[row["seed"]] = row
+    return [_line(about.get(run, {"run": run}), own, about, rows) for run, own in rows.items()]
+
+
+def _line(run: dict[str, Any], own: Rows, about: dict[str, Any], rows: dict[str, Rows]) -> Line:
+    base = run.get("against", "")
+    paper, base_paper = run.get("paper"), about.get(base, {}).get("paper")
+    gains = [value - other for value, other in _side_by_side(own, rows.get(base, {}))]
+    return Line(
+        run["run"],
+        _ours([row["value"] for row in own.values() if "value" in row]),
+        "" if paper is None else f"{paper:.2f}",
+        _spread(gains, "+") if gains else "",
+        "" if paper is None or base_paper is None else f"{paper - base_paper:+.2f}",
+        "; ".join(_notes(run, own, rows.get(base, {}))),
+    )
+
+
+def _side_by_side(own: Rows, base: Rows) -> list[tuple[float, float]]:
+    """Figures of the same seed."""
+    seeds = [seed for seed, row in own.items() if "value" in row and "value" in base.get(seed, {})]
+    return [(own[seed]["value"], base[seed]["value"]) for seed in seeds]
+
+
+def _ours(values: list[float]) -> str:
+    """With how many there are: one seed is called one seed."""
+    return f"{_spread(values)} ({len(values)} seed{'s' * (len(values) > 1)})" if values else ""
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.2f}{deviation}"
+
+
+def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
+    notes = [run["note"]] if run.get("note") else []
+    compared = [seed for seed, row in own.items() if _has_curve(row) and "value" in base.get(seed, {})]
+    if compared:
+        reached = (_reached(own[seed], base[seed]) for seed in compared)
+        notes.append(f"reaches the baseline's last at epoch {', '.join(reached)}")
+    for kind in ("caution", "failed", "stopped"):
+        notes += sorted({f"{kind}: {row[kind]}" for row in own.values() if kind in row})
+    if any(row["fingerprint"] != run.get("fingerprint") for row in own.values()):
+        notes.append("made with other settings than the study has now")
+    return notes
+
+
+def _has_curve(row: dict[str, Any]) -> bool:
+    return "value" in row and "top1" in row.get("curves", {})
+
+
+def _reached(row: dict[str, Any], base: dict[str, Any]) -> str:
+    curve = row["curves"]["top1"]
+    at = (epoch for epoch, value in zip(curve["epoch"], curve["value"]) if value >= base["value"])
+    return str(next(at, "none"))

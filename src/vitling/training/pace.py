@@ -1,0 +1,116 @@
+"""How fast training steps are, measured with the loop's own: for benchmarks, and for tables of costs."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitling.backbones import Backbone, create
+from vitling.data.dataset import Dataset
+from vitling.data.scan import Facts
+from vitling.data.store import Store, _gather
+from vitling.objectives import Objective
+from vitling.training.config import FitConfig, LoopConfig, OptimConfig
+from vitling.training.feed import Feed, Loaded
+from vitling.training.loop import _Trainer
+from vitling.training.processes import Processes
+from vitling.training.rundir import RunDirectory
+from vitling.views import Plan, Views
+
+WARM = 6  # steps that do not count
+
+
+@dataclass(frozen=True)
+class Workload:
+    backbone: str
+    plan: Plan
+    batch: int
+    objective: Callable[[Backbone, Plan, int], Objective]  # of a network, its views and the number of classes
+
+
+def made_store(n: int, size: int, device: torch.device) -> Store:
+    """Smooth random pictures, decoded."""
+    generator = torch.Generator().manual_seed(0)
+    small = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8).float()
+    parts = [F.interpolate(part, size, mode="bicubic").clamp(0, 255).byte() for part in small.split(64)]
+    pixels = torch.cat(parts).to(device)
+    images = Dataset("made", [str(i) for i in range(n)], lambda i: b"", np.arange(n), np.arange(n), ("",) * n)
+    facts = Facts.empty(n)
+    where: Literal["device", "host"] = "device" if device.type == "cuda" else "host"
+
+    def fetch(ids: np.ndarray) -> Tensor:
+        return _gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
+
+    labels = torch.arange(n, device=device)
+    return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)
+
+
+class SameBatch(Feed):
+    """The first batch, again and again."""
+
+    first: Loaded | None = None
+
+    def load(self, place):
+        self.first = self.first or super().load(place)
+        return self.first
+
+
+class ReadyViews(_Trainer):
+    """The step alone: the views of the first batch, again and again."""
+
+    ready: list[Views] | None = None
+
+    def __init__(self, objective, store, config, watchers, run, processes):
+        super().__init__(objective, store, config, watchers, run, processes)
+        self.feed = SameBatch(store, objective.plan, config, processes)
+
+    def batches(self, epoch):
+        return self.feed.batches(epoch, self.done)
+
+    def views_of(self, part):
+        self.ready = self.ready or super().views_of(part)
+        return self.ready
+
+
+def trainer_of(kind: type[_Trainer], work: Workload, store: Store, compiled: bool) -> _Trainer:
+    torch.manual_seed(0)
+    backbone = create(work.backbone, work.plan.largest, drop_path=0.1)
+    loop = LoopConfig(compile="on" if compiled else "off", trackers=(), drop_last=True)
+    config = FitConfig(epochs=1000, batch=work.batch, optim=OptimConfig(), loop=loop)
+    objective = work.objective(backbone, work.plan, len(store))
+    run = RunDirectory(tempfile.mkdtemp())
+    return kind(objective, store, config, (), run, Processes(0, 1, store.device))
+
+
+def pace(trainer: _Trainer, steps: int, batch: int) -> float:
+    """Images a second, the device's work included."""
+
+    def some(count: int, epoch: int) -> None:
+        while count > 0:
+            for loaded in trainer.batches(epoch):
+                trainer.step(loaded)
+                count -= 1
+                if not count:
+                    break
+            trainer.done, epoch = (epoch + 1) * trainer.per_epoch, epoch + 1
+        trainer.recorder.rows.clear()
+
+    some(WARM, 0)
+    wait(trainer.store.device)
+    started = time.perf_counter()
+    some(steps, 100)
+    wait(trainer.store.device)
+    return steps * batch / (time.perf_counter() - started)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

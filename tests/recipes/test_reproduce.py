@@ -1,0 +1,242 @@
+"""A small study from start to end: it runs, skips, resumes, fails, merges, and prints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.conftest import make_folder
+from tests.runs import read
+from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.objectives.config import SupervisedConfig
+from vitling.recipes import train as training
+from vitling.recipes.config import TrainConfig
+from vitling.recipes.studies import datasets
+from vitling.recipes.studies.overhead import Overhead
+from vitling.recipes.studies.reproduce import reproduce
+from vitling.recipes.studies.study import Run, Start, Study
+from vitling.recipes.studies.training import Training
+from vitling.recipes.summary import show_study
+from vitling.training.config import LoopConfig
+
+TINY = TrainConfig(
+    backbone="vit_micro_patch4_32",
+    size=8,
+    epochs=2,
+    batch=32,
+    val="none",
+    objective=SupervisedConfig(drop_path=0.0),
+    loop=LoopConfig(device="cpu", trackers=()),
+)
+TRAINED = Study(
+    "tiny",
+    "two runs",
+    "nowhere Table 1",
+    (
+        Run("plain", Training(TINY), "made", paper=50.0),
+        Run("aux", Training(replace(TINY, aux="drloc"), watch=1), "made", paper=60.0, against="plain", note="a note"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Work that gives one number after the other, or raises what is in their place."""
+
+    values: list[Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"given": "numbers"}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        value = self.values.pop(0)
+        if isinstance(value, BaseException):
+            raise value
+        return {"value": value}
+
+
+def study_of(**works: list[Any]) -> Study:
+    return Study("given", "numbers", "nowhere", tuple(Run(name, Given(values)) for name, values in works.items()))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A new folder to work in, with a data set of which the papers know nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITLING_COMMIT", "abc123")
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 6))
+
+
+@pytest.fixture
+def data(tmp_path):
+    make_folder(tmp_path / "data" / "made", each=4, split="train")
+    make_folder(tmp_path / "data" / "made", each=2, split="test", first=50)
+    return str(tmp_path / "data")
+
+
+def test_a_study_runs_once(data, tmp_path, capsys, monkeypatch):
+    outcome = reproduce(TRAINED, data, seeds=2)
+    assert outcome.failed == ()
+    written = read(tmp_path / "results" / "tiny.json")
+    assert written == json.loads(json.dumps(outcome.results))
+    order = [("plain", 0), ("plain", 1), ("aux", 0), ("aux", 1)]
+    assert [(row["run"], row["seed"]) for row in written["rows"]] == order
+    row = written["rows"][2]
+    assert 0 <= row["value"] <= 100
+    assert row["minutes"] > 0
+    assert (row["epochs"], row["images"]) == (2, 12)
+    assert (row["environment"]["commit"], row["environment"]["gpu"]) == ("abc123", None)
+    assert "torch" in row["environment"]["packages"]
+    assert "command" not in row["environment"]
+    assert row["curves"]["top1"]["epoch"] == row["curves"]["drloc"]["epoch"] == [1, 2]
+    assert row["curves"]["top1"]["value"][-1] == row["value"]
+    assert written["runs"][1]["settings"]["aux"] == "drloc"
+    assert written["command"] == "vitling reproduce tiny --data DIR --seeds 2"
+    assert "caution" not in row
+
+    run = tmp_path / "runs" / "tiny" / "aux-seed1"
+    assert (run / "result.json").exists()
+    assert list((run / "checkpoints").iterdir()) == []
+    assert "every 1 epochs" in (run / "test-openings.jsonl").read_text()
+
+    show_study(outcome.results)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(2 seeds)" in shown
+    assert "+10.00" in shown
+    assert "reaches" in shown
+
+    monkeypatch.setattr(training, "train", lambda config: pytest.fail("nothing is to be done"))
+    assert reproduce(TRAINED, data, seeds=2).results == outcome.results
+    assert reproduce(TRAINED).results == outcome.results  # nothing lacks, so no data are wanted
+
+
+def test_where_the_directories_are_gone_the_file_is_enough_and_the_other_way_round(data, tmp_path, capsys):
+    one = replace(TRAINED, runs=TRAINED.runs[:1])
+    before = reproduce(one, data).results
+    (tmp_path / "runs").rename(tmp_path / "kept")
+    assert reproduce(one, data).results == before
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "results" / "tiny.json").unlink()
+    again = reproduce(one, data, runs_out="kept/tiny").results
+    assert again["rows"][0]["value"] == before["rows"][0]["value"]
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
+    one = replace(TRAINED, runs=TRAINED.runs[:1])
+    conclude = training._conclude
+
+    def stop(*arguments):
+        raise Interrupted("Stopped at step 2 of 2", 143)
+
+    monkeypatch.setattr(training, "_conclude", stop)
+    with pytest.raises(Interrupted):
+        reproduce(one, data)
+    (stopped,) = read(tmp_path / "results" / "tiny.json")["rows"]
+    assert "value" not in stopped
+    monkeypatch.setattr(training, "_conclude", conclude)
+    (row,) = reproduce(one, data).results["rows"]
+    assert "value" in row
+    assert "stopped" not in row
+    assert row["minutes"] >= stopped["minutes"]
+    assert "Resuming at step 2" in (tmp_path / "runs" / "tiny" / "plain-seed0" / "log.txt").read_text()
+
+
+def test_a_trial_is_kept_apart(data, tmp_path):
+    one = replace(TRAINED, runs=TRAINED.runs[:1])
+    outcome = reproduce(one, data, epochs=1)
+    assert outcome.path.parts[0] == "runs"
+    assert (outcome.results["trial"], outcome.results["rows"][0]["epochs"]) == (1, 1)
+    assert not (tmp_path / "results" / "tiny.json").exists()
+    with pytest.raises(UserError, match="trial of 1 epochs"):
+        reproduce(one, data, out=str(outcome.path))
+
+
+def test_a_failure_is_written_down_and_the_others_go_on(tmp_path):
+    works = study_of(first=[StoppedItself("not finite"), 7.0], second=[RuntimeError("odd\nthings"), 8.0], third=[9.0])
+    outcome = reproduce(works)
+    assert outcome.failed == ("first, seed 0", "second, seed 0")
+    failed = {row["run"]: row.get("failed") for row in outcome.results["rows"]}
+    assert failed == {"first": "not finite", "second": "RuntimeError: odd", "third": None}
+    again = reproduce(works)
+    assert again.failed == ()
+    assert [row["value"] for row in again.results["rows"]] == [7.0, 8.0, 9.0]
+
+
+def test_the_exit_code_of_a_failure(monkeypatch, capsys):
+    from vitling.cli import run
+
+    monkeypatch.setattr("vitling.recipes.studies.find", lambda name: study_of(bad=[StoppedItself("no")], good=[1.0]))
+    assert run(["reproduce", "given"]) == 3
+    captured = capsys.readouterr()
+    assert "failed: no" in captured.out
+    assert "bad, seed 0" in captured.err
+
+
+def test_rows_of_other_sessions_stay(tmp_path):
+    reproduce(study_of(first=[1.0]))
+    outcome = reproduce(study_of(first=[2.0, 3.0], second=[4.0]), seeds=2, only=("first",))
+    assert [(r["seed"], r["value"]) for r in outcome.results["rows"]] == [(0, 1.0), (1, 2.0)]
+    outcome = reproduce(study_of(second=[4.0]))
+    assert [r["value"] for r in outcome.results["rows"]] == [4.0, 1.0, 2.0]  # a run that is no more comes last
+
+
+def test_other_settings_than_before_are_said(capsys):
+    reproduce(study_of(first=[1.0]))
+    changed = Study("given", "numbers", "nowhere", (Run("first", Overhead("vit_micro_patch4_32", 4)),))
+    outcome = reproduce(changed)
+    assert "made with other settings" in capsys.readouterr().err
+    show_study(outcome.results)
+    assert "other settings" in " ".join(capsys.readouterr().out.split())
+
+
+def test_time_runs_out(capsys):
+    outcome = reproduce(study_of(first=[1.0], second=[2.0]), minutes=0)
+    assert outcome.results["rows"] == []
+    assert "2 runs are left" in capsys.readouterr().err
+
+
+def test_missing_data_skip_their_runs(data, capsys, tmp_path):
+    both = replace(TRAINED, runs=(*TRAINED.runs[:1], replace(TRAINED.runs[1], data="svhn")))
+    assert [row["run"] for row in reproduce(both, data).results["rows"]] == ["plain"]
+    said = capsys.readouterr().err
+    assert "1 of 2 runs are skipped" in said
+    assert "svhn-train.tar" in said
+    with pytest.raises(UserError, match="Nothing can run"):
+        reproduce(both, data, only=("aux",))
+    weights = replace(TRAINED, runs=(replace(TRAINED.runs[1], weights="t2t_vit_14"),))
+    with pytest.raises(UserError, match=r"weights/t2t_vit_14\.safetensors"):
+        reproduce(weights, data)
+
+
+def test_fewer_images_than_the_paper_are_said(data, monkeypatch):
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 6))
+    (row,) = reproduce(replace(TRAINED, runs=TRAINED.runs[:1]), data).results["rows"]
+    assert row["caution"] == "12 training images, not 1,000"
+
+
+def test_wrong_input(data, tmp_path):
+    for settings, said in (
+        ({"only": ("nobody",)}, "nobody"),
+        ({"seeds": 0}, "--seeds"),
+        ({"data": None}, "--data DIR"),
+        ({"data": "no/such"}, "no such folder"),
+    ):
+        with pytest.raises(UserError, match=said):
+            reproduce(TRAINED, **({"data": data} | settings))
+
+
+def test_the_overhead_is_measured(monkeypatch, tmp_path):
+    from vitling.recipes.studies import overhead
+
+    monkeypatch.setattr(overhead, "ROUNDS", 2)
+    monkeypatch.setattr(overhead, "STEPS", 2)
+    work = Overhead("vit_micro_patch4_32", 4, size=16)
+    row = work(Start(tmp_path / "run"))
+    assert {"value", "seconds", "step_without", "step_l1", "peak_gb_without", "peak_gb_l1"} == set(row)
+    assert row["value"] == pytest.approx(100 * (row["step_l1"] / row["step_without"] - 1), abs=0.01)
+    assert work(Start(tmp_path / "run")) == row  # from its result.json

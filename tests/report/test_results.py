@@ -1,0 +1,74 @@
+"""docs/results.md is made from results/ alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from vitling.report.results import document
+from vitling.report.studies import lines
+
+ROOT = Path(__file__).parents[2]
+HERE = {"gpu": "A100", "cpus": 8, "commit": "abc", "packages": {"torch": "2.11", "timm": "1.0"}}
+
+
+def test_the_document_is_what_the_results_say():
+    assert (ROOT / "docs" / "results.md").read_text() == document(ROOT / "results"), "run `make results`"
+
+
+def row(run, seed, value, **more):
+    return {"run": run, "seed": seed, "value": value, "minutes": 2.0, "fingerprint": "f", "environment": HERE, **more}
+
+
+def study(rows):
+    runs = [
+        {"run": "base", "paper": 30.0, "fingerprint": "f", "settings": {}},
+        {"run": "aux", "paper": 34.5, "against": "base", "note": "a note", "fingerprint": "f", "settings": {}},
+    ]
+    about = {"study": "t", "title": "a table", "source": "x.txt", "unit": "top-1", "command": "vitling reproduce t"}
+    return {**about, "runs_in_all": 3, "runs": runs, "rows": rows}
+
+
+def test_lines_of_a_study():
+    curve = {"top1": {"epoch": [10, 20, 30], "value": [20.0, 33.0, 36.0]}}
+    base = [row("base", 0, 31.0), row("base", 1, 33.0)]
+    first, second = lines(study([*base, row("aux", 0, 36.0, curves=curve), row("aux", 1, 36.0)]))
+    assert (first.ours, first.paper, first.gain) == ("32.00 ± 1.41 (2 seeds)", "30.00", "")
+    assert (second.gain, second.paper_gain) == ("+4.00 ± 1.41", "+4.50")
+    assert second.note == "a note; reaches the baseline's last at epoch 20"
+
+
+def test_one_seed_is_called_one_seed_and_a_failure_a_failure():
+    failed = {"run": "aux", "seed": 0, "failed": "not finite", "minutes": 1.0, "fingerprint": "g", "environment": HERE}
+    first, second = lines(study([row("base", 0, 31.0), failed]))
+    assert first.ours == "31.00 (1 seed)"
+    assert (second.ours, second.gain) == ("", "")
+    assert second.note == "a note; failed: not finite; made with other settings than the study has now"
+
+
+def write(folder, name, content):
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_every_kind_of_file(tmp_path):
+    rows = [{"workload": "idmm", "batch": 256, "ratio": 0.98765, "whole_loop": 4682.1, "rounds": [1, 2]}]
+    write(tmp_path, "t.json", study([row("base", 0, 31.0)]))
+    write(tmp_path, "throughput-x.json", {"environment": HERE, "rows": [*rows, {"workload": "dino"}]})
+    write(tmp_path, "odd.json", {"command": "make odd", "result": {"other": 1}, "rows": 3})
+    write(tmp_path, "list.json", [1, 2])
+    text = document(tmp_path)
+    assert "| base | 31.00 (1 seed) | 30.00 |  |  |  |" in text
+    assert "1 of 3 runs, 2.0 minutes in all. On A100; timm 1.0, torch 2.11; commit abc." in text
+    assert "| workload | batch | ratio | whole loop |" in text
+    assert "| idmm | 256 | 0.988 | 4,682 |" in text
+    assert "| dino |  |  |  |" in text
+    assert "`make odd`, [results/odd.json](../results/odd.json)" in text
+    assert "## list" in text
+    assert document(tmp_path) == text
+
+
+def test_the_report_imports_no_torch():
+    code = "import sys, vitling.report.results; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
