@@ -6,7 +6,7 @@ import torch
 
 from tests.views.test_drawing import ASPECT, NORMALISE, PIXELS, N, place
 from vitling.errors import UserError
-from vitling.views import Blur, Drawing, Flip, Grey, Jitter, Mix, RandAugment, Solarise, eval_view
+from vitling.views import Blur, Drawing, Flip, Grey, Jitter, Mix, RandAugment, Solarise, ViewsConfig, eval_view
 from vitling.views.easel import Easel
 from vitling.views.policies import POLICIES, named
 
@@ -85,3 +85,14 @@ def test_one_channel_goes_through_every_policy():
 def test_unknown_policy():
     with pytest.raises(UserError, match="idmm-pretrain"):
         named("nothing")
+
+
+def test_a_policy_by_name_replaces_the_settings():
+    assert ViewsConfig(policy="idmm-finetune", crop_fraction=0.9).plan(32) == named("idmm-finetune", 32)
+    for wrong, said in (
+        (ViewsConfig(policy="idmm-finetune", mixup=0.1), "leave out"),
+        (ViewsConfig(policy="simclr"), "2 views"),
+        (ViewsConfig(policy="no-such"), "no-such"),
+    ):
+        with pytest.raises(UserError, match=said):
+            wrong.plan(32)

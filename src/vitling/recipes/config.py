@@ -115,6 +115,7 @@ def _check_views(views: ViewsConfig) -> None:
         raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
+    views.plan(224)  # a policy that is not there, or not alone
 
 
 def from_plain(kind: type, values: dict[str, Any]) -> Any:

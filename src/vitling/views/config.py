@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from vitling.errors import UserError
+
 Filter = Literal["bilinear", "bicubic"]
 
 
@@ -135,6 +137,8 @@ class Plan:
 class ViewsConfig:
     """What the network sees of an image."""
 
+    policy: str = ""
+    """A paper's views by name (`vitling list policies`), one view an image, instead of the settings that follow."""
     scale: tuple[float, float] = Policy.scale
     """Share of the image's area that the random crop keeps, smallest and largest."""
     flip: float = 0.5
@@ -159,6 +163,8 @@ class ViewsConfig:
     """Evaluation: the shorter side is resized to size / crop-fraction, then the centre is cut out."""
 
     def plan(self, size: int) -> Plan:
+        if self.policy:
+            return self._named(size)
         steps: tuple[Step, ...] = (Flip(self.flip),)
         if self.rotate:
             steps = (*steps, Rotate(self.rotate))
@@ -167,3 +173,13 @@ class ViewsConfig:
         policy = Policy(scale=self.scale, filter=self.filter, steps=steps, erase=self.erase)
         mix = Mix(mixup=self.mixup, cutmix=self.cutmix, prob=self.mix_prob, per=self.mix_per)
         return Plan((Group(size, policy=policy, mix=mix),))
+
+    def _named(self, size: int) -> Plan:
+        from vitling.views.policies import named
+
+        plan, evaluation = named(self.policy, size), replace(ViewsConfig(), policy=self.policy)
+        if plan.crops != 1:
+            raise UserError(f"--views.policy {self.policy} has {plan.crops} views of an image; training takes one.")
+        if replace(self, crop_fraction=evaluation.crop_fraction) != evaluation:
+            raise UserError(f"--views.policy {self.policy} says it all: leave out the other --views settings.")
+        return plan
