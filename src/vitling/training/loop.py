@@ -224,7 +224,7 @@ class _Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr(progress)
-        if not self.model.training:  # asking every module takes longer than a small step
+        if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
         terms: dict[str, Tensor] = {}
         for i, part in enumerate(parts):
