@@ -1,4 +1,4 @@
-"""Learning rates and weights over a run, against figures of the released DRLoc and of timm."""
+"""Learning rates and weights over a run, against figures of the released DRLoc and IDMM, and of timm."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def test_the_released_learning_rate_of_drloc():
     assert lr(at(10)) == pytest.approx((1e-6 + 1e-3) / 2)
     assert lr(at(20)) / 1e-3 == pytest.approx(0.989, abs=5e-4)
     assert lr(at(100)) / 1e-3 == pytest.approx(0.7525, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "warmup", "epoch", "released", "meant"),
+    [(800, 2, 400, 0.4993, 0.5020), (100, 10, 50, 0.468, 0.587), (100, 10, 100, 0.014, 0.0), (100, 10, 10, 0.986, 1.0)],
+)
+def test_the_released_learning_rate_of_idmm(epochs, warmup, epoch, released, meant):
+    for shape, value in (("idmm", released), ("warmup", meant)):
+        optim = OptimConfig(lr=1.0, min_lr=0.0, warmup_epochs=warmup, cosine_from=shape)
+        assert _lr_schedule(FitConfig(epochs=epochs, optim=optim))(at(epoch, epochs)) == pytest.approx(value, abs=5e-4)
+
+
+def test_the_released_learning_rate_of_idmm_is_nothing_before_the_end():
+    lr = warmup_cosine(1.0, 0.0, 10, cosine_from="idmm")
+    values = [lr(at(epoch, 100)) for epoch in range(101)]
+    assert values.index(min(values[10:])) == 93
+    assert values[93] < 1e-4
 
 
 def test_it_is_timms():

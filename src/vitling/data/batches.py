@@ -50,11 +50,11 @@ def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tup
 
     The weights make the average over processes of the sum over slices the mean over the global batch. A slice that
     would be empty (a last batch smaller than the number of processes) takes position 0 with weight 0, so that
-    every process still takes part in the exchange of gradients.
+    every process still takes part in the exchange of gradients. All processes have equally many slices.
     """
     parts = np.array_split(np.arange(total), world * accumulate)[rank * accumulate : (rank + 1) * accumulate]
-    full = [(part, len(part) * world / total) for part in parts if len(part)]
-    return full or [(np.zeros(1, dtype=np.int64), 0.0)]
+    nothing = np.zeros(1, dtype=np.int64)
+    return [(part if len(part) else nothing, len(part) * world / total) for part in parts[: min(accumulate, total)]]
 
 
 def class_weights(labels: np.ndarray, classes: int) -> np.ndarray:

@@ -8,24 +8,30 @@ from vitling.lazy import exports
 
 if TYPE_CHECKING:
     from vitling.objectives.config import DRLocConfig as DRLocConfig
+    from vitling.objectives.config import IDMMConfig as IDMMConfig
     from vitling.objectives.config import SupervisedConfig as SupervisedConfig
     from vitling.objectives.config import drloc_weight as drloc_weight
+    from vitling.objectives.config import idmm_plan as idmm_plan
     from vitling.objectives.drloc import DRLoc as DRLoc
     from vitling.objectives.drloc import DRLocTerm as DRLocTerm
     from vitling.objectives.drloc import drloc_term as drloc_term
+    from vitling.objectives.idmm import IDMM as IDMM
     from vitling.objectives.objective import Batch as Batch
     from vitling.objectives.objective import Objective as Objective
     from vitling.objectives.supervised import Supervised as Supervised
 
 _HOMES = {
+    "IDMM": "idmm",
     "Batch": "objective",
     "DRLoc": "drloc",
     "DRLocConfig": "config",
     "DRLocTerm": "drloc",
+    "IDMMConfig": "config",
     "Objective": "objective",
     "Supervised": "supervised",
     "SupervisedConfig": "config",
     "drloc_term": "drloc",
     "drloc_weight": "config",
+    "idmm_plan": "config",
 }
 __getattr__ = exports(__name__, _HOMES)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from vitling.errors import UserError
+from vitling.views.config import Mix, Plan
+from vitling.views.policies import idmm_pretrain
 
 Variant = Literal["l1", "signed", "ce", "reg", "all", "exhaustive"]
 Target = Literal["offset/k", "offset/(k-1)", "offset"]
 Pooling = Literal["adaptive", "released"]
+SmoothingForm = Literal["others", "all"]
+Projection = Literal["none", "mlp"]
+Classifier = Literal["full", "sampled", "sharded"]
 
 
 @dataclass
@@ -87,3 +92,48 @@ _WEIGHTS = (  # the first prefix that fits
 def drloc_weight(backbone: str) -> float:
     """The paper's weight (lambda) for a backbone, or one chosen for it; 0.1, the most frequent, for a stranger."""
     return next((weight for prefix, weight in _WEIGHTS if backbone.startswith(prefix)), 0.1)
+
+
+@dataclass
+class IDMMConfig:
+    """Instance discrimination with multi-crop and CutMix: every image is a class of its own."""
+
+    smoothing: float = 0.1
+    """Label smoothing: this much of the target is spread over other images; 0 is off."""
+    smoothing_form: SmoothingForm = "others"
+    """others: none of it for the image itself (paper); all: spread over all images alike (released code)."""
+    multi_crop: bool = True
+    """Two global and four local crops of an image; or a single one."""
+    cutmix: bool = True
+    """Each crop has a rectangle of another; or not."""
+    projection: Projection = "none"
+    """mlp: two layers between the features and the classifier, as contrastive methods have them."""
+    classifier: Classifier = "full"
+    """For millions of images: sampled (some classes are drawn at each step), or sharded (each process holds a part)."""
+    negatives: int = 8192
+    """Classes that the sampled classifier draws at each step."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        for name, value, choices in (
+            ("smoothing form", self.smoothing_form, SmoothingForm),
+            ("projection", self.projection, Projection),
+            ("classifier", self.classifier, Classifier),
+        ):
+            if value not in get_args(choices):
+                raise UserError(f"IDMM has no {name} {value!r}: {', '.join(get_args(choices))}.")
+        if not 0 <= self.smoothing < 1:
+            raise UserError(f"IDMM's smoothing must be at least 0 and below 1, not {self.smoothing}.")
+        if self.negatives < 1:
+            raise UserError(f"IDMM needs negatives of at least 1, not {self.negatives}.")
+
+
+def idmm_plan(config: IDMMConfig, size: int = 112) -> Plan:
+    """The crops. Without multi-crop there is one, cut as the global ones: the loss of Eq. 1 has one view an image, and
+    Sec. 4.4 reads Table 8 as what several views add."""
+    groups = idmm_pretrain(size).groups
+    if not config.multi_crop:
+        groups = (replace(groups[0], count=1),)
+    if not config.cutmix:
+        groups = tuple(replace(group, mix=Mix()) for group in groups)
+    return Plan(groups)

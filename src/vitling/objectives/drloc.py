@@ -142,8 +142,8 @@ class DRLocTerm(nn.Module):
                 f"DRLoc {self.drloc.variant!r} needs: train without --aux drloc, or with another backbone."
             )
         images = len(features.pooled)
-        view = torch.arange(images, device=batch.ids.device) // len(batch.ids)  # views lie one behind the other
-        names = batch.ids.repeat(images // len(batch.ids)) + view * 2**40
+        view = torch.arange(images, device=batch.ids.device) // len(batch.ids)  # they lie one behind the other
+        names = batch.ids.repeat(images // len(batch.ids)) + (batch.first_view + view) * 2**40
         return self.drloc(grids, names + make_key("drloc", self.seed, progress.step))
 
 

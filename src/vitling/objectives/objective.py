@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ class Batch:
 
     ids: Tensor  # [B] instance ids
     labels: Tensor | None  # of ALL instances, so that a mixed-in partner's label is labels[partner]
+    first_view: int = 0  # which of the images' views an auxiliary term's features begin with
 
 
 class Objective(nn.Module):
@@ -57,10 +58,19 @@ class Objective(nn.Module):
         blocks = self.training and any(getattr(term, "wants_blocks", False) for term in self.auxiliaries.values())
         return self.backbone(pixels, stages="blocks") if blocks else self.backbone(pixels)
 
-    def auxiliary_terms(self, features: Features, batch: Batch, progress: Any) -> dict[str, Tensor]:
-        """They help to train: in evaluation mode they are silent."""
-        terms = self.auxiliaries.items()
-        return {name: term(features, batch, progress) for name, term in terms if term.training}
+    def auxiliary_terms(
+        self, features: Features | Sequence[Features], batch: Batch, progress: Any
+    ) -> dict[str, Tensor]:
+        """They help to train: in evaluation mode they are silent. Views of several sizes are several features: their
+        terms are averaged by the number of views."""
+        sets = [features] if isinstance(features, Features) else features
+        views = [len(some.pooled) // len(batch.ids) for some in sets]
+        terms: dict[str, Tensor] = {}
+        for name, term in self.auxiliaries.items():
+            for i, some in enumerate(sets if term.training else ()):
+                value = term(some, replace(batch, first_view=sum(views[:i])), progress)
+                terms[name] = terms.get(name, 0) + value * (views[i] / sum(views))
+        return terms
 
     def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
         weighted = [self._weight(name, progress) * value for name, value in terms.items()]
@@ -74,11 +84,17 @@ class Objective(nn.Module):
         """Names of parameters that weight decay leaves alone, besides biases and everything of one dimension."""
         return {f"backbone.{name}" for name in self.backbone.no_decay()}
 
-    def param_groups(self, weight_decay: float) -> list[dict]:
+    def sharded(self) -> dict[str, int]:
+        """Names of parameters of which each process holds a run of rows, `classifiers.rows_of`, with the number of all
+        rows. Their gradients are the objective's task: DDP leaves them alone."""
+        return {}
+
+    def param_groups(self, weight_decay: float, decay_all: bool = False) -> list[dict]:
         exempt = self.no_decay()
         decayed: list[nn.Parameter] = []
         free: list[nn.Parameter] = []
         for name, p in self.named_parameters():
             if p.requires_grad:
-                (free if p.ndim <= 1 or name.endswith(".bias") or name in exempt else decayed).append(p)
+                spared = not decay_all and (p.ndim <= 1 or name.endswith(".bias") or name in exempt)
+                (free if spared else decayed).append(p)
         return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]

@@ -7,6 +7,8 @@ from typing import Literal
 
 from vitling.errors import UserError
 
+CosineFrom = Literal["warmup", "start", "idmm"]
+
 
 @dataclass
 class OptimConfig:
@@ -22,10 +24,13 @@ class OptimConfig:
     """Learning rate at the first step of the warm-up."""
     schedule_epochs: int | None = None
     """Epochs that the cosine is laid out for. By default those of the run, which ends early where they are more."""
-    cosine_from: Literal["warmup", "start"] = "warmup"
-    """Where the cosine begins: after the warm-up, or with it, as timm's does (the rate then drops a little between)."""
+    cosine_from: CosineFrom = "warmup"
+    """Where the cosine begins: after the warm-up; with it, as timm's does (the rate then drops a little between); or
+    as in IDMM's released formula, which does not quite reach the end."""
     weight_decay: float = 0.05
     """Not applied to biases, norms, tokens, position embeddings and relative-position tables."""
+    decay_all: bool = False
+    """Weight decay on those too, as IDMM's released code has it."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's averages of the gradient and of its square."""
     clip: float = 5.0

@@ -27,6 +27,7 @@ from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import Progress, Schedule, warmup_cosine
+from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
@@ -130,6 +131,7 @@ class _Trainer:
         self.objective = objective.to(store.device)
         self.model = self._parallel(objective)
         self.optimiser = make_optimiser(objective, config.optim)
+        self.shards = self._shards()
         self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
         self.average = Average(objective, config.optim.ema) if config.optim.ema else None
@@ -175,7 +177,17 @@ class _Trainer:
             return objective
         if self.store.device.type == "cuda":
             torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded()))
         return DistributedDataParallel(objective, broadcast_buffers=False)
+
+    def _shards(self) -> Shards:
+        shards = Shards(self.objective, self.optimiser, self.processes)
+        if shards.rows and self.precision.name == "fp16":
+            raise UserError(
+                "A sharded classifier needs --loop.precision bf16 or fp32: in fp16 each process decides for itself "
+                "which steps overflowed, and they would drift apart."
+            )
+        return shards
 
     # --- one step ------------------------------------------------------------------------------------------------
 
@@ -229,7 +241,7 @@ class _Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr(progress)
-        if not self.model.training:  # asking every module takes longer than a small step
+        if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
         terms: dict[str, Tensor] = {}
         for i, part in enumerate(parts):
@@ -275,7 +287,7 @@ class _Trainer:
     def _update(self) -> Tensor:
         optim = self.config.optim
         self.scaler.unscale_(self.optimiser)
-        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per)
+        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per, self.shards.norms)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return norm
@@ -369,8 +381,9 @@ class _Trainer:
 
     def _save(self) -> None:
         self._write_epochs(self._read(), {})  # also the check that what is saved is finite
+        state = self.shards.whole(self._state())
         if self.run.writes:
-            self.checkpoints.save(self.done, self._state())
+            self.checkpoints.save(self.done, state)
         self.saved_at = time.monotonic()
 
     def _state(self) -> dict[str, Any]:
@@ -398,6 +411,7 @@ class _Trainer:
                 "The training images are not those that this run was started with, so it cannot go on exactly. Put "
                 "them back, or start again with --overwrite or another --out."
             )
+        state = self.shards.part(state)
         self.done, self.feed.accumulate = state["step"], state["accumulate"]
         self.objective.load_state_dict(state["objective"])
         self.optimiser.load_state_dict(state["optimiser"])

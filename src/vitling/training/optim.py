@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,14 +15,24 @@ from vitling.training.config import OptimConfig
 def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.AdamW:
     on_gpu = any(p.is_cuda for p in objective.parameters())
     return torch.optim.AdamW(
-        objective.param_groups(config.weight_decay), lr=0.0, betas=config.betas, fused=on_gpu or None
+        objective.param_groups(config.weight_decay, config.decay_all),
+        lr=0.0,
+        betas=config.betas,
+        fused=on_gpu or None,
     )
 
 
-def clip_gradients(parameters: list[nn.Parameter], largest: float, per: str) -> Tensor:
-    """Clips in place; gives the global norm before clipping."""
+def clip_gradients(
+    parameters: list[nn.Parameter],
+    largest: float,
+    per: str,
+    whole: Callable[[list[nn.Parameter], Tensor], Tensor] = lambda parameters, norms: norms,
+) -> Tensor:
+    """Clips in place; gives the global norm before clipping. `whole` corrects the norms of gradients that are spread
+    over processes."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(gradients))
+    norms = whole([p for p in parameters if p.grad is not None], norms)
     total = torch.linalg.vector_norm(norms)
     if largest > 0 and per == "global":
         torch._foreach_mul_(gradients, (largest / (total + 1e-6)).clamp(max=1.0))

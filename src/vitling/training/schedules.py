@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+
+from vitling.training.config import CosineFrom
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,12 @@ def warmup_cosine(
     warmup_epochs: float,
     start: float = 0.0,
     over_epochs: float | None = None,
-    cosine_from: Literal["warmup", "start"] = "warmup",
+    cosine_from: CosineFrom = "warmup",
 ) -> Schedule:
     """Linear from `start` to `peak`, then half a cosine down to `floor` after `over_epochs`, which are the run's unless
     said otherwise. A cosine from the start is the one that timm evaluates once the warm-up is over: the rate drops a
-    little there. Step 0 already moves."""
+    little there. That of `idmm` is released with a misplaced parenthesis, cos((pi e - w) / (E - w)) for
+    cos(pi (e - w) / (E - w)): it drops there too, and turns up again before the end. Step 0 already moves."""
 
     def value(progress: Progress) -> float:
         per_epoch = progress.steps / progress.epochs
@@ -51,9 +53,10 @@ def warmup_cosine(
         first = 0 if start else 1
         if progress.step < warmup:
             return start + (peak - start) * (progress.step + first) / (warmup + first)
-        begin = warmup if cosine_from == "warmup" else 0.0
-        done = (progress.step - begin) / max(steps - begin, 1)
-        return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
+        begin = 0.0 if cosine_from == "start" else warmup
+        less = 1.0 if cosine_from == "idmm" else math.pi
+        angle = (math.pi * progress.step - less * begin) / max(steps - begin, 1)
+        return floor + (peak - floor) * 0.5 * (1 + math.cos(angle))
 
     return value
 

@@ -1,0 +1,93 @@
+"""IDMM in one of several processes: python -m ... IMAGES OUT, with RANK and WORLD_SIZE as torchrun sets them.
+
+It leaves OUT/RANK.pt, what a sharded classifier alone finds, and for each kind of classifier a run in OUT/KIND, which
+is stopped after its second epoch and resumed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tests.tiny import tiny_backbone
+from vitling import data
+from vitling.data.store import build_store
+from vitling.objectives import IDMM, DRLocConfig, IDMMConfig, drloc_term, idmm_plan
+from vitling.objectives.classifiers import make_classifier
+from vitling.objectives.idmm import cross_entropy
+from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
+from vitling.training.processes import started
+
+KINDS = ("full", "sampled", "sharded")
+CROPS = 8
+HELD = (slice(0, 5), slice(5, 8))  # by the two processes
+
+
+def classify(crops: slice, weight: float) -> dict[str, Tensor]:
+    """The loss of these crops, `weight` times their mean, and its gradients."""
+    torch.manual_seed(0)
+    classifier = make_classifier(IDMMConfig(classifier="sharded"), dim=6, images=11)
+    random = torch.Generator().manual_seed(1)
+    z, share = 50 * torch.randn(CROPS, 6, generator=random), torch.rand(CROPS, generator=random)
+    own, partner = torch.randint(11, (2, CROPS), generator=random)
+    partner[4] = own[4]
+    z = z[crops].clone().requires_grad_()
+    scores = classifier(z, own[crops], partner[crops], None)
+    loss = weight * cross_entropy(scores, share[crops], 0.1).mean()
+    loss.backward()
+    start = {"initial": classifier.weight.detach(), "loss": loss.detach()}
+    return {**start, "z": z.grad, "weight": classifier.weight.grad, "bias": classifier.bias.grad}
+
+
+class Ends:
+    """A watcher that ends the process's training after an epoch, or not."""
+
+    every = 1
+
+    def __init__(self, after: int):
+        self.after = after
+
+    def __call__(self, moment):
+        if moment.epoch > self.after:
+            raise InterruptedError
+        return {"score": 1.0 / moment.epoch}
+
+
+def objective(kind: str, images: int) -> IDMM:
+    torch.manual_seed(0)
+    config, backbone = IDMMConfig(classifier=kind, negatives=8), tiny_backbone()
+    made = IDMM(backbone, idmm_plan(config, 16), images, config)
+    made.attach("drloc", drloc_term(backbone, DRLocConfig(hidden=16)), 1.0)
+    return made
+
+
+def train(kind: str, store, out: Path, processes: Processes, stop: bool = False) -> None:
+    """33 images in batches of 8, two passes each: the last batch has one image, less than there are processes. The
+    gradients are clipped, and the weights averaged."""
+    out.mkdir(exist_ok=True)
+    optim = OptimConfig(lr=2e-3, clip=0.5, accumulate=2, ema=0.9)
+    loop = LoopConfig(device="cpu", trackers=())
+    settings = FitConfig(4, 8, 0, optim, loop, CheckpointConfig(0.0), best="score")
+    for after in (2, 4) if stop else (4,):
+        made = objective(kind, len(store))
+        try:
+            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.main), processes=processes)
+        except InterruptedError:
+            continue
+
+
+def main(images: str, out: Path) -> None:
+    with started("cpu") as processes:
+        held = HELD[processes.rank]
+        weight = (held.stop - held.start) * processes.world / CROPS
+        torch.save(classify(held, weight), out / f"{processes.rank}.pt")
+        store = build_store(data.open(images, val="none").train, 16)
+        for kind in KINDS:
+            train(kind, store, out / kind, processes, stop=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
