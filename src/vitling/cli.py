@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
-from vitling.recipes.config import TrainConfig
+from vitling.recipes.config import FinetuneConfig, PretrainConfig, TrainConfig
 
 # Metavars for the help; everything else about a flag is in its verb's signature and docstring.
 Data = Annotated[str, Positional, arg(metavar="DATA")]
@@ -82,6 +82,23 @@ def inspect(
 def train(config: TrainConfig) -> None:
     """Train a network on your images, from scratch."""
     from vitling.recipes.train import train as run
+
+    _show_result(run(config), config.out)
+
+
+def pretrain(config: PretrainConfig) -> None:
+    """Pre-train a network on your images alone; labels are not used."""
+    from vitling.recipes.pretrain import pretrain as run
+    from vitling.recipes.summary import show_pretraining
+
+    result = run(config)
+    if int(os.environ.get("RANK", "0")) == 0:
+        show_pretraining(result, config)
+
+
+def finetune(config: FinetuneConfig) -> None:
+    """Fine-tune a pre-trained network on your labelled images."""
+    from vitling.recipes.finetune import finetune as run
 
     _show_result(run(config), config.out)
 
@@ -278,7 +295,25 @@ def show_views(
 
 _VERBS: dict[str, Callable[..., None]] = {
     verb.__name__.rstrip("_").replace("_", "-"): verb
-    for verb in (demo, inspect, train, evaluate, predict, embed, export, show_views, reproduce, list_)
+    for verb in (
+        demo,
+        inspect,
+        train,
+        pretrain,
+        finetune,
+        evaluate,
+        predict,
+        embed,
+        export,
+        show_views,
+        reproduce,
+        list_,
+    )
+}
+_TRAINING: dict[Callable[..., None], type] = {
+    train: TrainConfig,
+    pretrain: PretrainConfig,
+    finetune: FinetuneConfig,
 }
 
 
@@ -322,8 +357,8 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
     """The verb with its arguments, still to be called: tyro would take a ValueError of the work for one of its own."""
     function, markers = _VERBS[verb], (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     parse = partial(tyro.cli, args=argv, prog=f"vitling {verb}", config=markers)
-    if function is train:  # its flags are those of the config, without a prefix
-        return partial(train, parse(TrainConfig))
+    if function in _TRAINING:  # their flags are those of the config, without a prefix
+        return partial(function, parse(_TRAINING[function]))
 
     @wraps(function)
     def later(*values: Any, **named: Any) -> Callable[[], None]:

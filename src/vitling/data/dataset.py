@@ -81,6 +81,16 @@ class Dataset:
         return self.take(np.sort(order[np.argsort(turn, kind="stable")[:n]]))
 
 
+def joined(first: Dataset, second: Dataset) -> Dataset:
+    """Both, without labels. The images of the first keep their ids."""
+
+    def read(row: int) -> Raw:
+        return first.read(row) if row < len(first) else second.read(row - len(first))
+
+    rows = np.arange(len(first) + len(second))
+    return Dataset(f"{first.name} and {second.name}", [*first.keys, *second.keys], read, rows)
+
+
 @dataclass
 class Splits:
     """The parts of a data set. The test part is behind `open_test`, so that every opening leaves a trace."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -11,7 +11,7 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, SupervisedConfig
+from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig
 
@@ -78,14 +78,64 @@ class TrainConfig(RunConfig):
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 
 
+Preset = Literal["paper", "released"]
+
+
+@dataclass
+class PretrainConfig(RunConfig):
+    """Pre-train a network on your images alone; labels are not used.
+
+    A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
+    """
+
+    method: Literal["idmm"] = "idmm"
+    """idmm: tell every image from every other."""
+    preset: Preset = "paper"
+    """Learning rate, warm-up, smoothing: the paper's or its released code's. What you set otherwise than --help shows wins."""
+    epochs: int = 800
+    """Passes over the training images."""
+    batch: int = 256
+    """Images for each step of the optimiser, over all processes."""
+    size: Annotated[int | None, _shown("INT")] = None
+    """Pixels of a view. By default 112, less for smaller images."""
+    val: Annotated[str | None, _shown("none|FRACTION")] = "none"
+    """none: pre-train on all images but a test split; a fraction such as 0.2: leave that out."""
+    drop_path: float = 0.1
+    """Stochastic depth of the last block; earlier blocks less."""
+    idmm: IDMMConfig = field(default_factory=IDMMConfig)
+
+
+@dataclass
+class FinetuneConfig(TrainConfig):
+    """Fine-tune a pre-trained network on your labelled images, as IDMM does it.
+
+    vitling finetune images/ --from runs/pre --out runs/first
+    """
+
+    preset: Preset = "paper"
+    """Learning rate and warm-up: the paper's or its released code's. What you set otherwise than --help shows wins."""
+    epochs: int = 200
+    """Passes over the training images."""
+    batch: int = 256
+    """Images for each step of the optimiser, over all processes."""
+    views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
+
+
 Config = TypeVar("Config", bound=RunConfig)
+
+
+def overlaid(preset: Any, asked: Any, default: Any) -> Any:
+    """The preset's settings, but those that were asked for, which are the ones that differ from the default."""
+    changed = {f.name: getattr(asked, f.name) for f in fields(asked)}
+    return replace(preset, **{k: v for k, v in changed.items() if v != getattr(default, k)})
+
 
 # They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
 
 
 _AT_LEAST_ONE = ("size", "store_size", "eval_every", "loop.log_every")
-_SHARES = ("views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
+_SHARES = ("drop_path", "views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
 _NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay")
 
 
@@ -108,6 +158,8 @@ def check(config: RunConfig) -> None:
     config.drloc.check()
     if isinstance(config, TrainConfig):
         _check_views(config.views)
+    if isinstance(config, PretrainConfig):
+        config.idmm.check()
 
 
 def _check_views(views: ViewsConfig) -> None:

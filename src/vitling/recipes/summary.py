@@ -16,6 +16,7 @@ from vitling.report.studies import lines
 from vitling.views.policies import POLICIES
 
 if TYPE_CHECKING:
+    from vitling.recipes.config import PretrainConfig
     from vitling.recipes.store_loss import Loss
 
 _NAMES = {
@@ -40,6 +41,18 @@ def show_run(result: dict[str, Any], out: str) -> None:
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json has every class and the confusion matrix")
     print(f"To use it: vitling predict {shlex.quote(out)} IMAGES")
+
+
+def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
+    """How it went, and the command of the second stage."""
+    print(
+        f"{result['method']}: {result['backbone']} at {result['size']} px, {result['images']:,} images, "
+        f"{result['epochs']} epochs, {result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s, "
+        f"loss {result['last'].get('loss', float('nan')):.3f}"
+    )
+    print(f"Written: {config.out}")
+    where = shlex.quote(config.source) if config.source else "DATA"
+    print(f"The second stage: vitling finetune {where} --from {shlex.quote(config.out)} --out RUN")
 
 
 def show_evaluation(result: dict[str, Any]) -> None:

@@ -32,10 +32,10 @@ TINY = 64  # pixels; images up to here get small views and the small network
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json."""
-    return running(config, "train", _train)
+    return running(config, "train", train_in)
 
 
-def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
     splits = _open(config)
     config, chosen = _settle(config, splits.train)
     backbone = _backbone(config)
