@@ -48,11 +48,12 @@ def test_two_stages(folder, pretrained, tmp_path, capsys):
 def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):
     """One step of fine-tuning with a learning rate of nothing leaves the pre-trained weights."""
     words = ["finetune", str(folder), "--from", str(pretrained), "--out", str(tmp_path / "fine"), "--epochs", "1"]
-    still = ["--optim.lr", "1e-12", "--optim.warmup-lr", "1e-12", "--optim.min-lr", "0", "--optim.weight-decay", "1e-12"]
+    still = ["--optim.lr", "1e-12", "--optim.warmup-lr", "1e-12", "--optim.min-lr", "0"]
     assert run([*words, *still, "--size", "8", "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
     before, after = (load_file(path / "model" / "model.safetensors") for path in (pretrained, tmp_path / "fine"))
-    assert all(torch.allclose(value, after[name], atol=1e-6) for name, value in before.items())
-    assert after.keys() - before.keys() == {"head.weight", "head.bias"}
+    backbone = [name for name in before if not name.startswith("head.")]
+    assert len(backbone) > 50
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in backbone)
 
 
 def test_an_unlabelled_pool_is_used(tmp_path):

@@ -91,7 +91,7 @@ class PretrainConfig(RunConfig):
     method: Literal["idmm"] = "idmm"
     """idmm: tell every image from every other."""
     preset: Preset = "paper"
-    """Learning rate, warm-up, smoothing: the paper's or its released code's. What you set otherwise than --help shows wins."""
+    """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
     """Passes over the training images."""
     batch: int = 256
@@ -113,7 +113,7 @@ class FinetuneConfig(TrainConfig):
     """
 
     preset: Preset = "paper"
-    """Learning rate and warm-up: the paper's or its released code's. What you set otherwise than --help shows wins."""
+    """Learning rate and warm-up of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 200
     """Passes over the training images."""
     batch: int = 256
