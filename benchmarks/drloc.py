@@ -33,7 +33,15 @@ def main() -> None:
         print(backbone, {name: f"{share:+.2%}" for name, share in row["overhead"].items()}, row["peak_gb"], flush=True)
         if options.out:
             command = "python benchmarks/drloc.py " + " ".join(sys.argv[1:])
-            write_json(options.out, {"command": command, "environment": environment(), "rows": rows})
+            write_json(
+                options.out,
+                {
+                    "what": "What DRLoc adds to a training step",
+                    "command": command,
+                    "environment": environment(),
+                    "rows": rows,
+                },
+            )
 
 
 if __name__ == "__main__":

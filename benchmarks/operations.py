@@ -68,7 +68,7 @@ def operation_times(device: torch.device, compiled: bool, batch: int, size: int,
 
 
 def _paint_time(easel: Easel, loaded: Loaded, steps: int, device: torch.device, compiled: bool) -> float:
-    ahead = Ahead(easel, device) if compiled and device.type == "cuda" else None
+    ahead = Ahead(easel, device, print) if compiled and device.type == "cuda" else None
 
     def some(count: int) -> None:
         for _ in range(count):

@@ -153,7 +153,13 @@ def main() -> None:
         if options.out:
             Path(options.out).parent.mkdir(parents=True, exist_ok=True)
             command = "python benchmarks/throughput.py " + " ".join(sys.argv[1:])
-            found = {"command": command, "environment": environment(), "rows": rows, "operations": operations}
+            found = {
+                "what": "Throughput of training, images a second",
+                "command": command,
+                "environment": environment(),
+                "rows": rows,
+                "operations": operations,
+            }
             Path(options.out).write_text(json.dumps(found, indent=2) + "\n")
 
     for name in options.workloads:

@@ -64,6 +64,8 @@ def inspect(
     from vitling.files import check_writable, write_json
 
     check_writable(out)
+    if store_loss is not None and store_loss < 8:
+        raise UserError(f"--store-loss {store_loss}: the size of the views in pixels, such as 224.")
     with Log().bar("Looking at the images") as progress:
         found = look(data_set, data, on_progress=progress)
     found.render(Console())
@@ -255,7 +257,8 @@ def reproduce(
 
     outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
     show_study(outcome.results)
-    print(f"Written: {outcome.path}")
+    if outcome.path.exists():
+        print(f"Written: {outcome.path}")
     if outcome.failed:
         raise StoppedItself(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
 

@@ -98,3 +98,13 @@ def test_wrong_input(folder, pretrained, tmp_path, capsys):
     assert "--backbone NAME" in refused(capsys, "finetune", folder, "--from", weights, "--out", tmp_path / "x")
     assert "smoothing" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--idmm.smoothing", "2")
     assert "vitling pretrain DATA" in refused(capsys, "pretrain", "--out", tmp_path / "x")
+
+
+def test_a_resume_does_not_need_the_source_of_the_weights(folder, pretrained, tmp_path):
+    """The checkpoint has them."""
+    words = ["finetune", str(folder), "--from", str(pretrained), "--out", str(tmp_path / "fine"), "--epochs", "2"]
+    tiny = ["--size", "8", "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]
+    assert run([*words, *tiny, "--checkpoint.every-seconds", "0"]) == 0
+    (tmp_path / "fine" / "result.json").unlink()  # as if it had been stopped at the end
+    pretrained.rename(tmp_path / "elsewhere")
+    assert run(["finetune", "--out", str(tmp_path / "fine"), "--resume"]) == 0

@@ -112,7 +112,8 @@ def test_compiled_equals_eager(dataset, tmp_path):
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05  # TF32, and other orders of summation
 
 
-def test_real_out_of_memory_is_answered(dataset, tmp_path):
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_real_out_of_memory_is_answered(dataset, tmp_path, compile):
     """A card with room for a part of the batch only."""
     large = ViewsConfig().plan(512)
     torch.manual_seed(0)
@@ -122,7 +123,7 @@ def test_real_out_of_memory_is_answered(dataset, tmp_path):
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, 1e9 / total))
     try:
-        settings = config(epochs=1, batch=30, loop=ON_GPU, optim=OptimConfig())
+        settings = config(epochs=2, batch=30, loop=replace(ON_GPU, compile=compile), optim=OptimConfig())
         outcome = fit(model, store, settings, run=run_in(tmp_path / "run"))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -135,7 +136,7 @@ def test_views_painted_ahead_are_those_painted_now(dataset):
     store, plan = build_store(dataset, 16, device="cuda"), named("idmm-pretrain", 16)
     feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
     easel = Easel(Normaliser(store.mean, store.std), Brush(machine.compiled), torch.bfloat16)
-    ahead = Ahead(easel, store.device)
+    ahead = Ahead(easel, store.device, print)
     for loaded in feed.batches(0, 0):
         ahead.prepare(loaded)
         (part,) = loaded.parts

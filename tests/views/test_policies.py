@@ -96,3 +96,11 @@ def test_a_policy_by_name_replaces_the_settings():
     ):
         with pytest.raises(UserError, match=said):
             wrong.plan(32)
+
+
+def test_colours_need_colour_images():
+    named("simclr").check_channels(1)
+    ViewsConfig(erase=0.5).plan(32).check_channels(4)
+    for plan in (named("simclr"), ViewsConfig(augment="uda").plan(32)):
+        with pytest.raises(UserError, match="channels 4"):
+            plan.check_channels(4)

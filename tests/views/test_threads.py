@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import torch
 
@@ -36,3 +39,13 @@ def test_an_error_in_a_thread_is_raised(two_threads):
     with pytest.raises(ValueError, match="no paint"):
         in_threads(broken, torch.zeros(40), torch.zeros(40, 1), torch.zeros(40))
     assert torch.get_num_threads() == 2
+
+
+def test_a_fork_has_threads_of_its_own(two_threads):
+    seeds, pixels, aspect = torch.arange(40), torch.ones(40, 2), torch.ones(40)
+    in_threads(paint, seeds, pixels, aspect)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # the inherited pool would wait for ever
+        os._exit(0 if in_threads(paint, seeds, pixels, aspect).shape == (40, 2) else 1)
+    assert os.waitpid(child, 0)[1] == 0

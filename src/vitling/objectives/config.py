@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -38,7 +39,7 @@ class DRLocConfig:
     weight: float | None = None
     """Of the term in the loss. By default the paper's for the backbone: 0.5 for Swin, 0.1 or 0.01 for others."""
     schedule: Literal["constant", "released"] = "constant"
-    """constant (paper), or up over 20 epochs and then down to nothing at the end of the schedule (released code)."""
+    """constant (paper), or up over 20 epochs, then down to nothing at the end, if the run is longer (released code)."""
     pairs: int = 64
     """Pairs of tokens drawn for each image; exhaustive has one for each token."""
     hidden: int = 512
@@ -69,8 +70,8 @@ class DRLocConfig:
                 raise UserError(f"DRLoc needs {name} of at least 1, not {number}.")
         if self.grid < 2:
             raise UserError(f"DRLoc needs a grid of at least 2 tokens a side, not {self.grid}: one has no offset.")
-        if self.weight is not None and self.weight < 0:
-            raise UserError(f"The weight of DRLoc must not be negative, but is {self.weight}.")
+        if self.weight is not None and not 0 <= self.weight < math.inf:
+            raise UserError(f"The weight of DRLoc must be a number and not negative, but is {self.weight}.")
 
 
 _WEIGHTS = (  # the first prefix that fits

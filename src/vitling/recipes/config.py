@@ -11,7 +11,7 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig
+from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig
 
@@ -158,8 +158,10 @@ def check(config: RunConfig) -> None:
     config.drloc.check()
     if isinstance(config, TrainConfig):
         _check_views(config.views)
+        config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig):
         config.idmm.check()
+        idmm_plan(config.idmm).check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:
@@ -167,7 +169,6 @@ def _check_views(views: ViewsConfig) -> None:
         raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
-    views.plan(224)  # a policy that is not there, or not alone
 
 
 def from_plain(kind: type, values: dict[str, Any]) -> Any:

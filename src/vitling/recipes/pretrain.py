@@ -18,7 +18,7 @@ from vitling.objectives.idmm import IDMM
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary, settle_auxiliary
 from vitling.recipes.config import PretrainConfig, overlaid
-from vitling.recipes.running import Stores, amount, prepare, running, start_from
+from vitling.recipes.running import Stores, amount, begun, prepare, running, start_from
 from vitling.training.config import FitConfig, OptimConfig
 from vitling.training.loop import Outcome, fit
 from vitling.training.processes import Processes
@@ -36,7 +36,7 @@ def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -
     splits = _open(config)
     config, chosen = _settle(config, splits.train)
     backbone = _backbone(config)
-    chosen += start_from(backbone, config.from_)
+    chosen += start_from(backbone, None if config.resume and begun(run) else config.from_)
     auxiliary = make_auxiliary(config, backbone)
     prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
     for note in (*splits.notes, *chosen):

@@ -119,6 +119,11 @@ class Stores:
             self.run.log.warn(warning)
 
 
+def begun(run: RunDirectory) -> bool:
+    """It has a checkpoint, which has the weights."""
+    return any(run.checkpoints.glob("step-*.pt"))
+
+
 def start_from(backbone: Backbone, source: str | None) -> list[str]:
     """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
     if source is None:

@@ -37,6 +37,7 @@ def show_views(
     if Path(out).suffix.lower() not in (".png", ".jpg", ".webp"):
         raise UserError(f"--out {out}: name a .png, .jpg or .webp file.")
     plan = named(policy, size)
+    plan.check_channels((config or DataConfig()).channels)
     dataset = own_splits(source, config or DataConfig(), needs_train=False).train
     chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
     store = build_store(chosen, choose_size(chosen, plan.largest), config, use_cache=False, allow_bad=True)

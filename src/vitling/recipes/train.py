@@ -21,7 +21,7 @@ from vitling.evaluation.metrics import summarise
 from vitling.objectives.supervised import Supervised
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary, settle_auxiliary
 from vitling.recipes.config import TrainConfig
-from vitling.recipes.running import Stores, amount, prepare, running, start_from
+from vitling.recipes.running import Stores, amount, begun, prepare, running, start_from
 from vitling.training.config import FitConfig
 from vitling.training.loop import Outcome, fit
 from vitling.training.processes import Processes
@@ -39,7 +39,7 @@ def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> di
     splits = _open(config)
     config, chosen = _settle(config, splits.train)
     backbone = _backbone(config)
-    chosen += start_from(backbone, config.from_)
+    chosen += start_from(backbone, None if config.resume and begun(run) else config.from_)
     auxiliary = make_auxiliary(config, backbone)
     prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
     splits.on_test_opened = run.test_opened

@@ -5,7 +5,7 @@ Painting is a hundred small launches a batch. It is recorded as a CUDA graph and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -19,10 +19,14 @@ MOST = 4  # kinds of batches; each recording keeps its views in memory
 
 
 class Ahead:
-    def __init__(self, easel: Easel, device: torch.device):
-        self.easel = easel
+    """Painting ahead saves time and changes nothing: where a recording cannot be made, for want of memory or for
+    another reason, that is said once and the views are painted when their batch comes."""
+
+    def __init__(self, easel: Easel, device: torch.device, say: Callable[[str], None]):
+        self.easel, self.say = easel, say
         self.stream = torch.cuda.Stream(device)
         self.recordings: dict[tuple, _Recording] = {}
+        self.failed = False
 
     def prepare(self, loaded: Loaded) -> None:
         """Begins to paint when the GPU has done what it was given so far. Call it after the backward pass, which is the
@@ -34,6 +38,10 @@ class Ahead:
             if recording is not None and not any(other.views is recording.views for other in loaded.parts):
                 part.views = recording.play(order, part.pixels, part.aspect, self.stream)
 
+    def forget(self) -> None:
+        """Gives the recordings' memory back. What was painted ahead is gone with it."""
+        self.recordings.clear()
+
     def views_of(self, part: Part) -> list[Views] | None:
         if part.views is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
@@ -42,8 +50,16 @@ class Ahead:
     def _recording(self, part: Part, order: list[Order[np.ndarray]]) -> _Recording | None:
         groups = part.drawing.groups
         key = (groups, part.pixels.shape, tuple(len(array) for parts in order for array in parts))
-        if key not in self.recordings and len(self.recordings) < MOST:
-            self.recordings[key] = _Recording(self.easel, groups, order, part.pixels, part.aspect, self.stream)
+        if key not in self.recordings and len(self.recordings) < MOST and not self.failed:
+            try:
+                with torch.compiler.set_stance("default"):  # the batch before this one may be trained without graphs
+                    recording = _Recording(self.easel, groups, order, part.pixels, part.aspect, self.stream)
+            except Exception as problem:
+                self.failed = True
+                reason = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+                self.say(f"Views cannot be painted ahead ({reason}); training goes on, a little more slowly.")
+            else:
+                self.recordings[key] = recording
         return self.recordings.get(key)
 
 

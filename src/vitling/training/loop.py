@@ -198,7 +198,7 @@ class _Trainer:
                 self.compiled_sizes.add(len(loaded.place.ids))
                 machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warn)
                 if self.compiling and not self.ahead and self.store.device.type == "cuda":
-                    self.ahead = Ahead(self.easel, self.store.device)
+                    self.ahead = Ahead(self.easel, self.store.device, self.run.log.warn)
             else:
                 self._step_that_fits(loaded)
         self.done += 1
@@ -231,8 +231,10 @@ class _Trainer:
                 f"Out of memory: each batch of {self.config.batch} is now trained in {passes} passes, at the same "
                 f"effective batch. --optim.accumulate {passes} starts so."
             )
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            if self.ahead:
+                self.ahead.forget()
+                self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.place)
+            machine.free_memory()
 
     def _one_step(self, place: Place, parts: list[Part]) -> None:
         progress = Progress(self.done, self.steps, self.config.epochs)

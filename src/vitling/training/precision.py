@@ -91,6 +91,15 @@ def undo_compile(module: nn.Module) -> None:
     torch._dynamo.reset()
 
 
+def free_memory() -> None:
+    """Also that of the graphs of a shape that did not fit."""
+    if torch.cuda.is_available():
+        from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+        reset_cudagraph_trees()
+        torch.cuda.empty_cache()
+
+
 def eager() -> AbstractContextManager:
     """For a batch of a shape that comes too seldom to be worth graphs of its own."""
     return torch.compiler.set_stance("force_eager")

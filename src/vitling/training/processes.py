@@ -58,7 +58,7 @@ class Processes:
 
 @contextmanager
 def started(device: str = "auto") -> Iterator[Processes]:
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    world, rank = int(os.environ.get("WORLD_SIZE") or "1"), int(os.environ.get("RANK") or "0")
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if world > 1 else None)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

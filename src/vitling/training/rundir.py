@@ -181,7 +181,7 @@ def environment() -> dict[str, Any]:
         "system": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": gpu,
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "processes": int(os.environ.get("WORLD_SIZE") or "1"),
     }
 
 

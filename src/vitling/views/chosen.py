@@ -37,7 +37,8 @@ def apply_to_few(
 ) -> Tensor:
     """The same where each image is chosen with a small `chance` and the change is dear.
 
-    GPUs work on a `few` of the batch. More than those would be chosen once in a billion batches, and be left alone.
+    GPUs work on a `few` of the batch. More than those would be chosen less than once in a billion batches; the rest
+    would be left alone.
     """
     if not whole_batches(images):
         return apply_to(images, chosen, change, *per_image)
@@ -48,7 +49,7 @@ def apply_to_few(
 
 
 def few(chosen: Tensor, chance: float) -> Tensor:
-    """Indices, a fixed number of them, the chosen ones first: six deviations above what is expected."""
+    """Indices, a fixed number of them, the chosen ones first: seven deviations above what is expected."""
     batch = len(chosen)
-    enough = math.ceil(batch * chance + 6 * math.sqrt(batch * chance * (1 - chance))) + 1
+    enough = math.ceil(batch * chance + 7 * math.sqrt(batch * chance * (1 - chance))) + 1
     return chosen.float().topk(min(batch, enough), sorted=False).indices

@@ -129,6 +129,19 @@ class Plan:
         return max(group.size for group in self.groups)
 
     @property
+    def has_colour(self) -> bool:
+        """Whether there are operations that know red, green and blue, or grey, and nothing else."""
+        kinds = (Jitter, Grey, Solarise, RandAugment)
+        return any(isinstance(step, kinds) for group in self.groups for step in group.policy.steps)
+
+    def check_channels(self, channels: int) -> None:
+        if self.has_colour and channels not in (1, 3):
+            raise UserError(
+                f"--data.channels {channels}: these views change colours, which images of 1 or 3 channels have. "
+                "Leave out RandAugment and jitter, or take another policy."
+            )
+
+    @property
     def crops(self) -> int:
         return sum(group.count for group in self.groups)
 

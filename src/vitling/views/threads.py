@@ -6,6 +6,7 @@ split every operation between them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -31,12 +32,13 @@ def in_threads(paint: Callable[..., Tensor], seeds: Tensor, pixels: Tensor, aspe
         return images.unflatten(0, (views, -1))
 
     try:
-        parts = list(_pool(threads).map(part, range(0, batch, AT_ONCE)))
+        parts = list(_pool(threads, os.getpid()).map(part, range(0, batch, AT_ONCE)))
     finally:
         torch.set_num_threads(threads)  # what threads started from now on begin with
     return torch.cat(parts, dim=1).flatten(0, 1)
 
 
-@lru_cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+@lru_cache(maxsize=2)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """One for each process: a fork inherits the object, but not its threads."""
     return ThreadPoolExecutor(threads, thread_name_prefix="views")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vitling.errors import StoppedItself
+from vitling.errors import StoppedItself, UserError
 from vitling.files import read_json, write_json
 from vitling.objectives.config import Variant
 from vitling.recipes.studies.study import Start
@@ -42,6 +42,8 @@ class Overhead:
 
         result = start.out / "result.json"
         if not result.exists():
+            if choose_device("auto").type == "cpu" and self.size >= 96:
+                raise UserError(f"The cost of DRLoc with {self.backbone} is measured on a GPU, and there is none.")
             began = time.monotonic()
             row = measure(self.backbone, self.batch, self.size, [self.variant], choose_device("auto"))
             write_json(result, row | {"took": round(time.monotonic() - began, 2)})

@@ -45,7 +45,7 @@ def reproduce(
     out: str | None = None,
 ) -> Outcome:
     """`epochs` makes it a trial, whose results are kept apart from the study's."""
-    _check(seeds, epochs)
+    _check(seeds, epochs, minutes)
     folder = Path(runs_out or f"runs/{study.name}{f'-trial{epochs}' if epochs else ''}")
     path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
     check_writable(path)
@@ -64,11 +64,13 @@ def reproduce(
     return Outcome(ledger.content(), path, tuple(failed))
 
 
-def _check(seeds: int, epochs: int | None) -> None:
+def _check(seeds: int, epochs: int | None, minutes: float | None) -> None:
     for flag, value in (("seeds", seeds), ("epochs", epochs)):
         if value is not None and value < 1:
             raise UserError(f"--{flag} must be at least 1, not {value}.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if minutes is not None and minutes < 0:
+        raise UserError(f"--minutes must not be negative, but is {minutes:g}.")
+    if int(os.environ.get("WORLD_SIZE") or "1") > 1:
         raise UserError("A study runs in one process. Start it without torchrun.")
 
 

@@ -55,7 +55,7 @@ class Training:
         """Of a finished run the checkpoints serve nobody, and those of a whole table would fill a disk."""
         from vitling.training.rundir import RunDirectory
 
-        for checkpoint in (out / "checkpoints").iterdir():
+        for checkpoint in (out / "checkpoints").glob("*"):
             checkpoint.unlink()
         if self.watch and not (out / "test-openings.jsonl").exists():
             RunDirectory(out).test_opened(f"a curve of the study, every {self.watch} epochs")
