@@ -72,6 +72,7 @@ WRONG = {
     "pairs": (["--aux", "drloc", "--drloc.pairs", "0"], ["pairs of at least 1"]),
     "grid": (["--aux", "drloc", "--drloc.grid", "1"], ["at least 2"]),
     "weight": (["--aux", "drloc", "--drloc.weight", "-1"], ["not be negative"]),
+    "no number": (["--aux", "drloc", "--drloc.weight", "nan"], ["a number"]),
     "one token": (["--aux", "drloc", "--size", "4"], ["4 px has a single one", "--size"]),
     "no file": (["--from", "nowhere.pth"], ["no weights file nowhere.pth"]),
     "schedule": (["--epochs", "3", "--optim.schedule-epochs", "2"], ["--optim.schedule-epochs 2"]),

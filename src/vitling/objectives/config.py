@@ -71,7 +71,7 @@ class DRLocConfig:
         if self.grid < 2:
             raise UserError(f"DRLoc needs a grid of at least 2 tokens a side, not {self.grid}: one has no offset.")
         if self.weight is not None and not 0 <= self.weight < math.inf:
-            raise UserError(f"The weight of DRLoc must be a number and not negative, but is {self.weight}.")
+            raise UserError(f"The weight of DRLoc must not be negative, and a number, but is {self.weight}.")
 
 
 _WEIGHTS = (  # the first prefix that fits
