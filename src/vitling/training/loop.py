@@ -39,6 +39,8 @@ class Moment:
     objective: Objective
     epoch: int  # epochs finished, 1..epochs
     epochs: int
+    step: int  # optimiser steps taken
+    terms: dict[str, float]  # means of the epoch: the loss, its terms, grad_norm
 
     @property
     def last(self) -> bool:
@@ -295,7 +297,12 @@ class _Trainer:
         due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
         if due or last or len(self.recorder.rows) >= self.config.loop.log_every:
             pace = self._read()
-            self._write_epochs(pace, self._watch(due, finished))
+            try:
+                watched = self._watch(due, finished)
+            except StoppedItself:
+                self._write_epochs(pace, {})  # how it came to this
+                raise
+            self._write_epochs(pace, watched)
             line = self._line("epoch", self.done, finished, self.last_metrics)
             display.metrics(self.done, describe(line, self.config.epochs), last)
         self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
@@ -336,8 +343,10 @@ class _Trainer:
             return metrics
         with self.average.applied() if self.average else nullcontext():
             self.objective.eval()
+            terms = self.recorder.means(finished - 1)
+            moment = Moment(self.objective, finished, self.config.epochs, self.done, terms)
             for watcher in watchers:
-                metrics.update(watcher(Moment(self.objective, finished, self.config.epochs)))
+                metrics.update(watcher(moment))
             value = metrics.get(self.config.best or "")
             if value is not None and (self.best is None or value > self.best.value):
                 weights = {k: v.detach().cpu().clone() for k, v in self.objective.state_dict().items()}
