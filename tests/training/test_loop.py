@@ -277,6 +277,36 @@ def test_watchers_see_evaluation_mode_when_they_are_due(store, tmp_path):
     assert outcome.metrics["score"] == 0.5
 
 
+class Reads(Score):
+    """Keeps what it is told of the loss, and stops the run after so many epochs."""
+
+    def __init__(self, stop_after: int, every: int = 1):
+        super().__init__(every=every)
+        self.stop_after, self.terms = stop_after, {}
+
+    def __call__(self, moment):
+        self.terms[moment.step] = moment.terms
+        if moment.epoch == self.stop_after:
+            raise StoppedItself("seen enough")
+        return {}
+
+
+def test_watchers_are_told_the_means_of_the_epoch(store, tmp_path):
+    watcher = Reads(stop_after=0)
+    train(store, tmp_path / "run", watchers=[watcher])
+    written = {line["step"]: line for line in lines(tmp_path / "run")}
+    assert list(watcher.terms) == list(written) == [4, 8, 12, 16]
+    for step, terms in watcher.terms.items():
+        assert {"loss", "classification", "grad_norm"} == terms.keys()
+        assert terms.items() <= written[step].items()
+
+
+def test_a_run_that_a_watcher_stops_has_written_how_it_came_to_this(store, tmp_path):
+    with pytest.raises(StoppedItself, match="seen enough"):
+        train(store, tmp_path / "run", watchers=[Reads(stop_after=3, every=3)])
+    assert [line["epoch"] for line in lines(tmp_path / "run")] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("per", ["global", "tensor"])
 def test_clipping_against_a_literal_version(per):
     from vitling.training.optim import clip_gradients

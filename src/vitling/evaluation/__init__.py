@@ -12,22 +12,42 @@ if TYPE_CHECKING:
     from vitling.evaluation.bundle import save_bundle as save_bundle
     from vitling.evaluation.calibration import fit_temperature as fit_temperature
     from vitling.evaluation.classify import Validation as Validation
+    from vitling.evaluation.collapse import CollapseWatcher as CollapseWatcher
+    from vitling.evaluation.features import pooled_over as pooled_over
     from vitling.evaluation.inputs import find_images as find_images
+    from vitling.evaluation.knn import knn_scores as knn_scores
+    from vitling.evaluation.knn import knn_votes as knn_votes
     from vitling.evaluation.meta import BundleMeta as BundleMeta
     from vitling.evaluation.metrics import summarise as summarise
     from vitling.evaluation.model import Model as Model
     from vitling.evaluation.model import Prediction as Prediction
+    from vitling.evaluation.spread import effective_rank as effective_rank
+    from vitling.evaluation.spread import measure_spread as measure_spread
+    from vitling.evaluation.watching import KnnWatcher as KnnWatcher
+    from vitling.evaluation.watching import SpreadWatcher as SpreadWatcher
+    from vitling.evaluation.watching import knn_parts as knn_parts
+    from vitling.evaluation.watching import watch_pretraining as watch_pretraining
 
 _HOMES = {
     "BundleMeta": "meta",
+    "CollapseWatcher": "collapse",
+    "KnnWatcher": "watching",
     "Model": "model",
     "Prediction": "model",
+    "SpreadWatcher": "watching",
     "Validation": "classify",
+    "effective_rank": "spread",
     "find_images": "inputs",
     "fit_temperature": "calibration",
+    "knn_parts": "watching",
+    "knn_scores": "knn",
+    "knn_votes": "knn",
     "load": "bundle",
     "load_bundle": "bundle",
+    "measure_spread": "spread",
+    "pooled_over": "features",
     "save_bundle": "bundle",
     "summarise": "metrics",
+    "watch_pretraining": "watching",
 }
 __getattr__ = exports(__name__, _HOMES)

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vitling.data.store import Store
 from vitling.evaluation import metrics
-from vitling.views.easel import eval_view
+from vitling.evaluation.features import views_over
 
 Classify = Callable[[Tensor], Tensor]  # normalised images -> logits
 
@@ -27,12 +26,10 @@ def logits_over(
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Tensor:
     """Logits of every image of the store, in order, on the host."""
-    parts = []
-    for start in range(0, len(store), batch):
-        ids = np.arange(start, min(start + batch, len(store)))
-        images = eval_view(*store.fetch(ids), size, crop_fraction, store.mean, store.std)
+    parts: list[Tensor] = []
+    for images in views_over(store, size, crop_fraction, batch=batch):
         parts.append(classify(images).float().cpu())
-        on_progress(int(ids[-1]) + 1)
+        on_progress(sum(map(len, parts)))
     return torch.cat(parts)
 
 

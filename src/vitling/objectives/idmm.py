@@ -5,6 +5,7 @@ Equations are numbered as in the paper.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class IDMM(Objective):
         config.check()
         if len(plan.groups) > 2:
             raise ValueError(f"IDMM has one group of crops or two, not {len(plan.groups)}")
+        self.images = images
         self.names = ("instance",) if len(plan.groups) == 1 else ("global", "local")
         mlp = config.projection == "mlp"
         self.projection = projection_mlp(backbone.dim) if mlp else nn.Identity()
@@ -58,6 +60,10 @@ class IDMM(Objective):
         whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.share is None else v.share for v in views]
         scores = self.classifier(self.projection(pooled), own, partner, progress)
         return cross_entropy(scores, torch.cat(whole), self.epsilon)
+
+    def uniform_loss(self) -> dict[str, float]:
+        """ln N: what guessing costs."""
+        return dict.fromkeys(self.names, math.log(self.images))
 
     def sharded(self) -> dict[str, int]:
         return {f"classifier.{name}": rows for name, rows in self.classifier.sharded().items()}

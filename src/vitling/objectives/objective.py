@@ -48,6 +48,16 @@ class Objective(nn.Module):
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
 
+    def uniform_loss(self) -> dict[str, float]:
+        """Terms by name, and what each costs when all answers are equally likely (ln K for a softmax over K): a run
+        whose term stays there has learnt nothing, and is stopped. Terms without such a value are left out."""
+        return {}
+
+    def health(self) -> dict[str, float]:
+        """Parts besides the network that can die, by name, each from 0 (dead) to 1. For a queue of keys of unit length
+        sqrt(1 - |mean key|^2), which is 0 if all are alike; or 0 if it is not being renewed. Asked after an epoch."""
+        return {}
+
     def attach(self, name: str, term: nn.Module, weight: Weight) -> None:
         """Adds a term computed by `term(features, batch, progress)`. One that has `wants_blocks` set finds a map of
         every block in `features.stages`."""

@@ -102,6 +102,10 @@ class PretrainConfig(RunConfig):
     """none: pre-train on all images but a test split; a fraction such as 0.2: leave that out."""
     drop_path: float = 0.1
     """Stochastic depth of the last block; earlier blocks less."""
+    watch_every: Annotated[int | None, _shown("INT")] = None
+    """Epochs between two looks at the features: k-NN where there are labels, else their spread. By default forty."""
+    on_collapse: Literal["stop", "warn"] = "stop"
+    """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
 
 
@@ -134,7 +138,7 @@ def overlaid(preset: Any, asked: Any, default: Any) -> Any:
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
 
 
-_AT_LEAST_ONE = ("size", "store_size", "eval_every", "loop.log_every")
+_AT_LEAST_ONE = ("size", "store_size", "eval_every", "watch_every", "loop.log_every")
 _SHARES = ("drop_path", "views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
 _NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay")
 

@@ -13,6 +13,7 @@ from vitling.data.dataset import Dataset, Splits, joined
 from vitling.data.store import choose_size
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.meta import BundleMeta
+from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.config import IDMMConfig, idmm_plan
 from vitling.objectives.idmm import IDMM
 from vitling.recipes import idmm
@@ -23,6 +24,7 @@ from vitling.training.config import FitConfig, OptimConfig
 from vitling.training.loop import Outcome, fit
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
+from vitling.views.config import ViewsConfig
 
 SIZE, TINY = 112, 64  # pixels of a view; up to the second the small network
 
@@ -47,7 +49,7 @@ def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -
     attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, run)
     settings = FitConfig(config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint)
-    outcome = fit(objective, stores.train, settings, run=run, processes=processes)
+    outcome = fit(objective, stores.train, settings, [_watcher(config, stores, run)], run=run, processes=processes)
     return _conclude(config, stores, objective, outcome, run)
 
 
@@ -77,6 +79,13 @@ def _settle(config: PretrainConfig, train: Dataset) -> tuple[PretrainConfig, lis
     )
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
     return settle_auxiliary(settled, backbone), [f"Chosen from the images: {' '.join(chosen)}."] if chosen else []
+
+
+def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:
+    every = config.watch_every or max(1, round(config.epochs / 40))
+    stop = config.on_collapse == "stop"
+    size, fraction = config.size or SIZE, ViewsConfig.crop_fraction
+    return watch_pretraining(stores.train, stores.val, size, fraction, every, stop, run.log.warn, config.seed)
 
 
 def _backbone(config: PretrainConfig) -> Backbone:

@@ -40,6 +40,8 @@ class Moment:
     objective: Objective
     epoch: int  # epochs finished, 1..epochs
     epochs: int
+    step: int  # optimiser steps taken
+    terms: dict[str, float]  # means of the epoch: the loss, its terms, grad_norm
 
     @property
     def last(self) -> bool:
@@ -49,7 +51,8 @@ class Moment:
 class Watcher(Protocol):
     """Called after every `every` epochs and after the last one; gives metrics."""
 
-    every: int
+    @property
+    def every(self) -> int: ...
 
     def __call__(self, moment: Moment) -> dict[str, float]: ...
 
@@ -319,7 +322,12 @@ class _Trainer:
         due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
         if due or last or len(self.recorder.rows) >= self.config.loop.log_every:
             pace = self._read()
-            self._write_epochs(pace, self._watch(due, finished))
+            try:
+                watched = self._watch(due, finished)
+            except StoppedItself:
+                self._write_epochs(pace, {})  # how it came to this
+                raise
+            self._write_epochs(pace, watched)
             line = self._line("epoch", self.done, finished, self.last_metrics)
             display.metrics(self.done, describe(line, self.config.epochs), last)
         self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
@@ -360,8 +368,10 @@ class _Trainer:
             return metrics
         with self.average.applied() if self.average else nullcontext():
             self.objective.eval()
+            terms = self.recorder.means(finished - 1)
+            moment = Moment(self.objective, finished, self.config.epochs, self.done, terms)
             for watcher in watchers:
-                metrics.update(watcher(Moment(self.objective, finished, self.config.epochs)))
+                metrics.update(watcher(moment))
             value = metrics.get(self.config.best or "")
             if value is not None and (self.best is None or value > self.best.value):
                 weights = {k: v.detach().cpu().clone() for k, v in self.objective.state_dict().items()}

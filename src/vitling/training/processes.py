@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,7 +70,9 @@ def started(device: str = "auto") -> Iterator[Processes]:
     dist.init_process_group(backend, timeout=TIMEOUT)
     try:
         yield Processes(rank, world, chosen)
+        dist.barrier()  # the first process has the store that the others' threads talk to
     finally:
+        gc.collect()  # DDP's wrappers hold on to the group, whose threads must be joined before the process ends
         dist.destroy_process_group()
 
 

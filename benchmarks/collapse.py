@@ -1,0 +1,214 @@
+"""Where the limits of `vitling.evaluation.collapse` lie: small runs, whole and broken on purpose.
+
+    python benchmarks/collapse.py cifar100-train-10k.parquet --out results/collapse.json
+
+Every run is watched to its end with `stop=False`; what it was accused of, if of anything, is in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling import data
+from vitling.backbones.backbone import Backbone, build
+from vitling.data.store import Store, build_store
+from vitling.evaluation.collapse import GRACE_STEPS
+from vitling.evaluation.watching import watch_pretraining
+from vitling.objectives import Objective
+from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
+from vitling.training.rundir import environment
+from vitling.views.policies import named
+
+IMAGES, BATCH, SIZE, EPOCHS, OUTPUTS = 1000, 100, 16, 45, 1024
+PEAK = 1e-3
+
+
+def backbone() -> Backbone:
+    arguments = {"img_size": SIZE, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "in_chans": 3}
+    return build("vit", "vit_tiny_patch16_224", arguments, SIZE)
+
+
+def head(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 128), nn.GELU(), nn.Linear(128, outputs))
+
+
+class Instances(Objective):
+    """As IDMM: every image is a class."""
+
+    def __init__(self):
+        super().__init__(backbone(), named("idmm-pretrain", SIZE))
+        self.head = nn.Linear(self.backbone.dim, IMAGES)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+
+    def forward(self, views, batch, progress) -> dict[str, Tensor]:
+        return {f"group{g}": self._loss(view, batch) for g, view in enumerate(views)}
+
+    def _loss(self, view, batch) -> Tensor:
+        logits, own = self.head(self.backbone(view.pixels).pooled), batch.ids.repeat(view.count)
+        each = [F.cross_entropy(logits, target, reduction="none") for target in (view.partner, own)]
+        return torch.lerp(*each, view.share).mean()
+
+    def uniform_loss(self) -> dict[str, float]:
+        return {name: math.log(IMAGES) for name in ("group0", "group1")}
+
+
+class Contrast(Objective):
+    """As SimCLR."""
+
+    def __init__(self):
+        super().__init__(backbone(), named("simclr", SIZE))
+        self.head = head(self.backbone.dim, 64)
+
+    def forward(self, views, batch, progress) -> dict[str, Tensor]:
+        z = F.normalize(self.head(self.backbone(views[0].pixels).pooled), dim=1)
+        similarity = (z @ z.T / 0.2).fill_diagonal_(-torch.inf)
+        return {"contrast": F.cross_entropy(similarity, torch.arange(len(z)).roll(len(z) // 2))}
+
+    def uniform_loss(self) -> dict[str, float]:
+        return {"contrast": math.log(2 * BATCH - 1)}
+
+
+class Alike(Contrast):
+    """As SimSiam, or without its predictor and stop-gradient."""
+
+    def __init__(self, broken: bool):
+        super().__init__()
+        norm = nn.BatchNorm1d(64, affine=False)
+        self.head = head(self.backbone.dim, 64) if broken else nn.Sequential(head(self.backbone.dim, 64), norm)
+        self.predictor = None if broken else head(64, 64)
+
+    def forward(self, views, batch, progress) -> dict[str, Tensor]:
+        z = self.head(self.backbone(views[0].pixels).pooled)
+        guess, target = (z, z) if self.predictor is None else (self.predictor(z), z.detach())
+        return {"alike": 1 - F.cosine_similarity(guess, target.roll(len(z) // 2, 0)).mean()}
+
+
+class Distil(Contrast):
+    """As DINO without local views; the teacher may be too warm, or not centred."""
+
+    def __init__(self, temperature: float = 0.04, centred: bool = True):
+        super().__init__()
+        self.temperature, self.centred = temperature, centred
+        self.last = nn.Linear(64, OUTPUTS, bias=False)
+        self.teacher = copy.deepcopy(nn.ModuleList(self._student())).requires_grad_(False)
+        self.register_buffer("centre", torch.zeros(OUTPUTS))
+
+    def forward(self, views, batch, progress) -> dict[str, Tensor]:
+        pixels = views[0].pixels
+        with torch.no_grad():
+            taught = self._outputs(self.teacher, pixels)
+            target = ((taught - self.centre) / self.temperature).softmax(dim=1)
+            if self.centred:
+                self.centre.lerp_(taught.mean(dim=0), 0.1)
+        student = (self._outputs(self._student(), pixels) / 0.1).log_softmax(dim=1)
+        return {"view": -(target.roll(len(target) // 2, 0) * student).sum(dim=1).mean()}
+
+    def after_step(self, progress: Any) -> None:
+        with torch.no_grad():
+            for old, new in zip(self.teacher.parameters(), nn.ModuleList(self._student()).parameters()):
+                old.lerp_(new, 0.01)
+
+    def _student(self) -> list[nn.Module]:
+        return [self.backbone, self.head, self.last]
+
+    def _outputs(self, network: Any, pixels: Tensor) -> Tensor:
+        trunk, middle, last = network
+        unit = F.normalize(middle(trunk(pixels).pooled), dim=1)
+        return F.linear(unit, F.normalize(last.weight, dim=1))
+
+    def uniform_loss(self) -> dict[str, float]:
+        return {"view": math.log(OUTPUTS)}
+
+
+RUNS: dict[str, tuple[Callable[[], Objective], float]] = {
+    "instances": (Instances, PEAK),
+    "instances, a quarter of the rate": (Instances, PEAK / 4),
+    "contrast": (Contrast, PEAK),
+    "contrast, a quarter of the rate": (Contrast, PEAK / 4),
+    "stop-gradient and predictor": (lambda: Alike(broken=False), PEAK),
+    "teacher": (Distil, PEAK),
+    "teacher, a quarter of the rate": (Distil, PEAK / 4),
+    "BROKEN: instances, 100 times the rate": (Instances, 100 * PEAK),
+    "BROKEN: contrast, 100 times the rate": (Contrast, 100 * PEAK),
+    "BROKEN: no stop-gradient, no predictor": (lambda: Alike(broken=True), PEAK),
+    "BROKEN: a teacher that is not centred": (lambda: Distil(centred=False), PEAK),
+    "BROKEN: a teacher of temperature 1": (lambda: Distil(temperature=1.0), PEAK),
+}
+
+
+def measure(make: Callable[[], Objective], lr: float, store: Store, folder: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    objective, accused = make(), []
+    settings = FitConfig(
+        epochs=EPOCHS,
+        batch=BATCH,
+        optim=OptimConfig(lr=lr),
+        loop=LoopConfig(device="cpu", trackers=()),
+        checkpoint=CheckpointConfig(every_seconds=1e9),
+    )
+    run = RunDirectory(folder)
+    run.start(settings, ())
+    watcher = watch_pretraining(store, None, SIZE, 0.875, every=3, stop=False, say=accused.append)
+    fit(objective, store, settings, [watcher], run=run)
+    looks = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    looks = [look for look in looks if "features/spread" in look]
+    judged = [look for look in looks if look["step"] >= GRACE_STEPS]
+    uniform = {name: value for name, value in objective.uniform_loss().items() if name in judged[0]}
+    return {
+        "spread": smallest_and_largest(look["features/spread"] for look in judged),
+        "effective_rank": smallest_and_largest(look["features/effective_rank"] for look in judged),
+        "share_of_uniform_loss_gained": {
+            name: smallest_and_largest(1 - look[name] / value for look in judged) for name, value in uniform.items()
+        },
+        "knn_top1": judged[-1]["knn/top1"],
+        "first_look": {name: round(value, 4) for name, value in looks[0].items() if "/" in name},
+        "accused": accused,
+    }
+
+
+def smallest_and_largest(values: Any) -> list[float]:
+    values = list(values)
+    return [round(min(values), 4), round(max(values), 4)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    dataset = data.open(options.images, val="none").train.subset(IMAGES, balanced=True)
+    store = build_store(dataset, 24)
+    runs = {}
+    for name, (make, lr) in RUNS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            runs[name] = measure(make, lr, store, Path(folder))
+        print(name, json.dumps(runs[name]), flush=True)
+    about = f"looks after {GRACE_STEPS} of {EPOCHS * IMAGES // BATCH} steps; a ViT of 32 dimensions; one seed"
+    command = "python benchmarks/collapse.py IMAGES --out FILE"
+    caution = (
+        "The limits were set with these runs in view, so this shows that they can be told apart, not how often a new "
+        "run is misjudged."
+    )
+    result = {
+        "what": about,
+        "caution": caution,
+        "command": command,
+        "runs": runs,
+        "environment": environment() | {"command": command},
+    }
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Frozen features of a split, as evaluation sees its images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitling.backbones.backbone import Backbone
+from vitling.data.store import Store
+from vitling.views.easel import eval_view
+
+
+@torch.inference_mode()
+def pooled_over(
+    backbone: Backbone,
+    store: Store,
+    size: int,
+    crop_fraction: float,
+    ids: np.ndarray | None = None,
+    batch: int = 256,
+) -> Tensor:
+    """Pooled features [N, D] of all images, or of those with `ids`, in order, on the store's device.
+
+    Past torch.compile, whose graphs belong to the training batch.
+    """
+    with _evaluating(backbone):
+        views = views_over(store, size, crop_fraction, ids, batch)
+        return torch.cat([backbone.forward(images).pooled.float() for images in views])
+
+
+def views_over(
+    store: Store, size: int, crop_fraction: float, ids: np.ndarray | None = None, batch: int = 256
+) -> Iterator[Tensor]:
+    """The evaluation views of all images, or of those with `ids`, normalised, a batch at a time."""
+    ids = np.arange(len(store)) if ids is None else ids
+    for start in range(0, len(ids), batch):
+        yield eval_view(*store.fetch(ids[start : start + batch]), size, crop_fraction, store.mean, store.std)
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)

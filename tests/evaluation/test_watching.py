@@ -1,0 +1,277 @@
+"""Watchers of pre-training, in runs that learn, in runs that were broken on purpose, and on made-up numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.conftest import make_folder
+from tests.tiny import tiny_backbone
+from vitling import data
+from vitling.data.store import build_store
+from vitling.errors import StoppedItself
+from vitling.evaluation.collapse import CollapseWatcher
+from vitling.evaluation.features import pooled_over
+from vitling.evaluation.knn import knn_votes
+from vitling.evaluation.metrics import top1
+from vitling.evaluation.spread import measure_spread
+from vitling.evaluation.watching import KnnWatcher, Part, SpreadWatcher, knn_parts, watch_pretraining
+from vitling.objectives import IDMM, IDMMConfig, Objective, idmm_plan
+from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
+from vitling.views.config import Flip, Group, Plan, Policy
+
+SIZE, CROP, BATCH = 16, 0.875, 12
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """48 images, three classes."""
+    return build_store(data.open(str(make_folder(tmp_path_factory.mktemp("made"), each=16)), val="none").train, 16)
+
+
+def tells_apart(images: int) -> IDMM:
+    """Without smoothing, so that ln N is what guessing costs and nothing is what knowing costs."""
+    config = IDMMConfig(smoothing=0.0)
+    return IDMM(tiny_backbone(drop_path=0.1), idmm_plan(config, SIZE), images, config)
+
+
+class TwoViews(Objective):
+    """SimCLR, or without negatives and without a stop-gradient: the best answer is then a constant."""
+
+    def __init__(self, negatives: bool):
+        views = Group(SIZE, count=2, policy=Policy(scale=(0.3, 1.0), steps=(Flip(),)))  # colour tells these images
+        super().__init__(tiny_backbone(), Plan((views,)))
+        self.negatives = negatives
+        self.projection = nn.Sequential(nn.Linear(self.backbone.dim, 64), nn.GELU(), nn.Linear(64, 32))
+
+    def forward(self, views, batch, progress):
+        z = F.normalize(self.projection(self.backbone(views[0].pixels).pooled), dim=1)
+        pairs = torch.arange(len(z)).roll(len(z) // 2)
+        if not self.negatives:
+            return {"alike": 1 - (z * z[pairs]).sum(dim=1).mean()}
+        return {"contrast": F.cross_entropy((z @ z.T / 0.2).fill_diagonal_(-torch.inf), pairs)}
+
+    def uniform_loss(self):
+        return {"contrast": math.log(2 * BATCH - 1)}
+
+
+def objective(kind: str, store) -> Objective:
+    torch.manual_seed(0)
+    return tells_apart(len(store)) if kind == "instances" else TwoViews(negatives=kind == "simclr")
+
+
+def train(model, store, out, watcher, lr=2e-3):
+    """320 steps: a few more than a run has before it is judged."""
+    settings = FitConfig(
+        epochs=80,
+        batch=BATCH,
+        optim=OptimConfig(lr=lr),
+        loop=LoopConfig(device="cpu", trackers=()),
+        checkpoint=CheckpointConfig(every_seconds=1e9),
+    )
+    run = RunDirectory(out)
+    run.start(settings, ())
+    return fit(model, store, settings, [watcher], run=run)
+
+
+def watch(store, every=5):
+    return watch_pretraining(store, None, SIZE, CROP, every, stop=True, say=pytest.fail)
+
+
+@pytest.mark.parametrize("kind", ["instances", "simclr"])
+def test_healthy_runs_raise_no_alarm(kind, store, tmp_path):
+    outcome = train(objective(kind, store), store, tmp_path / "run", watch(store, every=2))
+    measured = ["knn/top1", "features/spread", "features/effective_rank", "features/cosine"]
+    assert all(math.isfinite(outcome.metrics[name]) for name in measured)
+    assert outcome.metrics["knn/top1"] > 0.5
+
+
+def test_a_collapse_is_named_and_stops_the_run(store, tmp_path):
+    with pytest.raises(StoppedItself) as stop:
+        train(objective("alike", store), store, tmp_path / "run", watch(store))
+    words = str(stop.value)
+    assert stop.value.exit_code == 3
+    assert words.startswith("Epoch 75: this run has collapsed. Since epoch ")
+    for part in ("all images look alike to the network", "stop-gradient", "--optim.lr"):
+        assert part in words
+    written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in written] == list(range(1, 76))
+
+
+def test_a_loss_that_sits_at_ln_k_is_named(store, tmp_path):
+    """With a learning rate of nearly nothing. The features are those of the random start, and not to blame."""
+    with pytest.raises(StoppedItself, match=r"Since epoch 5 the term 'global' sits at 3\.\d+, .* cost 3\.871") as stop:
+        train(objective("instances", store), store, tmp_path / "run", watch(store), lr=1e-9)
+    assert "higher --optim.lr" in str(stop.value)
+    assert "look alike" not in str(stop.value)
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+def at(model, epoch=1, epochs=100, step=1000, **terms):
+    return SimpleNamespace(objective=model, epoch=epoch, epochs=epochs, step=step, terms=terms)
+
+
+def test_features_are_those_of_evaluation_and_training_goes_on(store):
+    model = objective("simclr", store)
+    model.backbone.train()
+    some = pooled_over(model.backbone, store, SIZE, CROP, np.array([40, 3]), batch=1)
+    everything = pooled_over(model.backbone, store, SIZE, CROP, batch=7)
+    assert everything.shape == (48, model.backbone.dim)
+    assert torch.allclose(some, everything[[40, 3]], atol=1e-5)
+    assert model.backbone.training
+
+
+def test_a_compiled_backbone_is_passed_by(store):
+    model = objective("simclr", store)
+    model.backbone._compiled_call_impl = lambda *a, **k: pytest.fail("a graph of the training batch")
+    assert SpreadWatcher(store, SIZE, CROP)(at(model))
+
+
+def test_knn_of_the_held_out_part_against_the_rest(store):
+    model = objective("simclr", store)
+    voters, asked = knn_parts(store)
+    features = pooled_over(model.backbone, store, SIZE, CROP)
+    votes = knn_votes(features[voters.ids], store.labels[voters.ids], features[asked.ids], [15], 3)[15]
+    watcher = KnnWatcher(voters, asked, SIZE, CROP)
+    assert watcher.k == 15  # 43 images of three classes vote
+    assert watcher(at(model))["knn/top1"] == top1(votes, store.labels[asked.ids])
+
+
+def test_the_hold_out_takes_of_every_class_and_is_the_same_each_time(store):
+    voters, asked = knn_parts(store)
+    assert sorted([*voters.ids, *asked.ids]) == list(range(48))
+    assert len(asked.ids) == 5
+    assert set(asked.labels.tolist()) == {0, 1, 2}
+    assert np.array_equal(asked.ids, knn_parts(store)[1].ids)
+
+
+def test_a_val_is_used_where_there_is_one(store):
+    voters, asked = knn_parts(store, val=store)
+    assert len(voters.ids) == len(asked.ids) == 48
+
+
+def test_without_labels_or_images_to_hold_out_the_spread_is_watched(tmp_path):
+    alone = build_store(data.open(str(make_folder(tmp_path / "two", classes=2, each=1)), val="none").train, 16)
+    assert knn_parts(alone) is None
+    watcher = watch(alone)
+    assert isinstance(watcher.watcher, SpreadWatcher)
+    assert all(map(math.isfinite, watcher(at(objective("simclr", alone))).values()))
+
+
+def test_several_labels_an_image_are_scored_by_average_precision(store):
+    labels = torch.stack([store.labels == 0, store.labels < 2], dim=1)
+    dataset = SimpleNamespace(class_names=("first", "early"), name="made")
+    several = SimpleNamespace(
+        **{name: getattr(store, name) for name in ("fetch", "mean", "std", "device")}, labels=labels, dataset=dataset
+    )
+    watcher = KnnWatcher(Part(several, np.arange(0, 48, 2)), Part(several, np.arange(1, 48, 2)), SIZE, CROP)
+    assert 0 < watcher(at(objective("simclr", store)))["knn/mean_average_precision"] <= 1
+
+
+def test_the_spread_is_that_of_a_sample(store):
+    model = objective("simclr", store)
+    features = pooled_over(model.backbone, store, SIZE, CROP)
+    whole, three = (SpreadWatcher(store, SIZE, CROP, sample=n)(at(model)) for n in (512, 3))
+    assert whole["features/effective_rank"] == pytest.approx(measure_spread(features).effective_rank, rel=1e-4)
+    assert three["features/cosine"] == pytest.approx(measure_spread(features[[0, 23, 47]]).cosine, rel=1e-4)
+
+
+# --- when a sign becomes an alarm ------------------------------------------------------------------------------------
+
+
+class Says:
+    """A watcher with made-up numbers."""
+
+    every = 1
+
+    def __init__(self, spread=0.8, rank=9.0):
+        self.spread, self.rank = spread, rank
+
+    def __call__(self, moment):
+        return {"features/spread": self.spread, "features/effective_rank": self.rank, "features/cosine": 0.5}
+
+
+class Parts:
+    """As much of an objective as is asked about its health."""
+
+    backbone = SimpleNamespace(dim=64)
+
+    def __init__(self, queue=1.0):
+        self.queue = queue
+
+    def uniform_loss(self):
+        return {"view": 10.0, "not computed": 1.0, "one answer": 0.0}
+
+    def health(self):
+        return {"queue": self.queue}
+
+
+def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
+    """Words said over looks, one an epoch of so many steps, from `first` on; what a look leaves out is well."""
+    said = []
+    watcher = CollapseWatcher(Says(), stop=False, say=said.append)
+    for i, look in enumerate(looks):
+        watcher.watcher = Says(look.get("spread", 0.8), look.get("rank", 9.0))
+        epoch = first + i
+        watcher(
+            at(
+                Parts(look.get("queue", 1.0)),
+                epoch,
+                epochs,
+                epoch * steps,
+                **{"view": look.get("view", 3.0), "one answer": 0.0},
+            )
+        )
+    return said
+
+
+BAD = {
+    "all images look alike": {"spread": 0.03},
+    "along one direction: their effective rank is 1.3 of 64": {"rank": 1.3},
+    "the queue is dead": {"queue": 0.01},
+    "the term 'view' sits at 9.995": {"view": 9.995},
+    "the term 'view' sits at 14.000": {"view": 14.0},
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_sign_that_stays_is_an_alarm_and_is_said_once(words):
+    said = alarms([{}, *[BAD[words]] * 9])
+    assert len(said) == 1
+    assert words in said[0]
+    assert said[0].startswith("Epoch 33: this run has collapsed. Since epoch 31 ")
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_dip_is_no_alarm(words):
+    assert not alarms([BAD[words], BAD[words], {}] * 4)
+
+
+@pytest.mark.parametrize(("epochs", "steps", "grace"), [(20, 10, 30), (100, 100, 10), (800, 8, 80), (100, 2, 150)])
+def test_the_start_of_a_run_is_not_judged(epochs, steps, grace):
+    said = alarms([BAD["all images look alike"]] * grace, epochs, first=1, steps=steps)
+    assert len(said) == 1
+    assert said[0].startswith(f"Epoch {grace}: this run has collapsed. Since epoch 1 ")
+
+
+def test_what_recovers_is_left_to_recover():
+    assert not alarms([{"spread": 0.011 * i, "view": 10 - 0.004 * i} for i in range(30)])
+
+
+def test_two_signs_are_told_together():
+    (said,) = alarms([{"spread": 0.01, "rank": 1.1}] * 3)
+    assert "look alike" in said
+    assert "one direction" in said
+
+
+def test_a_healthy_run_says_nothing():
+    assert not alarms([{}] * 70)
