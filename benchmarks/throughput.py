@@ -28,7 +28,7 @@ from torch import Tensor
 from workloads import WORKLOADS
 
 from vitling.data.store import Store
-from vitling.training.loop import _Trainer
+from vitling.training.loop import Trainer
 from vitling.training.pace import WARM, ReadyViews, Workload, made_store, pace, trainer_of, wait
 from vitling.training.rundir import environment
 from vitling.views import Views
@@ -51,7 +51,7 @@ class Fed(ReadyViews):
         return views
 
 
-def views_pace(trainer: _Trainer, steps: int, batch: int) -> float:
+def views_pace(trainer: Trainer, steps: int, batch: int) -> float:
     loaded = next(iter(trainer.feed.batches(0, 0)))
 
     def some(count: int) -> None:
@@ -84,14 +84,14 @@ def measure(
     if not views_only:
         row["step_alone"] = pace(trainer_of(ReadyViews, work, store, compiled), steps, work.batch)
         _reset(device)
-        whole = trainer_of(_Trainer, work, store, compiled)
+        whole = trainer_of(Trainer, work, store, compiled)
         row["whole_loop"] = pace(whole, steps, work.batch)
         row["ratio"] = row["whole_loop"] / row["step_alone"]
         row["crops_per_second"] = row["whole_loop"] * crops
         if device.type == "cuda":
             row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     else:
-        whole = trainer_of(_Trainer, work, store, compiled)
+        whole = trainer_of(Trainer, work, store, compiled)
     row["views_alone"] = views_pace(whole, steps, work.batch)
     if not views_only:
         row["views_share_of_step"] = row["whole_loop"] / row["views_alone"]

@@ -1,7 +1,7 @@
 """Convolutions whose patches do not overlap, as the matrix products that they are.
 
-cuDNN takes such a convolution of three channels through layout changes and a slow kernel for the weights' gradient: 8 %
-of a training step of ViT-S/16 on an H200. On CPUs the convolution stays, and with it timm's values to the last bit.
+cuDNN takes such a convolution of three channels through layout changes and a slow kernel for the weights' gradient. On
+CPUs the convolution stays, and with it timm's values to the last bit.
 Names and shapes of the parameters are those of the convolution.
 """
 

@@ -148,11 +148,11 @@ def _fetcher(
     resident = torch.from_numpy(pixels.array)  # as it is: of a file on disk, all processes share the pages
     if where == "device":
         resident = resident.to(device)
-        return lambda ids: _gather(resident, torch.from_numpy(rows[ids]).to(device, non_blocking=True))
+        return lambda ids: gather(resident, torch.from_numpy(rows[ids]).to(device, non_blocking=True))
     return lambda ids: _upload(resident[torch.from_numpy(rows[ids])], device)
 
 
-def _gather(pixels: Tensor, index: Tensor) -> Tensor:
+def gather(pixels: Tensor, index: Tensor) -> Tensor:
     """pixels[index]; eight bytes at a time where they fit, because a GPU's gather goes element by element."""
     if pixels[0].numel() % 8:
         return pixels[index]

@@ -128,7 +128,7 @@ class ShardedClassifier(FullClassifier):
         before = sum(lengths[: dist.get_rank()])
         mine = slice(before, before + len(z))
         everyone = _Gathered.apply(z.float(), lengths, mine)
-        own, partner = _gather(torch.stack((own, partner), dim=1), lengths).unbind(1)
+        own, partner = gather(torch.stack((own, partner), dim=1), lengths).unbind(1)
         logits = F.linear(everyone, self.weight, self.bias).float()
         highest = logits.detach().amax(1)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
@@ -158,7 +158,7 @@ def _lengths(z: Tensor) -> list[int]:
     return lengths.tolist()
 
 
-def _gather(rows: Tensor, lengths: list[int]) -> Tensor:
+def gather(rows: Tensor, lengths: list[int]) -> Tensor:
     """The rows of all processes, one process behind the other."""
     padded = F.pad(rows, (0, 0, 0, max(lengths) - len(rows)))
     found = [torch.empty_like(padded) for _ in lengths]
@@ -174,7 +174,7 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, lengths: list[int], mine: slice) -> Tensor:
         ctx.mine = mine
-        return _gather(rows, lengths)
+        return gather(rows, lengths)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

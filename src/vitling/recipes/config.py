@@ -64,6 +64,9 @@ class RunConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
+    def for_the_loop(self, best: str | None = None) -> FitConfig:
+        return FitConfig(self.epochs, self.batch, self.seed, self.optim, self.loop, self.checkpoint, best)
+
 
 @dataclass
 class TrainConfig(RunConfig):
@@ -145,7 +148,7 @@ _NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "
 
 def check(config: RunConfig) -> None:
     """A UserError for a number that cannot be meant."""
-    FitConfig(config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint).check()
+    config.for_the_loop().check()
     for name, value in leaves(config):
         if value is None:
             continue

@@ -5,20 +5,28 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitling.backbones.backbone import Backbone
+import torch
+
+from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
-from vitling.data.store import Store, build_store, normalisation
+from vitling.data.store import Store, build_store, choose_size, normalisation
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
+from vitling.evaluation.meta import BundleMeta
+from vitling.recipes.auxiliary import settle_auxiliary
 from vitling.recipes.config import Config, RunConfig, check, from_plain, resumed
+from vitling.training.loop import Outcome
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
+
+TINY = 64  # pixels; images up to here get small views and the small network
 
 Work = Callable[[Config, RunDirectory, Processes], dict[str, Any]]
 
@@ -62,6 +70,36 @@ def _resumed_or_new(
     check(config)
     check_trackers(config.loop.trackers)
     return work(config, run, processes)
+
+
+def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, list[str]]:
+    """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
+    so. `view` is the usual size of a view; images that have too little for it get a smaller one."""
+    longer = choose_size(train, largest_view=view)  # at most 12/7 of it: what the images have, if that is less
+    size = config.size or (view if longer >= view * 5 // 7 else max(32, -(-longer // 32) * 32))
+    backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
+    settled = replace(config, size=size, backbone=backbone, store_size=config.store_size or choose_size(train, size))
+    chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
+    return settle_auxiliary(settled, backbone), [f"Chosen from the images: {' '.join(chosen)}."] if chosen else []
+
+
+def new_backbone(config: RunConfig, drop_path: float) -> Backbone:
+    torch.manual_seed(config.seed)
+    return create(config.backbone or "", config.size, config.data.channels, drop_path)
+
+
+def begin(
+    config: RunConfig, splits: Splits, backbone: Backbone, notes: list[str], run: RunDirectory, processes: Processes
+) -> Stores:
+    """Fills the backbone, opens the run directory and decodes. Not before all else was checked: --overwrite deletes,
+    and a name or a size may have been mistyped."""
+    notes = [*splits.notes, *notes, *start_from(backbone, None if config.resume and begun(run) else config.from_)]
+    prepare(config, run, processes)
+    splits.on_test_opened = run.test_opened
+    for note in notes:
+        run.log.say(note)
+    run.start(config, config.loop.trackers)
+    return Stores(config, splits, run, processes)
 
 
 def prepare(config: RunConfig, run: RunDirectory, processes: Processes) -> None:
@@ -138,5 +176,46 @@ def start_from(backbone: Backbone, source: str | None) -> list[str]:
     return notes
 
 
-def amount(gigabytes: float) -> str:
-    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1000 * gigabytes:.1f} MB"
+def setting(stores: Stores) -> str:
+    """Where the run has its pixels and its work, in words."""
+    store, processes = stores.train, stores.processes
+    gigabytes = store.gigabytes
+    amount = f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1000 * gigabytes:.1f} MB"
+    several = f", {processes.world} processes" if processes.world > 1 else ""
+    return f"store {store.size} px on {store.where}, {amount}; {processes.device}{several}."
+
+
+def auxiliary_in_words(config: RunConfig) -> str:
+    return "" if config.aux == "none" else f", {config.aux} with weight {config.drloc.weight:g}"
+
+
+def meta_of(config: RunConfig, store: Store, **of_the_head: Any) -> BundleMeta:
+    about: dict[str, Any] = {"task": "none", "class_names": ()} | of_the_head
+    return BundleMeta(
+        size=config.size or 0,
+        store_size=store.size,
+        mean=store.mean,
+        std=store.std,
+        channels=config.data.channels,
+        bits=config.data.bits,
+        max_pixels=config.data.max_pixels,
+        **about,
+    )
+
+
+def figures(config: RunConfig, stores: Stores, outcome: Outcome) -> dict[str, Any]:
+    """What every result.json has."""
+    return {
+        "finished": True,
+        "aux": config.aux,
+        "backbone": config.backbone,
+        "size": config.size,
+        "images": len(stores.train),
+        "epochs": config.epochs,
+        "steps": outcome.steps,
+        "seed": config.seed,
+        "seconds": round(outcome.seconds, 2),
+        "images_per_second": round(outcome.images_per_second, 1),
+        "accumulate": outcome.accumulate,
+        "bad_files": len(stores.bad),
+    }

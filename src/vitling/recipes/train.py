@@ -8,26 +8,33 @@ from typing import Any
 import torch
 
 from vitling import data
-from vitling.backbones.backbone import Backbone, create
+from vitling.backbones.backbone import Backbone
 from vitling.data.batches import class_weights
-from vitling.data.dataset import Dataset, Splits
+from vitling.data.dataset import Splits
 from vitling.data.splits import require_labels
-from vitling.data.store import Store, choose_size
+from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.objectives.supervised import Supervised
-from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary, settle_auxiliary
+from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import TrainConfig
-from vitling.recipes.running import Stores, amount, begun, prepare, running, start_from
-from vitling.training.config import FitConfig
+from vitling.recipes.running import (
+    Stores,
+    auxiliary_in_words,
+    begin,
+    figures,
+    meta_of,
+    new_backbone,
+    running,
+    setting,
+    settle_network,
+)
 from vitling.training.loop import Outcome, fit
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
-
-TINY = 64  # pixels; images up to here get small views and the small network
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
@@ -37,24 +44,16 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
     splits = _open(config)
-    config, chosen = _settle(config, splits.train)
-    backbone = _backbone(config)
-    chosen += start_from(backbone, None if config.resume and begun(run) else config.from_)
+    config, notes = settle_network(config, splits.train, view=224)
+    config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / 50)))
+    backbone = new_backbone(config, config.objective.drop_path)
     auxiliary = make_auxiliary(config, backbone)
-    prepare(config, run, processes)  # not before: --overwrite deletes, and a name or a size may have been mistyped
-    splits.on_test_opened = run.test_opened
-    for note in (*splits.notes, *chosen):
-        run.log.say(note)
-    run.start(config, config.loop.trackers)
-    stores = Stores(config, splits, run, processes)
+    stores = begin(config, splits, backbone, notes, run, processes)
     objective = make_objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, objective, run)
     watcher = _validation(config, stores)
-    best = watcher.metric if watcher else None
-    settings = FitConfig(
-        config.epochs, config.batch, config.seed, config.optim, config.loop, config.checkpoint, best=best
-    )
+    settings = config.for_the_loop(best=watcher.metric if watcher else None)
     outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
     return _conclude(config, stores, objective, outcome, run)
 
@@ -76,24 +75,6 @@ def _open(config: TrainConfig) -> Splits:
     return splits
 
 
-def _settle(config: TrainConfig, train: Dataset) -> tuple[TrainConfig, list[str]]:
-    """Fills in what was left open, from the images, with a note that says so."""
-    longer = choose_size(train, largest_view=224)  # at most 384: what the images have, if that is less
-    size = config.size or (224 if longer >= 160 else max(32, -(-longer // 32) * 32))
-    backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
-    epochs_between = config.eval_every or max(1, round(config.epochs / 50))
-    store_size = config.store_size or choose_size(train, size)
-    settled = replace(config, size=size, backbone=backbone, eval_every=epochs_between, store_size=store_size)
-    chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
-    settled = settle_auxiliary(settled, backbone)
-    return settled, [f"Chosen from the images: {' '.join(chosen)}."] if chosen else []
-
-
-def _backbone(config: TrainConfig) -> Backbone:
-    torch.manual_seed(config.seed)
-    return create(config.backbone or "", config.size, config.data.channels, config.objective.drop_path)
-
-
 def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
     dataset, settings = store.dataset, config.objective
     weights = None
@@ -104,14 +85,10 @@ def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Sup
 
 
 def _introduce(config: TrainConfig, stores: Stores, objective: Supervised, run: RunDirectory) -> None:
-    store, processes = stores.train, stores.processes
     held = f", {len(stores.val)} held out" if stores.val else ", none held out"
-    aux = f", {config.aux} with weight {config.drloc.weight:g}" if config.aux != "none" else ""
     run.log.say(
-        f"{len(store)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
-        f"{_parameters(objective) / 1e6:.2f} M parameters{aux}; "
-        f"store {store.size} px on {store.where}, {amount(store.gigabytes)}; "
-        f"{processes.device}{f', {processes.world} processes' if processes.world > 1 else ''}."
+        f"{len(stores.train)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
+        f"{_parameters(objective) / 1e6:.2f} M parameters{auxiliary_in_words(config)}; {setting(stores)}"
     )
 
 
@@ -154,24 +131,15 @@ def _conclude(
             objective.load_state_dict(weights)
         judged[name] = _judge(config, objective, epoch, stores.val, test)
         if run.writes:
-            save_bundle(run.path / folder, objective.backbone, objective.head, _meta(config, stores, judged[name]))
+            save_bundle(
+                run.path / folder, objective.backbone, objective.head, _meta(config, stores.train, judged[name])
+            )
     run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
     result = {
-        "finished": True,
+        **figures(config, stores, outcome),
         "method": "supervised",
-        "aux": config.aux,
-        "backbone": config.backbone,
-        "size": config.size,
         "parameters": _parameters(objective),
-        "images": len(stores.train),
         "classes": objective.classes,
-        "epochs": config.epochs,
-        "steps": outcome.steps,
-        "seed": config.seed,
-        "seconds": round(outcome.seconds, 2),
-        "images_per_second": round(outcome.images_per_second, 1),
-        "accumulate": outcome.accumulate,
-        "bad_files": len(stores.bad),
         **{name: j.short() for name, j in judged.items()},
     }
     run.write("result.json", result)
@@ -192,18 +160,12 @@ def _judge(config: TrainConfig, objective: Supervised, epoch: int, val: Store | 
     return _Judged(epoch, temperature, splits)
 
 
-def _meta(config: TrainConfig, stores: Stores, judged: _Judged) -> BundleMeta:
-    store = stores.train
-    return BundleMeta(
+def _meta(config: TrainConfig, store: Store, judged: _Judged) -> BundleMeta:
+    return meta_of(
+        config,
+        store,
         task=store.dataset.task,
         class_names=store.dataset.class_names,
-        size=config.size or 0,
-        store_size=store.size,
-        mean=store.mean,
-        std=store.std,
         crop_fraction=config.views.crop_fraction,
         temperature=judged.temperature,
-        channels=config.data.channels,
-        bits=config.data.bits,
-        max_pixels=config.data.max_pixels,
     )

@@ -89,7 +89,7 @@ def fit(
 ) -> Outcome:
     """Trains from the run's last checkpoint, or from the start if it has none."""
     config.check()
-    trainer = _Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
+    trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
     trainer.resume()
     started = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
@@ -117,7 +117,7 @@ def _lr_schedule(config: FitConfig) -> Schedule:
     return warmup_cosine(peak, optim.min_lr, warmup, optim.warmup_lr, over, optim.cosine_from)
 
 
-class _Trainer:
+class Trainer:
     def __init__(
         self,
         objective: Objective,

@@ -16,11 +16,11 @@ from torch import Tensor
 from vitling.backbones import Backbone, create
 from vitling.data.dataset import Dataset
 from vitling.data.scan import Facts
-from vitling.data.store import Store, _gather
+from vitling.data.store import Store, gather
 from vitling.objectives import Objective
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
 from vitling.training.feed import Feed, Loaded
-from vitling.training.loop import _Trainer
+from vitling.training.loop import Trainer
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 from vitling.views import Plan, Views
@@ -47,7 +47,7 @@ def made_store(n: int, size: int, device: torch.device) -> Store:
     where: Literal["device", "host"] = "device" if device.type == "cuda" else "host"
 
     def fetch(ids: np.ndarray) -> Tensor:
-        return _gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
+        return gather(pixels, torch.from_numpy(ids).to(device, non_blocking=True))
 
     labels = torch.arange(n, device=device)
     return Store(images, size, 3, device, where, torch.ones(n, device=device), fetch, facts, [], labels)
@@ -63,7 +63,7 @@ class SameBatch(Feed):
         return self.first
 
 
-class ReadyViews(_Trainer):
+class ReadyViews(Trainer):
     """The step alone: the views of the first batch, again and again."""
 
     ready: list[Views] | None = None
@@ -80,7 +80,7 @@ class ReadyViews(_Trainer):
         return self.ready
 
 
-def trainer_of(kind: type[_Trainer], work: Workload, store: Store, compiled: bool) -> _Trainer:
+def trainer_of(kind: type[Trainer], work: Workload, store: Store, compiled: bool) -> Trainer:
     torch.manual_seed(0)
     backbone = create(work.backbone, work.plan.largest, drop_path=0.1)
     loop = LoopConfig(compile="on" if compiled else "off", trackers=(), drop_last=True)
@@ -90,7 +90,7 @@ def trainer_of(kind: type[_Trainer], work: Workload, store: Store, compiled: boo
     return kind(objective, store, config, (), run, Processes(0, 1, store.device))
 
 
-def pace(trainer: _Trainer, steps: int, batch: int) -> float:
+def pace(trainer: Trainer, steps: int, batch: int) -> float:
     """Images a second, the device's work included."""
 
     def some(count: int, epoch: int) -> None:

@@ -73,7 +73,7 @@ def _cut_whole(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 def _cut_in_bands(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """The same for CPUs. The weights of some neighbouring output pixels are zero outside a band of the source, and
-    nothing outside it is multiplied: a third of the time."""
+    nothing outside it is multiplied."""
     channels, width = lines.shape[2:]
     size = y.shape[1]
     out = lines.new_empty(len(y), size, channels * size)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitling.views.config import Mix
 from vitling.views.draws import Draws, beta_quantiles
+from vitling.views.erasing import rectangle
 
 
 class Recipe(NamedTuple):
@@ -43,10 +44,8 @@ def quantiles_of(mix: Mix, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def mix_images(own: Tensor, partner: Tensor, recipe: Recipe) -> Tensor:
     """`own` and `partner` are both unmixed, so no pixel is read that was already overwritten."""
-    line = torch.arange(own.shape[-1], device=own.device)[None]
-    rows = (line >= recipe.top[:, None]) & (line < recipe.bottom[:, None])
-    across = (line >= recipe.left[:, None]) & (line < recipe.right[:, None])
-    inside = (rows[:, :, None] & across[:, None, :])[:, None]
+    height, width = recipe.bottom - recipe.top, recipe.right - recipe.left
+    inside = rectangle(recipe.top, recipe.left, height, width, own.shape[-1])[:, None]
     blend = torch.lerp(partner.float(), own.float(), _wide(recipe.share))
     images = torch.where(_wide(recipe.cut), torch.where(inside, partner, own), blend)
     return torch.where(_wide(recipe.mixed), images, own)

@@ -1,7 +1,7 @@
 """Views on CPUs: a few images at a time, each thread by itself.
 
-So the pixels stay in a core's cache, and no operation waits for the other cores: about twice as fast as letting torch
-split every operation between them.
+So the pixels stay in a core's cache, and no operation waits for the other cores, as it does where torch splits every
+operation between them.
 """
 
 from __future__ import annotations
