@@ -87,9 +87,9 @@ class PilImages(Dataset):
 def pil_loader(
     work: Workload, store: Store, workers: int, batches: int, make: Callable[[Plan], Transform] = as_torchvision
 ) -> DataLoader:
-    """From decoded pixels; `batches` of them, and what the workers fetch ahead."""
+    """From decoded pixels; `batches` of them, and what the workers fetch ahead, twice."""
     pixels = torch.cat([store.fetch(np.arange(i, i + 64))[0].cpu() for i in range(0, min(512, len(store)), 64)])
-    length = (batches + 2 * workers) * work.batch
+    length = (batches + 4 * workers) * work.batch
     images = PilImages(pixels.permute(0, 2, 3, 1).contiguous().numpy(), make, work.plan, length)
     pinned = store.device.type == "cuda"
     return DataLoader(images, work.batch, num_workers=workers, pin_memory=pinned, drop_last=True, prefetch_factor=2)

@@ -25,6 +25,7 @@ import torch
 from operations import operation_times
 from peers import Kornia, as_lightly, installed, pil_loader
 from torch import Tensor
+from torch.utils.data import DataLoader
 from workloads import WORKLOADS
 
 from vitling.data.store import Store
@@ -96,14 +97,12 @@ def measure(
     if not views_only:
         row["views_share_of_step"] = row["whole_loop"] / row["views_alone"]
     if with_peers:
-        for peer, source in _peers(work, store, workers, steps + WARM).items():
+        for peer, source in _peers(work, store, workers, steps + 2 * WARM + 1).items():
             if views_only:
                 row[f"{peer}_alone"] = _source_pace(source, steps, work.batch)
                 row[f"views_over_{peer}"] = row["views_alone"] / row[f"{peer}_alone"]
             else:
-                fed = trainer_of(Fed, work, store, compiled)
-                fed.incoming = iter(source)
-                row[f"{peer}_fed"] = pace(fed, steps, work.batch)
+                row[f"{peer}_fed"] = _fed_pace(trainer_of(Fed, work, store, compiled), source, steps, work.batch)
                 row[f"over_{peer}"] = row["whole_loop"] / row[f"{peer}_fed"]
     _reset(device)
     return row
@@ -116,6 +115,16 @@ def _peers(work: Workload, store: Store, workers: int, batches: int) -> dict[str
     if installed("kornia", work):
         peers["kornia"] = Kornia(work, store)
     return peers
+
+
+def _fed_pace(fed: Fed, source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
+    """What workers laid by while the step was compiled does not count."""
+    fed.incoming = iter(source)
+    pace(fed, 1, batch)
+    if isinstance(source, DataLoader):
+        for _ in range(source.num_workers * (source.prefetch_factor or 0)):
+            next(fed.incoming)
+    return pace(fed, steps, batch)
 
 
 def _source_pace(source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
@@ -134,6 +143,16 @@ def _reset(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
+def _measured_before(out: str | None, workloads: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A run may be spread over several calls: what this commit measured on this machine stays."""
+    if not out or not Path(out).exists():
+        return [], []
+    found, here = json.loads(Path(out).read_text()), environment()
+    if any(found["environment"].get(key) != here.get(key) for key in ("commit", "gpu", "cpus", "packages")):
+        return [], []
+    return [row for row in found["rows"] if row["workload"] not in workloads], found["operations"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", nargs="+", default=["idmm", "idmm-64", "simclr", "supervised", "dino"])
@@ -146,7 +165,7 @@ def main() -> None:
     parser.add_argument("--out", help="write the rows as JSON")
     options = parser.parse_args()
     device = torch.device(options.device)
-    rows, operations = [], []
+    rows, operations = _measured_before(options.out, options.workloads)
     compiled = device.type == "cuda" and not options.no_compile
 
     def write() -> None:
