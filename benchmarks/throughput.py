@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,20 @@ STORE, STEPS, BATCHES = 384, 40, 8
 
 
 class Fed(ReadyViews):
-    """The same step, its views from elsewhere."""
+    """The same step, its views from elsewhere: brought to where the first ones lie, so that the step can be played."""
 
     incoming: Iterator[list[Tensor]]
 
     def views_of(self, part):
-        fresh = [view.to(self.store.device, non_blocking=True) for view in next(self.incoming)]
-        fresh = [view.to(self.precision.dtype) for view in fresh]
-        views, first = [], 0
-        for group in self.objective.plan.groups:
-            views.append(Views(torch.cat(fresh[first : first + group.count]), group.count))
-            first += group.count
-        return views
+        fresh = (view.to(self.store.device, non_blocking=True) for view in next(self.incoming))
+        groups = self.objective.plan.groups
+        pixels = [torch.cat(list(islice(fresh, group.count))).to(self.precision.dtype) for group in groups]
+        if self.ready is None:
+            self.ready = [Views(some, group.count) for some, group in zip(pixels, groups)]
+        else:
+            for view, some in zip(self.ready, pixels):
+                view.pixels.copy_(some)
+        return self.ready
 
 
 def views_pace(trainer: Trainer, steps: int, batch: int) -> float:

@@ -18,6 +18,8 @@ from vitling.views.policies import named
 class Instances(Objective):
     """IDMM and supervised: a linear classifier over instances, on every crop."""
 
+    steady = True
+
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)
         self.head = nn.Linear(backbone.dim, classes)
@@ -33,6 +35,8 @@ class Instances(Objective):
 class Contrast(Objective):
     """SimCLR: two views, a projection, NT-Xent."""
 
+    steady = True
+
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)
         self.head = nn.Sequential(nn.Linear(backbone.dim, backbone.dim), nn.ReLU(), nn.Linear(backbone.dim, 256))
@@ -47,6 +51,8 @@ class Contrast(Objective):
 
 class Distillation(Objective):
     """DINO: a student on all views, a teacher on the two global ones."""
+
+    steady = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)

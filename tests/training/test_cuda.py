@@ -17,6 +17,7 @@ from vitling.training import OptimConfig, Processes, fit
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.feed import Feed
+from vitling.training.replay import Replay
 from vitling.views import Drawing, Easel, Normaliser, Place, ViewsConfig
 from vitling.views.easel import Brush
 from vitling.views.policies import named
@@ -156,3 +157,36 @@ def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypa
     assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision):
+    """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
+    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    made, record = [], Replay.recording
+
+    def remembered(self, *given):
+        found = record(self, *given)
+        made.append(len(self.recordings))
+        return found
+
+    loop = replace(ON_GPU, compile="on", deterministic=True, precision=precision)
+    settings = config(epochs=8, loop=loop, optim=OptimConfig(clip=1.0))
+    monkeypatch.setattr(Replay, "recording", remembered)
+    played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
+    assert made[-1] == 2
+    monkeypatch.setattr(Replay, "recording", lambda self, *given: None)
+    taken, _ = train(dataset, tmp_path / "taken", settings, drop_path=0.2)
+    assert equal(weights(played), weights(taken))
+    assert "cannot" not in (tmp_path / "played" / "log.txt").read_text()
+    assert [line["loss"] for line in lines(tmp_path / "played")] == [line["loss"] for line in lines(tmp_path / "taken")]
+
+
+def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path):
+    settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True))
+    whole, _ = train(dataset, tmp_path / "whole", settings)
+    for first in sorted((tmp_path / "whole" / "checkpoints").iterdir())[1:]:
+        first.unlink()
+    again, _ = train(dataset, tmp_path / "whole", settings)
+    assert "Resuming" in (tmp_path / "whole" / "log.txt").read_text()
+    assert equal(weights(whole), weights(again))

@@ -42,6 +42,8 @@ def make_classifier(config: IDMMConfig, dim: int, images: int, seed: int = 0) ->
 class FullClassifier(nn.Module):
     """The plain linear head, initialised as timm's; of `rows` it holds only those."""
 
+    steady = True  # see Objective.steady
+
     def __init__(self, dim: int, images: int, rows: range | None = None):
         super().__init__()
         rows = range(images) if rows is None else rows
@@ -82,6 +84,8 @@ class SampledClassifier(FullClassifier):
     processes nor passes nor a resume change it.
     """
 
+    steady = False
+
     def __init__(self, dim: int, images: int, count: int, seed: int = 0):
         super().__init__(dim, images)
         self.count, self.seed = min(count, images), seed
@@ -114,6 +118,8 @@ class SampledClassifier(FullClassifier):
 class ShardedClassifier(FullClassifier):
     """Each process holds some of the rows and computes the logits of all processes' crops for them; sums over all rows
     are put together from the parts. The same softmax as that of one process, and the same gradients."""
+
+    steady = False
 
     def __init__(self, dim: int, images: int, rank: int, world: int):
         if images < world:

@@ -61,6 +61,10 @@ class IDMM(Objective):
         scores = self.classifier(self.projection(pooled), own, partner, progress)
         return cross_entropy(scores, torch.cat(whole), self.epsilon)
 
+    @property
+    def steady(self) -> bool:
+        return self.unaided and self.classifier.steady
+
     def uniform_loss(self) -> dict[str, float]:
         """ln N: what guessing costs."""
         return dict.fromkeys(self.names, math.log(self.images))

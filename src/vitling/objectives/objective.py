@@ -45,6 +45,12 @@ class Objective(nn.Module):
         """What is worth compiling: the backbone, and whatever else is run on whole views."""
         return [self.backbone]
 
+    @property
+    def steady(self) -> bool:
+        """Whether `forward` does the same at every step, but for what its tensors hold: it looks neither at `progress`
+        nor at numbers of its own that change, and never waits for the GPU. Then a step can be recorded and played."""
+        return False
+
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
 
@@ -81,6 +87,11 @@ class Objective(nn.Module):
                 value = term(some, replace(batch, first_view=sum(views[:i])), progress)
                 terms[name] = terms.get(name, 0) + value * (views[i] / sum(views))
         return terms
+
+    @property
+    def unaided(self) -> bool:
+        """Without auxiliary terms and weights that change."""
+        return not self.auxiliaries and not any(callable(weight) for weight in self.weights.values())
 
     def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
         weighted = [self._weight(name, progress) * value for name, value in terms.items()]

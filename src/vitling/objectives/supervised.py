@@ -43,6 +43,10 @@ class Supervised(Objective):
         loss = self.loss(logits, self.targets(view, batch))
         return {"classification": loss, **self.auxiliary_terms(features, batch, progress)}
 
+    @property
+    def steady(self) -> bool:
+        return self.unaided
+
     def logits(self, images: Tensor) -> Tensor:
         """For evaluation: past torch.compile, whose graphs belong to the training batch."""
         return self.head(self.backbone.forward(images).pooled).float()

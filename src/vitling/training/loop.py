@@ -22,9 +22,10 @@ from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
-from vitling.training.optim import Average, clip_gradients, make_optimiser
+from vitling.training.optim import Average, clip_gradients, load_optimiser, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
+from vitling.training.replay import Replay
 from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import Progress, Schedule, warmup_cosine
 from vitling.training.shards import Shards
@@ -150,15 +151,23 @@ class Trainer:
         self.last_metrics: dict[str, float] = {}
         self.easel = Easel(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
         self.ahead: Ahead | None = None
+        self.replay: Replay | None = None
         self.source: Iterator[Loaded] = iter(())
         self.upcoming: Loaded | None = None
         self.compiling = machine.wants_compile(config.loop, store.device, self.steps)
         self.compiled_sizes: set[int] = set()
         if self.compiling:
             run.log.say("Compiling the network and the views: the first steps take up to a minute.")
+            if self._can_be_recorded():
+                self.replay = Replay(store.device, run.log.warn)
             for network in objective.networks():
-                machine.compile_in_place(network, self.processes.world == 1)
+                machine.compile_in_place(network, graphs=processes.world == 1 and not self.replay)
             self.easel.brush = Brush(machine.compiled)
+
+    def _can_be_recorded(self) -> bool:
+        """In fp16 the host asks at every step whether gradients are finite; DDP's exchange is not recorded."""
+        alone = self.store.device.type == "cuda" and self.processes.world == 1
+        return alone and self.precision.name != "fp16" and self.objective.steady
 
     def _check_batch_norm(self) -> None:
         """Batch statistics are taken over what one pass holds."""
@@ -214,7 +223,7 @@ class Trainer:
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
             machine.undo_compile(network)
-        self.easel.brush, self.ahead, self.compiling = Brush(), None, False
+        self.easel.brush, self.ahead, self.replay, self.compiling = Brush(), None, None, False
 
     def _step_that_fits(self, loaded: Loaded) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
@@ -234,6 +243,8 @@ class Trainer:
                 f"Out of memory: each batch of {self.config.batch} is now trained in {passes} passes, at the same "
                 f"effective batch. --optim.accumulate {passes} starts so."
             )
+            if self.replay:
+                self.replay.forget()
             if self.ahead:
                 self.ahead.forget()
                 self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.place)
@@ -243,22 +254,46 @@ class Trainer:
         progress = Progress(self.done, self.steps, self.config.epochs)
         machine.mark_step()
         self._seed_layers()
-        self.optimiser.zero_grad(set_to_none=True)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.lr(progress)
+        set_lr(self.optimiser, self.lr(progress))
         if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
-        terms: dict[str, Tensor] = {}
-        for i, part in enumerate(parts):
-            for name, value in self._backward(part, progress, synchronise=i == len(parts) - 1).items():
-                terms[name] = terms.get(name, 0) + part.weight * value
-        if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
-            self.ahead.prepare(self.upcoming)
-        terms["grad_norm"] = self._update()
+        first = self.views_of(parts[0])
+        playable = len(parts) == 1 and len(place.ids) in self.compiled_sizes
+        terms = (playable and self._played(first, parts[0], progress)) or self._taken(first, parts, progress)
         if self.average:
             self.average.update()
         self.objective.after_step(progress)
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
+
+    def _taken(self, first: list[Views], parts: list[Part], progress: Progress) -> dict[str, Tensor]:
+        self.optimiser.zero_grad(set_to_none=True)
+        terms: dict[str, Tensor] = {}
+        for i, part in enumerate(parts):
+            ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
+            views, last = self.views_of(part) if i else first, i == len(parts) - 1
+            for name, value in self._backward(views, ids, part.weight, progress, last).items():
+                terms[name] = terms.get(name, 0) + part.weight * value
+        self._paint_ahead()
+        return {**terms, "grad_norm": self._update()}
+
+    def _played(self, views: list[Views], part: Part, progress: Progress) -> dict[str, Tensor] | None:
+        """What `_taken` does, if there is a recording of it."""
+
+        def learn(views: list[Views], ids: Tensor) -> dict[str, Tensor]:
+            self.optimiser.zero_grad(set_to_none=True)
+            return self._backward(views, ids, part.weight, progress, synchronise=True)
+
+        ids = part.drawing.own_instances
+        recording = self.replay.recording(views, ids, learn, self._update) if self.replay else None
+        if recording is None:
+            return None
+        terms = recording.learn(ids)
+        self._paint_ahead()
+        return {**terms, "grad_norm": recording.update()}
+
+    def _paint_ahead(self) -> None:
+        if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
+            self.ahead.prepare(self.upcoming)
 
     def batches(self, epoch: int) -> Iterator[Loaded]:
         """The rest of an epoch. While a batch is trained, `upcoming` is the next, be it of the next epoch."""
@@ -277,16 +312,16 @@ class Trainer:
         ready = self.ahead.views_of(part) if self.ahead else None
         return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
-    def _backward(self, part: Part, progress: Progress, synchronise: bool) -> dict[str, Tensor]:
-        views = self.views_of(part)
-        ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
+    def _backward(
+        self, views: list[Views], ids: Tensor, weight: float, progress: Progress, synchronise: bool
+    ) -> dict[str, Tensor]:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
                 terms = model(views, Batch(ids, self.store.labels), progress)
             total = self.objective.total(terms, progress)
-            self.scaler.scale(total * part.weight).backward()
+            self.scaler.scale(total * weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
 
     def _update(self) -> Tensor:
@@ -299,7 +334,10 @@ class Trainer:
 
     def _seed_layers(self) -> None:
         """Dropout and stochastic depth: a function of the step, so that a resume meets the same ones."""
-        torch.manual_seed(make_key("layers", self.config.seed, self.done, self.processes.rank) % 2**63)
+        seed = make_key("layers", self.config.seed, self.done, self.processes.rank) % 2**63
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, which takes its time
+        if self.store.device.type == "cuda":
+            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
 
     # --- between steps -------------------------------------------------------------------------------------------
 
@@ -426,7 +464,7 @@ class Trainer:
         state = self.shards.part(state)
         self.done, self.feed.accumulate = state["step"], state["accumulate"]
         self.objective.load_state_dict(state["objective"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser(self.optimiser, state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         if self.average:
             self.average.load_state_dict(state["average"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +14,31 @@ from vitling.training.config import OptimConfig
 
 
 def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.AdamW:
-    on_gpu = any(p.is_cuda for p in objective.parameters())
+    """On GPUs one that can be recorded as a CUDA graph: its learning rate is a tensor there."""
+    device = next((p.device for p in objective.parameters() if p.is_cuda), None)
     return torch.optim.AdamW(
         objective.param_groups(config.weight_decay, config.decay_all),
-        lr=0.0,
+        lr=torch.zeros((), device=device) if device else 0.0,
         betas=config.betas,
-        fused=on_gpu or None,
+        fused=device is not None or None,
+        capturable=device is not None,
     )
+
+
+def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """What belongs to the device and not to the run stays as it was made."""
+    made = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimiser.param_groups]
+    optimiser.load_state_dict(state)
+    for group, own in zip(optimiser.param_groups, made):
+        group.update(own)
 
 
 def clip_gradients(

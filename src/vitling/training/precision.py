@@ -63,10 +63,10 @@ def wants_compile(config: LoopConfig, device: torch.device, steps: int) -> bool:
     return config.compile == "on"
 
 
-def compile_in_place(module: nn.Module, alone: bool) -> None:
-    """Where a process is `alone` its launches become one: a CUDA graph each of the forward and the backward pass."""
+def compile_in_place(module: nn.Module, graphs: bool) -> None:
+    """`graphs`: the launches of the forward pass become one, a CUDA graph, and so do those of the backward pass."""
     _keep_graphs()
-    module.compile(dynamic=False, mode="reduce-overhead" if alone else None)
+    module.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
 
 
 def mark_step() -> None:

@@ -125,19 +125,20 @@ def _weights(
         out = torch.where(turned[:, None], target - out, out)
     centre = (start * source)[:, None] + out * scale
     widening = scale.clamp(min=1)
+    narrowing = (1 / widening)[:, :, None]
 
     def at(pixels: Tensor) -> Tensor:
-        distance = (pixels + 0.5 - centre[:, :, None]) / widening[:, :, None]
+        distance = (pixels + 0.5 - centre[:, :, None]) * narrowing
         return _triangle(distance) if filter == "bilinear" else _cubic(distance)
 
     taps = min(source, math.ceil(2 * reach * max(source / target, 1)) + 1)
     first = (centre - reach * widening).floor().clamp(0, source - taps)
     index = first[:, :, None] + torch.arange(taps, device=start.device)
     few = at(index)
-    total = few.sum(dim=2, keepdim=True)
+    share = 1 / few.sum(dim=2, keepdim=True)
     if not sparse:
-        return at(torch.arange(source, device=start.device)[None, None]) / total
-    return torch.zeros(len(start), target, source, device=start.device).scatter_(2, index.long(), few / total)
+        return at(torch.arange(source, device=start.device)[None, None]) * share
+    return torch.zeros(len(start), target, source, device=start.device).scatter_(2, index.long(), few * share)
 
 
 def _triangle(t: Tensor) -> Tensor:
