@@ -84,6 +84,7 @@ def measure(
     store = made_store(work.batch * BATCHES, size, device)
     crops = work.plan.crops
     row: dict[str, Any] = {"workload": name, "backbone": work.backbone, "batch": work.batch, "crops": crops}
+    row["commit"] = environment()["commit"]
     views_only = name.startswith("views")
     if not views_only:
         row["step_alone"] = pace(trainer_of(ReadyViews, work, store, compiled), steps, work.batch)
@@ -147,11 +148,11 @@ def _reset(device: torch.device) -> None:
 
 
 def _measured_before(out: str | None, workloads: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A run may be spread over several calls: what this commit measured on this machine stays."""
+    """A table may be measured in several calls: rows of other workloads stay, if the machine is the same."""
     if not out or not Path(out).exists():
         return [], []
     found, here = json.loads(Path(out).read_text()), environment()
-    if any(found["environment"].get(key) != here.get(key) for key in ("commit", "gpu", "cpus", "packages")):
+    if any(found["environment"].get(key) != here.get(key) for key in ("gpu", "cpus", "packages")):
         return [], []
     return [row for row in found["rows"] if row["workload"] not in workloads], found["operations"]
 
