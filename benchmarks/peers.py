@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,7 +24,14 @@ Transform = Callable[[Image.Image], list[Tensor]]
 
 def installed(peer: str, work: Workload) -> bool:
     """kornia and lightly are compared where their views are SimCLR's."""
-    return find_spec(peer) is not None and len(work.plan.groups) == 1 and work.plan.groups[0].count == 2
+    if len(work.plan.groups) > 1 or work.plan.groups[0].count != 2 or find_spec(peer) is None:
+        return False
+    try:
+        import_module(peer)
+    except ImportError as problem:
+        print(f"{peer} is left out: {problem}", flush=True)
+        return False
+    return True
 
 
 def as_torchvision(plan: Plan) -> Transform:
