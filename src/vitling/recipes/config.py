@@ -13,7 +13,7 @@ from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
-from vitling.views.config import ViewsConfig
+from vitling.views.config import ViewChanges, ViewsConfig, check_scale
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -110,6 +110,7 @@ class PretrainConfig(RunConfig):
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
+    views: ViewChanges = field(default_factory=ViewChanges)
 
 
 @dataclass
@@ -142,8 +143,14 @@ _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
 
 
 _AT_LEAST_ONE = ("size", "store_size", "eval_every", "watch_every", "loop.log_every")
-_SHARES = ("drop_path", "views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
-_NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay")
+_SHARES = (
+    *("drop_path", "objective.smoothing", "objective.drop_path"),
+    *("views.flip", "views.blur", "views.erase", "views.mix_prob"),
+)
+_NOT_NEGATIVE = (
+    *("views.mixup", "views.cutmix", "views.rotate"),
+    *("optim.lr", "optim.warmup_lr", "optim.weight_decay"),
+)
 
 
 def check(config: RunConfig) -> None:
@@ -168,12 +175,12 @@ def check(config: RunConfig) -> None:
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig):
         config.idmm.check()
-        idmm_plan(config.idmm).check_channels(config.data.channels)
+        config.views.check()
+        config.views.applied(idmm_plan(config.idmm)).check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:
-    if not 0 < views.scale[0] <= views.scale[1] <= 1:
-        raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
+    check_scale("scale", views.scale)
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 

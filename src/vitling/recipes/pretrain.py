@@ -46,7 +46,8 @@ def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -
     backbone = new_backbone(config, config.drop_path)
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes)
-    objective = IDMM(backbone, idmm_plan(config.idmm, backbone.size), len(stores.train), config.idmm, config.seed)
+    plan = config.views.applied(idmm_plan(config.idmm, backbone.size))
+    objective = IDMM(backbone, plan, len(stores.train), config.idmm, config.seed)
     attach_auxiliary(objective, auxiliary, config)
     run.log.say(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
