@@ -14,7 +14,7 @@ from tests.runs import read, refused
 from vitling.cli import run
 
 FLAGS = {
-    "demo": ["--out", "--epochs", "--seed", "--overwrite"],
+    "demo": ["--out", "--epochs", "--pretrain-epochs", "--seed", "--resume", "--overwrite"],
     "inspect": ["DATA", "--out", "--data.channels", "--data.label-column"],
     "train": [
         *("DATA", "--out", "--backbone", "--epochs", "--val", "--resume", "--overwrite", "--store", "--optim.lr"),

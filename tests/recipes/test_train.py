@@ -12,7 +12,6 @@ from tests.recipes.broken import write_ten
 from tests.runs import lines, read, refused, train
 from vitling.cli import run
 from vitling.errors import UserError
-from vitling.recipes.demo import demo
 
 
 @pytest.fixture(scope="module")
@@ -331,15 +330,6 @@ def test_unknown_settings_suggest_the_nearest(folder, tmp_path):
         vitling.train(folder, out=tmp_path / "run", **{"optim.lrr": 1})
     with pytest.raises(UserError, match=r"no setting 'flip'. Did you mean views.flip"):
         vitling.train(folder, out=tmp_path / "run", flip=1)
-
-
-def test_the_demo_runs_the_whole_pipeline(tmp_path):
-    result = demo(str(tmp_path / "demo"), epochs=2)
-    assert result["classes"] == 10
-    assert result["images"] + result["last"]["val"]["n"] + result["last"]["test"]["n"] == 1797
-    first, second = (line for line in lines(tmp_path / "demo" / "metrics.jsonl") if line["kind"] == "epoch")
-    assert second["loss"] < first["loss"]
-    assert read(tmp_path / "demo" / "config.json")["views"]["flip"] == 0
 
 
 @pytest.mark.parametrize(

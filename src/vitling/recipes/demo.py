@@ -1,33 +1,81 @@
-"""The whole pipeline on scikit-learn's 1,797 digits: real scans, 8 x 8 pixels, embedded. Two CPU cores, under three
-minutes; at least 95 % on the 299 digits that are held out as test."""
+"""What pre-training without labels gives, on scikit-learn's 1,797 digits: real scans, 8 x 8 pixels, embedded.
+
+Of the 1,498 training digits 100 have labels, ten of each; the others are an unlabelled pool. A small network learns the
+100 labels from a random start, and from IDMM on all 1,498 images, whose labels it does not see: the same labels, the
+same settings, the same number of steps. A last run has all labels. Each opens the 299 test digits once, at its end.
+
+The settings are for these digits, and were chosen on a fifth of the training digits.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from vitling.data.config import DataConfig
 from vitling.objectives.config import SupervisedConfig
-from vitling.recipes.config import TrainConfig
+from vitling.recipes.config import PretrainConfig, TrainConfig
+from vitling.recipes.pretrain import pretrain
 from vitling.recipes.train import train
 from vitling.training.config import OptimConfig
-from vitling.views.config import ViewsConfig
+from vitling.views.config import ViewChanges, ViewsConfig
+
+DIGITS = "embedded:digits"
+RUNS = ("random", "pretrain", "idmm", "all-labels")
 
 
-def demo(out: str = "runs/demo", epochs: int = 120, overwrite: bool = False, seed: int = 0) -> dict[str, Any]:
-    """Trains on the embedded digits. They must not be mirrored, and small crops of 8 x 8 pixels show nothing: hence the
-    views."""
-    config = TrainConfig(
-        source="embedded:digits",
+def demo(
+    out: str = "runs/demo",
+    epochs: int = 100,
+    pretrain_epochs: int = 80,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Random start against IDMM with 100 labels, and random start with all. Two CPU cores, under three minutes.
+
+    Gives the result.json of each of RUNS, which are the folders in `out`.
+    """
+    few = f"{DIGITS}?labels=100&seed={seed}"
+    start = {"seed": seed, "resume": resume, "overwrite": overwrite}
+    random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
+    return {
+        "random": train(labelled(few, random, epochs, **start)),
+        "pretrain": pretrain(unlabelled(few, pre, pretrain_epochs, **start)),
+        "idmm": train(labelled(few, idmm, epochs, from_=pre, **start)),
+        # Fifteen times as many images: a fifth of the epochs is three times as many steps.
+        "all-labels": train(labelled(DIGITS, all_labels, -(-epochs // 5), **start)),
+    }
+
+
+def labelled(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
+    """Digits must not be mirrored, and small crops of 8 x 8 pixels show nothing: hence the views."""
+    views = ViewsConfig(scale=(0.7, 1.0), flip=0.0, rotate=10.0, erase=0.0, mixup=0.0, cutmix=0.0, crop_fraction=1.0)
+    return TrainConfig(
+        source=source,
         out=out,
         epochs=epochs,
-        backbone="vit_nano_patch4_32",
-        size=16,
-        batch=64,
-        seed=seed,
-        overwrite=overwrite,
-        views=ViewsConfig(
-            scale=(0.6, 1.0), flip=0.0, rotate=15.0, erase=0.0, mixup=0.2, cutmix=0.0, mix_prob=0.5, crop_fraction=1.0
-        ),
+        batch=50,
+        views=views,
         objective=SupervisedConfig(drop_path=0.0),
-        optim=OptimConfig(lr=1e-3),
+        optim=OptimConfig(lr=5e-4),
+        **_network(),
+        **more,
     )
-    return train(config)
+
+
+def unlabelled(source: str, out: str, epochs: int, **more: Any) -> PretrainConfig:
+    """The paper's IDMM, but for the views and the batch: with few epochs it needs more steps in each."""
+    views = ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, colour=False, blur=0.0)
+    return PretrainConfig(
+        source=source, out=out, epochs=epochs, batch=64, drop_path=0.0, views=views, **_network(), **more
+    )
+
+
+def _network() -> dict[str, Any]:
+    return {
+        "backbone": "vit_nano_patch4_32",
+        "size": 8,
+        "val": "none",
+        "data": DataConfig(channels=1, normalise="data"),
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -41,6 +42,41 @@ def show_run(result: dict[str, Any], out: str) -> None:
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json has every class and the confusion matrix")
     print(f"To use it: vitling predict {shlex.quote(out)} IMAGES")
+
+
+def show_demo(results: dict[str, dict[str, Any]], out: str) -> None:
+    """What the start was worth, in a table and in a sentence that claims no more."""
+    Console().print(demo_table(results))
+    random, pre, idmm = (results[name] for name in ("random", "pretrain", "idmm"))
+    points = 100 * (idmm["last"]["test"]["top1"] - random["last"]["test"]["top1"])
+    more = f"{abs(points):.1f} points {'more' if points >= 0 else 'less'}"
+    print(
+        f"Pre-trained by IDMM on {pre['images']:,} digits without labels, the network got {more} out of the same\n"
+        f"{idmm['images']} labels than from a random start. One seed, and digits of 8 x 8 pixels: a demonstration.\n"
+        "results/demo-digits.json has three seeds."
+    )
+    print(f"Written: {', '.join(str(Path(out) / name) for name in results)}")
+    print("On your own images:")
+    print("  vitling pretrain DATA --out runs/pre\n  vitling finetune DATA --from runs/pre --out runs/first")
+    print(f"To use this one: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
+
+
+def demo_table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table("start")
+    for column in ("labels", "steps", "seconds", "test top-1"):
+        table.add_column(column, justify="right", no_wrap=True)
+    before = results["pretrain"]["seconds"]
+    for name, start, seconds in (
+        ("random", "random", ""),
+        ("idmm", f"IDMM on {results['pretrain']['images']:,} images", f"{before:.0f} + "),
+        ("all-labels", "random", ""),
+    ):
+        result = results[name]
+        seconds += f"{result['seconds']:.0f}"
+        top1 = _percent(result["last"]["test"]["top1"])
+        table.add_row(start, f"{result['images']:,}", f"{result['steps']:,}", seconds, top1)
+    table.caption = f"{results['idmm']['last']['test']['n']} test digits; last epoch"
+    return table
 
 
 def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
