@@ -117,10 +117,6 @@ def one_class(root):
     return make_folder(root / "one", classes=1, each=20), ["one class only", "class-0"]
 
 
-def flat(root):
-    return make_folder(root / "one", classes=1) / "class-0", ["no labels"]
-
-
 def csv_without_columns(root):
     (root / "list.csv").write_text("file,kind\na.png,cat\n")
     return root / "list.csv", ["path", "file, kind", "--data.path-column"]
@@ -153,7 +149,6 @@ def an_image(root):
         no_such_path,
         no_images,
         one_class,
-        flat,
         csv_without_columns,
         csv_without_labels,
         labels_that_train_lacks,

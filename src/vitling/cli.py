@@ -82,7 +82,7 @@ def inspect(
 
 
 def train(config: TrainConfig) -> None:
-    """Train a network on your images, from scratch."""
+    """Train a network on your images, from scratch: first on the images alone, then on their labels."""
     from vitling.recipes.train import train as run
 
     _show_result(run(config), config.out)

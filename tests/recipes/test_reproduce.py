@@ -12,6 +12,7 @@ from tests.conftest import make_folder
 from tests.runs import read
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.objectives.config import SupervisedConfig
+from vitling.recipes import labelled
 from vitling.recipes import train as training
 from vitling.recipes.config import TrainConfig
 from vitling.recipes.studies import datasets
@@ -23,6 +24,7 @@ from vitling.recipes.summary import show_study
 from vitling.training.config import LoopConfig
 
 TINY = TrainConfig(
+    method="supervised",
     backbone="vit_micro_patch4_32",
     size=8,
     epochs=2,
@@ -128,17 +130,17 @@ def test_where_the_directories_are_gone_the_file_is_enough_and_the_other_way_rou
 
 def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     one = replace(TRAINED, runs=TRAINED.runs[:1])
-    conclude = training._conclude
+    conclude = labelled._conclude
 
     def stop(*arguments):
         raise Interrupted("Stopped at step 2 of 2", 143)
 
-    monkeypatch.setattr(training, "_conclude", stop)
+    monkeypatch.setattr(labelled, "_conclude", stop)
     with pytest.raises(Interrupted):
         reproduce(one, data)
     (stopped,) = read(tmp_path / "results" / "tiny.json")["rows"]
     assert "value" not in stopped
-    monkeypatch.setattr(training, "_conclude", conclude)
+    monkeypatch.setattr(labelled, "_conclude", conclude)
     (row,) = reproduce(one, data).results["rows"]
     assert "value" in row
     assert "stopped" not in row

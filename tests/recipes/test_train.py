@@ -314,7 +314,7 @@ def test_images_of_train_in_val_or_test_are_a_warning(tmp_path, capsys):
 
 
 def test_python_mirrors_the_command_line(folder, tmp_path):
-    settings = {"optim.lr": 2e-3, "loop.trackers": "none", "data.channels": 1}
+    settings = {"optim.lr": 2e-3, "loop.trackers": "none", "data.channels": 1, "method": "supervised"}
     result = vitling.train(folder, out=tmp_path / "run", size=8, epochs=1, val=0.2, **settings)
     assert result == read(tmp_path / "run" / "result.json")
     config = read(tmp_path / "run" / "config.json")
@@ -361,7 +361,7 @@ def test_an_error_before_there_is_a_directory_is_not_hidden(folder, tmp_path, mo
     def fail(*arguments, **named):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("vitling.recipes.train._open", fail)
+    monkeypatch.setattr("vitling.recipes.labelled._open", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         train(folder, tmp_path / "run")
 

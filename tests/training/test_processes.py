@@ -19,7 +19,20 @@ from tests.conftest import make_folder
 from tests.tiny import strayed
 
 pytestmark = pytest.mark.slow
-COMMON = ["--val", "none", "--size", "8", "--batch", "8", "--loop.trackers", "none", "--loop.device", "cpu"]
+COMMON = [
+    "--method",
+    "supervised",
+    "--val",
+    "none",
+    "--size",
+    "8",
+    "--batch",
+    "8",
+    "--loop.trackers",
+    "none",
+    "--loop.device",
+    "cpu",
+]
 EXACT = [*COMMON, "--checkpoint.every-seconds", "0", "--optim.ema", "0.9"]
 
 

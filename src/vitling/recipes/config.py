@@ -40,6 +40,8 @@ class RunConfig:
     """Passes over the training images."""
     batch: int = 128
     """Images for each step of the optimiser, over all processes."""
+    minutes: Annotated[float | None, _shown("MINUTES")] = None
+    """Fit the run into so many minutes, compilation included: as many epochs as that gives, at most --epochs."""
     seed: int = 0
     """Another one gives another run; the same one the same run."""
     aux: Literal["none", "drloc"] = "none"
@@ -69,11 +71,8 @@ class RunConfig:
 
 
 @dataclass
-class TrainConfig(RunConfig):
-    """Train a network on your images, from scratch.
-
-    A first run: vitling train images/ --out runs/first
-    """
+class LabelledConfig(RunConfig):
+    """What can be said of training on labels."""
 
     eval_every: Annotated[int | None, _shown("INT")] = None
     """Epochs between two looks at the validation split. By default about fifty looks a run."""
@@ -113,7 +112,7 @@ class PretrainConfig(RunConfig):
 
 
 @dataclass
-class FinetuneConfig(TrainConfig):
+class FinetuneConfig(LabelledConfig):
     """Fine-tune a pre-trained network on your labelled images, as IDMM does it.
 
     vitling finetune images/ --from runs/pre --out runs/first
@@ -126,6 +125,33 @@ class FinetuneConfig(TrainConfig):
     batch: int = 256
     """Images for each step of the optimiser, over all processes."""
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
+
+
+PLANNED = -1  # a number that the plan fills in
+
+
+@dataclass
+class TrainConfig(LabelledConfig):
+    """Train a network on your images, from scratch: first on the images alone, then on their labels.
+
+    What you do not say is planned from the images and the machine; the plan is printed, with its reasons.
+    A first run: vitling train images/ --out runs/first
+    """
+
+    method: Literal["auto", "idmm", "supervised"] = "auto"
+    """idmm: a first stage that tells every image from every other, then the labels; supervised: the labels at once."""
+    preset: Preset = "paper"
+    """Learning rates, warm-up, smoothing of both stages: the paper's or its code's. What you set yourself wins."""
+    epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
+    """Passes over the labelled images."""
+    batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
+    """Images for each step of the optimiser, over all processes, in both stages."""
+    pretrain_epochs: Annotated[int | None, _shown("INT")] = None
+    """Passes over all images in the first stage."""
+    pretrain_size: Annotated[int | None, _shown("INT")] = None
+    """Pixels of a view in the first stage."""
+    idmm: IDMMConfig = field(default_factory=IDMMConfig)
+    pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
 
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -141,14 +167,23 @@ def overlaid(preset: Any, asked: Any, default: Any) -> Any:
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
 
 
-_AT_LEAST_ONE = ("size", "store_size", "eval_every", "watch_every", "loop.log_every")
+_AT_LEAST_ONE = (
+    *("size", "store_size", "pretrain_size", "pretrain_epochs"),
+    *("eval_every", "watch_every", "loop.log_every"),
+)
 _SHARES = ("drop_path", "views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
 _NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay")
 
 
 def check(config: RunConfig) -> None:
     """A UserError for a number that cannot be meant."""
-    config.for_the_loop().check()
+    loop = config.for_the_loop()
+    if isinstance(config, TrainConfig):  # what the plan fills in fits
+        epochs = loop.optim.over_epochs(1) if loop.epochs == PLANNED else loop.epochs
+        loop = replace(loop, epochs=epochs, batch=loop.optim.accumulate if loop.batch == PLANNED else loop.batch)
+    loop.check()
+    if config.minutes is not None and not config.minutes > 0:
+        raise UserError(f"--minutes must be more than 0, not {config.minutes:g}.")
     for name, value in leaves(config):
         if value is None:
             continue
@@ -163,10 +198,10 @@ def check(config: RunConfig) -> None:
     if config.aux == "none" and config.drloc != DRLocConfig():
         raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
     config.drloc.check()
-    if isinstance(config, TrainConfig):
+    if isinstance(config, LabelledConfig):
         _check_views(config.views)
         config.views.plan(224).check_channels(config.data.channels)
-    if isinstance(config, PretrainConfig):
+    if isinstance(config, PretrainConfig | TrainConfig):
         config.idmm.check()
         idmm_plan(config.idmm).check_channels(config.data.channels)
 

@@ -17,6 +17,8 @@ def demo(out: str = "runs/demo", epochs: int = 120, overwrite: bool = False, see
     views."""
     config = TrainConfig(
         source="embedded:digits",
+        method="supervised",
+        val="0.1",
         out=out,
         epochs=epochs,
         backbone="vit_nano_patch4_32",

@@ -10,8 +10,8 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import bundle_folder, read_config
 from vitling.recipes import idmm
 from vitling.recipes.config import FinetuneConfig, overlaid
+from vitling.recipes.labelled import train_in
 from vitling.recipes.running import running
-from vitling.recipes.train import train_in
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory

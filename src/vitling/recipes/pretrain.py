@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from vitling.objectives.idmm import IDMM
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PretrainConfig, overlaid
+from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
     Stores,
     auxiliary_in_words,
@@ -36,10 +38,14 @@ SIZE = 112  # pixels of a view
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
     """Pre-trains, saves the backbone, and gives what is also in the run's result.json."""
-    return running(config, "pretrain", _pretrain)
+    return running(config, "pretrain", pretrain_in)
 
 
-def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+def pretrain_in(
+    config: PretrainConfig, run: RunDirectory, processes: Processes, began: float | None = None
+) -> dict[str, Any]:
+    """`began` is when the clock of --minutes started."""
+    began = time.monotonic() if began is None else began
     splits = _open(config)
     config, notes = settle_network(config, splits.train, SIZE)
     config = _with_preset(config)
@@ -52,6 +58,8 @@ def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
+    config = fitted(config, objective, stores, run, processes, began)
+    run.settled(config)
     watchers = [_watcher(config, stores, run)]
     outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes)
     return _conclude(config, stores, objective, outcome, run)
@@ -76,7 +84,7 @@ def _with_preset(config: PretrainConfig) -> PretrainConfig:
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:
-    every = config.watch_every or max(1, round(config.epochs / 40))
+    every = config.watch_every or max(1, round(config.epochs / (40 if config.minutes is None else 10)))
     stop = config.on_collapse == "stop"
     size, fraction = config.size or SIZE, ViewsConfig.crop_fraction
     return watch_pretraining(stores.train, stores.val, size, fraction, every, stop, run.log.warn, config.seed)

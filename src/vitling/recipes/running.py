@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,20 +39,25 @@ def running(config: Config, verb: str, work: Work[Config]) -> dict[str, Any]:
     if not config.out:
         raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
     with started(config.loop.device) as processes:
-        run = RunDirectory(config.out, writes=processes.main)
-        try:
-            return _resumed_or_new(config, verb, work, run, processes)
-        except UserError:
-            run.abandon()
-            raise
-        except Interrupted:
-            raise
-        except Exception:
-            with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
-                run.log.note(traceback.format_exc())
-            raise
-        finally:
-            run.close()
+        return in_directory(config, verb, work, processes)
+
+
+def in_directory(config: Config, verb: str, work: Work[Config], processes: Processes) -> dict[str, Any]:
+    """`running` for processes that were started already: a stage of a run has a directory of its own."""
+    run = RunDirectory(config.out, writes=processes.main)
+    try:
+        return _resumed_or_new(config, verb, work, run, processes)
+    except UserError:
+        run.abandon()
+        raise
+    except Interrupted:
+        raise
+    except Exception:
+        with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
+            run.log.note(traceback.format_exc())
+        raise
+    finally:
+        run.close()
 
 
 def _resumed_or_new(
@@ -114,7 +120,9 @@ class Stores:
     def __init__(self, config: RunConfig, splits: Splits, run: RunDirectory, processes: Processes):
         self.config, self.splits, self.run, self.processes = config, splits, run, processes
         self.bad = list(splits.bad)
+        began = time.monotonic()
         self.train = self._build(splits.train, "train")
+        self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
         self.train.mean, self.train.std = normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._like_train(splits.val, "val")
         run.list_bad(self.bad)

@@ -1,171 +1,150 @@
-"""From a folder of images to a trained network: open, decode, train, evaluate, save."""
+"""From a folder of images to a trained network: a plan, then one stage or two.
+
+The run directory is that of the last stage; the first has one of its own in it, `pretrain/`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+import shutil
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitling import data
-from vitling.backbones.backbone import Backbone
-from vitling.data.batches import class_weights
-from vitling.data.dataset import Splits
-from vitling.data.splits import require_labels
-from vitling.data.store import Store
+from vitling.data.splits import own_splits
+from vitling.data.store import choose_size
 from vitling.errors import UserError
-from vitling.evaluation.bundle import BundleMeta, save_bundle
-from vitling.evaluation.calibration import fit_temperature
-from vitling.evaluation.classify import Validation, labels_of, logits_over
-from vitling.evaluation.metrics import summarise
-from vitling.objectives.supervised import Supervised
-from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
-from vitling.recipes.config import TrainConfig
-from vitling.recipes.running import (
-    Stores,
-    auxiliary_in_words,
-    begin,
-    figures,
-    meta_of,
-    new_backbone,
-    running,
-    setting,
-    settle_network,
-)
-from vitling.training.loop import Outcome, fit
+from vitling.recipes import idmm
+from vitling.recipes.auxiliary import make_auxiliary
+from vitling.recipes.config import PretrainConfig, TrainConfig, overlaid
+from vitling.recipes.labelled import check_labels, train_in
+from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
+from vitling.recipes.pretrain import pretrain_in
+from vitling.recipes.running import in_directory, new_backbone, prepare, running, settle_network
+from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
+from vitling.views.config import ViewsConfig
+
+FIRST = "pretrain"
+STARTING = 8.0  # seconds that Python and torch take before the clock is looked at
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Trains, evaluates, and gives what is also in the run's result.json."""
-    return running(config, "train", train_in)
+    """Plans, trains in one stage or two, evaluates, and gives what is also in the run's result.json."""
+    return running(config, "train", _train)
 
 
-def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    splits = _open(config)
-    config, notes = settle_network(config, splits.train, view=224)
-    config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / 50)))
-    backbone = new_backbone(config, config.objective.drop_path)
-    auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, notes, run, processes)
-    objective = make_objective(config, backbone, stores.train)
-    attach_auxiliary(objective, auxiliary, config)
-    _introduce(config, stores, objective, run)
-    watcher = _validation(config, stores)
-    settings = config.for_the_loop(best=watcher.metric if watcher else None)
-    outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
-    return _conclude(config, stores, objective, outcome, run)
+def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+    began = time.monotonic() - STARTING
+    sight = look(config, processes)
+    plan = make_plan(config, sight)
+    if plan.config.method == "supervised":
+        if not sight.classes:
+            raise UserError("--method supervised needs labels, and these images have none. idmm needs none.")
+        return _one_stage(plan, run, processes, began)
+    return _two_stages(plan, sight, run, processes, began)
 
 
-def _validation(config: TrainConfig, stores: Stores) -> Validation | None:
-    if stores.val is None or config.size is None:
-        return None
-    return Validation(stores.val, config.size, config.views.crop_fraction, config.eval_every or 1)
-
-
-def _open(config: TrainConfig) -> Splits:
-    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
-    require_labels(splits)
-    if config.loop.sampler == "balanced" and splits.train.task == "multi":
-        raise UserError(
-            "--loop.sampler balanced needs one class an image, and these have several labels. "
-            "--objective.class-weights inverse makes rare labels count more."
-        )
-    return splits
-
-
-def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
-    dataset, settings = store.dataset, config.objective
-    weights = None
-    if settings.class_weights == "inverse" and dataset.labels is not None:
-        weights = torch.from_numpy(class_weights(dataset.labels, len(dataset.class_names))).float()
-    plan = config.views.plan(backbone.size)
-    return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
-
-
-def _introduce(config: TrainConfig, stores: Stores, objective: Supervised, run: RunDirectory) -> None:
-    held = f", {len(stores.val)} held out" if stores.val else ", none held out"
-    run.log.say(
-        f"{len(stores.train)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
-        f"{_parameters(objective) / 1e6:.2f} M parameters{auxiliary_in_words(config)}; {setting(stores)}"
+def look(config: TrainConfig, processes: Processes) -> Sight:
+    """What the plan is made from. The test split is counted, not opened."""
+    splits = own_splits(config.source, config.data)
+    labelled = splits.train.task != "none"
+    if labelled:
+        check_labels(config, splits)
+    device, gigabytes = processes.device, None
+    if device.type == "cuda":
+        gigabytes = torch.cuda.get_device_properties(device).total_memory / 2**30
+    return Sight(
+        images=len(splits.train) + len(splits.val or ()),
+        pool=len(splits.pool or ()),
+        classes=len(splits.train.class_names) if labelled else 0,
+        own_val=splits.val is not None,
+        test=splits.has_test,
+        longer=choose_size(splits.train, largest_view=2**20),
+        gpu_gb=gigabytes,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 
 
-def _parameters(objective: Supervised) -> int:
-    """Of what is saved: auxiliary terms have their own, which are not."""
-    return sum(p.numel() for part in (objective.backbone, objective.head) for p in part.parameters())
+def _one_stage(plan: Plan, run: RunDirectory, processes: Processes, began: float) -> dict[str, Any]:
+    return train_in(plan.config, run, processes, began, plan.in_words())
 
 
-@dataclass
-class _Judged:
-    """One set of weights on the splits."""
-
-    epoch: int
-    temperature: float
-    splits: dict[str, dict[str, Any]]
-
-    def short(self) -> dict[str, Any]:
-        """Without the tables."""
-        keep = ("top1", "top5", "mean_per_class", "mean_average_precision", "log_loss", "calibration_error", "n")
-        numbers = {split: {k: v for k, v in full.items() if k in keep} for split, full in self.splits.items()}
-        return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
-
-
-def _conclude(
-    config: TrainConfig, stores: Stores, objective: Supervised, outcome: Outcome, run: RunDirectory
-) -> dict[str, Any]:
-    """Evaluates the last epoch's weights and the best ones, saves both, writes result.json."""
-    objective.eval()
-    to_judge: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
-    if outcome.best:
-        to_judge.append(("best", "best", outcome.best.epoch, outcome.best.weights))
-    test = (
-        stores.open_test(f"final evaluation of {' and '.join(j[0] for j in to_judge)}")
-        if stores.splits.has_test
-        else None
-    )
-    judged = {}
-    for name, folder, epoch, weights in to_judge:
-        if weights is not None:
-            objective.load_state_dict(weights)
-        judged[name] = _judge(config, objective, epoch, stores.val, test)
-        if run.writes:
-            save_bundle(
-                run.path / folder, objective.backbone, objective.head, _meta(config, stores.train, judged[name])
-            )
-    run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
-    result = {
-        **figures(config, stores, outcome),
-        "method": "supervised",
-        "parameters": _parameters(objective),
-        "classes": objective.classes,
-        **{name: j.short() for name, j in judged.items()},
-    }
+def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float) -> dict[str, Any]:
+    """What the second stage may stumble over is looked at before the first one has taken its time."""
+    first, second = first_stage(plan.config), second_stage(plan.config)
+    if sight.classes:
+        settled = settle_network(second, own_splits(second.source, second.data).train, view=224)[0]
+        make_auxiliary(settled, new_backbone(settled, 0.0))
+    prepare(second, run, processes)
+    run.start(second, ())
+    for line in plan.in_words():
+        run.log.say(line)
+    early = (Path(first.out) / "result.json").exists()
+    share = FIRST_SHARE if sight.classes else 1.0
+    first = replace(first, minutes=None if first.minutes is None else first.minutes * share)
+    before = in_directory(first, FIRST, partial(pretrain_in, began=began), processes)
+    if not sight.classes:
+        return _without_labels(run, Path(first.out), before)
+    run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
+    began -= before["seconds"] if early else 0.0
+    result = train_in(replace(second, resume=True), run, processes, began)
+    result |= {"method": second.method, "stages": {FIRST: _short(before), "finetune": _short(result)}}
     run.write("result.json", result)
     return result
 
 
-def _judge(config: TrainConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None) -> _Judged:
-    """The temperature is fitted on validation; without one it stays 1."""
-    assert config.size is not None
-    temperature, splits = 1.0, {}
-    for name, store in (("val", val), ("test", test)):
-        if store is None:
-            continue
-        logits = logits_over(objective.logits, store, config.size, config.views.crop_fraction)
-        if name == "val":
-            temperature = fit_temperature(logits, labels_of(store))
-        splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
-    return _Judged(epoch, temperature, splits)
-
-
-def _meta(config: TrainConfig, store: Store, judged: _Judged) -> BundleMeta:
-    return meta_of(
-        config,
-        store,
-        task=store.dataset.task,
-        class_names=store.dataset.class_names,
-        crop_fraction=config.views.crop_fraction,
-        temperature=judged.temperature,
+def first_stage(config: TrainConfig) -> PretrainConfig:
+    """It goes on where an earlier start of the run left it."""
+    out = str(Path(config.out) / FIRST)
+    return PretrainConfig(
+        source=config.source,
+        out=out,
+        backbone=config.backbone,
+        from_=None if config.from_ == out else config.from_,
+        size=config.pretrain_size,
+        epochs=config.pretrain_epochs or 1,
+        batch=config.batch,
+        minutes=config.minutes,
+        seed=config.seed,
+        val=config.val,
+        store=config.store,
+        cache=config.cache,
+        allow_bad=config.allow_bad,
+        resume=True,
+        data=config.data,
+        optim=config.pretrain_optim,
+        loop=config.loop,
+        checkpoint=config.checkpoint,
+        preset=config.preset,
+        drop_path=config.objective.drop_path,
+        idmm=config.idmm,
     )
+
+
+def second_stage(config: TrainConfig) -> TrainConfig:
+    stage = idmm.finetune(config.backbone or "", config.preset, config.epochs, config.size or 224)
+    return replace(
+        config,
+        from_=str(Path(config.out) / FIRST),
+        optim=overlaid(stage.optim, config.optim, OptimConfig()),
+        views=overlaid(ViewsConfig(policy="idmm-finetune"), config.views, ViewsConfig()),
+    )
+
+
+def _without_labels(run: RunDirectory, first: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """The first stage is all there is: its network is the run's."""
+    if run.writes:
+        shutil.copytree(first / "model", run.path / "model", dirs_exist_ok=True)
+    result = before | {"stages": {FIRST: _short(before)}}
+    run.write("result.json", result)
+    return result
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: result[name] for name in ("epochs", "size", "images", "seconds", "images_per_second")}

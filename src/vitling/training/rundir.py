@@ -25,6 +25,7 @@ from vitling.training.trackers import Trackers
 
 OURS = (  # what --overwrite may delete
     "config.json",
+    "plan.json",
     "environment.json",
     "metrics.jsonl",
     "result.json",
@@ -33,6 +34,7 @@ OURS = (  # what --overwrite may delete
     "test-openings.jsonl",
     "log.txt",
     "report.html",
+    "pretrain",
     "checkpoints",
     "model",
     "best",
@@ -73,7 +75,7 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Of a start that failed because of its input nothing stays, so that the corrected one can use the name."""
-        if self.fresh and self.writes and not any(self.checkpoints.glob("*")):
+        if self.fresh and self.writes and not any(self.path.rglob("checkpoints/*")):
             self.trackers.close()
             self._delete(self._names())
             with suppress(OSError):  # something of somebody else lies in it
@@ -119,7 +121,12 @@ class RunDirectory:
             plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
             write_json(self.path / "config.json", plain)
             write_json(self.path / "environment.json", environment())
+            self.trackers.close()
             self.trackers = Trackers(trackers, self.path, plain)
+
+    def settled(self, config: Any) -> None:
+        """What was left open at the start is known now."""
+        self.write("config.json", asdict(config))
 
     def write(self, name: str, value: Any) -> None:
         if self.writes:
