@@ -180,6 +180,8 @@ def test_list_backbones_fits_a_terminal(capsys):
     shown = capsys.readouterr().out
     assert "swin_tiny_patch4_window7_224" in shown
     assert "27,519,354" in shown
+    assert "pvt_v2_b0_small" in shown
+    assert "870,320" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
