@@ -56,14 +56,22 @@ def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in backbone)
 
 
-def test_an_unlabelled_pool_is_used(tmp_path):
-    folder = make_folder(tmp_path / "images", classes=2, each=8)
+def with_pool(root):
+    """16 images of two classes, and five more."""
+    folder = make_folder(root, classes=2, each=8)
     (folder / "unlabelled").mkdir()
     for i in range(5):
         make_image(3, i).save(folder / "unlabelled" / f"{i}.png")
+    return folder
+
+
+def test_an_unlabelled_pool_is_used(tmp_path):
+    folder = with_pool(tmp_path / "images")
     assert pretrain(folder, tmp_path / "pre") == 0
     assert read(tmp_path / "pre" / "result.json")["images"] == 21
     assert "5 of the unlabelled pool" in (tmp_path / "pre" / "log.txt").read_text()
+    assert all("knn/top1" in line for line in lines(tmp_path / "pre" / "metrics.jsonl") if "features/spread" in line)
+    assert "knn/top1" in read(tmp_path / "pre" / "result.json")["last"]
 
 
 def test_images_without_labels(tmp_path):

@@ -58,7 +58,7 @@ def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -
 
 
 def _open(config: PretrainConfig) -> Splits:
-    """Labels do not matter here, so an unlabelled pool is as good as the rest."""
+    """Labels are not trained on, so an unlabelled pool is as good as the rest."""
     splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
     if splits.pool is None:
         return splits
