@@ -63,8 +63,8 @@ def knn_parts(train: Store, val: Store | None = None, seed: int = 0) -> tuple[Pa
     pool beside labelled images changes nothing. None where that leaves nothing to ask.
 
     This is a monitor, not an evaluation. Pre-training goes on to use ALL images of train, those held out here too: only
-    their labels are not used, neither in training nor as votes. A method that trains on labels sees them, and needs
-    a val. Nothing here may open the test split.
+    their labels are not used, neither in training nor as votes. A method that trains on labels sees them: without a
+    val its score flatters. Nothing here may open the test split.
     """
     known = labelled_ids(train.dataset)
     if not len(known):

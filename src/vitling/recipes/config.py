@@ -14,6 +14,7 @@ from vitling.errors import UserError
 from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig
+from vitling.views.policies import idmm_finetune
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -86,13 +87,13 @@ Preset = Literal["paper", "released"]
 
 @dataclass
 class PretrainConfig(RunConfig):
-    """Pre-train a network on your images alone; labels are not used.
+    """Pre-train a network on your images; labels are used only by --method supervised.
 
     A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
     """
 
-    method: Literal["idmm"] = "idmm"
-    """idmm: tell every image from every other."""
+    method: Literal["idmm", "supervised"] = "idmm"
+    """idmm: tell every image from every other; supervised: its baseline, which learns the classes instead."""
     preset: Preset = "paper"
     """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
@@ -167,8 +168,18 @@ def check(config: RunConfig) -> None:
         _check_views(config.views)
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig):
-        config.idmm.check()
-        idmm_plan(config.idmm).check_channels(config.data.channels)
+        _check_method(config)
+
+
+def _check_method(config: PretrainConfig) -> None:
+    methods = get_args(get_type_hints(PretrainConfig)["method"])
+    if config.method not in methods:
+        raise UserError(f"--method {config.method}: there is {' and '.join(methods)}.")
+    if config.method != "idmm" and config.idmm != IDMMConfig():
+        raise UserError(f"--idmm says how images are told apart, and --method {config.method} does not do that.")
+    config.idmm.check()
+    plan = idmm_plan(config.idmm) if config.method == "idmm" else idmm_finetune()
+    plan.check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from vitling import data
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
+from vitling.data.splits import require_labels
 from vitling.data.store import Store, build_store, choose_size, normalisation
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
@@ -70,6 +72,18 @@ def _resumed_or_new(
     check(config)
     check_trackers(config.loop.trackers)
     return work(config, run, processes)
+
+
+def open_labelled(config: RunConfig) -> Splits:
+    """The data, for what trains on its labels."""
+    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
+    require_labels(splits)
+    if config.loop.sampler == "balanced" and splits.train.task == "multi":
+        raise UserError(
+            "--loop.sampler balanced needs one class an image, and these have several labels. Leave it out; in `train` "
+            "and `finetune` --objective.class-weights inverse makes rare labels count more."
+        )
+    return splits
 
 
 def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, list[str]]:

@@ -7,13 +7,9 @@ from typing import Any
 
 import torch
 
-from vitling import data
 from vitling.backbones.backbone import Backbone
 from vitling.data.batches import class_weights
-from vitling.data.dataset import Splits
-from vitling.data.splits import require_labels
 from vitling.data.store import Store
-from vitling.errors import UserError
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
@@ -28,6 +24,7 @@ from vitling.recipes.running import (
     figures,
     meta_of,
     new_backbone,
+    open_labelled,
     running,
     setting,
     settle_network,
@@ -43,7 +40,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 
 def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    splits = _open(config)
+    splits = open_labelled(config)
     config, notes = settle_network(config, splits.train, view=224)
     config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / 50)))
     backbone = new_backbone(config, config.objective.drop_path)
@@ -62,17 +59,6 @@ def _validation(config: TrainConfig, stores: Stores) -> Validation | None:
     if stores.val is None or config.size is None:
         return None
     return Validation(stores.val, config.size, config.views.crop_fraction, config.eval_every or 1)
-
-
-def _open(config: TrainConfig) -> Splits:
-    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
-    require_labels(splits)
-    if config.loop.sampler == "balanced" and splits.train.task == "multi":
-        raise UserError(
-            "--loop.sampler balanced needs one class an image, and these have several labels. "
-            "--objective.class-weights inverse makes rare labels count more."
-        )
-    return splits
 
 
 def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
