@@ -103,11 +103,17 @@ def new_backbone(config: RunConfig, drop_path: float) -> Backbone:
 
 
 def begin(
-    config: RunConfig, splits: Splits, backbone: Backbone, notes: list[str], run: RunDirectory, processes: Processes
+    config: RunConfig,
+    splits: Splits,
+    backbone: Backbone,
+    notes: list[str],
+    run: RunDirectory,
+    processes: Processes,
+    keeps_head: bool = False,
 ) -> Stores:
     """Fills the backbone, opens the run directory and decodes. Not before all else was checked: --overwrite deletes,
     and a name or a size may have been mistyped."""
-    notes = [*splits.notes, *notes, *start_from(backbone, None if config.resume and begun(run) else config.from_)]
+    notes = [*splits.notes, *notes, *start_from(backbone, weights_of(config, run), keeps_head)]
     prepare(config, run, processes)
     splits.on_test_opened = run.test_opened
     for note in notes:
@@ -171,20 +177,20 @@ class Stores:
             self.run.log.warn(warning)
 
 
-def begun(run: RunDirectory) -> bool:
-    """It has a checkpoint, which has the weights."""
-    return any(run.checkpoints.glob("step-*.pt"))
+def weights_of(config: RunConfig, run: RunDirectory) -> str | None:
+    """What the run starts from. A run that is resumed from a checkpoint has its weights there."""
+    return None if config.resume and any(run.checkpoints.glob("step-*.pt")) else config.from_
 
 
-def start_from(backbone: Backbone, source: str | None) -> list[str]:
-    """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
+def start_from(backbone: Backbone, source: str | None, keeps_head: bool) -> list[str]:
+    """Fills the backbone; the head is another's task. Gives what to say of both."""
     if source is None:
         return []
     path = Path(source)
     transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
     notes = [f"Started from {source}: {transfer.summary()}."]
     if transfer.heads:
-        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
+        notes.append(f"Its head is {'kept' if keeps_head else 'dropped'}: {', '.join(sorted(transfer.heads))}.")
     if transfer.missing:
         notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
     return notes

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.batches import class_weights
+from vitling.data.dataset import Splits
 from vitling.data.store import Store
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
@@ -40,13 +42,21 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 
 def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    splits = open_labelled(config)
+    return train_on(config, open_labelled(config), run, processes)
+
+
+def train_on(
+    config: TrainConfig, splits: Splits, run: RunDirectory, processes: Processes, head: nn.Linear | None = None
+) -> dict[str, Any]:
+    """`head`: to start from; otherwise it is a new one."""
     config, notes = settle_network(config, splits.train, view=224)
     config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / 50)))
     backbone = new_backbone(config, config.objective.drop_path)
     auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, notes, run, processes)
+    stores = begin(config, splits, backbone, notes, run, processes, keeps_head=head is not None)
     objective = make_objective(config, backbone, stores.train)
+    if head is not None:
+        objective.head.load_state_dict(head.state_dict())
     attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, objective, run)
     watcher = _validation(config, stores)
