@@ -87,7 +87,7 @@ _TESTED = (
         architecture="swin_unbiased",
         model_args={"positions": "absolute", **_SWIN_T},
     ),
-    # IDMM's model of 0.8 M parameters (Fig. 3): half the width in every stage; heads, depths and ratios are those of B0
+    # IDMM's model of 0.8 M parameters (Fig. 3): half as wide as B0 in every stage, all else alike
     Entry(
         "pvt_v2_b0_small",
         870_320,
