@@ -68,7 +68,7 @@ def _with_a_head(source: str) -> Model:
     if Path(source).is_file():
         raise UserError(
             f"--keep-head: {source} is a weights file, which does not say what its head means. Name a run or a model "
-            f"folder. {WITHOUT}"
+            "folder, or leave out --keep-head."
         )
     model = load_bundle(bundle_folder(source))
     if model.head is None:
@@ -82,7 +82,7 @@ def _head_for(train: Dataset, model: Model, config: FinetuneConfig) -> nn.Linear
     if model.backbone.name != config.backbone:
         raise UserError(
             f"--keep-head: the head of {source} belongs to {model.backbone.name}, not to {config.backbone}. "
-            f"Leave out --backbone. {WITHOUT}"
+            "Leave out --backbone, or --keep-head."
         )
     if model.meta.task != train.task:
         several, one = (source, train.name) if model.meta.task == "multi" else (train.name, source)
