@@ -89,7 +89,7 @@ def train(config: TrainConfig) -> None:
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Pre-train a network on your images alone; labels are not used."""
+    """Pre-train a network on your images; labels are used only by --method supervised."""
     from vitling.recipes.pretrain import pretrain as run
     from vitling.recipes.summary import show_pretraining
 

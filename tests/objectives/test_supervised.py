@@ -33,6 +33,18 @@ def test_mixed_smoothed_loss_equals_its_formula():
     assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, share), Batch(ids, labels)).sum(1), torch.ones(4))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_guessing_costs_the_uniform_loss(several):
+    """Whatever was mixed; smoothing costs nothing then."""
+    objective = supervised(multi_label=several, smoothing=0.1)
+    nn.init.zeros_(objective.head.weight)
+    labels = torch.tensor([[True, False, True]] * 4) if several else torch.tensor([0, 1, 2, 1])
+    view = Views(PIXELS, 1, torch.tensor([1, 0, 3, 2]), torch.tensor([0.7, 1.0, 0.2, 0.5]))
+    terms = objective([view], Batch(torch.arange(4), labels), None)
+    assert terms["classification"].item() == pytest.approx(objective.uniform_loss()["classification"])
+    assert supervised(class_weights=torch.ones(3)).uniform_loss() == {}
+
+
 def test_several_labels_use_the_logistic_loss():
     objective = supervised(multi_label=True, smoothing=0.0)
     labels = torch.tensor([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])

@@ -361,7 +361,7 @@ def test_an_error_before_there_is_a_directory_is_not_hidden(folder, tmp_path, mo
     def fail(*arguments, **named):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("vitling.recipes.labelled._open", fail)
+    monkeypatch.setattr("vitling.recipes.labelled.open_labelled", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         train(folder, tmp_path / "run")
 

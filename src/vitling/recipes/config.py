@@ -14,6 +14,7 @@ from vitling.errors import UserError
 from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig
+from vitling.views.policies import idmm_finetune
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -85,13 +86,13 @@ Preset = Literal["paper", "released"]
 
 @dataclass
 class PretrainConfig(RunConfig):
-    """Pre-train a network on your images alone; labels are not used.
+    """Pre-train a network on your images; labels are used only by --method supervised.
 
     A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
     """
 
-    method: Literal["idmm"] = "idmm"
-    """idmm: tell every image from every other."""
+    method: Literal["idmm", "supervised"] = "idmm"
+    """idmm: tell every image from every other; supervised: its baseline, which learns the classes instead."""
     preset: Preset = "paper"
     """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
@@ -116,14 +117,20 @@ class FinetuneConfig(LabelledConfig):
     """Fine-tune a pre-trained network on your labelled images, as IDMM does it.
 
     vitling finetune images/ --from runs/pre --out runs/first
+
+    At a larger size, with its head: vitling finetune images/ --from runs/first --size 448 --keep-head --out runs/large
     """
 
+    from_: Annotated[str | None, _shown("PATH", "(required, but with --resume)", name="from")] = None
+    """Start from the weights of a run, a model folder, a checkpoint or a timm weights file."""
+    keep_head: bool = False
+    """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
     preset: Preset = "paper"
     """Learning rate and warm-up of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 200
-    """Passes over the training images."""
+    """Passes over the training images. Above 224 px 100, unless you set otherwise than shown here."""
     batch: int = 256
-    """Images for each step of the optimiser, over all processes."""
+    """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
 
 
@@ -202,8 +209,18 @@ def check(config: RunConfig) -> None:
         _check_views(config.views)
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig | TrainConfig):
-        config.idmm.check()
-        idmm_plan(config.idmm).check_channels(config.data.channels)
+        _check_method(config)
+
+
+def _check_method(config: PretrainConfig | TrainConfig) -> None:
+    methods = get_args(get_type_hints(type(config))["method"])
+    if config.method not in methods:
+        raise UserError(f"--method {config.method}: there is {' and '.join(methods)}.")
+    if config.method == "supervised" and config.idmm != IDMMConfig():
+        raise UserError(f"--idmm says how images are told apart, and --method {config.method} does not do that.")
+    config.idmm.check()
+    plan = idmm_finetune() if config.method == "supervised" else idmm_plan(config.idmm)
+    plan.check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
-from vitling import data
 from vitling.backbones.backbone import Backbone
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
-from vitling.data.splits import require_labels
 from vitling.data.store import Store
-from vitling.errors import UserError
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
@@ -31,6 +29,7 @@ from vitling.recipes.running import (
     figures,
     meta_of,
     new_backbone,
+    open_labelled,
     setting,
     settle_network,
 )
@@ -49,12 +48,28 @@ def train_in(
     """Trains, evaluates, and gives what is also in the run's result.json. `began` is when the clock of --minutes
     started, `notes` is what to say first."""
     began = time.monotonic() if began is None else began
-    splits = _open(config)
-    config, chosen = settle_network(config, splits.train, view=224)
+    splits = open_labelled(config)
+    splits.notes += notes
+    return train_on(config, splits, run, processes, began=began)
+
+
+def train_on(
+    config: LabelledConfig,
+    splits: Splits,
+    run: RunDirectory,
+    processes: Processes,
+    head: nn.Linear | None = None,
+    began: float | None = None,
+) -> dict[str, Any]:
+    """`head`: to start from; otherwise it is a new one."""
+    began = time.monotonic() if began is None else began
+    config, notes = settle_network(config, splits.train, view=224)
     backbone = new_backbone(config, config.objective.drop_path)
     auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, [*notes, *chosen], run, processes)
+    stores = begin(config, splits, backbone, notes, run, processes, keeps_head=head is not None)
     objective = make_objective(config, backbone, stores.train)
+    if head is not None:
+        objective.head.load_state_dict(head.state_dict())
     attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, objective, run)
     config = fitted(config, objective, stores, run, processes, began)
@@ -71,22 +86,6 @@ def _validation(config: LabelledConfig, stores: Stores) -> Validation | None:
     if stores.val is None or config.size is None:
         return None
     return Validation(stores.val, config.size, config.views.crop_fraction, config.eval_every or 1)
-
-
-def _open(config: LabelledConfig) -> Splits:
-    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
-    check_labels(config, splits)
-    return splits
-
-
-def check_labels(config: LabelledConfig, splits: Splits) -> None:
-    """A UserError where the labels do not serve."""
-    require_labels(splits)
-    if config.loop.sampler == "balanced" and splits.train.task == "multi":
-        raise UserError(
-            "--loop.sampler balanced needs one class an image, and these have several labels. "
-            "--objective.class-weights inverse makes rare labels count more."
-        )
 
 
 def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> Supervised:

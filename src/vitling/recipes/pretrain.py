@@ -1,4 +1,4 @@
-"""The first stage: a network pre-trained on images without labels."""
+"""The first stage: a network pre-trained on images without labels, or, as a baseline, with them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from vitling import data
+from vitling.backbones.backbone import Backbone
 from vitling.data.dataset import Splits, joined
+from vitling.data.store import Store
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.config import IDMMConfig, idmm_plan
 from vitling.objectives.idmm import IDMM
+from vitling.objectives.objective import Objective
+from vitling.objectives.supervised import Supervised
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PretrainConfig, overlaid
@@ -23,6 +27,7 @@ from vitling.recipes.running import (
     figures,
     meta_of,
     new_backbone,
+    open_labelled,
     running,
     setting,
     settle_network,
@@ -52,7 +57,7 @@ def pretrain_in(
     backbone = new_backbone(config, config.drop_path)
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes)
-    objective = IDMM(backbone, idmm_plan(config.idmm, backbone.size), len(stores.train), config.idmm, config.seed)
+    objective = _objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     run.log.say(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
@@ -66,7 +71,9 @@ def pretrain_in(
 
 
 def _open(config: PretrainConfig) -> Splits:
-    """Labels do not matter here, so an unlabelled pool is as good as the rest."""
+    """Where labels are not trained on, an unlabelled pool is as good as the rest."""
+    if config.method == "supervised":
+        return _open_supervised(config)
     splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
     if splits.pool is None:
         return splits
@@ -74,13 +81,34 @@ def _open(config: PretrainConfig) -> Splits:
     return replace(splits, train=joined(splits.train, splits.pool), pool=None, notes=notes)
 
 
+def _open_supervised(config: PretrainConfig) -> Splits:
+    splits, notes = open_labelled(config), []
+    if splits.pool is not None:
+        notes.append(f"The unlabelled pool ({len(splits.pool)} images) is not used: --method supervised needs labels.")
+    if splits.val is None:
+        notes.append("k-NN asks about images whose labels are trained on, so it flatters; --val 0.1 keeps some apart.")
+    return replace(splits, pool=None, notes=[*splits.notes, *notes])
+
+
 def _with_preset(config: PretrainConfig) -> PretrainConfig:
-    stage = idmm.pretrain(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
-    return replace(
-        config,
-        optim=overlaid(stage.optim, config.optim, OptimConfig()),
-        idmm=overlaid(stage.objective, config.idmm, IDMMConfig()),
-    )
+    stage = _stage(config)
+    config = replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()))
+    if config.method == "idmm":
+        config = replace(config, idmm=overlaid(stage.objective, config.idmm, IDMMConfig()))
+    return config
+
+
+def _stage(config: PretrainConfig) -> idmm.Stage:
+    make = idmm.supervised if config.method == "supervised" else idmm.pretrain
+    return make(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
+
+
+def _objective(config: PretrainConfig, backbone: Backbone, train: Store) -> Objective:
+    if config.method == "idmm":
+        return IDMM(backbone, idmm_plan(config.idmm, backbone.size), len(train), config.idmm, config.seed)
+    stage, dataset = _stage(config), train.dataset
+    classes, several = len(dataset.class_names), dataset.task == "multi"
+    return Supervised(backbone, stage.plan, classes, several, stage.objective.smoothing)
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:
@@ -91,7 +119,7 @@ def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> Colla
 
 
 def _conclude(
-    config: PretrainConfig, stores: Stores, objective: IDMM, outcome: Outcome, run: RunDirectory
+    config: PretrainConfig, stores: Stores, objective: Objective, outcome: Outcome, run: RunDirectory
 ) -> dict[str, Any]:
     objective.eval()
     if run.writes:

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from vitling import data
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
+from vitling.data.splits import require_labels
 from vitling.data.store import Store, build_store, choose_size, normalisation
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
@@ -78,6 +80,23 @@ def _resumed_or_new(
     return work(config, run, processes)
 
 
+def open_labelled(config: RunConfig) -> Splits:
+    """The data, for what trains on its labels."""
+    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
+    check_labels(config, splits)
+    return splits
+
+
+def check_labels(config: RunConfig, splits: Splits) -> None:
+    """A UserError where the labels do not serve."""
+    require_labels(splits)
+    if config.loop.sampler == "balanced" and splits.train.task == "multi":
+        raise UserError(
+            "--loop.sampler balanced needs one class an image, and these have several labels. Leave it out; in `train` "
+            "and `finetune` --objective.class-weights inverse makes rare labels count more."
+        )
+
+
 def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, list[str]]:
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one."""
@@ -95,11 +114,17 @@ def new_backbone(config: RunConfig, drop_path: float) -> Backbone:
 
 
 def begin(
-    config: RunConfig, splits: Splits, backbone: Backbone, notes: list[str], run: RunDirectory, processes: Processes
+    config: RunConfig,
+    splits: Splits,
+    backbone: Backbone,
+    notes: list[str],
+    run: RunDirectory,
+    processes: Processes,
+    keeps_head: bool = False,
 ) -> Stores:
     """Fills the backbone, opens the run directory and decodes. Not before all else was checked: --overwrite deletes,
     and a name or a size may have been mistyped."""
-    notes = [*splits.notes, *notes, *start_from(backbone, None if config.resume and begun(run) else config.from_)]
+    notes = [*splits.notes, *notes, *start_from(backbone, weights_of(config, run), keeps_head)]
     prepare(config, run, processes)
     splits.on_test_opened = run.test_opened
     for note in notes:
@@ -170,15 +195,20 @@ def begun(run: RunDirectory) -> bool:
     return any(run.checkpoints.glob("step-*.pt"))
 
 
-def start_from(backbone: Backbone, source: str | None) -> list[str]:
-    """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
+def weights_of(config: RunConfig, run: RunDirectory) -> str | None:
+    """What the run starts from. A run that is resumed from a checkpoint has its weights there."""
+    return None if config.resume and begun(run) else config.from_
+
+
+def start_from(backbone: Backbone, source: str | None, keeps_head: bool) -> list[str]:
+    """Fills the backbone; the head is another's task. Gives what to say of both."""
     if source is None:
         return []
     path = Path(source)
     transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
     notes = [f"Started from {source}: {transfer.summary()}."]
     if transfer.heads:
-        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
+        notes.append(f"Its head is {'kept' if keeps_head else 'dropped'}: {', '.join(sorted(transfer.heads))}.")
     if transfer.missing:
         notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
     return notes

@@ -21,10 +21,10 @@ from vitling.errors import UserError
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import make_auxiliary
 from vitling.recipes.config import PretrainConfig, TrainConfig, overlaid
-from vitling.recipes.labelled import check_labels, train_in
+from vitling.recipes.labelled import train_in
 from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
 from vitling.recipes.pretrain import pretrain_in
-from vitling.recipes.running import in_directory, new_backbone, prepare, running, settle_network
+from vitling.recipes.running import check_labels, in_directory, new_backbone, prepare, running, settle_network
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
