@@ -121,6 +121,8 @@ class FinetuneConfig(TrainConfig):
 
     preset: Preset = "paper"
     """Learning rate and warm-up of the paper or of its code. What you set otherwise than shown here wins."""
+    keep_head: bool = False
+    """Keep the classifier of --from too: it goes on with the same classes, at another size for example."""
     epochs: int = 200
     """Passes over the training images."""
     batch: int = 256
