@@ -94,7 +94,7 @@ def studies() -> tuple[Study, ...]:
         Study("idmm-200-released", f"{both}, {released}", f"{paper} Tables 2 and 5", _short("released")),
         Study("idmm-t1", "the data sets", f"{paper} Table 1", _counts(), "images"),
         Study("idmm-t3", "from scratch, 800 epochs, then 448 px", f"{paper} Table 3", _long()),
-        Study("idmm-t4", "deviation over each stage; --seeds 3", f"{paper} Table 4", _deviations()),
+        Study("idmm-t4", "deviation over each stage, with --seeds 3", f"{paper} Table 4", _deviations()),
         Study("idmm-t7", "ImageNet after 10,000 of its images", f"{paper} Table 7", _imagenet()),
         Study("idmm-t8", "what each part of IDMM adds", f"{paper} Table 8", _ablation("paper")),
         Study("idmm-t8-released", f"the same, {released}", f"{paper} Table 8", _ablation("released")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from vitling.files import check_writable, read_json
 from vitling.recipes.studies import datasets
 from vitling.recipes.studies.ledger import Ledger, fingerprint
 from vitling.recipes.studies.study import Run, Start, Study
+from vitling.recipes.studies.training import free_memory
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) 
         if reason:
             log.warn(f"{job.name} failed: {reason}")
             failed.append(job.name)
-        _free()
+        free_memory()
     return failed
 
 
@@ -178,13 +178,3 @@ def _environment(out: Path) -> dict[str, Any]:
     there = out / "environment.json"
     found = read_json(there) if there.exists() else environment()
     return {name: value for name, value in found.items() if name != "command"}
-
-
-def _free() -> None:
-    """The GPU's memory, of which the graphs of a finished run hold some. Compiled kernels stay on disk."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()

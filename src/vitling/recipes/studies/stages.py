@@ -16,7 +16,7 @@ from vitling.files import read_json, write_json
 from vitling.recipes.config import FinetuneConfig, PretrainConfig
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
-from vitling.recipes.studies.training import chosen, drop_checkpoints, history, shortened
+from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, shortened
 
 Kind = Literal["pretrain", "finetune", "enlarge"]
 
@@ -45,6 +45,7 @@ class Stage:
         else:
             result = finetune.by_the_recipe(self.config)
         drop_checkpoints(self.out)
+        free_memory()  # for the next stage
         return result
 
 

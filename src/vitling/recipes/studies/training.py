@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,6 +68,16 @@ def drop_checkpoints(out: Path) -> None:
     """Of a finished run they serve nobody, and those of a whole table would fill a disk."""
     for checkpoint in (out / "checkpoints").glob("*"):
         checkpoint.unlink()
+
+
+def free_memory() -> None:
+    """The GPU's, of which the graphs of a finished run hold some. Compiled kernels stay on disk."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
 
 
 def shortened(config: Config, epochs: int | None) -> Config:
