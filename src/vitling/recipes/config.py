@@ -117,12 +117,16 @@ class FinetuneConfig(TrainConfig):
     """Fine-tune a pre-trained network on your labelled images, as IDMM does it.
 
     vitling finetune images/ --from runs/pre --out runs/first
+
+    At a larger size, with its head: vitling finetune images/ --from runs/first --size 448 --keep-head --out runs/large
     """
 
+    from_: Annotated[str | None, _shown("PATH", "(required, but with --resume)", name="from")] = None
+    """Start from the weights of a run, a model folder, a checkpoint or a timm weights file."""
+    keep_head: bool = False
+    """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
     preset: Preset = "paper"
     """Learning rate and warm-up of the paper or of its code. What you set otherwise than shown here wins."""
-    keep_head: bool = False
-    """Keep the classifier of --from too: it goes on with the same classes, at another size for example."""
     epochs: int = 200
     """Passes over the training images."""
     batch: int = 256
