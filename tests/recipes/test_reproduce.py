@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import make_folder
 from tests.runs import read
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.objectives.config import SupervisedConfig
@@ -22,6 +21,8 @@ from vitling.recipes.studies.study import Run, Start, Study
 from vitling.recipes.studies.training import Training
 from vitling.recipes.summary import show_study
 from vitling.training.config import LoopConfig
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 TINY = TrainConfig(
     method="supervised",
@@ -63,21 +64,6 @@ class Given:
 
 def study_of(**works: list[Any]) -> Study:
     return Study("given", "numbers", "nowhere", tuple(Run(name, Given(values)) for name, values in works.items()))
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """A new folder to work in, with a data set of which the papers know nothing."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VITLING_COMMIT", "abc123")
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 6))
-
-
-@pytest.fixture
-def data(tmp_path):
-    make_folder(tmp_path / "data" / "made", each=4, split="train")
-    make_folder(tmp_path / "data" / "made", each=2, split="test", first=50)
-    return str(tmp_path / "data")
 
 
 def test_a_study_runs_once(data, tmp_path, capsys, monkeypatch):

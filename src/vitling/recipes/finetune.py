@@ -28,6 +28,11 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json."""
     if not config.from_ and not config.resume:
         raise UserError("Fine-tune what? Pass --from RUN, a pre-trained run, a checkpoint or a weights file.")
+    return by_the_recipe(config)
+
+
+def by_the_recipe(config: FinetuneConfig) -> dict[str, Any]:
+    """The same, but where nothing is named to start from it starts from random weights: the paper's baseline."""
     return running(config, "finetune", _finetune)
 
 

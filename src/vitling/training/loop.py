@@ -74,7 +74,7 @@ class Outcome:
     metrics: dict[str, float]  # of the last epoch
     best: Best | None
     steps: int
-    seconds: float  # of this process's training, watchers included; a resume counts from zero
+    seconds: float  # of training, watchers included, over all starts of the run up to the checkpoints between them
     images_per_second: float  # the fastest pace between two readings: without compilation and without watchers
     accumulate: int
 
@@ -92,7 +92,7 @@ def fit(
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
     trainer.resume()
-    started = time.perf_counter()
+    trainer.began = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
             for loaded in trainer.batches(epoch):
@@ -106,7 +106,7 @@ def fit(
         trainer.last_metrics,
         trainer.best,
         trainer.done,
-        time.perf_counter() - started,
+        trainer.seconds,
         trainer.recorder.best_pace,
         trainer.feed.accumulate,
     )
@@ -146,6 +146,7 @@ class Trainer:
         self._check_batch_norm()
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
+        self.began, self.seconds_before = time.perf_counter(), 0.0
         self.recorder = Recorder(processes, self.precision.name != "fp16")
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
@@ -422,6 +423,10 @@ class Trainer:
             self._save()
             raise Interrupted(f"Stopped at step {self.done} of {self.steps}; continue with --resume.", code)
 
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save_if_due(self, seconds: float) -> None:
@@ -440,6 +445,7 @@ class Trainer:
         best = self.best
         return {
             "step": self.done,
+            "seconds": self.seconds,
             "data": self.store.identity,
             "accumulate": self.feed.accumulate,
             "objective": self.objective.state_dict(),
@@ -463,6 +469,7 @@ class Trainer:
             )
         state = self.shards.part(state)
         self.done, self.feed.accumulate = state["step"], state["accumulate"]
+        self.seconds_before = state.get("seconds", 0.0)
         self.objective.load_state_dict(state["objective"])
         load_optimiser(self.optimiser, state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
