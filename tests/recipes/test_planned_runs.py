@@ -13,7 +13,7 @@ from tests.runs import lines, read, refused
 from vitling.cli import run
 from vitling.errors import Interrupted
 from vitling.recipes import train as recipe
-from vitling.recipes.config import PretrainConfig
+from vitling.recipes.config import FinetuneConfig, PretrainConfig
 from vitling.recipes.pretrain import pretrain_in
 
 TINY = [
@@ -166,3 +166,21 @@ def test_the_first_stage_has_what_was_said_for_it(images, tmp_path):
     (config,) = seen
     assert (config.idmm.smoothing, config.optim.lr, config.preset, config.seed) == (0.2, 3e-3, "released", 5)
     assert (config.size, config.epochs, config.val) == (8, 2, "none")
+
+
+def test_it_goes_on_at_a_larger_size(images, tmp_path, monkeypatch, capsys):
+    """An interruption there costs nothing of what was before; the head goes along."""
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("vitling.recipes.train.finetune", _interrupted)
+        assert train(images, out, *SHORT, "--final-size", "32") == 143
+    patience = {"epochs": 2, "batch": 16}
+    monkeypatch.setattr("vitling.recipes.train.FinetuneConfig", lambda **given: FinetuneConfig(**given | patience))
+    assert run(["train", "--out", str(out), "--resume"]) == 0
+    result = read(out / "result.json")
+    assert list(result["stages"]) == ["pretrain", "finetune", "large"]
+    assert result["stages"]["large"]["size"] == 32
+    assert "Its head is kept" in (out / "large" / "log.txt").read_text()
+    assert "large/ in it" in capsys.readouterr().out
+    assert run(["train", "--out", str(out), "--resume"]) == 0  # nothing is left to do
+    assert read(out / "result.json") == result

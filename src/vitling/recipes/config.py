@@ -157,6 +157,8 @@ class TrainConfig(LabelledConfig):
     """Passes over all images in the first stage."""
     pretrain_size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view in the first stage."""
+    final_size: Annotated[int | None, _shown("INT")] = None
+    """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -175,7 +177,7 @@ _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
 
 
 _AT_LEAST_ONE = (
-    *("size", "store_size", "pretrain_size", "pretrain_epochs"),
+    *("size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
     *("eval_every", "watch_every", "loop.log_every"),
 )
 _SHARES = ("drop_path", "views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")

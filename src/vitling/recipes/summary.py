@@ -41,7 +41,9 @@ def show_run(result: dict[str, Any], out: str) -> None:
         print(f"To use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
         return
     Console().print(result_table(result))
-    print(f"Written: {out}")
+    if large := result.get("stages", {}).get("large"):
+        Console().print(result_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
+    print(f"Written: {out}" + (", at the larger size large/ in it" if large else ""))
     print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json has every class and the confusion matrix")

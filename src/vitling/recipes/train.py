@@ -1,6 +1,7 @@
 """From a folder of images to a trained network: a plan, then one stage or two.
 
-The run directory is that of the last stage; the first has one of its own in it, `pretrain/`.
+The run directory is that of the stage that learns the labels; the one before has its own in it, `pretrain/`, and so
+has the one at a larger size that may follow, `large/`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import torch
 from vitling.data.splits import own_splits
 from vitling.data.store import choose_size
 from vitling.errors import UserError
+from vitling.files import read_json, write_json
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import make_auxiliary
-from vitling.recipes.config import PretrainConfig, TrainConfig, overlaid
+from vitling.recipes.config import FinetuneConfig, LabelledConfig, PretrainConfig, TrainConfig, from_plain, overlaid
+from vitling.recipes.finetune import finetune
 from vitling.recipes.labelled import train_in
 from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
 from vitling.recipes.pretrain import pretrain_in
@@ -30,13 +33,44 @@ from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 from vitling.views.config import ViewsConfig
 
-FIRST = "pretrain"
+FIRST, LARGE = "pretrain", "large"
 STARTING = 8.0  # seconds that Python and torch take before the clock is looked at
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Plans, trains in one stage or two, evaluates, and gives what is also in the run's result.json."""
-    return running(config, "train", _train)
+    result = running(config, "train", _train)
+    saved = from_plain(TrainConfig, read_json(Path(config.out) / "config.json"))
+    return _enlarged(saved, Path(config.out), result) if saved.final_size and "classes" in result else result
+
+
+def _enlarged(config: TrainConfig, out: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """A run of its own, of which the result has the figures too."""
+    known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
+    fresh = FinetuneConfig()
+    large = FinetuneConfig(
+        **known
+        | {
+            "out": str(out / LARGE),
+            "from_": str(out),
+            "size": config.final_size,
+            "keep_head": True,
+            "resume": True,
+            "overwrite": False,
+            "preset": config.preset,
+            "epochs": fresh.epochs,
+            "batch": fresh.batch,
+            "minutes": None,
+            "optim": fresh.optim,
+            "store_size": None,
+            "eval_every": None,
+        }
+    )
+    after = finetune(large)
+    result |= {"stages": {**result.get("stages", {}), LARGE: _short(after) | {"last": after["last"]}}}
+    if int(os.environ.get("RANK") or "0") == 0:
+        write_json(out / "result.json", result)
+    return result
 
 
 def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:

@@ -35,6 +35,7 @@ OURS = (  # what --overwrite may delete
     "log.txt",
     "report.html",
     "pretrain",
+    "large",
     "checkpoints",
     "model",
     "best",
