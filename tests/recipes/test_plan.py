@@ -86,7 +86,9 @@ def test_validation_by_what_there_is():
 def test_sizes_by_what_the_images_have():
     small = plan(sight(longer=32))
     assert (small.size, small.pretrain_size, small.backbone) == (32, 32, "vit_micro_patch4_32")
+    assert plan(sight(longer=8)).size == 16
     assert plan(sight(longer=100)).size == 128
+    assert plan(sight(longer=32, gpu_gb=None)).backbone == "vit_nano_patch4_32"
     assert plan(sight(gpu_gb=None)).size == 96
 
 

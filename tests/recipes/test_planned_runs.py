@@ -139,7 +139,7 @@ def test_it_fits_into_the_time(images, tmp_path):
     assert all(stage["epochs"] >= 1 for stage in stages.values())
     assert took < 60 * minutes + 6  # STARTING counts what a test has behind it
     log = (out / "log.txt").read_text() + (out / "pretrain" / "log.txt").read_text()
-    assert log.count("images/s and") == 2
+    assert log.count("s left to train") == 2
     assert read(out / "config.json")["epochs"] == stages["finetune"]["epochs"]
 
 

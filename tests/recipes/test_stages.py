@@ -14,8 +14,8 @@ from vitling.cli import run
 from vitling.errors import Interrupted, UserError
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import finetune as finetuning
+from vitling.recipes import labelled
 from vitling.recipes import pretrain as pretraining
-from vitling.recipes import train as training
 from vitling.recipes.config import FinetuneConfig, PretrainConfig
 from vitling.recipes.studies.counting import Counting
 from vitling.recipes.studies.reproduce import reproduce
@@ -153,7 +153,7 @@ def test_a_finished_run_needs_its_stages_no_more(data, tmp_path, trained):
     assert again["minutes"] == pytest.approx(before["seconds"] / 60, abs=1e-3)
 
 
-@pytest.mark.parametrize(("module", "kind"), [(pretraining, "pretrain"), (training, "finetune")])
+@pytest.mark.parametrize(("module", "kind"), [(pretraining, "pretrain"), (labelled, "finetune")])
 def test_an_interrupted_stage_goes_on(data, tmp_path, monkeypatch, trained, module, kind):
     conclude = module._conclude
 

@@ -323,7 +323,7 @@ def test_python_mirrors_the_command_line(folder, tmp_path):
     first, second = model.predict([folder / "class-0" / "image-00.png", make_image(1, 3)], top=2)
     assert first.label in ("class-0", "class-1", "class-2")
     assert len(second.top) == 2
-    assert vitling.load(tmp_path / "run", weights="best").embed(folder).shape == (30, 128)
+    assert vitling.load(tmp_path / "run", weights="best").embed(folder).shape == (30, 64)
 
 
 def test_unknown_settings_suggest_the_nearest(folder, tmp_path):

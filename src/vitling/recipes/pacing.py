@@ -34,14 +34,12 @@ def fitted(
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     left = 60 * config.minutes - (time.monotonic() - began) - _ending(stores, pace)
-    wanted = torch.tensor(CAREFUL * left * pace / len(stores.train), device=processes.device)
-    epochs = max(1, min(config.epochs, int(processes.mean(wanted))))
-    say = run.log.say if left > 0 else run.log.warn
-    say(
-        f"{pace:,.0f} images/s and {max(left, 0):.0f} s left to train: {epochs} epochs"
-        + (", the most that make sense." if epochs == config.epochs else ".")
-        + ("" if left > 0 else f" {config.minutes:g} minutes are too short for this network on this machine.")
-    )
+    share = torch.tensor(CAREFUL * left * pace / len(stores.train), device=processes.device)
+    fitting = int(processes.mean(share))
+    epochs = max(1, min(config.epochs, fitting))
+    run.log.say(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
+    if fitting < 1:
+        run.log.warn(f"{config.minutes:.3g} minutes are too short: one epoch takes {len(stores.train) / pace:.0f} s.")
     warmup = config.optim.warmup(epochs)
     return replace(config, epochs=epochs, optim=replace(config.optim, warmup_epochs=min(warmup, epochs / 10)))
 

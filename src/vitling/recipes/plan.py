@@ -138,8 +138,12 @@ def _size(sight: Sight) -> tuple[int, str]:
     usual = VIEW if sight.gpu_gb is not None else CPU_VIEW
     if sight.longer >= usual * 5 // 7:
         return usual, "the usual size of a view" if usual == VIEW else "without a GPU, larger views take too long"
-    smaller = max(32, -(-sight.longer // 32) * 32)
-    return smaller, f"the images have {sight.longer} px"
+    return smaller_view(sight.longer), f"the images have {sight.longer} px"
+
+
+def smaller_view(longer: int) -> int:
+    """For images that have too little for the usual view."""
+    return 16 if longer <= 16 else -(-longer // 32) * 32
 
 
 def _first_size(size: int) -> tuple[int, str]:
@@ -149,6 +153,8 @@ def _first_size(size: int) -> tuple[int, str]:
 
 
 def _backbone(size: int, sight: Sight) -> tuple[str, str]:
+    if size <= TINY and sight.gpu_gb is None:
+        return "vit_nano_patch4_32", "0.2 M parameters: without a GPU, larger networks take too long"
     if size <= TINY:
         return "vit_micro_patch4_32", f"1.2 M parameters, patches of 4 px for views of {size} px"
     return "pvt_v2_b0", "3.4 M parameters; of the small networks the one that learns best from few images"

@@ -24,12 +24,11 @@ from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
 from vitling.recipes.config import Config, RunConfig, check, from_plain, resumed
+from vitling.recipes.plan import TINY, smaller_view
 from vitling.training.loop import Outcome
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
-
-TINY = 64  # pixels; images up to here get small views and the small network
 
 Work = Callable[[Config, RunDirectory, Processes], dict[str, Any]]
 
@@ -101,7 +100,7 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one."""
     longer = choose_size(train, largest_view=view)  # at most 12/7 of it: what the images have, if that is less
-    size = config.size or (view if longer >= view * 5 // 7 else max(32, -(-longer // 32) * 32))
+    size = config.size or (view if longer >= view * 5 // 7 else smaller_view(longer))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     settled = replace(config, size=size, backbone=backbone, store_size=config.store_size or choose_size(train, size))
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)

@@ -25,7 +25,6 @@ from vitling.training.trackers import Trackers
 
 OURS = (  # what --overwrite may delete
     "config.json",
-    "plan.json",
     "environment.json",
     "metrics.jsonl",
     "result.json",
