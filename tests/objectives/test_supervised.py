@@ -129,3 +129,19 @@ def test_weight_decay_spares_biases_norms_tokens_and_positions():
     assert {"backbone.timm_model.pos_embed", "backbone.timm_model.cls_token", "head.bias"} <= free_names
     assert all("norm" in n or n.endswith(("bias", "pos_embed", "cls_token")) for n in free_names)
     assert len(decayed["params"]) + len(free["params"]) == len(names)
+
+
+def test_it_is_steady_unless_something_changes_with_the_steps():
+    """What changes cannot be recorded."""
+
+    class Term(torch.nn.Module):
+        steady = True
+
+    objective = supervised()
+    assert objective.steady
+    objective.attach("term", Term(), 0.5)
+    assert objective.steady
+    objective.attach("term", Term(), lambda progress: 0.5)
+    assert not objective.steady
+    objective.attach("term", torch.nn.Identity(), 0.5)
+    assert not objective.steady

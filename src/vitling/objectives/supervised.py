@@ -46,7 +46,7 @@ class Supervised(Objective):
 
     @property
     def steady(self) -> bool:
-        return self.unaided
+        return self.steadily_aided
 
     def uniform_loss(self) -> dict[str, float]:
         """ln C, or ln 2 for each of several labels; weights of classes would give it another scale."""

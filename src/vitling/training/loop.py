@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -270,9 +271,9 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         terms: dict[str, Tensor] = {}
         for i, part in enumerate(parts):
-            ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
+            numbers = torch.from_numpy(self._numbers(part)).to(self.store.device, non_blocking=True)
             views, last = self.views_of(part) if i else first, i == len(parts) - 1
-            for name, value in self._backward(views, ids, part.weight, progress, last).items():
+            for name, value in self._backward(views, numbers, part.weight, progress, last).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
         self._paint_ahead()
         return {**terms, "grad_norm": self._update()}
@@ -280,17 +281,21 @@ class Trainer:
     def _played(self, views: list[Views], part: Part, progress: Progress) -> dict[str, Tensor] | None:
         """What `_taken` does, if there is a recording of it."""
 
-        def learn(views: list[Views], ids: Tensor) -> dict[str, Tensor]:
+        def learn(views: list[Views], numbers: Tensor) -> dict[str, Tensor]:
             self.optimiser.zero_grad(set_to_none=True)
-            return self._backward(views, ids, part.weight, progress, synchronise=True)
+            return self._backward(views, numbers, part.weight, progress, synchronise=True)
 
-        ids = part.drawing.own_instances
-        recording = self.replay.recording(views, ids, learn, self._update) if self.replay else None
+        numbers = self._numbers(part)
+        recording = self.replay.recording(views, numbers, learn, self._update) if self.replay else None
         if recording is None:
             return None
-        terms = recording.learn(ids)
+        terms = recording.learn(numbers)
         self._paint_ahead()
         return {**terms, "grad_norm": recording.update()}
+
+    def _numbers(self, part: Part) -> np.ndarray:
+        """What the host tells the step: the ids of its images, and behind them its key."""
+        return np.append(part.drawing.own_instances, make_key("step", self.config.seed, self.done))
 
     def _paint_ahead(self) -> None:
         if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
@@ -314,13 +319,13 @@ class Trainer:
         return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
     def _backward(
-        self, views: list[Views], ids: Tensor, weight: float, progress: Progress, synchronise: bool
+        self, views: list[Views], numbers: Tensor, weight: float, progress: Progress, synchronise: bool
     ) -> dict[str, Tensor]:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
-                terms = model(views, Batch(ids, self.store.labels), progress)
+                terms = model(views, Batch(numbers[:-1], self.store.labels, key=numbers[-1]), progress)
             total = self.objective.total(terms, progress)
             self.scaler.scale(total * weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
