@@ -71,13 +71,12 @@ def drop_checkpoints(out: Path) -> None:
 
 
 def free_memory() -> None:
-    """The GPU's, of which the graphs of a finished run hold some. Compiled kernels stay on disk."""
-    import torch
+    """The GPU's, of which the graphs of a finished run hold some. What was compiled stays, for runs with the same
+    network."""
+    from vitling.training import precision
 
     gc.collect()
-    if torch.cuda.is_available():
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
+    precision.free_memory()
 
 
 def shortened(config: Config, epochs: int | None) -> Config:
