@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from vitling.errors import UserError
 from vitling.recipes.config import TrainConfig, with_overrides
 from vitling.recipes.plan import CPU_MINUTES, Sight, make_plan
+from vitling.recipes.train import second_stage
 from vitling.training.config import OptimConfig
 
-FLOWERS = Sight(images=2040, classes=102, test=True, longer=500, gpu_gb=139.0, cores=16)
+FLOWERS = Sight(images=2040, classes=102, test=True, longer=500, gpu=True)
 
 
 def sight(**changes) -> Sight:
@@ -29,10 +31,10 @@ def test_flowers_on_a_gpu_is_the_paper():
 
 
 @pytest.mark.parametrize("images", [200, 1_000, 5_000, 20_000, 100_000])
-@pytest.mark.parametrize("gpu_gb", [None, 8.0, 139.0])
+@pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("classes", [0, 5])
-def test_every_plan_is_whole(images, gpu_gb, classes):
-    config = plan(sight(images=images, classes=classes, gpu_gb=gpu_gb))
+def test_every_plan_is_whole(images, gpu, classes):
+    config = plan(sight(images=images, classes=classes, gpu=gpu))
     assert config.method in ("idmm", "supervised")
     assert config.backbone is not None
     assert 32 <= config.batch <= 256
@@ -43,7 +45,7 @@ def test_every_plan_is_whole(images, gpu_gb, classes):
     if classes:
         assert config.epochs >= 30
         assert config.val is not None
-    assert (config.minutes == CPU_MINUTES) == (gpu_gb is None)
+    assert (config.minutes == CPU_MINUTES) == (not gpu)
 
 
 def test_more_images_get_fewer_passes_and_more_steps():
@@ -58,7 +60,7 @@ def test_what_is_set_stays_and_others_follow():
     assert (config.backbone, config.batch, config.epochs, config.val, config.size) == (
         "deit_tiny_patch16_224", 64, 7, "0.3", 96,
     )  # fmt: skip
-    assert config.pretrain_size == 32 * (96 // 2 // 32)
+    assert config.pretrain_size == 64
     assert config.pretrain_optim.lr == config.optim.lr == pytest.approx(5e-4 / 4)  # in proportion to the batch
 
 
@@ -88,8 +90,8 @@ def test_sizes_by_what_the_images_have():
     assert (small.size, small.pretrain_size, small.backbone) == (32, 32, "vit_micro_patch4_32")
     assert plan(sight(longer=8)).size == 16
     assert plan(sight(longer=100)).size == 128
-    assert plan(sight(longer=32, gpu_gb=None)).backbone == "vit_nano_patch4_32"
-    assert plan(sight(gpu_gb=None)).size == 96
+    assert plan(sight(longer=32, gpu=False)).backbone == "vit_nano_patch4_32"
+    assert plan(sight(gpu=False)).size == 96
 
 
 def test_epochs_are_a_limit_where_there_is_a_time():
@@ -101,8 +103,37 @@ def test_epochs_are_a_limit_where_there_is_a_time():
 
 def test_no_time_is_set_where_the_lengths_are():
     lengths = {"epochs": 2, "pretrain_epochs": 3}
-    assert plan(sight(gpu_gb=None), **lengths).minutes is None
-    assert plan(sight(gpu_gb=None), epochs=2).minutes == CPU_MINUTES
+    assert plan(sight(gpu=False), **lengths).minutes is None
+    assert plan(sight(gpu=False), epochs=2).minutes == CPU_MINUTES
+
+
+@pytest.mark.parametrize(("size", "first"), [(224, 112), (96, 64), (160, 96), (128, 64), (64, 64), (16, 16)])
+def test_the_first_stage_has_half_the_size(size, first):
+    assert plan(size=size).pretrain_size == first
+
+
+@pytest.mark.parametrize(("images", "batch"), [(40, 32), (300, 32), (500, 64), (1_000, 128), (2_040, 256)])
+def test_batches(images, batch):
+    assert plan(sight(images=images)).batch == batch
+
+
+def test_what_is_said_of_a_stage_that_there_is_not_is_an_error():
+    for setting in (
+        {"pretrain_epochs": 3},
+        {"pretrain_optim.lr": 1.0},
+        {"preset": "released"},
+        {"idmm.smoothing": 0.2},
+    ):
+        with pytest.raises(UserError, match="belongs to the two stages"):
+            plan(method="supervised", **setting)
+        with pytest.raises(UserError, match="--method idmm"):
+            plan(sight(images=50_000), **setting)
+
+
+def test_one_rule_for_the_rate_at_any_size():
+    for size in (224, 448):
+        rates = [second_stage(plan(size=size, batch=batch)).optim.lr for batch in (256, 128)]
+        assert rates == pytest.approx([5e-4, 2.5e-4])
 
 
 def test_each_choice_has_a_reason_and_a_flag():

@@ -32,7 +32,7 @@ class RunConfig:
     out: Annotated[str, _shown("DIR", "(required)")] = ""
     """Directory of the run. It must be new or empty, unless --resume or --overwrite is given."""
     backbone: Annotated[str | None, _shown("NAME")] = None
-    """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a micro ViT for tiny images."""
+    """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a small ViT for tiny images."""
     from_: Annotated[str | None, _shown("PATH", name="from")] = None
     """Start from the weights of a run, a model folder, a checkpoint or a timm weights file; its head is dropped."""
     size: Annotated[int | None, _shown("INT")] = None
@@ -48,7 +48,8 @@ class RunConfig:
     aux: Literal["none", "drloc"] = "none"
     """drloc: beside its main task the network learns how far apart two of its tokens lie."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
-    """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth."""
+    """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth;
+    `train` holds nothing out of up to 5,000 images that have a test split."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Where decoded images live: GPU memory, host memory, or read from disk as needed."""
     store_size: Annotated[int | None, _shown("INT")] = None
@@ -76,7 +77,7 @@ class LabelledConfig(RunConfig):
     """What can be said of training on labels."""
 
     eval_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the validation split. By default about fifty looks a run."""
+    """Epochs between two looks at the validation split. By default about fifty looks a run, ten with --minutes."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 
@@ -106,7 +107,8 @@ class PretrainConfig(RunConfig):
     drop_path: float = 0.1
     """Stochastic depth of the last block; earlier blocks less."""
     watch_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the features: k-NN where there are labels, else their spread. By default forty."""
+    """Epochs between two looks at the features: k-NN where there are labels, else their spread. By default forty looks
+    a run, ten with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
@@ -157,6 +159,8 @@ class TrainConfig(LabelledConfig):
     """Passes over all images in the first stage."""
     pretrain_size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view in the first stage."""
+    on_collapse: Literal["stop", "warn"] = "stop"
+    """What to do when the first stage's features collapse (docs/watching.md)."""
     final_size: Annotated[int | None, _shown("INT")] = None
     """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
@@ -174,6 +178,7 @@ def overlaid(preset: Any, asked: Any, default: Any) -> Any:
 
 # They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
+_FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 
 _AT_LEAST_ONE = (
@@ -248,6 +253,11 @@ def _restore(hint: Any, value: Any) -> Any:
     )
 
 
+def saved_config(kind: type, values: dict[str, Any]) -> Any:
+    """Of a run. One of `train` that names no method is of a time when there was one stage."""
+    return from_plain(kind, {"method": "supervised", **values} if kind is TrainConfig else values)
+
+
 def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:
     """Sets fields by name; "optim.lr" reaches into a part. Unknown names are errors."""
     known = dict(leaves(config)) | {f.name: getattr(config, f.name) for f in fields(config)}
@@ -281,6 +291,8 @@ def resumed(asked: Config, saved: Config) -> Config:
     before, default = dict(leaves(saved)), dict(leaves(type(asked)()))
     for name, value in leaves(asked):
         if name in _OF_THE_CALL or value == default[name] or value == before[name]:
+            continue
+        if name in _FITTED and saved.minutes is not None:  # what was given was the most
             continue
         raise UserError(
             f"--{_flag(name)} {_written(value)} was given, but this run was started with {_written(before[name])}. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -33,17 +34,18 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
 
 def by_the_recipe(config: FinetuneConfig) -> dict[str, Any]:
     """The same, but where nothing is named to start from it starts from random weights: the paper's baseline."""
-    return running(config, "finetune", _finetune)
+    return running(config, "finetune", finetune_in)
 
 
-def _finetune(config: FinetuneConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+    began = time.monotonic()
     source = weights_of(config, run)
     model = _with_a_head(source) if config.keep_head and source else None
     config, notes = with_preset(config)
     splits = open_labelled(config)
     splits.notes += notes
     head = None if model is None else _head_for(splits.train, model, config)
-    return train_on(config, splits, run, processes, head)
+    return train_on(config, splits, run, processes, head, began)
 
 
 def with_preset(config: FinetuneConfig) -> tuple[FinetuneConfig, list[str]]:

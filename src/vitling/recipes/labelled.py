@@ -44,13 +44,14 @@ def train_in(
     processes: Processes,
     began: float | None = None,
     notes: Sequence[str] = (),
+    start: str | None = None,
 ) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json. `began` is when the clock of --minutes
-    started, `notes` is what to say first."""
+    started, `notes` is what to say first, `start` the stage before this one."""
     began = time.monotonic() if began is None else began
     splits = open_labelled(config)
     splits.notes += notes
-    return train_on(config, splits, run, processes, began=began)
+    return train_on(config, splits, run, processes, None, began, start)
 
 
 def train_on(
@@ -60,19 +61,21 @@ def train_on(
     processes: Processes,
     head: nn.Linear | None = None,
     began: float | None = None,
+    start: str | None = None,
 ) -> dict[str, Any]:
     """`head`: to start from; otherwise it is a new one."""
     began = time.monotonic() if began is None else began
     config, notes = settle_network(config, splits.train, view=224)
     backbone = new_backbone(config, config.objective.drop_path)
     auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, notes, run, processes, keeps_head=head is not None)
+    stores = begin(config, splits, backbone, notes, run, processes, head is not None, start)
     objective = make_objective(config, backbone, stores.train)
     if head is not None:
         objective.head.load_state_dict(head.state_dict())
     attach_auxiliary(objective, auxiliary, config)
     _introduce(config, stores, objective, run)
     config = fitted(config, objective, stores, run, processes, began)
+    attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     looks = 50 if config.minutes is None else 10
     config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / looks)))
     run.settled(config)

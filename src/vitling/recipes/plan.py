@@ -1,7 +1,7 @@
 """A plan from the data: what `vitling train` chooses from the images and the machine, and why. Plain data, no torch.
 
-The figures that rules hang on are the IDMM paper's (2,040 to 8,144 images, 800 and 200 epochs, batches of 256) and
-the sizes of common cards; between and beyond them the rules are this project's own.
+Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040 images: 800 and 200 epochs, batches of
+256); beyond it the rules are this project's own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from vitling.errors import UserError
 from vitling.recipes import idmm
 from vitling.recipes.config import PLANNED, TrainConfig
 
@@ -19,6 +20,7 @@ PAPER_IMAGES = 2_040
 MOST_FOR_IDMM = 20_000  # labelled images
 SMALL = 5_000
 STEPS = 7  # of an epoch, at least
+SMALLEST_BATCH = 32
 CPU_MINUTES = 60.0
 FIRST_SHARE = 0.55  # of the time of a run with two stages
 
@@ -27,18 +29,13 @@ FIRST_SHARE = 0.55  # of the time of a run with two stages
 class Sight:
     """What the plan is made from."""
 
-    images: int  # of the training split
+    images: int  # of the training split, with val
     pool: int = 0
     classes: int = 0  # 0: no labels
     own_val: bool = False
     test: bool = False
     longer: int = 512  # median of the images' longer sides, px
-    gpu_gb: float | None = None  # None: no GPU
-    cores: int = 2
-
-    @property
-    def all_images(self) -> int:
-        return self.images + self.pool
+    gpu: bool = True
 
 
 class Choice(NamedTuple):
@@ -77,29 +74,39 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
             choices.append(Choice(name, value, why))
 
     choose("method", *_method(config, sight))
-    if sight.classes and config.val is None and not sight.own_val and not config.data.folds:
-        value, why = _val(sight)
-        config = replace(config, val=value)
-        choices.append(Choice("val", value, why))
+    two = config.method == "idmm"
+    if not two:
+        _check_one_stage(config)
+    if sight.classes and not sight.own_val and not config.data.folds:
+        choose("val", *_val(sight))
     choose("size", *_size(sight))
     choose("backbone", *_backbone(config.size or 0, sight))
-    if config.method == "idmm":
+    if two:
         choose("pretrain_size", *_first_size(config.size or 0))
     choose("batch", *_batch(sight))
-    open_ended = (sight.classes and config.epochs == PLANNED) or (
-        config.method == "idmm" and not config.pretrain_epochs
-    )
-    if sight.gpu_gb is None and open_ended:
-        choose("minutes", CPU_MINUTES, "there is no GPU, and the paper's length would take days")
+    unknown = (two and config.pretrain_epochs is None) or (sight.classes > 0 and config.epochs == PLANNED)
+    if not sight.gpu and unknown:
+        choose("minutes", CPU_MINUTES, "there is no GPU, and the paper's length would take days; epochs are the most")
     timed = config.minutes is not None
-    if config.method == "idmm":
-        choose("pretrain_epochs", *_epochs(800, 50, sight.all_images, timed))
-    if not sight.classes:
-        config = replace(config, epochs=1)  # there is no such stage
+    if two:
+        choose("pretrain_epochs", *_epochs(800, 50, sight.images + sight.pool, timed))
+    if sight.classes:
+        choose("epochs", *_epochs(200 if two else 300, 30, sight.images, timed))
     else:
-        base = 200 if config.method == "idmm" else 300
-        choose("epochs", *_epochs(base, 30, sight.images, timed))
+        config = replace(config, epochs=1)  # there is no such stage
     return Plan(_with_rates(config), tuple(choices))
+
+
+def _check_one_stage(config: TrainConfig) -> None:
+    """A UserError for what was said of a stage that there is not."""
+    usual = TrainConfig()
+    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "on_collapse", "preset", "idmm")
+    said = [name for name in names if getattr(config, name) != getattr(usual, name)]
+    if said:
+        raise UserError(
+            f"--{said[0].replace('_', '-')} belongs to the two stages of --method idmm, and this run has one stage, "
+            "supervised. Leave it out, or pass --method idmm."
+        )
 
 
 def _with_rates(config: TrainConfig) -> TrainConfig:
@@ -124,7 +131,7 @@ def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:
     if sight.pool:
         return "idmm", f"{sight.pool:,} images without labels teach the first stage"
     if sight.images <= MOST_FOR_IDMM:
-        return "idmm", f"with {sight.images:,} images a first stage without labels gains most"
+        return "idmm", f"{sight.images:,} images: a first stage without labels helps where there are few"
     return "supervised", f"IDMM was shown on a few thousand images; these are {sight.images:,}"
 
 
@@ -135,9 +142,9 @@ def _val(sight: Sight) -> tuple[str, str]:
 
 
 def _size(sight: Sight) -> tuple[int, str]:
-    usual = VIEW if sight.gpu_gb is not None else CPU_VIEW
+    usual = VIEW if sight.gpu else CPU_VIEW
     if sight.longer >= usual * 5 // 7:
-        return usual, "the usual size of a view" if usual == VIEW else "without a GPU, larger views take too long"
+        return usual, "the usual size of a view" if sight.gpu else "without a GPU, larger views take too long"
     return smaller_view(sight.longer), f"the images have {sight.longer} px"
 
 
@@ -149,23 +156,25 @@ def smaller_view(longer: int) -> int:
 def _first_size(size: int) -> tuple[int, str]:
     if size <= TINY:
         return size, "the same: such views have nothing to spare"
-    return max(32, size // 2 // 32 * 32 if size != VIEW else FIRST_VIEW), "half: crops for the first stage are small"
+    half = FIRST_VIEW if size == VIEW else -(-size // 64) * 32
+    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: six crops an image, small ones"
 
 
 def _backbone(size: int, sight: Sight) -> tuple[str, str]:
-    if size <= TINY and sight.gpu_gb is None:
+    if size <= TINY and not sight.gpu:
         return "vit_nano_patch4_32", "0.2 M parameters: without a GPU, larger networks take too long"
     if size <= TINY:
         return "vit_micro_patch4_32", f"1.2 M parameters, patches of 4 px for views of {size} px"
-    return "pvt_v2_b0", "3.4 M parameters; of the small networks the one that learns best from few images"
+    return "pvt_v2_b0", "3.4 M parameters; of the paper's small networks the one that learns best from few images"
 
 
 def _batch(sight: Sight) -> tuple[int, str]:
-    """The paper's 256, unless an epoch would have fewer than some steps."""
     fitting = 2 ** int(math.log2(max(sight.images / STEPS, 1)))
-    batch = max(min(256, fitting), min(32, max(sight.images, 1)))
+    batch = min(256, max(fitting, SMALLEST_BATCH))
     if batch == 256:
         return 256, "the paper's"
+    if batch > fitting:
+        return batch, "the smallest that is planned"
     return batch, f"at least {STEPS} steps in each pass over {sight.images:,} images"
 
 
@@ -174,4 +183,6 @@ def _epochs(base: int, least: int, images: int, timed: bool) -> tuple[int, str]:
     epochs = max(least, min(base, round(base * math.sqrt(PAPER_IMAGES / max(images, 1)))))
     if timed:
         return 4 * epochs, "at most; as many as fit into the time are set when the pace is known"
-    return epochs, "the paper's" if epochs == base else f"fewer than the paper's {base}: there are more images"
+    if epochs < base:
+        return epochs, f"{base} for {PAPER_IMAGES:,} images, fewer for more"
+    return epochs, "the paper's" if base != 300 else f"for {PAPER_IMAGES:,} images and fewer"

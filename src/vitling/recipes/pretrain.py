@@ -64,6 +64,7 @@ def pretrain_in(
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
     config = fitted(config, objective, stores, run, processes, began)
+    attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
     watchers = [_watcher(config, stores, run)]
     outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes)

@@ -23,7 +23,7 @@ from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
-from vitling.recipes.config import Config, RunConfig, check, from_plain, resumed
+from vitling.recipes.config import Config, RunConfig, check, resumed, saved_config
 from vitling.recipes.plan import TINY, smaller_view
 from vitling.training.loop import Outcome
 from vitling.training.processes import Processes, started
@@ -31,23 +31,29 @@ from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
 
 Work = Callable[[Config, RunDirectory, Processes], dict[str, Any]]
+Then = Callable[[Config, dict[str, Any], Processes], dict[str, Any]]
 
 
-def running(config: Config, verb: str, work: Work[Config]) -> dict[str, Any]:
-    """Does the work in the run directory, or goes on with it; gives what is also in the run's result.json."""
+def running(config: Config, verb: str, work: Work[Config], then: Then[Config] | None = None) -> dict[str, Any]:
+    """Does the work in the run directory, or goes on with it; gives what is also in the run's result.json. `then` is
+    for what comes after a finished run, also one that an earlier start finished."""
     if not config.source and not config.resume:
         raise UserError(f"Which images? Name a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA ...")
     if not config.out:
         raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
     with started(config.loop.device) as processes:
-        return in_directory(config, verb, work, processes)
+        result = in_directory(config, verb, work, processes)
+        return then(config, result, processes) if then else result
 
 
 def in_directory(config: Config, verb: str, work: Work[Config], processes: Processes) -> dict[str, Any]:
-    """`running` for processes that were started already: a stage of a run has a directory of its own."""
+    """`running` for processes that were started already: a stage of a run has a directory of its own. What it wrote is
+    there for all of them when it is over."""
     run = RunDirectory(config.out, writes=processes.main)
     try:
-        return _resumed_or_new(config, verb, work, run, processes)
+        result = _resumed_or_new(config, verb, work, run, processes)
+        processes.barrier()
+        return result
     except UserError:
         run.abandon()
         raise
@@ -66,7 +72,7 @@ def _resumed_or_new(
 ) -> dict[str, Any]:
     if config.resume and (run.path / "config.json").exists():
         prepare(config, run, processes)
-        config = resumed(config, from_plain(type(config), run.read("config.json")))
+        config = resumed(config, saved_config(type(config), run.read("config.json")))
         if (run.path / "result.json").exists():
             run.log.say(f"{run.path} is finished; there is nothing to resume.")
             return run.read("result.json")
@@ -120,10 +126,12 @@ def begin(
     run: RunDirectory,
     processes: Processes,
     keeps_head: bool = False,
+    start: str | None = None,
 ) -> Stores:
     """Fills the backbone, opens the run directory and decodes. Not before all else was checked: --overwrite deletes,
-    and a name or a size may have been mistyped."""
-    notes = [*splits.notes, *notes, *start_from(backbone, weights_of(config, run), keeps_head)]
+    and a name or a size may have been mistyped. `start` stands for the config's own, where a stage came before."""
+    source = weights_of(replace(config, from_=start or config.from_), run)
+    notes = [*splits.notes, *notes, *start_from(backbone, source, keeps_head)]
     prepare(config, run, processes)
     splits.on_test_opened = run.test_opened
     for note in notes:

@@ -6,7 +6,6 @@ has the one at a larger size that may follow, `large/`.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from dataclasses import fields, replace
@@ -14,20 +13,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitling.data.splits import own_splits
 from vitling.data.store import choose_size
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import make_auxiliary
-from vitling.recipes.config import FinetuneConfig, LabelledConfig, PretrainConfig, TrainConfig, from_plain, overlaid
-from vitling.recipes.finetune import finetune
+from vitling.recipes.config import (
+    Config,
+    FinetuneConfig,
+    LabelledConfig,
+    PretrainConfig,
+    TrainConfig,
+    check,
+    overlaid,
+    saved_config,
+)
+from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
 from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
-from vitling.recipes.pretrain import pretrain_in
-from vitling.recipes.running import check_labels, in_directory, new_backbone, prepare, running, settle_network
+from vitling.recipes.pretrain import SIZE, pretrain_in
+from vitling.recipes.running import (
+    check_labels,
+    in_directory,
+    new_backbone,
+    prepare,
+    running,
+    settle_network,
+    start_from,
+)
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
@@ -39,49 +53,19 @@ STARTING = 8.0  # seconds that Python and torch take before the clock is looked 
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Plans, trains in one stage or two, evaluates, and gives what is also in the run's result.json."""
-    result = running(config, "train", _train)
-    saved = from_plain(TrainConfig, read_json(Path(config.out) / "config.json"))
-    return _enlarged(saved, Path(config.out), result) if saved.final_size and "classes" in result else result
-
-
-def _enlarged(config: TrainConfig, out: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """A run of its own, of which the result has the figures too."""
-    known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
-    fresh = FinetuneConfig()
-    large = FinetuneConfig(
-        **known
-        | {
-            "out": str(out / LARGE),
-            "from_": str(out),
-            "size": config.final_size,
-            "keep_head": True,
-            "resume": True,
-            "overwrite": False,
-            "preset": config.preset,
-            "epochs": fresh.epochs,
-            "batch": fresh.batch,
-            "minutes": None,
-            "optim": fresh.optim,
-            "store_size": None,
-            "eval_every": None,
-        }
-    )
-    after = finetune(large)
-    result |= {"stages": {**result.get("stages", {}), LARGE: _short(after) | {"last": after["last"]}}}
-    if int(os.environ.get("RANK") or "0") == 0:
-        write_json(out / "result.json", result)
-    return result
+    return running(config, "train", _train, _enlarged)
 
 
 def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
     began = time.monotonic() - STARTING
     sight = look(config, processes)
+    if config.method == "supervised" and not sight.classes:
+        raise UserError("--method supervised needs labels, and these images have none. idmm needs none.")
     plan = make_plan(config, sight)
-    if plan.config.method == "supervised":
-        if not sight.classes:
-            raise UserError("--method supervised needs labels, and these images have none. idmm needs none.")
-        return _one_stage(plan, run, processes, began)
-    return _two_stages(plan, sight, run, processes, began)
+    check(plan.config)
+    if plan.config.method == "idmm":
+        return _two_stages(plan, sight, run, processes, began)
+    return train_in(plan.config, run, processes, began, plan.in_words())
 
 
 def look(config: TrainConfig, processes: Processes) -> Sight:
@@ -90,9 +74,6 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
     labelled = splits.train.task != "none"
     if labelled:
         check_labels(config, splits)
-    device, gigabytes = processes.device, None
-    if device.type == "cuda":
-        gigabytes = torch.cuda.get_device_properties(device).total_memory / 2**30
     return Sight(
         images=len(splits.train) + len(splits.val or ()),
         pool=len(splits.pool or ()),
@@ -100,34 +81,27 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
         own_val=splits.val is not None,
         test=splits.has_test,
         longer=choose_size(splits.train, largest_view=2**20),
-        gpu_gb=gigabytes,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        gpu=processes.device.type != "cpu",
     )
 
 
-def _one_stage(plan: Plan, run: RunDirectory, processes: Processes, began: float) -> dict[str, Any]:
-    return train_in(plan.config, run, processes, began, plan.in_words())
-
-
 def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float) -> dict[str, Any]:
-    """What the second stage may stumble over is looked at before the first one has taken its time."""
     first, second = first_stage(plan.config), second_stage(plan.config)
-    if sight.classes:
-        settled = settle_network(second, own_splits(second.source, second.data).train, view=224)[0]
-        make_auxiliary(settled, new_backbone(settled, 0.0))
+    if not (second.resume and (Path(first.out) / "config.json").exists()):
+        _look_ahead(first, second, bool(sight.classes))
     prepare(second, run, processes)
     run.start(second, ())
     for line in plan.in_words():
         run.log.say(line)
     early = (Path(first.out) / "result.json").exists()
-    share = FIRST_SHARE if sight.classes else 1.0
-    first = replace(first, minutes=None if first.minutes is None else first.minutes * share)
-    before = in_directory(first, FIRST, partial(pretrain_in, began=began), processes)
+    if first.minutes is not None and sight.classes:
+        first = replace(first, minutes=first.minutes * FIRST_SHARE)
+    before = in_directory(_as_begun(first), FIRST, partial(pretrain_in, began=began), processes)
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)
     run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
     began -= before["seconds"] if early else 0.0
-    result = train_in(replace(second, resume=True), run, processes, began)
+    result = train_in(replace(second, resume=True), run, processes, began, start=first.out)
     result |= {"method": second.method, "stages": {FIRST: _short(before), "finetune": _short(result)}}
     run.write("result.json", result)
     return result
@@ -135,12 +109,11 @@ def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processe
 
 def first_stage(config: TrainConfig) -> PretrainConfig:
     """It goes on where an earlier start of the run left it."""
-    out = str(Path(config.out) / FIRST)
     return PretrainConfig(
         source=config.source,
-        out=out,
+        out=str(Path(config.out) / FIRST),
         backbone=config.backbone,
-        from_=None if config.from_ == out else config.from_,
+        from_=config.from_,
         size=config.pretrain_size,
         epochs=config.pretrain_epochs or 1,
         batch=config.batch,
@@ -157,18 +130,44 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         checkpoint=config.checkpoint,
         preset=config.preset,
         drop_path=config.objective.drop_path,
+        on_collapse=config.on_collapse,
         idmm=config.idmm,
     )
 
 
 def second_stage(config: TrainConfig) -> TrainConfig:
-    stage = idmm.finetune(config.backbone or "", config.preset, config.epochs, config.size or 224)
-    return replace(
-        config,
-        from_=str(Path(config.out) / FIRST),
-        optim=overlaid(stage.optim, config.optim, OptimConfig()),
-        views=overlaid(ViewsConfig(policy="idmm-finetune"), config.views, ViewsConfig()),
-    )
+    """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
+    stage = idmm.finetune(config.backbone or "", config.preset, config.epochs)
+    views, usual = config.views, ViewsConfig()
+    if replace(views, crop_fraction=usual.crop_fraction) == usual:
+        views = replace(views, policy="idmm-finetune")
+    return replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()), views=views)
+
+
+def _look_ahead(first: PretrainConfig, second: TrainConfig, labelled: bool) -> None:
+    """What the stages may stumble over is looked at before anything is deleted or has taken its time."""
+    try:
+        _try(first, SIZE)
+    except UserError as problem:
+        raise UserError(f"In the first stage (--pretrain-optim is its --optim): {problem}") from None
+    if labelled:
+        _try(second, 224)
+
+
+def _try(config: Config, view: int) -> None:
+    check(config)
+    settled = settle_network(config, own_splits(config.source, config.data).train, view)[0]
+    backbone = new_backbone(settled, 0.0)
+    make_auxiliary(settled, backbone)
+    start_from(backbone, config.from_, keeps_head=False)
+
+
+def _as_begun(stage: Config) -> Config:
+    """A stage that an earlier start began has settings that were found on the way, such as how many epochs fit."""
+    saved = Path(stage.out) / "config.json"
+    if not saved.exists():
+        return stage
+    return replace(saved_config(type(stage), read_json(saved)), out=stage.out, resume=True)
 
 
 def _without_labels(run: RunDirectory, first: Path, before: dict[str, Any]) -> dict[str, Any]:
@@ -178,6 +177,44 @@ def _without_labels(run: RunDirectory, first: Path, before: dict[str, Any]) -> d
     result = before | {"stages": {FIRST: _short(before)}}
     run.write("result.json", result)
     return result
+
+
+def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes) -> dict[str, Any]:
+    """The stage at a larger size: a run of its own, of which the result has the figures too."""
+    out = Path(config.out)
+    saved = saved_config(TrainConfig, read_json(out / "config.json"))
+    if not saved.final_size or "classes" not in result:
+        return result
+    after = in_directory(_as_begun(large_stage(saved, out)), "finetune", finetune_in, processes)
+    result |= {"stages": {**result.get("stages", {}), LARGE: _short(after) | {"last": after["last"]}}}
+    if processes.main:
+        write_json(out / "result.json", result)
+    return result
+
+
+def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
+    """At the preset's rate for such sizes; with no larger batch than before, and its rate in proportion."""
+    stage = idmm.finetune(config.backbone or "", config.preset, size=448)
+    batch = min(stage.batch, config.batch)
+    lr = stage.optim.peak_lr(stage.batch) * batch / stage.batch
+    known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
+    own: dict[str, Any] = {
+        "out": str(out / LARGE),
+        "from_": str(out),
+        "size": config.final_size,
+        "keep_head": True,
+        "preset": config.preset,
+        "epochs": min(stage.epochs, config.epochs),
+        "batch": batch,
+        "optim": replace(OptimConfig(), lr=lr, accumulate=config.optim.accumulate),
+        "loop": replace(config.loop, compile="auto") if config.minutes is not None else config.loop,
+        "minutes": None,
+        "store_size": None,
+        "eval_every": None,
+        "resume": True,
+        "overwrite": False,
+    }
+    return FinetuneConfig(**known | own)
 
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:

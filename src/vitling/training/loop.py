@@ -341,9 +341,14 @@ class Trainer:
     def _seed_layers(self) -> None:
         """Dropout and stochastic depth: a function of the step, so that a resume meets the same ones."""
         seed = make_key("layers", self.config.seed, self.done, self.processes.rank) % 2**63
+        device = self.store.device
+        if device.type not in ("cpu", "cuda"):
+            torch.manual_seed(seed)
+            return
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, which takes its time
-        if self.store.device.type == "cuda":
-            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            torch.cuda.default_generators[index].manual_seed(seed)
 
     # --- between steps -------------------------------------------------------------------------------------------
 

@@ -93,19 +93,20 @@ def trainer_of(kind: type[Trainer], work: Workload, store: Store, compiled: bool
     return kind(objective, store, config, (), run, Processes(0, 1, store.device))
 
 
-def settled_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> float:
-    """Images a second of training, once the first steps are done: over a second, or as many steps as fit in it."""
+def settled_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, bool]:
+    """Images a second of training, over a second or more, and whether that was compiled. The clock starts when all
+    that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own."""
     compiled = machine.wants_compile(config.loop, store.device, config.epochs * math.ceil(len(store) / config.batch))
     loop = replace(config.loop, compile="on" if compiled else "off")
     quiet = replace(config, epochs=max(config.epochs, 1000), loop=loop)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
         source, steps = _endless(trainer), 1
-        _take(trainer, source, WARM if trainer.compiling else 1)
+        _take(trainer, source, trainer.per_epoch + WARM if compiled else 1)
         while True:
             seconds, images = _take(trainer, source, steps)
             if processes.any(int(seconds >= 1)):
-                return images / seconds
+                return images / seconds, trainer.compiling
             steps *= 2
 
 

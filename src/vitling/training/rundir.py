@@ -40,6 +40,7 @@ OURS = (  # what --overwrite may delete
     "best",
     "tensorboard",
 )
+RUNS = ("pretrain", "large")  # of OURS, those that are runs themselves, and may be somebody's
 SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
@@ -90,7 +91,7 @@ class RunDirectory:
     def _is_run(self, there: list[str]) -> bool:
         """By its config.json; a run that was killed before it wrote one holds only names of ours."""
         if not (self.path / "config.json").exists():
-            return set(there) <= set(OURS)
+            return set(there) <= set(OURS) - set(RUNS)
         try:
             return {"checkpoint", "loop"} <= self.read("config.json").keys()
         except (ValueError, AttributeError, OSError):
