@@ -33,7 +33,8 @@ from vitling.recipes.running import (
     setting,
     settle_network,
 )
-from vitling.training.loop import Outcome, fit
+from vitling.training.loop import fit
+from vitling.training.moments import Outcome
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 

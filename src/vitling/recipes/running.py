@@ -25,7 +25,7 @@ from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
 from vitling.recipes.config import Config, RunConfig, check, resumed, saved_config
 from vitling.recipes.plan import TINY, smaller_view
-from vitling.training.loop import Outcome
+from vitling.training.moments import Outcome
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers

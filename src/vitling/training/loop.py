@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
+from vitling.training.moments import Best, Moment, Outcome, Watcher
 from vitling.training.optim import Average, clip_gradients, load_optimiser, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
@@ -33,51 +33,6 @@ from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a watcher sees at the end of an epoch. The objective carries the weights that would be saved."""
-
-    objective: Objective
-    epoch: int  # epochs finished, 1..epochs
-    epochs: int
-    step: int  # optimiser steps taken
-    terms: dict[str, float]  # means of the epoch: the loss, its terms, grad_norm
-
-    @property
-    def last(self) -> bool:
-        return self.epoch == self.epochs
-
-
-class Watcher(Protocol):
-    """Called after every `every` epochs and after the last one; gives metrics."""
-
-    @property
-    def every(self) -> int: ...
-
-    def __call__(self, moment: Moment) -> dict[str, float]: ...
-
-
-@dataclass
-class Best:
-    """The weights of the epoch that did best by the metric of `FitConfig.best`."""
-
-    epoch: int
-    value: float
-    weights: dict[str, Tensor]
-
-
-@dataclass
-class Outcome:
-    """The objective is left with the weights of the last epoch (averaged, where an average was kept)."""
-
-    metrics: dict[str, float]  # of the last epoch
-    best: Best | None
-    steps: int
-    seconds: float  # of training, watchers included, over all starts of the run up to the checkpoints between them
-    images_per_second: float  # the fastest pace between two readings: without compilation and without watchers
-    accumulate: int
 
 
 def fit(
