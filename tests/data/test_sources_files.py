@@ -269,6 +269,34 @@ def test_digits():
         data.open("embedded:letters")
 
 
+def test_digits_with_few_labels():
+    splits = data.open("embedded:digits?labels=100&seed=1", val="none")
+    assert splits.pool is not None
+    assert (len(splits.train), len(splits.pool), len(splits.open_test("t"))) == (100, 1398, 299)
+    assert np.bincount(splits.train.labels).tolist() == [10] * 10
+    assert (splits.pool.labels, splits.pool.class_names) == (None, ())
+    everything = data.open("embedded:digits", val="none").train
+    assert sorted([*splits.train.keys, *splits.pool.keys]) == sorted(everything.keys)
+    known = dict(zip(everything.keys, everything.labels))
+    assert all(known[key] == label for key, label in zip(splits.train.keys, splits.train.labels))
+    assert "1,398 images without a label are the unlabelled pool." in splits.notes
+
+
+def test_the_seed_draws_the_labelled_digits():
+    first, again, other = (
+        data.open(f"embedded:digits?labels=100{seed}", val="none") for seed in ("", "&seed=0", "&seed=1")
+    )
+    assert first.train.keys == again.train.keys != other.train.keys
+    assert first.open_test("t").keys == other.open_test("t").keys
+    assert data.open("embedded:digits?labels=1498", val="none").pool is None
+
+
+@pytest.mark.parametrize("query", ["labels=9", "labels=1499", "labels=many", "seed=1", "labels=100&sed=1", "labels="])
+def test_digits_that_cannot_be_meant(query):
+    with pytest.raises(UserError, match="labels"):
+        data.open(f"embedded:digits?{query}")
+
+
 def test_torchvision_reads_what_is_on_disk(tmp_path):
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)

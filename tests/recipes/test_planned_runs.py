@@ -308,3 +308,11 @@ def test_a_schedule_is_laid_out_for_the_epochs_that_fit(images, tmp_path, monkey
     epochs = read(tmp_path / "run" / "config.json")["epochs"]
     expected = rise_and_fall(0.1, 20, epochs)(Progress(epochs - 1, epochs, epochs)) if epochs > 20 else None
     assert expected is None or seen[0] == pytest.approx(expected)
+
+
+def test_what_must_not_be_mirrored_or_coloured_is_not_in_either_stage(images, tmp_path):
+    flags = ["--views.flip", "0", "--data.channels", "4", "--pretrain-views.rotate", "10"]
+    assert train(images, tmp_path / "run", *SHORT, *flags) == 0
+    views = read(tmp_path / "run" / "pretrain" / "config.json")["views"]
+    assert (views["flip"], views["colour"], views["rotate"]) == (0, False, 10)
+    assert read(tmp_path / "run" / "config.json")["views"]["flip"] == 0

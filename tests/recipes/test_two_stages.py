@@ -157,6 +157,19 @@ def test_images_without_labels(tmp_path):
     assert "instance" in lines(tmp_path / "pre" / "metrics.jsonl")[-1]
 
 
+def test_views_for_images_that_must_not_be_mirrored_or_coloured(folder, tmp_path, capsys):
+    flags = ["--views.flip", "0", "--views.no-colour", "--views.blur", "0", "--views.scale", "0.5", "1"]
+    assert pretrain(folder, tmp_path / "pre", *flags, "--data.channels", "4") == 0
+    views = read(tmp_path / "pre" / "config.json")["views"]
+    assert (views["flip"], views["colour"], views["scale"], views["local_scale"]) == (0, False, [0.5, 1], None)
+    assert run(["pretrain", "--out", str(tmp_path / "pre"), "--resume"]) == 0
+    start = ("pretrain", folder, "--out", tmp_path / "x")
+    assert "--views.no-colour" in refused(capsys, *start, "--data.channels", "4")
+    assert "--views.flip" in refused(capsys, *start, "--views.flip", "2")
+    assert "--views.rotate" in refused(capsys, *start, "--views.rotate", "-5")
+    assert "--views.local-scale" in refused(capsys, *start, "--views.local-scale", "0.4", "0.1")
+
+
 def test_resume_and_drloc(folder, tmp_path):
     flags = ["--aux", "drloc"]
     assert pretrain(folder, tmp_path / "pre", *flags) == 0

@@ -6,7 +6,20 @@ import torch
 
 from tests.views.test_drawing import ASPECT, NORMALISE, PIXELS, N, place
 from vitling.errors import UserError
-from vitling.views import Blur, Drawing, Flip, Grey, Jitter, Mix, RandAugment, Solarise, ViewsConfig, eval_view
+from vitling.views import (
+    Blur,
+    Drawing,
+    Flip,
+    Grey,
+    Jitter,
+    Mix,
+    RandAugment,
+    Rotate,
+    Solarise,
+    ViewChanges,
+    ViewsConfig,
+    eval_view,
+)
 from vitling.views.easel import Easel
 from vitling.views.policies import POLICIES, named
 
@@ -104,3 +117,28 @@ def test_colours_need_colour_images():
     for plan in (named("simclr"), ViewsConfig(augment="uda").plan(32)):
         with pytest.raises(UserError, match="channels 4"):
             plan.check_channels(4)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_without_changes_a_methods_views_stay(name):
+    assert ViewChanges().applied(named(name)) == named(name)
+
+
+def test_changes_of_a_methods_views():
+    changes = ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, rotate=10.0, colour=False, blur=0.1)
+    wide, narrow = changes.applied(named("idmm-pretrain")).groups
+    assert (wide.policy.scale, narrow.policy.scale) == ((0.5, 1.0), (0.3, 0.7))
+    assert wide.policy.steps == narrow.policy.steps == (Rotate(10.0), Blur(0.1))
+    assert [(group.count, group.mix) for group in (wide, narrow)] == [
+        (group.count, group.mix) for group in named("idmm-pretrain").groups
+    ]
+    first, second, _ = ViewChanges(flip=1.0, blur=0.0).applied(named("dino")).groups
+    shared = (Flip(1.0), Jitter(0.4, 0.4, 0.2, 0.1, 0.8), Grey(0.2))
+    assert (first.policy.steps, second.policy.steps) == (shared, (*shared, Solarise(0.2)))
+    ViewChanges(colour=False).applied(named("dino")).check_channels(4)
+
+
+def test_changes_that_cannot_be_meant():
+    for wrong in (ViewChanges(scale=(0.0, 1.0)), ViewChanges(local_scale=(0.4, 0.3)), ViewChanges(scale=(0.5, 1.5))):
+        with pytest.raises(UserError, match="two shares"):
+            wrong.check()

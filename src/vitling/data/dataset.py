@@ -75,16 +75,20 @@ class Dataset:
         (a class that runs out is passed over)."""
         if not 0 < n <= len(self):
             raise UserError(f"A subset of {n} images was asked for; {self.name} has {len(self)}.")
-        order = np.random.default_rng(seed).permutation(len(self))
         if not balanced:
-            return self.take(np.sort(order[:n]))
+            return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:n]))
         if self.labels is None or self.labels.ndim != 1:
             raise UserError("A balanced subset needs one class per image.")
-        labels = self.labels[order]
-        turn = np.empty(len(self), dtype=np.int64)  # an image's place within its own class
-        for c in np.unique(labels):
-            turn[labels == c] = np.arange((labels == c).sum())
-        return self.take(np.sort(order[np.argsort(turn, kind="stable")[:n]]))
+        return self.take(np.sort(in_turn(self.labels, seed)[:n]))
+
+
+def in_turn(labels: np.ndarray, seed: int) -> np.ndarray:
+    """All ids, drawn in an order in which the classes take turns."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    place = np.empty(len(labels), dtype=np.int64)  # within its own class
+    for c in np.unique(labels):
+        place[labels[order] == c] = np.arange((labels == c).sum())
+    return order[np.argsort(place, kind="stable")]
 
 
 def joined(first: Dataset, unlabelled: Dataset) -> Dataset:

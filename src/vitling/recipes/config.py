@@ -13,7 +13,7 @@ from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
-from vitling.views.config import ViewsConfig
+from vitling.views.config import ViewChanges, ViewsConfig, check_scale
 from vitling.views.policies import idmm_finetune
 
 
@@ -112,6 +112,7 @@ class PretrainConfig(RunConfig):
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
+    views: ViewChanges = field(default_factory=ViewChanges)
 
 
 @dataclass
@@ -165,6 +166,7 @@ class TrainConfig(LabelledConfig):
     """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
+    pretrain_views: ViewChanges = field(default_factory=ViewChanges)
 
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -185,8 +187,14 @@ _AT_LEAST_ONE = (
     *("size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
     *("eval_every", "watch_every", "loop.log_every"),
 )
-_SHARES = ("drop_path", "views.flip", "views.erase", "views.mix_prob", "objective.smoothing", "objective.drop_path")
-_NOT_NEGATIVE = ("views.mixup", "views.cutmix", "optim.lr", "optim.warmup_lr", "optim.weight_decay")
+_SHARES = (
+    *("drop_path", "objective.smoothing", "objective.drop_path"),
+    *("views.flip", "views.blur", "views.erase", "views.mix_prob", "pretrain_views.flip", "pretrain_views.blur"),
+)
+_NOT_NEGATIVE = (
+    *("views.mixup", "views.cutmix", "views.rotate", "pretrain_views.rotate"),
+    *("optim.lr", "optim.warmup_lr", "optim.weight_decay"),
+)
 
 
 def check(config: RunConfig) -> None:
@@ -226,13 +234,16 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
     if config.method == "supervised" and config.idmm != IDMMConfig():
         raise UserError(f"--idmm says how images are told apart, and --method {config.method} does not do that.")
     config.idmm.check()
+    if isinstance(config, TrainConfig):
+        config.pretrain_views.check()
+        return
+    config.views.check()
     plan = idmm_finetune() if config.method == "supervised" else idmm_plan(config.idmm)
-    plan.check_channels(config.data.channels)
+    config.views.applied(plan).check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:
-    if not 0 < views.scale[0] <= views.scale[1] <= 1:
-        raise UserError(f"--views.scale {views.scale[0]} {views.scale[1]}: two shares of 0..1, the smaller one first.")
+    check_scale("scale", views.scale)
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 

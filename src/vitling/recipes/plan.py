@@ -100,7 +100,7 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
 def _check_one_stage(config: TrainConfig) -> None:
     """A UserError for what was said of a stage that there is not."""
     usual = TrainConfig()
-    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "on_collapse", "preset", "idmm")
+    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset", "idmm")
     said = [name for name in names if getattr(config, name) != getattr(usual, name)]
     if said:
         raise UserError(

@@ -107,10 +107,11 @@ def _stage(config: PretrainConfig) -> idmm.Stage:
 
 def _objective(config: PretrainConfig, backbone: Backbone, train: Store) -> Objective:
     if config.method == "idmm":
-        return IDMM(backbone, idmm_plan(config.idmm, backbone.size), len(train), config.idmm, config.seed)
+        plan = config.views.applied(idmm_plan(config.idmm, backbone.size))
+        return IDMM(backbone, plan, len(train), config.idmm, config.seed)
     stage, dataset = _stage(config), train.dataset
     classes, several = len(dataset.class_names), dataset.task == "multi"
-    return Supervised(backbone, stage.plan, classes, several, stage.objective.smoothing)
+    return Supervised(backbone, config.views.applied(stage.plan), classes, several, stage.objective.smoothing)
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:

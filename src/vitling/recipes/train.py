@@ -45,7 +45,7 @@ from vitling.recipes.running import (
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
-from vitling.views.config import ViewsConfig
+from vitling.views.config import ViewChanges, ViewsConfig
 
 FIRST, LARGE = "pretrain", "large"
 STARTING = 8.0  # seconds that Python and torch take before the clock is looked at
@@ -132,14 +132,27 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         drop_path=config.objective.drop_path,
         on_collapse=config.on_collapse,
         idmm=config.idmm,
+        views=_first_views(config),
     )
+
+
+def _first_views(config: TrainConfig) -> ViewChanges:
+    """What was said of mirror images holds for both stages; colours are for images that have them."""
+    changes, flip = config.pretrain_views, config.views.flip
+    if changes.flip is None and flip != ViewsConfig().flip:
+        changes = replace(changes, flip=flip)
+    return replace(changes, colour=changes.colour and _has_colours(config))
+
+
+def _has_colours(config: TrainConfig) -> bool:
+    return config.data.channels in (1, 3)
 
 
 def second_stage(config: TrainConfig) -> TrainConfig:
     """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
     stage = idmm.finetune(config.backbone or "", config.preset, config.epochs)
     views, usual = config.views, ViewsConfig()
-    if replace(views, crop_fraction=usual.crop_fraction) == usual:
+    if _has_colours(config) and replace(views, crop_fraction=usual.crop_fraction) == usual:
         views = replace(views, policy="idmm-finetune")
     return replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()), views=views)
 

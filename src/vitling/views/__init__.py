@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitling.views.config import RandAugment as RandAugment
     from vitling.views.config import Rotate as Rotate
     from vitling.views.config import Solarise as Solarise
+    from vitling.views.config import ViewChanges as ViewChanges
     from vitling.views.config import ViewsConfig as ViewsConfig
     from vitling.views.drawing import Drawing as Drawing
     from vitling.views.drawing import Place as Place
@@ -45,6 +46,7 @@ _HOMES = {
     "Rotate": "config",
     "Solarise": "config",
     "Views": "easel",
+    "ViewChanges": "config",
     "ViewsConfig": "config",
     "eval_view": "easel",
 }

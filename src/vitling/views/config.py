@@ -63,6 +63,7 @@ class RandAugment:
 
 
 Step = Flip | Rotate | Jitter | Grey | Blur | Solarise | RandAugment
+OF_COLOUR = (Jitter, Grey, Solarise, RandAugment)  # they know red, green and blue, or grey, and nothing else
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,13 @@ class Plan:
 
     @property
     def has_colour(self) -> bool:
-        """Whether there are operations that know red, green and blue, or grey, and nothing else."""
-        kinds = (Jitter, Grey, Solarise, RandAugment)
-        return any(isinstance(step, kinds) for group in self.groups for step in group.policy.steps)
+        return any(isinstance(step, OF_COLOUR) for group in self.groups for step in group.policy.steps)
 
     def check_channels(self, channels: int) -> None:
         if self.has_colour and channels not in (1, 3):
             raise UserError(
                 f"--data.channels {channels}: these views change colours, which images of 1 or 3 channels have. "
-                "Leave out RandAugment and jitter, or take another policy."
+                "Leave out RandAugment or take another policy; where you pre-train, pass --views.no-colour."
             )
 
     @property
@@ -196,3 +195,51 @@ class ViewsConfig:
         if replace(self, crop_fraction=evaluation.crop_fraction) != evaluation:
             raise UserError(f"--views.policy {self.policy} says it all: leave out the other --views settings.")
         return plan
+
+
+@dataclass
+class ViewChanges:
+    """What is changed of the views that a method of pre-training has by itself."""
+
+    scale: tuple[float, float] | None = None
+    """Share of the image that a crop keeps (a global one, where there are local ones). By default the method's."""
+    local_scale: tuple[float, float] | None = None
+    """The same of local crops, which never show the whole image. By default the method's."""
+    flip: float | None = None
+    """Chance of a mirror image; 0 for digits, text, left and right hands. By default the method's."""
+    rotate: float = 0.0
+    """Largest random rotation in degrees, either way: 180 where images have no up and down."""
+    colour: bool = True
+    """Jitter, grey and solarise; or none of them, where colour must not change or is not red, green and blue."""
+    blur: float | None = None
+    """Chance of blur, by up to two pixels of the view; 0 for images of few pixels. By default the method's."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        for flag, scale in (("scale", self.scale), ("local-scale", self.local_scale)):
+            if scale is not None:
+                check_scale(flag, scale)
+
+    def applied(self, plan: Plan) -> Plan:
+        return Plan(tuple(replace(group, policy=self._changed(group.policy)) for group in plan.groups))
+
+    def _changed(self, policy: Policy) -> Policy:
+        scale = self.local_scale if policy.scale[1] < 1 else self.scale
+        steps = [changed for step in policy.steps if (changed := self._step(step))]
+        if self.rotate:
+            steps.insert(0, Rotate(self.rotate))
+        return replace(policy, scale=scale or policy.scale, steps=tuple(steps))
+
+    def _step(self, step: Step) -> Step | None:
+        """What becomes of it; None where it is left out."""
+        if isinstance(step, OF_COLOUR) and not self.colour:
+            return None
+        if isinstance(step, Flip | Blur):
+            prob = self.flip if isinstance(step, Flip) else self.blur
+            return step if prob is None else replace(step, prob=prob) if prob else None
+        return step
+
+
+def check_scale(flag: str, scale: tuple[float, float]) -> None:
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise UserError(f"--views.{flag} {scale[0]} {scale[1]}: two shares of 0..1, the smaller one first.")

@@ -6,7 +6,7 @@ part.parquet  folder/  "train-*.parquet" Hugging Face's Parquet
 part.tar  folder/  "d-{000..003}.tar"    WebDataset, or class folders in a tar
 arrays.npz                               x, y; or x_train, y_train, x_test, y_test
 torchvision:CIFAR100?root=DIR            a data set of torchvision's
-embedded:digits                          1,797 digits, at hand
+embedded:digits[?labels=100&seed=0]      1,797 digits, at hand; so many of them with labels, the rest a pool
 train=SPEC,test=SPEC[,val=SPEC][,pool=SPEC]   each split from its own
 """
 
