@@ -9,6 +9,7 @@ from typing import Any
 from vitling.cli import run
 
 TINY = [
+    *("--method", "supervised"),
     *("--size", "8", "--backbone", "vit_micro_patch4_32", "--epochs", "1", "--batch", "32"),
     *("--loop.device", "cpu", "--loop.trackers", "none", "--objective.drop-path", "0"),
 ]

@@ -20,6 +20,8 @@ FLAGS = {
         *("DATA", "--out", "--backbone", "--epochs", "--val", "--resume", "--overwrite", "--store", "--optim.lr"),
         *("--aux", "--from", "--drloc.variant", "--drloc.weight", "--optim.schedule-epochs"),
     ],
+    "pretrain": ["DATA", "--out", "--method", "--preset", "--on-collapse", "--idmm.smoothing"],
+    "finetune": ["DATA", "--out", "--from", "--keep-head", "--preset", "--optim.lr"],
     "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
@@ -34,7 +36,7 @@ def test_every_verb_explains_itself(verb, capsys):
     assert run([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in FLAGS[verb])
-    assert "None" not in shown or verb == "train"  # of the loop's settings
+    assert "None" not in shown or verb in ("train", "pretrain", "finetune")  # of the loop's settings
 
 
 def test_help_lists_the_verbs(capsys):
@@ -117,10 +119,6 @@ def one_class(root):
     return make_folder(root / "one", classes=1, each=20), ["one class only", "class-0"]
 
 
-def flat(root):
-    return make_folder(root / "one", classes=1) / "class-0", ["no labels"]
-
-
 def csv_without_columns(root):
     (root / "list.csv").write_text("file,kind\na.png,cat\n")
     return root / "list.csv", ["path", "file, kind", "--data.path-column"]
@@ -153,7 +151,6 @@ def an_image(root):
         no_such_path,
         no_images,
         one_class,
-        flat,
         csv_without_columns,
         csv_without_labels,
         labels_that_train_lacks,
@@ -180,6 +177,8 @@ def test_list_backbones_fits_a_terminal(capsys):
     shown = capsys.readouterr().out
     assert "swin_tiny_patch4_window7_224" in shown
     assert "27,519,354" in shown
+    assert "pvt_v2_b0_small" in shown
+    assert "870,320" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 

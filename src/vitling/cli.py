@@ -92,14 +92,14 @@ def inspect(
 
 
 def train(config: TrainConfig) -> None:
-    """Train a network on your images, from scratch."""
+    """Train a network on your images, from scratch: first on the images alone, then on their labels."""
     from vitling.recipes.train import train as run
 
     _show_result(run(config), config.out)
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Pre-train a network on your images alone; labels are not used."""
+    """Pre-train a network on your images; labels are used only by --method supervised."""
     from vitling.recipes.pretrain import pretrain as run
     from vitling.recipes.summary import show_pretraining
 

@@ -15,10 +15,12 @@ MEASURED = {
     "swin_small_patch4_window7_224": 48_837_258,
     "swin_base_patch4_window7_224": 86_743_224,
     "pvt_v2_b0": 3_409_760,
+    "pvt_v2_b0_small": 870_320,  # section 3.4
     "pvt_v2_b3": 44_725_696,
     "deit_tiny_patch16_224": 5_717_416 - 193 * 1000,
     "deit_small_patch16_224": 22_050_664 - 385 * 1000,
     "deit_base_patch16_224": 86_567_656 - 769 * 1000,
+    "t2t_vit_7": 4_255_694 - 257 * 1000,  # trained ones
 }
 
 
@@ -33,6 +35,21 @@ def test_the_table_is_what_is_built(entry):
     assert backbone.grid_size() == (entry.grid, entry.grid)
     assert features.grid.shape == (2, entry.dim, entry.grid, entry.grid)
     assert features.pooled.shape == (2, backbone.dim) == (2, entry.dim)
+
+
+def test_what_was_measured_is_in_the_table():
+    assert {entry.name for entry in table()} >= MEASURED.keys()
+
+
+def test_the_small_pvt_is_half_as_wide_as_b0_and_otherwise_the_same():
+    with torch.device("meta"):
+        small, whole = (create(name).timm_model for name in ("pvt_v2_b0_small", "pvt_v2_b0"))
+    assert [stage.norm.normalized_shape for stage in small.stages] == [(16,), (32,), (80,), (128,)]
+    for ours, theirs in zip(small.stages, whole.stages):
+        assert len(ours.blocks) == len(theirs.blocks)
+        for mine, other in zip(ours.blocks, theirs.blocks):
+            assert mine.attn.num_heads == other.attn.num_heads
+            assert mine.mlp.fc1.weight.shape[0] * 2 == other.mlp.fc1.weight.shape[0]
 
 
 def test_an_unknown_name_suggests_the_nearest():

@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.conftest import make_folder, make_image
 from vitling import data
 from vitling.data import cache
 from vitling.data.config import DataConfig
+from vitling.data.dataset import joined
 from vitling.data.memory import container_memory
 from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation
 from vitling.errors import UserError
@@ -122,6 +124,13 @@ def test_bad_files_are_left_out_and_ids_close_up(folder):
     assert {file.reason.split()[0] for file in store.bad} == {"empty", "not"}
     assert torch.equal(store.fetch(np.array([0]))[0][0], expected(folder, store.dataset, 0))
     assert len(store.labels) == 28
+
+
+def test_other_labels_are_another_identity_also_beside_a_pool(dataset):
+    pool = replace(dataset, labels=None, class_names=())
+    other = replace(dataset, labels=np.roll(dataset.labels, 1))
+    parts = [dataset, other, pool, joined(dataset, pool), joined(other, pool), joined(pool, pool)]
+    assert len({build_store(part, 12).identity for part in parts}) == 6
 
 
 def test_place_is_chosen_by_free_memory(monkeypatch):

@@ -17,6 +17,8 @@ BACKBONES = [
     ("deit_tiny_patch16_224", 96, 3),
     ("swin_tiny_patch4_window7_224", 64, 3),
     ("pvt_v2_b0", 64, 2),
+    ("pvt_v2_b0_small", 112, 3),
+    ("pvt_v2_b0_small", 224, 3),
     ("resnet18", 64, 1),
 ]
 

@@ -21,6 +21,14 @@ def test_timm(bundle, tmp_path):
     timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
 
 
+@pytest.mark.parametrize("size", [112, 224])
+def test_a_variant_of_ours_goes_to_timm_as_arguments_of_its_network(make_bundle, tmp_path, size):
+    make_bundle(tmp_path / "m", "pvt_v2_b0_small", classes=(), task="none", size=size)
+    assert export(tmp_path / "m", tmp_path / "out") < 1e-5
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+    assert sum(p.numel() for p in theirs.parameters()) == 870_320
+
+
 @pytest.mark.parametrize(
     ("name", "size", "classes"),
     [

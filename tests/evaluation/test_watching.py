@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 from tests.conftest import make_folder
 from tests.tiny import tiny_backbone
 from vitling import data
+from vitling.data.dataset import joined
 from vitling.data.store import build_store
 from vitling.errors import StoppedItself
 from vitling.evaluation.collapse import CollapseWatcher
@@ -157,6 +159,45 @@ def test_the_hold_out_takes_of_every_class_and_is_the_same_each_time(store):
 def test_a_val_is_used_where_there_is_one(store):
     voters, asked = knn_parts(store, val=store)
     assert len(voters.ids) == len(asked.ids) == 48
+
+
+@pytest.fixture(scope="module")
+def with_pool(store, tmp_path_factory):
+    """The same 48 images, and 20 of an unlabelled pool, of which one cannot be read; nor can the first of all."""
+    pool = data.open(str(make_folder(tmp_path_factory.mktemp("pool"), classes=2, first=50)), val="none").train
+    both = joined(store.dataset, replace(pool, labels=None, class_names=()))
+    broken = replace(both, reader=lambda row: b"" if row in (0, 60) else both.read(row))
+    return build_store(broken, 16, use_cache=False, allow_bad=True)
+
+
+def test_a_pool_neither_votes_nor_is_asked_about(store, with_pool):
+    assert len(with_pool) == 66
+    voters, asked = knn_parts(with_pool)
+    assert sorted([*voters.ids, *asked.ids]) == list(range(47))
+    keys = store.dataset.keys
+    for part in (voters, asked):
+        assert part.labels.min() >= 0
+        names = [with_pool.dataset.keys[i] for i in part.ids]
+        assert part.labels.tolist() == [int(store.labels[keys.index(name)]) for name in names]
+    everyone, held = knn_parts(with_pool, val=store)
+    assert everyone.ids.tolist() == list(range(47))
+    assert len(held.ids) == 48
+
+
+def test_a_pool_does_not_change_what_is_measured(store):
+    both = build_store(joined(store.dataset, replace(store.dataset, labels=None)), 16)
+    model, parts = objective("simclr", store), [knn_parts(s) for s in (store, both)]
+    for mine, other in zip(*parts):
+        assert np.array_equal(mine.ids, other.ids)
+    alone, beside = (KnnWatcher(*p, SIZE, CROP)(at(model)) for p in parts)
+    assert alone == beside
+
+
+def test_groups_are_kept_together_beside_a_pool(store):
+    groups = np.arange(48) // 4
+    grouped = replace(store.dataset, groups=groups)
+    voters, asked = knn_parts(build_store(joined(grouped, replace(store.dataset, labels=None)), 16))
+    assert not set(groups[voters.ids]) & set(groups[asked.ids])
 
 
 def test_without_labels_or_images_to_hold_out_the_spread_is_watched(tmp_path):

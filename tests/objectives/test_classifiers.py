@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from vitling.errors import UserError
+from vitling.keys import make_key
 from vitling.objectives.classifiers import FullClassifier, SampledClassifier, ShardedClassifier, _initial, rows_of
 from vitling.objectives.idmm import cross_entropy
-from vitling.training import Progress
 
 D, CROPS = 5, 6
 
 
-def at(step: int) -> Progress:
-    return Progress(step, 10_000, 1)
+def at(step: int) -> int:
+    """The key of a step."""
+    return make_key("step", step)
 
 
 def sampled(images: int, count: int, seed: int = 0) -> SampledClassifier:
@@ -84,7 +85,7 @@ def test_more_classes_come_closer_to_the_loss():
 
 def test_one_class_is_drawn_of_each_run_and_every_class_in_the_end():
     made = sampled(23, 5)
-    drawn = torch.stack([made.draw(step, torch.device("cpu"))[0] for step in range(400)])
+    drawn = torch.stack([made.draw(at(step), torch.device("cpu"))[0] for step in range(400)])
     lengths = made.draw(0, torch.device("cpu"))[1]
     assert lengths.tolist() == [4, 5, 4, 5, 5]
     edges = [0, *lengths.cumsum(0).tolist()]

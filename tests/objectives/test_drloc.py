@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from tests.tiny import tiny_backbone
 from vitling.backbones import Features, create
 from vitling.errors import UserError
+from vitling.keys import make_key
 from vitling.objectives import Batch, DRLoc, DRLocConfig, DRLocTerm, Objective, Supervised, drloc_term, drloc_weight
 from vitling.objectives.pairs import PairMLP, Pairs, _choose_then_project, _project_then_choose, pool, random_pairs
 from vitling.training import Progress
@@ -271,7 +272,8 @@ class Heard(DRLocTerm):
 def names_of(ids, step=5, seed=0, views=1):
     images = views * len(ids)
     features = Features(torch.zeros(images, 6), torch.zeros(images, 6, 4, 4))
-    return Heard(make(), seed)(features, Batch(torch.tensor(ids), None), Progress(step, 10, 1)).tolist()
+    key = torch.tensor(make_key("step", step))
+    return Heard(make(), seed)(features, Batch(torch.tensor(ids), None, key=key), Progress(step, 10, 1)).tolist()
 
 
 def test_in_a_run_names_are_of_seed_step_instance_and_view():

@@ -33,6 +33,18 @@ def test_mixed_smoothed_loss_equals_its_formula():
     assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, share), Batch(ids, labels)).sum(1), torch.ones(4))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_guessing_costs_the_uniform_loss(several):
+    """Whatever was mixed; smoothing costs nothing then."""
+    objective = supervised(multi_label=several, smoothing=0.1)
+    nn.init.zeros_(objective.head.weight)
+    labels = torch.tensor([[True, False, True]] * 4) if several else torch.tensor([0, 1, 2, 1])
+    view = Views(PIXELS, 1, torch.tensor([1, 0, 3, 2]), torch.tensor([0.7, 1.0, 0.2, 0.5]))
+    terms = objective([view], Batch(torch.arange(4), labels), None)
+    assert terms["classification"].item() == pytest.approx(objective.uniform_loss()["classification"])
+    assert supervised(class_weights=torch.ones(3)).uniform_loss() == {}
+
+
 def test_several_labels_use_the_logistic_loss():
     objective = supervised(multi_label=True, smoothing=0.0)
     labels = torch.tensor([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])
@@ -117,3 +129,19 @@ def test_weight_decay_spares_biases_norms_tokens_and_positions():
     assert {"backbone.timm_model.pos_embed", "backbone.timm_model.cls_token", "head.bias"} <= free_names
     assert all("norm" in n or n.endswith(("bias", "pos_embed", "cls_token")) for n in free_names)
     assert len(decayed["params"]) + len(free["params"]) == len(names)
+
+
+def test_it_is_steady_unless_something_changes_with_the_steps():
+    """What changes cannot be recorded."""
+
+    class Term(torch.nn.Module):
+        steady = True
+
+    objective = supervised()
+    assert objective.steady
+    objective.attach("term", Term(), 0.5)
+    assert objective.steady
+    objective.attach("term", Term(), lambda progress: 0.5)
+    assert not objective.steady
+    objective.attach("term", torch.nn.Identity(), 0.5)
+    assert not objective.steady

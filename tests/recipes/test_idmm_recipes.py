@@ -14,6 +14,7 @@ from vitling import data
 from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.objectives import IDMM, IDMMConfig
+from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import idmm
 from vitling.training import FitConfig, fit
 from vitling.views.policies import idmm_finetune, idmm_pretrain
@@ -34,6 +35,15 @@ def test_what_all_stages_share(backbone, preset):
     assert (after.epochs, after.size, after.plan) == (200, 224, idmm_finetune(224))
     assert (after.objective.smoothing, after.objective.drop_path) == (0.1, 0.1)
     assert before.optim == after.optim
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_the_supervised_baseline_differs_in_its_labels_and_its_views(preset):
+    by_labels, by_images = (stage("t2t_vit_7", preset) for stage in (idmm.supervised, idmm.pretrain))
+    assert by_labels.plan == idmm_finetune(112)
+    assert by_labels.plan.crops == 1
+    assert by_labels.objective == SupervisedConfig(smoothing=0.1, drop_path=0.1)
+    assert replace(by_labels, objective=by_images.objective, plan=by_images.plan) == by_images
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -88,7 +98,7 @@ def test_table_8_adds_one_part_a_row():
 
 
 def test_a_preset_that_is_none():
-    for stage in (idmm.pretrain, idmm.finetune):
+    for stage in (idmm.pretrain, idmm.supervised, idmm.finetune):
         with pytest.raises(UserError, match="paper, released"):
             stage(preset="best")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import make_folder
 from tests.runs import read
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.objectives.config import SupervisedConfig
+from vitling.recipes import labelled
 from vitling.recipes import train as training
 from vitling.recipes.config import TrainConfig
 from vitling.recipes.studies import datasets
@@ -22,7 +22,10 @@ from vitling.recipes.studies.training import Training
 from vitling.recipes.summary import show_study
 from vitling.training.config import LoopConfig
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 TINY = TrainConfig(
+    method="supervised",
     backbone="vit_micro_patch4_32",
     size=8,
     epochs=2,
@@ -61,21 +64,6 @@ class Given:
 
 def study_of(**works: list[Any]) -> Study:
     return Study("given", "numbers", "nowhere", tuple(Run(name, Given(values)) for name, values in works.items()))
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """A new folder to work in, with a data set of which the papers know nothing."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VITLING_COMMIT", "abc123")
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 6))
-
-
-@pytest.fixture
-def data(tmp_path):
-    make_folder(tmp_path / "data" / "made", each=4, split="train")
-    make_folder(tmp_path / "data" / "made", each=2, split="test", first=50)
-    return str(tmp_path / "data")
 
 
 def test_a_study_runs_once(data, tmp_path, capsys, monkeypatch):
@@ -128,17 +116,17 @@ def test_where_the_directories_are_gone_the_file_is_enough_and_the_other_way_rou
 
 def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     one = replace(TRAINED, runs=TRAINED.runs[:1])
-    conclude = training._conclude
+    conclude = labelled._conclude
 
     def stop(*arguments):
         raise Interrupted("Stopped at step 2 of 2", 143)
 
-    monkeypatch.setattr(training, "_conclude", stop)
+    monkeypatch.setattr(labelled, "_conclude", stop)
     with pytest.raises(Interrupted):
         reproduce(one, data)
     (stopped,) = read(tmp_path / "results" / "tiny.json")["rows"]
     assert "value" not in stopped
-    monkeypatch.setattr(training, "_conclude", conclude)
+    monkeypatch.setattr(labelled, "_conclude", conclude)
     (row,) = reproduce(one, data).results["rows"]
     assert "value" in row
     assert "stopped" not in row

@@ -15,6 +15,7 @@ from vitling.recipes.config import check
 from vitling.recipes.studies import all_studies, find
 from vitling.recipes.studies.datasets import DATASETS, find_data, find_weights, wanted
 from vitling.recipes.studies.ledger import fingerprint
+from vitling.recipes.studies.stages import Staged
 from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.training import Training, shortened
 
@@ -23,6 +24,7 @@ NAMED_IN_THE_ISSUE = [
     *("drloc-t1b", "drloc-t2a", "drloc-t2b", "drloc-t3", "drloc-t4", "drloc-t7"),
     *("drloc-supp-t7", "drloc-supp-t8", "drloc-supp-t9", "drloc-supp-t14", "drloc-supp-t16", "drloc-supp-f3"),
     *("drloc-grid", "drloc-positions"),
+    *("idmm-t1", "idmm-t3", "idmm-t4", "idmm-t7", "idmm-t8", "idmm-t9", "idmm-f3", "idmm-200"),
 ]
 
 
@@ -39,15 +41,23 @@ def test_every_run_can_be_built(study, tmp_path):
     known = {run.name for run in study.runs}
     for entry in study.runs:
         assert re.fullmatch(r"[a-z0-9._-]+", entry.name)
-        assert entry.paper is None or 0 < entry.paper < 100
+        assert entry.paper is None or 0 < entry.paper < (100 if "%" in study.unit else 10_000)
         assert entry.against in (known | {""})
-        assert entry.data in (DATASETS.keys() | {""})
+        assert set(entry.wants) <= DATASETS.keys()
         assert fingerprint(entry)
-        if isinstance(entry.work, Training):
-            config = entry.work.configured(Start(tmp_path, 3, "a", "b", entry.weights))
+        for config in configured(entry, tmp_path):
             check(config)
             assert names.tested(config.backbone)
-            assert (config.seed, config.resume, config.out) == (3, True, str(tmp_path))
+            assert config.resume
+
+
+def configured(entry, out):
+    start = Start(out, 3, "a", "b", entry.weights, stages=out)
+    if isinstance(entry.work, Training):
+        config = entry.work.configured(start)
+        assert (config.seed, config.out) == (3, str(out))
+        return [config]
+    return [stage.config for stage in entry.work.stages(start)] if isinstance(entry.work, Staged) else []
 
 
 def test_runs_of_a_study_differ_in_what_they_say_they_do():
@@ -114,6 +124,17 @@ def test_data_are_found_by_name(tmp_path):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "t2t_vit_14.pth").touch()
     assert find_weights("t2t_vit_14", tmp_path) == str(tmp_path / "weights" / "t2t_vit_14.pth")
+
+
+def test_data_without_a_test_split(tmp_path):
+    assert find_data("sin10k", tmp_path) is None
+    (tmp_path / "sin10k-train.tar").touch()
+    assert find_data("sin10k", tmp_path) == (str(tmp_path / "sin10k-train.tar"), "")
+    (line,) = wanted(["sin10k"], [], tmp_path)
+    assert line.endswith(
+        f"10,000 images): {tmp_path}/sin10k/train/ with the images, or {tmp_path}/sin10k-train.tar "
+        "(.parquet, .csv, .npz)"
+    )
 
 
 def test_what_is_wanted_is_said_exactly(tmp_path):

@@ -313,7 +313,7 @@ def test_images_of_train_in_val_or_test_are_a_warning(tmp_path, capsys):
 
 
 def test_python_mirrors_the_command_line(folder, tmp_path):
-    settings = {"optim.lr": 2e-3, "loop.trackers": "none", "data.channels": 1}
+    settings = {"optim.lr": 2e-3, "loop.trackers": "none", "data.channels": 1, "method": "supervised"}
     result = vitling.train(folder, out=tmp_path / "run", size=8, epochs=1, val=0.2, **settings)
     assert result == read(tmp_path / "run" / "result.json")
     config = read(tmp_path / "run" / "config.json")
@@ -322,7 +322,7 @@ def test_python_mirrors_the_command_line(folder, tmp_path):
     first, second = model.predict([folder / "class-0" / "image-00.png", make_image(1, 3)], top=2)
     assert first.label in ("class-0", "class-1", "class-2")
     assert len(second.top) == 2
-    assert vitling.load(tmp_path / "run", weights="best").embed(folder).shape == (30, 128)
+    assert vitling.load(tmp_path / "run", weights="best").embed(folder).shape == (30, 64)
 
 
 def test_unknown_settings_suggest_the_nearest(folder, tmp_path):
@@ -351,7 +351,7 @@ def test_an_error_before_there_is_a_directory_is_not_hidden(folder, tmp_path, mo
     def fail(*arguments, **named):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("vitling.recipes.train._open", fail)
+    monkeypatch.setattr("vitling.recipes.labelled.open_labelled", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         train(folder, tmp_path / "run")
 

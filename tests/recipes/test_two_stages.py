@@ -9,9 +9,13 @@ from safetensors.torch import load_file
 from tests.conftest import make_folder, make_image
 from tests.runs import lines, read, refused
 from vitling.cli import run
+from vitling.errors import StoppedItself
+from vitling.evaluation import load
 from vitling.objectives.config import IDMMConfig
+from vitling.objectives.supervised import Supervised
 from vitling.recipes.config import FinetuneConfig, PretrainConfig, overlaid
 from vitling.training.config import OptimConfig
+from vitling.views.policies import idmm_finetune
 
 TINY = [
     *("--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", "--loop.device", "cpu"),
@@ -56,14 +60,93 @@ def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in backbone)
 
 
-def test_an_unlabelled_pool_is_used(tmp_path):
-    folder = make_folder(tmp_path / "images", classes=2, each=8)
+def with_pool(root):
+    """16 images of two classes, and five more."""
+    folder = make_folder(root, classes=2, each=8)
     (folder / "unlabelled").mkdir()
     for i in range(5):
         make_image(3, i).save(folder / "unlabelled" / f"{i}.png")
+    return folder
+
+
+def test_an_unlabelled_pool_is_used(tmp_path):
+    folder = with_pool(tmp_path / "images")
     assert pretrain(folder, tmp_path / "pre") == 0
     assert read(tmp_path / "pre" / "result.json")["images"] == 21
     assert "5 of the unlabelled pool" in (tmp_path / "pre" / "log.txt").read_text()
+    assert all("knn/top1" in line for line in lines(tmp_path / "pre" / "metrics.jsonl") if "features/spread" in line)
+    assert "knn/top1" in read(tmp_path / "pre" / "result.json")["last"]
+
+
+SUPERVISED = ["--method", "supervised"]
+
+
+def test_the_supervised_baseline(folder, tmp_path):
+    """A backbone without a head, watched as any other, that the second stage takes."""
+    assert pretrain(folder, tmp_path / "pre", *SUPERVISED, "--preset", "released") == 0
+    assert read(tmp_path / "pre" / "config.json")["optim"]["decay_all"]  # the preset's
+    result, last = read(tmp_path / "pre" / "result.json"), lines(tmp_path / "pre" / "metrics.jsonl")[-1]
+    assert (result["method"], result["images"]) == ("supervised", 30)
+    assert last["classification"] == last["loss"]
+    assert {"knn/top1", "features/spread"} <= result["last"].keys()
+    model = load(tmp_path / "pre", device="cpu")
+    assert model.head is None
+    assert (model.class_names, model.meta.task) == ((), "none")
+    assert sum(p.numel() for p in model.backbone.parameters()) == result["parameters"]
+    words = ["finetune", str(folder), "--from", str(tmp_path / "pre"), "--out", str(tmp_path / "fine"), *TINY]
+    assert run([*words, "--epochs", "1"]) == 0
+
+
+def test_the_supervised_baseline_has_one_view_mixed_as_in_fine_tuning(folder, tmp_path, monkeypatch):
+    given = []
+
+    def fit(objective, *rest, **named):
+        given.append(objective)
+        raise StoppedItself("Seen enough.")
+
+    monkeypatch.setattr("vitling.recipes.pretrain.fit", fit)
+    assert pretrain(folder, tmp_path / "pre", *SUPERVISED) == 3
+    (objective,) = given
+    assert isinstance(objective, Supervised)
+    assert objective.plan == idmm_finetune(8)
+    assert (objective.classes, objective.multi_label, objective.smoothing) == (3, False, 0.1)
+    assert objective.class_weights is None
+
+
+def test_the_supervised_baseline_resumes(folder, tmp_path):
+    words = [*SUPERVISED, "--preset", "released", "--checkpoint.every-seconds", "0"]
+    assert pretrain(folder, tmp_path / "pre", *words) == 0
+    before = load_file(tmp_path / "pre" / "model" / "model.safetensors")
+    (tmp_path / "pre" / "result.json").unlink()  # as if it had been stopped at the end
+    assert run(["pretrain", "--out", str(tmp_path / "pre"), "--resume"]) == 0
+    after = load_file(tmp_path / "pre" / "model" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_supervised_baseline_leaves_a_pool_alone_and_says_so(tmp_path):
+    folder = with_pool(tmp_path / "images")
+    assert pretrain(folder, tmp_path / "pre", *SUPERVISED) == 0
+    assert read(tmp_path / "pre" / "result.json")["images"] == 16
+    log = (tmp_path / "pre" / "log.txt").read_text()
+    assert "The unlabelled pool (5 images) is not used" in log
+    assert "k-NN asks about images whose labels are trained on" in log
+
+
+def test_with_a_val_the_baseline_is_asked_about_what_it_did_not_see(folder, tmp_path):
+    assert pretrain(folder, tmp_path / "pre", *SUPERVISED, "--val", "0.2") == 0
+    assert read(tmp_path / "pre" / "result.json")["images"] == 24
+    assert "k-NN asks about" not in (tmp_path / "pre" / "log.txt").read_text()
+
+
+def test_what_the_supervised_baseline_cannot_do(folder, tmp_path, capsys):
+    start = ["pretrain", folder, "--out", tmp_path / "x", *SUPERVISED]
+    said = refused(capsys, "pretrain", folder / "class-0", "--out", tmp_path / "x", *SUPERVISED)
+    assert "has no labels" in said
+    assert "--method idmm" in said
+    assert "--method supervised does not" in refused(capsys, *start, "--idmm.no-cutmix")
+    assert "change colours" in refused(capsys, *start, "--data.channels", "5")
+    assert "supervised" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--method", "guessing")
+    assert not (tmp_path / "x").exists()
 
 
 def test_images_without_labels(tmp_path):

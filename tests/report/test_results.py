@@ -48,6 +48,22 @@ def test_one_seed_is_called_one_seed_and_a_failure_a_failure():
     assert second.note == "a note; failed: not finite; made with other settings than the study has now"
 
 
+def test_stages_that_other_runs_have_trained():
+    stages = [{"stage": "pretrain", "seconds": 540.0, "shared": True}]
+    stages.append({"stage": "finetune", "seconds": 60.0, "shared": False})
+    (line,) = lines(study([row("base", 0, 31.0, seconds=600.0, stages=stages)]))
+    assert line.note == "10.0 minutes of training, 9.0 of them shared with other runs (pretrain)"
+    own = [stage | {"shared": False} for stage in stages]
+    assert lines(study([row("base", 0, 31.0, seconds=600.0, stages=own)]))[0].note == ""
+
+
+def test_a_count_is_not_a_mean():
+    counted = study([row("base", 0, 2039), row("base", 1, 2039)])
+    counted["runs"][0]["paper"] = 2040
+    (line,) = lines(counted)
+    assert (line.ours, line.paper) == ("2,039", "2,040")
+
+
 def write(folder, name, content):
     (folder / name).write_text(json.dumps(content))
 

@@ -182,6 +182,24 @@ def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monke
     assert [line["loss"] for line in lines(tmp_path / "played")] == [line["loss"] for line in lines(tmp_path / "taken")]
 
 
+@pytest.mark.parametrize("variant", ["l1", "ce", "reg", "exhaustive", "all"])
+def test_drloc_is_played_as_it_is_taken(dataset, tmp_path, monkeypatch, variant):
+    """Its pairs are drawn anew at each step, also where the step is a recording."""
+    store, trained = build_store(dataset, 16, device="cuda"), []
+    settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True, drop_last=True))
+    for played in (True, False):
+        if not played:
+            monkeypatch.setattr(Replay, "recording", lambda self, *given: None)
+        torch.manual_seed(0)
+        backbone = tiny_backbone()
+        model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
+        model.attach("drloc", drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
+        fit(model, store, settings, run=run_in(tmp_path / str(played)))
+        assert "cannot" not in (tmp_path / str(played) / "log.txt").read_text()
+        trained.append(weights(model))
+    assert equal(*trained)
+
+
 def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path):
     settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True))
     whole, _ = train(dataset, tmp_path / "whole", settings)

@@ -161,6 +161,16 @@ def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
     assert means[0] == pytest.approx(means[1], abs=1e-6)
 
 
+def test_the_time_of_earlier_starts_counts(store, tmp_path):
+    train(store, tmp_path / "run", config(epochs=2))
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000008.pt"
+    state = torch.load(checkpoint, weights_only=True)
+    assert 0 < state["seconds"] < 100
+    torch.save(state | {"seconds": 1000.0}, checkpoint)
+    _, outcome = train(store, tmp_path / "run", config(epochs=3))
+    assert 1000 < outcome.seconds < 1100
+
+
 def test_a_resume_on_other_images_is_refused(store, folder, tmp_path):
     train(store, tmp_path / "run", config(epochs=2))
     make_image(0, 77).save(folder / "class-0" / "image-00.png")

@@ -19,7 +19,20 @@ from tests.conftest import make_folder
 from tests.tiny import strayed
 
 pytestmark = pytest.mark.slow
-COMMON = ["--val", "none", "--size", "8", "--batch", "8", "--loop.trackers", "none", "--loop.device", "cpu"]
+COMMON = [
+    "--method",
+    "supervised",
+    "--val",
+    "none",
+    "--size",
+    "8",
+    "--batch",
+    "8",
+    "--loop.trackers",
+    "none",
+    "--loop.device",
+    "cpu",
+]
 EXACT = [*COMMON, "--checkpoint.every-seconds", "0", "--optim.ema", "0.9"]
 
 
@@ -163,6 +176,19 @@ def test_two_processes_give_the_weights_of_one(tmp_path):
         assert (e, s) == (f, t)
         assert abs(a - b) < 1e-5
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
+
+
+def test_two_processes_go_through_all_stages(folder, tmp_path):
+    """A stage starts from files that the first process wrote."""
+    flags = [*("--size", "16", "--pretrain-size", "8", "--final-size", "32", "--backbone", "vit_nano_patch4_32")]
+    flags += ["--pretrain-epochs", "2", "--epochs", "2", *COMMON[2:4], *COMMON[6:]]
+    arguments = command(folder, tmp_path / "run", *flags)[3:]
+    subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert list(written["stages"]) == ["pretrain", "finetune", "large"]
+    timed = command(folder, tmp_path / "timed", *flags[:8], *COMMON[2:4], *COMMON[6:], "--minutes", "0.5")[3:]
+    subprocess.run(torchrun(2, free_port(), *timed), check=True, capture_output=True, timeout=300)
+    assert "finetune" in json.loads((tmp_path / "timed" / "result.json").read_text())["stages"]
 
 
 def test_a_dead_peer_ends_the_run(folder, tmp_path):

@@ -90,6 +90,15 @@ _TESTED = (
         architecture="swin_unbiased",
         model_args={"positions": "absolute", **_SWIN_T},
     ),
+    # IDMM's model of 0.8 M parameters (Fig. 3): half as wide as B0 in every stage, all else alike
+    Entry(
+        "pvt_v2_b0_small",
+        870_320,
+        grid=7,
+        dim=128,
+        architecture="pvt_v2_b0",
+        model_args={"embed_dims": (16, 32, 80, 128)},
+    ),
     Entry("pvt_v2_b0", 3_409_760, grid=7, dim=256),
     Entry("pvt_v2_b1", 13_496_000, grid=7, dim=512),
     Entry("pvt_v2_b2", 24_849_856, grid=7, dim=512),

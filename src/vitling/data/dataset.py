@@ -13,6 +13,7 @@ from vitling.errors import UserError
 Task = Literal["none", "single", "multi"]
 Raw = bytes | np.ndarray  # an encoded file, or pixels [H, W, C] (uint8 or uint16)
 Reader = Callable[[int], Raw]  # row of the source -> raw image; safe to call from several threads
+UNLABELLED = -1  # in `partial_labels`
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Dataset:
 
     `labels` is int64 [N] (one class an image), bool [N, C] (several), or None. `rows[i]` is where the reader finds
     image i, so a part of a data set shares its reader.
+
+    Where only some images have a class, `labels` is None and `partial_labels` int64 [N], UNLABELLED for the others:
+    what trains on classes, weighs or counts them asks for `labels`, and never meets an image without one.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Dataset:
     labels: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
     groups: np.ndarray | None = None
+    partial_labels: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,6 +67,7 @@ class Dataset:
             rows=self.rows[ids],
             labels=None if self.labels is None else self.labels[ids],
             groups=None if self.groups is None else self.groups[ids],
+            partial_labels=None if self.partial_labels is None else self.partial_labels[ids],
         )
 
     def subset(self, n: int, balanced: bool = False, seed: int = 0) -> Dataset:
@@ -85,14 +91,34 @@ def in_turn(labels: np.ndarray, seed: int) -> np.ndarray:
     return order[np.argsort(place, kind="stable")]
 
 
-def joined(first: Dataset, second: Dataset) -> Dataset:
-    """Both, without labels. The images of the first keep their ids."""
+def joined(first: Dataset, unlabelled: Dataset) -> Dataset:
+    """Both. The images of the first keep their ids and groups and, where they have one class each, their classes as
+    `partial_labels`."""
 
     def read(row: int) -> Raw:
-        return first.read(row) if row < len(first) else second.read(row - len(first))
+        return first.read(row) if row < len(first) else unlabelled.read(row - len(first))
 
-    rows = np.arange(len(first) + len(second))
-    return Dataset(f"{first.name} and {second.name}", [*first.keys, *second.keys], read, rows)
+    both = Dataset(
+        name=f"{first.name} and {unlabelled.name}",
+        keys=[*first.keys, *unlabelled.keys],
+        reader=read,
+        rows=np.arange(len(first) + len(unlabelled)),
+        groups=_joined_groups(first, unlabelled),
+    )
+    if first.labels is None or first.labels.ndim != 1:
+        return both
+    labels = np.concatenate([first.labels, np.full(len(unlabelled), UNLABELLED)])
+    return replace(both, class_names=first.class_names, partial_labels=labels)
+
+
+def _joined_groups(first: Dataset, second: Dataset) -> np.ndarray | None:
+    """Numbers of groups are the same in all splits; an image without one is alone in its own."""
+    known = [part.groups for part in (first, second) if part.groups is not None]
+    if not known:
+        return None
+    free = max(int(groups.max(initial=-1)) for groups in known) + 1
+    made = [free + np.arange(len(part)) if part.groups is None else part.groups for part in (first, second)]
+    return np.concatenate(made)
 
 
 @dataclass

@@ -77,14 +77,14 @@ def require_labels(splits: Splits) -> None:
     if train.task == "none":
         raise UserError(
             f"{train.name} has no labels. Put the images into a folder a class, or name a CSV with a label column; "
-            "images without labels serve for `vitling pretrain`."
+            "images without labels serve for `vitling pretrain --method idmm`."
         )
     there = [train.class_names[c] for c in sorted(_classes(train))]
     if len(there) < 2:
         has = f'images of one class only, "{there[0]}"' if there else "no image with a class"
         raise UserError(
             f"{train.name} has {has}. A classifier needs two classes: name the folder that holds the class folders; "
-            "`vitling pretrain` needs no classes."
+            "`vitling pretrain --method idmm` needs no classes."
         )
 
 

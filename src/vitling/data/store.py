@@ -58,8 +58,8 @@ class Store:
     def identity(self) -> str:
         """One word for what is in it: another image, label, class or order gives another."""
         digest = hashlib.blake2b(self.facts.digests.tobytes(), digest_size=16)
-        labels = self.dataset.labels
-        digest.update(b"" if labels is None else labels.tobytes())
+        for labels in (self.dataset.labels, self.dataset.partial_labels):
+            digest.update(b"" if labels is None else labels.tobytes())
         digest.update(repr((self.dataset.class_names, self.size, self.channels)).encode())
         return digest.hexdigest()
 

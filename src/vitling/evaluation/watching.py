@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitling.data.dataset import UNLABELLED, Dataset
 from vitling.data.holdout import hold_out
 from vitling.data.store import Store
 from vitling.evaluation.collapse import CollapseWatcher
@@ -30,9 +31,12 @@ class Part(NamedTuple):
 
     @property
     def labels(self) -> Tensor:
-        if self.store.labels is None:
+        labels = self.store.labels
+        if labels is None and self.store.dataset.partial_labels is not None:
+            labels = torch.from_numpy(self.store.dataset.partial_labels).to(self.store.device)
+        if labels is None:
             raise ValueError(f"{self.store.dataset.name} has no labels")
-        return self.store.labels[torch.from_numpy(self.ids).to(self.store.device)]
+        return labels[torch.from_numpy(self.ids).to(self.store.device)]
 
 
 def watch_pretraining(
@@ -55,19 +59,29 @@ def watch_pretraining(
 
 def knn_parts(train: Store, val: Store | None = None, seed: int = 0) -> tuple[Part, Part] | None:
     """The images that vote and those that are asked about: train and val, or without a val nine tenths of train and
-    the tenth held out of it, class by class and with groups kept together. None where that leaves nothing to ask.
+    the tenth held out of it, class by class and with groups kept together. An image without a label is in neither: a
+    pool beside labelled images changes nothing. None where that leaves nothing to ask.
 
     This is a monitor, not an evaluation. Pre-training goes on to use ALL images of train, those held out here too: only
-    their labels are not used, neither in training nor as votes. A method that trains on labels sees them, and needs
-    a val. Nothing here may open the test split.
+    their labels are not used, neither in training nor as votes. A method that trains on labels sees them: without a
+    val its score flatters. Nothing here may open the test split.
     """
-    if train.labels is None:
+    known = labelled_ids(train.dataset)
+    if not len(known):
         return None
-    everything = np.arange(len(train))
     if val is not None and val.labels is not None:
-        return Part(train, everything), Part(val, np.arange(len(val)))
-    held = hold_out(train.dataset.labels, train.dataset.groups, len(train), HELD_OUT, seed)
-    return (Part(train, everything[~held]), Part(train, everything[held])) if held.any() else None
+        return Part(train, known), Part(val, np.arange(len(val)))
+    dataset = train.dataset.take(known)
+    labels = dataset.labels if dataset.labels is not None else dataset.partial_labels
+    held = hold_out(labels, dataset.groups, len(known), HELD_OUT, seed)
+    return (Part(train, known[~held]), Part(train, known[held])) if held.any() else None
+
+
+def labelled_ids(dataset: Dataset) -> np.ndarray:
+    """Of the images that have labels: all, those beside an unlabelled pool, or none."""
+    if dataset.partial_labels is not None:
+        return np.flatnonzero(dataset.partial_labels != UNLABELLED)
+    return np.arange(0 if dataset.labels is None else len(dataset))
 
 
 @dataclass

@@ -42,8 +42,6 @@ def make_classifier(config: IDMMConfig, dim: int, images: int, seed: int = 0) ->
 class FullClassifier(nn.Module):
     """The plain linear head, initialised as timm's; of `rows` it holds only those."""
 
-    steady = True  # see Objective.steady
-
     def __init__(self, dim: int, images: int, rows: range | None = None):
         super().__init__()
         rows = range(images) if rows is None else rows
@@ -51,8 +49,8 @@ class FullClassifier(nn.Module):
         self.weight = nn.Parameter(_initial(dim, images, rows))
         self.bias = nn.Parameter(torch.zeros(len(rows)))
 
-    def forward(self, z: Tensor, own: Tensor, partner: Tensor, progress: Any) -> Scores:
-        """Features [M, D] of crops, and the classes [M] of the images in them."""
+    def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
+        """Features [M, D] of crops, the classes [M] of the images in them, and the key of the step (`Batch.key`)."""
         logits = F.linear(z, self.weight, self.bias).float()
         chosen = logits.gather(1, torch.stack((own, partner), dim=1))
         return Scores(logits.logsumexp(1), chosen[:, 0], chosen[:, 1], logits.mean(1))
@@ -80,18 +78,16 @@ class SampledClassifier(FullClassifier):
     All classes are cut into `count` runs of equal length, and one class is drawn of each: a class of a run of length s
     is drawn with probability 1 / s, so s times its exp(o) is an unbiased estimate of the run's sum, and log s is added
     to its logit. The classes of a crop's own two images are always there and left out of its draw. With as many runs
-    as classes the softmax is exact. The draw is a function of seed and step, and shared by all crops, so that neither
-    processes nor passes nor a resume change it.
+    as classes the softmax is exact. The draw is a function of the seed and the step's key, and shared by all crops, so
+    that neither processes nor passes nor a resume change it.
     """
-
-    steady = False
 
     def __init__(self, dim: int, images: int, count: int, seed: int = 0):
         super().__init__(dim, images)
         self.count, self.seed = min(count, images), seed
 
-    def forward(self, z: Tensor, own: Tensor, partner: Tensor, progress: Any) -> Scores:
-        classes, lengths = self.draw(progress.step, z.device)
+    def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
+        classes, lengths = self.draw(key, z.device)
         logits = F.linear(z, F.embedding(classes, self.weight), self.bias[classes]).float()
         known = (classes == own[:, None]) | (classes == partner[:, None])
         o_own, o_partner = self._logits_of(z, own), self._logits_of(z, partner)
@@ -102,11 +98,11 @@ class SampledClassifier(FullClassifier):
         mean = (o_own + o_partner.masked_fill(alone, 0) + others) / self.images
         return Scores(torch.cat((exact, estimated), dim=1).logsumexp(1), o_own, o_partner, mean)
 
-    def draw(self, step: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def draw(self, key: Tensor | int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The classes, and how long the run is that each was drawn from."""
         runs = torch.arange(self.count + 1, device=device)
         edges = runs * self.images // self.count
-        names = runs[:-1] + make_key("idmm classes", self.seed, step)
+        names = runs[:-1] + make_key("idmm classes", self.seed) + key
         uniform = Draws.of_names(names, 1).uniform("class")[:, 0]
         lengths = edges.diff()
         return edges[:-1] + (uniform * lengths).long(), lengths
@@ -119,8 +115,6 @@ class ShardedClassifier(FullClassifier):
     """Each process holds some of the rows and computes the logits of all processes' crops for them; sums over all rows
     are put together from the parts. The same softmax as that of one process, and the same gradients."""
 
-    steady = False
-
     def __init__(self, dim: int, images: int, rank: int, world: int):
         if images < world:
             raise UserError(f"{images} images cannot be shared by {world} processes: use the full classifier.")
@@ -129,7 +123,7 @@ class ShardedClassifier(FullClassifier):
     def sharded(self) -> dict[str, int]:
         return {"weight": self.images, "bias": self.images}
 
-    def forward(self, z: Tensor, own: Tensor, partner: Tensor, progress: Any) -> Scores:
+    def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
         lengths = _lengths(z)
         before = sum(lengths[: dist.get_rank()])
         mine = slice(before, before + len(z))

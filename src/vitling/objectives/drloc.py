@@ -129,6 +129,8 @@ class DRLocTerm(nn.Module):
     """DRLoc as a term of any objective: it takes the grids out of the features, and names its draws by seed, step and
     instance. So neither processes nor passes nor a resume change them, and no generator is touched."""
 
+    steady = True  # see Objective.steady
+
     def __init__(self, drloc: DRLoc, seed: int = 0, norm: GridNorm = "published"):
         super().__init__()
         self.drloc, self.seed, self.norm = drloc, seed, norm
@@ -144,7 +146,7 @@ class DRLocTerm(nn.Module):
         images = len(features.pooled)
         view = torch.arange(images, device=batch.ids.device) // len(batch.ids)  # they lie one behind the other
         names = batch.ids.repeat(images // len(batch.ids)) + (batch.first_view + view) * 2**40
-        return self.drloc(grids, names + make_key("drloc", self.seed, progress.step))
+        return self.drloc(grids, names + make_key("drloc", self.seed) + batch.key)
 
 
 def drloc_term(backbone: Backbone, config: DRLocConfig, seed: int = 0) -> DRLocTerm:

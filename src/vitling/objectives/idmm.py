@@ -48,22 +48,22 @@ class IDMM(Objective):
         seen = [self.features(torch.cat([views[g].pixels for g in alike])) for alike in by_size.values()]
         order = [g for alike in by_size.values() for g in alike]
         pooled = torch.cat([features.pooled for features in seen])
-        losses = self.losses(pooled, [views[g] for g in order], batch, progress)
+        losses = self.losses(pooled, [views[g] for g in order], batch)
         parts = dict(zip(order, losses.split([len(views[g].pixels) for g in order])))
         terms = {name: parts[g].mean() for g, name in enumerate(self.names)}
         return {**terms, **self.auxiliary_terms(seen, batch, progress)}
 
-    def losses(self, pooled: Tensor, views: list[Views], batch: Batch, progress: Any) -> Tensor:
+    def losses(self, pooled: Tensor, views: list[Views], batch: Batch) -> Tensor:
         """[M] of all crops, in the order of the views: through the classifier once."""
         own = torch.cat([batch.ids.repeat(view.count) for view in views])
         partner = torch.cat([batch.ids.repeat(v.count) if v.partner is None else v.partner for v in views])
         whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.share is None else v.share for v in views]
-        scores = self.classifier(self.projection(pooled), own, partner, progress)
+        scores = self.classifier(self.projection(pooled), own, partner, batch.key)
         return cross_entropy(scores, torch.cat(whole), self.epsilon)
 
     @property
     def steady(self) -> bool:
-        return self.unaided and self.classifier.steady
+        return self.steadily_aided
 
     def uniform_loss(self) -> dict[str, float]:
         """ln N: what guessing costs."""

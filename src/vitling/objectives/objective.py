@@ -23,6 +23,7 @@ class Batch:
     ids: Tensor  # [B] instance ids
     labels: Tensor | None  # of ALL instances, so that a mixed-in partner's label is labels[partner]
     first_view: int = 0  # which of the images' views an auxiliary term's features begin with
+    key: Tensor | int = 0  # a number of this step's own: what is drawn for the step is drawn by it
 
 
 class Objective(nn.Module):
@@ -47,8 +48,9 @@ class Objective(nn.Module):
 
     @property
     def steady(self) -> bool:
-        """Whether `forward` does the same at every step, but for what its tensors hold: it looks neither at `progress`
-        nor at numbers of its own that change, and never waits for the GPU. Then a step can be recorded and played."""
+        """Whether `forward` does the same at every step, but for what its tensors hold (`Batch.key` is one): it looks
+        neither at `progress` nor at numbers of its own that change, and never waits for the GPU. Then a step can be
+        recorded and played."""
         return False
 
     def after_step(self, progress: Any) -> None:
@@ -89,9 +91,10 @@ class Objective(nn.Module):
         return terms
 
     @property
-    def unaided(self) -> bool:
-        """Without auxiliary terms and weights that change."""
-        return not self.auxiliaries and not any(callable(weight) for weight in self.weights.values())
+    def steadily_aided(self) -> bool:
+        """Neither an auxiliary term nor a weight changes from step to step."""
+        terms = all(getattr(term, "steady", False) for term in self.auxiliaries.values())
+        return terms and not any(callable(weight) for weight in self.weights.values())
 
     def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
         weighted = [self._weight(name, progress) * value for name, value in terms.items()]

@@ -3,6 +3,7 @@ labels."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -45,7 +46,12 @@ class Supervised(Objective):
 
     @property
     def steady(self) -> bool:
-        return self.unaided
+        return self.steadily_aided
+
+    def uniform_loss(self) -> dict[str, float]:
+        """ln C, or ln 2 for each of several labels; weights of classes would give it another scale."""
+        answers = 2 if self.multi_label else self.classes
+        return {} if self.class_weights is not None else {"classification": math.log(answers)}
 
     def logits(self, images: Tensor) -> Tensor:
         """For evaluation: past torch.compile, whose graphs belong to the training batch."""

@@ -14,6 +14,7 @@ from vitling.errors import UserError
 from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig, check_scale
+from vitling.views.policies import idmm_finetune
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -31,7 +32,7 @@ class RunConfig:
     out: Annotated[str, _shown("DIR", "(required)")] = ""
     """Directory of the run. It must be new or empty, unless --resume or --overwrite is given."""
     backbone: Annotated[str | None, _shown("NAME")] = None
-    """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a micro ViT for tiny images."""
+    """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a small ViT for tiny images."""
     from_: Annotated[str | None, _shown("PATH", name="from")] = None
     """Start from the weights of a run, a model folder, a checkpoint or a timm weights file; its head is dropped."""
     size: Annotated[int | None, _shown("INT")] = None
@@ -40,12 +41,15 @@ class RunConfig:
     """Passes over the training images."""
     batch: int = 128
     """Images for each step of the optimiser, over all processes."""
+    minutes: Annotated[float | None, _shown("MINUTES")] = None
+    """Fit the run into so many minutes, compilation included: as many epochs as that gives, at most --epochs."""
     seed: int = 0
     """Another one gives another run; the same one the same run."""
     aux: Literal["none", "drloc"] = "none"
     """drloc: beside its main task the network learns how far apart two of its tokens lie."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
-    """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth."""
+    """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth;
+    `train` holds nothing out of up to 5,000 images that have a test split."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Where decoded images live: GPU memory, host memory, or read from disk as needed."""
     store_size: Annotated[int | None, _shown("INT")] = None
@@ -69,14 +73,11 @@ class RunConfig:
 
 
 @dataclass
-class TrainConfig(RunConfig):
-    """Train a network on your images, from scratch.
-
-    A first run: vitling train images/ --out runs/first
-    """
+class LabelledConfig(RunConfig):
+    """What can be said of training on labels."""
 
     eval_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the validation split. By default about fifty looks a run."""
+    """Epochs between two looks at the validation split. By default about fifty looks a run, ten with --minutes."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 
@@ -86,13 +87,13 @@ Preset = Literal["paper", "released"]
 
 @dataclass
 class PretrainConfig(RunConfig):
-    """Pre-train a network on your images alone; labels are not used.
+    """Pre-train a network on your images; labels are used only by --method supervised.
 
     A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
     """
 
-    method: Literal["idmm"] = "idmm"
-    """idmm: tell every image from every other."""
+    method: Literal["idmm", "supervised"] = "idmm"
+    """idmm: tell every image from every other; supervised: its baseline, which learns the classes instead."""
     preset: Preset = "paper"
     """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
@@ -106,7 +107,8 @@ class PretrainConfig(RunConfig):
     drop_path: float = 0.1
     """Stochastic depth of the last block; earlier blocks less."""
     watch_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the features: k-NN where there are labels, else their spread. By default forty."""
+    """Epochs between two looks at the features: k-NN where there are labels, else their spread. By default forty looks
+    a run, ten with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
@@ -114,19 +116,57 @@ class PretrainConfig(RunConfig):
 
 
 @dataclass
-class FinetuneConfig(TrainConfig):
+class FinetuneConfig(LabelledConfig):
     """Fine-tune a pre-trained network on your labelled images, as IDMM does it.
 
     vitling finetune images/ --from runs/pre --out runs/first
+
+    At a larger size, with its head: vitling finetune images/ --from runs/first --size 448 --keep-head --out runs/large
     """
 
+    from_: Annotated[str | None, _shown("PATH", "(required, but with --resume)", name="from")] = None
+    """Start from the weights of a run, a model folder, a checkpoint or a timm weights file."""
+    keep_head: bool = False
+    """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
     preset: Preset = "paper"
     """Learning rate and warm-up of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 200
-    """Passes over the training images."""
+    """Passes over the training images. Above 224 px 100, unless you set otherwise than shown here."""
     batch: int = 256
-    """Images for each step of the optimiser, over all processes."""
+    """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
+
+
+PLANNED = -1  # a number that the plan fills in
+
+
+@dataclass
+class TrainConfig(LabelledConfig):
+    """Train a network on your images, from scratch: first on the images alone, then on their labels.
+
+    What you do not say is planned from the images and the machine; the plan is printed, with its reasons.
+    A first run: vitling train images/ --out runs/first
+    """
+
+    method: Literal["auto", "idmm", "supervised"] = "auto"
+    """idmm: a first stage that tells every image from every other, then the labels; supervised: the labels at once."""
+    preset: Preset = "paper"
+    """Learning rates, warm-up, smoothing of both stages: the paper's or its code's. What you set yourself wins."""
+    epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
+    """Passes over the labelled images."""
+    batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
+    """Images for each step of the optimiser, over all processes, in both stages."""
+    pretrain_epochs: Annotated[int | None, _shown("INT")] = None
+    """Passes over all images in the first stage."""
+    pretrain_size: Annotated[int | None, _shown("INT")] = None
+    """Pixels of a view in the first stage."""
+    on_collapse: Literal["stop", "warn"] = "stop"
+    """What to do when the first stage's features collapse (docs/watching.md)."""
+    final_size: Annotated[int | None, _shown("INT")] = None
+    """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
+    idmm: IDMMConfig = field(default_factory=IDMMConfig)
+    pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
+    pretrain_views: ViewChanges = field(default_factory=ViewChanges)
 
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -140,22 +180,32 @@ def overlaid(preset: Any, asked: Any, default: Any) -> Any:
 
 # They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
+_FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 
-_AT_LEAST_ONE = ("size", "store_size", "eval_every", "watch_every", "loop.log_every")
+_AT_LEAST_ONE = (
+    *("size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
+    *("eval_every", "watch_every", "loop.log_every"),
+)
 _SHARES = (
     *("drop_path", "objective.smoothing", "objective.drop_path"),
-    *("views.flip", "views.blur", "views.erase", "views.mix_prob"),
+    *("views.flip", "views.blur", "views.erase", "views.mix_prob", "pretrain_views.flip", "pretrain_views.blur"),
 )
 _NOT_NEGATIVE = (
-    *("views.mixup", "views.cutmix", "views.rotate"),
+    *("views.mixup", "views.cutmix", "views.rotate", "pretrain_views.rotate"),
     *("optim.lr", "optim.warmup_lr", "optim.weight_decay"),
 )
 
 
 def check(config: RunConfig) -> None:
     """A UserError for a number that cannot be meant."""
-    config.for_the_loop().check()
+    loop = config.for_the_loop()
+    if isinstance(config, TrainConfig):  # what the plan fills in fits
+        epochs = loop.optim.over_epochs(1) if loop.epochs == PLANNED else loop.epochs
+        loop = replace(loop, epochs=epochs, batch=loop.optim.accumulate if loop.batch == PLANNED else loop.batch)
+    loop.check()
+    if config.minutes is not None and not config.minutes > 0:
+        raise UserError(f"--minutes must be more than 0, not {config.minutes:g}.")
     for name, value in leaves(config):
         if value is None:
             continue
@@ -170,13 +220,26 @@ def check(config: RunConfig) -> None:
     if config.aux == "none" and config.drloc != DRLocConfig():
         raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
     config.drloc.check()
-    if isinstance(config, TrainConfig):
+    if isinstance(config, LabelledConfig):
         _check_views(config.views)
         config.views.plan(224).check_channels(config.data.channels)
-    if isinstance(config, PretrainConfig):
-        config.idmm.check()
-        config.views.check()
-        config.views.applied(idmm_plan(config.idmm)).check_channels(config.data.channels)
+    if isinstance(config, PretrainConfig | TrainConfig):
+        _check_method(config)
+
+
+def _check_method(config: PretrainConfig | TrainConfig) -> None:
+    methods = get_args(get_type_hints(type(config))["method"])
+    if config.method not in methods:
+        raise UserError(f"--method {config.method}: there is {' and '.join(methods)}.")
+    if config.method == "supervised" and config.idmm != IDMMConfig():
+        raise UserError(f"--idmm says how images are told apart, and --method {config.method} does not do that.")
+    config.idmm.check()
+    if isinstance(config, TrainConfig):
+        config.pretrain_views.check()
+        return
+    config.views.check()
+    plan = idmm_finetune() if config.method == "supervised" else idmm_plan(config.idmm)
+    config.views.applied(plan).check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:
@@ -199,6 +262,11 @@ def _restore(hint: Any, value: Any) -> Any:
         if isinstance(value, list) and tuple in (hint, *map(get_origin, (hint, *get_args(hint))))
         else value
     )
+
+
+def saved_config(kind: type, values: dict[str, Any]) -> Any:
+    """Of a run. One of `train` that names no method is of a time when there was one stage."""
+    return from_plain(kind, {"method": "supervised", **values} if kind is TrainConfig else values)
 
 
 def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:
@@ -234,6 +302,8 @@ def resumed(asked: Config, saved: Config) -> Config:
     before, default = dict(leaves(saved)), dict(leaves(type(asked)()))
     for name, value in leaves(asked):
         if name in _OF_THE_CALL or value == default[name] or value == before[name]:
+            continue
+        if name in _FITTED and saved.minutes is not None:  # what was given was the most
             continue
         raise UserError(
             f"--{_flag(name)} {_written(value)} was given, but this run was started with {_written(before[name])}. "

@@ -53,6 +53,7 @@ def labelled(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
     views = ViewsConfig(scale=(0.7, 1.0), flip=0.0, rotate=10.0, erase=0.0, mixup=0.0, cutmix=0.0, crop_fraction=1.0)
     return TrainConfig(
         source=source,
+        method="supervised",
         out=out,
         epochs=epochs,
         batch=50,

@@ -61,6 +61,7 @@ def _common(backbone: str, preset: Preset, aux: bool, batch: int) -> TrainConfig
     if preset not in ("paper", "released"):
         raise UserError(f"There is no preset {preset!r} of DRLoc: paper, released.")
     return TrainConfig(
+        method="supervised",
         backbone=backbone,
         size=224,
         batch=batch,

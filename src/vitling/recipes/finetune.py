@@ -2,36 +2,107 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from vitling.data.dataset import Dataset
 from vitling.errors import UserError
-from vitling.evaluation.bundle import bundle_folder, read_config
+from vitling.evaluation.bundle import bundle_folder, load_bundle, read_config
+from vitling.evaluation.model import Model
 from vitling.recipes import idmm
 from vitling.recipes.config import FinetuneConfig, overlaid
-from vitling.recipes.running import running
-from vitling.recipes.train import train_in
+from vitling.recipes.labelled import train_on
+from vitling.recipes.running import open_labelled, running, weights_of
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
+
+WITHOUT = "Leave out --keep-head, and a new head is trained."
 
 
 def finetune(config: FinetuneConfig) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json."""
     if not config.from_ and not config.resume:
         raise UserError("Fine-tune what? Pass --from RUN, a pre-trained run, a checkpoint or a weights file.")
-    return running(config, "finetune", _finetune)
+    return by_the_recipe(config)
 
 
-def _finetune(config: FinetuneConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    backbone = config.backbone or _backbone_of(config.from_ or "")
-    stage = idmm.finetune(backbone, config.preset, config.epochs, config.size or 224)
+def by_the_recipe(config: FinetuneConfig) -> dict[str, Any]:
+    """The same, but where nothing is named to start from it starts from random weights: the paper's baseline."""
+    return running(config, "finetune", finetune_in)
+
+
+def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+    began = time.monotonic()
+    source = weights_of(config, run)
+    model = _with_a_head(source) if config.keep_head and source else None
+    config, notes = with_preset(config)
+    splits = open_labelled(config)
+    splits.notes += notes
+    head = None if model is None else _head_for(splits.train, model, config)
+    return train_on(config, splits, run, processes, head, began)
+
+
+def with_preset(config: FinetuneConfig) -> tuple[FinetuneConfig, list[str]]:
+    """The preset's settings, which depend on the network and the size, where nothing else was asked for; with a note
+    of those that a large size changes."""
+    backbone, usual = config.backbone or _backbone_of(config.from_ or ""), FinetuneConfig()
+    epochs = None if config.epochs == usual.epochs else config.epochs
+    stage = idmm.finetune(backbone, config.preset, epochs, config.size or 224)
     optim = overlaid(stage.optim, config.optim, OptimConfig())
-    return train_in(replace(config, backbone=backbone, optim=optim), run, processes)
+    preset = replace(usual, epochs=stage.epochs, batch=stage.batch)
+    settled = overlaid(preset, replace(config, backbone=backbone, optim=optim), usual)
+    chosen = [f"--{name} {getattr(settled, name)}" for name in ("epochs", "batch") if _differ(name, settled, config)]
+    return settled, [f"Chosen for {config.size} px: {' '.join(chosen)}."] if chosen else []
+
+
+def _differ(name: str, one: FinetuneConfig, other: FinetuneConfig) -> bool:
+    return getattr(one, name) != getattr(other, name)
 
 
 def _backbone_of(source: str) -> str:
     if not Path(source).is_dir():
         raise UserError(f"Which network are the weights in {source}? Pass --backbone NAME (`vitling list backbones`).")
     return str(read_config(bundle_folder(Path(source)))["vitling"]["backbone"])
+
+
+def _with_a_head(source: str) -> Model:
+    if Path(source).is_file():
+        raise UserError(
+            f"--keep-head: {source} is a weights file, which does not say what its head means. Name a run or a model "
+            "folder, or leave out --keep-head."
+        )
+    model = load_bundle(bundle_folder(source))
+    if model.head is None:
+        raise UserError(f"--keep-head: {source} has no head, it is a pre-trained backbone. {WITHOUT}")
+    return model
+
+
+def _head_for(train: Dataset, model: Model, config: FinetuneConfig) -> nn.Linear:
+    """The model's head, if its outputs mean the same here."""
+    source = config.from_
+    if model.backbone.name != config.backbone:
+        raise UserError(
+            f"--keep-head: the head of {source} belongs to {model.backbone.name}, not to {config.backbone}. "
+            "Leave out --backbone, or --keep-head."
+        )
+    if model.meta.task != train.task:
+        several, one = (source, train.name) if model.meta.task == "multi" else (train.name, source)
+        raise UserError(f"--keep-head: {several} has several labels an image, and {one} has one. {WITHOUT}")
+    for i, (theirs, ours) in enumerate(zip_longest(model.class_names, train.class_names), 1):
+        if theirs != ours:
+            raise UserError(
+                f"--keep-head: the classes of {source} are not those of {train.name}. The first that differs is number "
+                f"{i}: {_quoted(theirs)} there, {_quoted(ours)} here. {WITHOUT}"
+            )
+    assert model.head is not None
+    return model.head
+
+
+def _quoted(name: str | None) -> str:
+    return "none" if name is None else f'"{name}"'

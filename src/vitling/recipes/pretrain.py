@@ -1,19 +1,25 @@
-"""The first stage: a network pre-trained on images without labels."""
+"""The first stage: a network pre-trained on images without labels, or, as a baseline, with them."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 from vitling import data
+from vitling.backbones.backbone import Backbone
 from vitling.data.dataset import Splits, joined
+from vitling.data.store import Store
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.config import IDMMConfig, idmm_plan
 from vitling.objectives.idmm import IDMM
+from vitling.objectives.objective import Objective
+from vitling.objectives.supervised import Supervised
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PretrainConfig, overlaid
+from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
     Stores,
     auxiliary_in_words,
@@ -21,12 +27,14 @@ from vitling.recipes.running import (
     figures,
     meta_of,
     new_backbone,
+    open_labelled,
     running,
     setting,
     settle_network,
 )
 from vitling.training.config import OptimConfig
-from vitling.training.loop import Outcome, fit
+from vitling.training.loop import fit
+from vitling.training.moments import Outcome
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 from vitling.views.config import ViewsConfig
@@ -36,30 +44,38 @@ SIZE = 112  # pixels of a view
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
     """Pre-trains, saves the backbone, and gives what is also in the run's result.json."""
-    return running(config, "pretrain", _pretrain)
+    return running(config, "pretrain", pretrain_in)
 
 
-def _pretrain(config: PretrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+def pretrain_in(
+    config: PretrainConfig, run: RunDirectory, processes: Processes, began: float | None = None
+) -> dict[str, Any]:
+    """`began` is when the clock of --minutes started."""
+    began = time.monotonic() if began is None else began
     splits = _open(config)
     config, notes = settle_network(config, splits.train, SIZE)
     config = _with_preset(config)
     backbone = new_backbone(config, config.drop_path)
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes)
-    plan = config.views.applied(idmm_plan(config.idmm, backbone.size))
-    objective = IDMM(backbone, plan, len(stores.train), config.idmm, config.seed)
+    objective = _objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     run.log.say(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
+    config = fitted(config, objective, stores, run, processes, began)
+    attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
+    run.settled(config)
     watchers = [_watcher(config, stores, run)]
     outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes)
     return _conclude(config, stores, objective, outcome, run)
 
 
 def _open(config: PretrainConfig) -> Splits:
-    """Labels do not matter here, so an unlabelled pool is as good as the rest."""
+    """Where labels are not trained on, an unlabelled pool is as good as the rest."""
+    if config.method == "supervised":
+        return _open_supervised(config)
     splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
     if splits.pool is None:
         return splits
@@ -67,24 +83,46 @@ def _open(config: PretrainConfig) -> Splits:
     return replace(splits, train=joined(splits.train, splits.pool), pool=None, notes=notes)
 
 
+def _open_supervised(config: PretrainConfig) -> Splits:
+    splits, notes = open_labelled(config), []
+    if splits.pool is not None:
+        notes.append(f"The unlabelled pool ({len(splits.pool)} images) is not used: --method supervised needs labels.")
+    if splits.val is None:
+        notes.append("k-NN asks about images whose labels are trained on, so it flatters; --val 0.1 keeps some apart.")
+    return replace(splits, pool=None, notes=[*splits.notes, *notes])
+
+
 def _with_preset(config: PretrainConfig) -> PretrainConfig:
-    stage = idmm.pretrain(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
-    return replace(
-        config,
-        optim=overlaid(stage.optim, config.optim, OptimConfig()),
-        idmm=overlaid(stage.objective, config.idmm, IDMMConfig()),
-    )
+    stage = _stage(config)
+    config = replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()))
+    if config.method == "idmm":
+        config = replace(config, idmm=overlaid(stage.objective, config.idmm, IDMMConfig()))
+    return config
+
+
+def _stage(config: PretrainConfig) -> idmm.Stage:
+    make = idmm.supervised if config.method == "supervised" else idmm.pretrain
+    return make(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
+
+
+def _objective(config: PretrainConfig, backbone: Backbone, train: Store) -> Objective:
+    if config.method == "idmm":
+        plan = config.views.applied(idmm_plan(config.idmm, backbone.size))
+        return IDMM(backbone, plan, len(train), config.idmm, config.seed)
+    stage, dataset = _stage(config), train.dataset
+    classes, several = len(dataset.class_names), dataset.task == "multi"
+    return Supervised(backbone, config.views.applied(stage.plan), classes, several, stage.objective.smoothing)
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:
-    every = config.watch_every or max(1, round(config.epochs / 40))
+    every = config.watch_every or max(1, round(config.epochs / (40 if config.minutes is None else 10)))
     stop = config.on_collapse == "stop"
     size, fraction = config.size or SIZE, ViewsConfig.crop_fraction
     return watch_pretraining(stores.train, stores.val, size, fraction, every, stop, run.log.warn, config.seed)
 
 
 def _conclude(
-    config: PretrainConfig, stores: Stores, objective: IDMM, outcome: Outcome, run: RunDirectory
+    config: PretrainConfig, stores: Stores, objective: Objective, outcome: Outcome, run: RunDirectory
 ) -> dict[str, Any]:
     objective.eval()
     if run.writes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,47 +12,59 @@ from typing import Any
 
 import torch
 
+from vitling import data
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
+from vitling.data.splits import require_labels
 from vitling.data.store import Store, build_store, choose_size, normalisation
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
-from vitling.recipes.config import Config, RunConfig, check, from_plain, resumed
-from vitling.training.loop import Outcome
+from vitling.recipes.config import Config, RunConfig, check, resumed, saved_config
+from vitling.recipes.plan import TINY, smaller_view
+from vitling.training.moments import Outcome
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
 
-TINY = 64  # pixels; images up to here get small views and the small network
-
 Work = Callable[[Config, RunDirectory, Processes], dict[str, Any]]
+Then = Callable[[Config, dict[str, Any], Processes], dict[str, Any]]
 
 
-def running(config: Config, verb: str, work: Work[Config]) -> dict[str, Any]:
-    """Does the work in the run directory, or goes on with it; gives what is also in the run's result.json."""
+def running(config: Config, verb: str, work: Work[Config], then: Then[Config] | None = None) -> dict[str, Any]:
+    """Does the work in the run directory, or goes on with it; gives what is also in the run's result.json. `then` is
+    for what comes after a finished run, also one that an earlier start finished."""
     if not config.source and not config.resume:
         raise UserError(f"Which images? Name a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA ...")
     if not config.out:
         raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
     with started(config.loop.device) as processes:
-        run = RunDirectory(config.out, writes=processes.main)
-        try:
-            return _resumed_or_new(config, verb, work, run, processes)
-        except UserError:
-            run.abandon()
-            raise
-        except Interrupted:
-            raise
-        except Exception:
-            with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
-                run.log.note(traceback.format_exc())
-            raise
-        finally:
-            run.close()
+        result = in_directory(config, verb, work, processes)
+        return then(config, result, processes) if then else result
+
+
+def in_directory(config: Config, verb: str, work: Work[Config], processes: Processes) -> dict[str, Any]:
+    """`running` for processes that were started already: a stage of a run has a directory of its own. What it wrote is
+    there for all of them when it is over."""
+    run = RunDirectory(config.out, writes=processes.main)
+    try:
+        result = _resumed_or_new(config, verb, work, run, processes)
+        processes.barrier()
+        return result
+    except UserError:
+        run.abandon()
+        raise
+    except Interrupted:
+        raise
+    except Exception:
+        with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
+            run.log.note(traceback.format_exc())
+        raise
+    finally:
+        run.close()
 
 
 def _resumed_or_new(
@@ -59,7 +72,7 @@ def _resumed_or_new(
 ) -> dict[str, Any]:
     if config.resume and (run.path / "config.json").exists():
         prepare(config, run, processes)
-        config = resumed(config, from_plain(type(config), run.read("config.json")))
+        config = resumed(config, saved_config(type(config), run.read("config.json")))
         if (run.path / "result.json").exists():
             run.log.say(f"{run.path} is finished; there is nothing to resume.")
             return run.read("result.json")
@@ -72,11 +85,28 @@ def _resumed_or_new(
     return work(config, run, processes)
 
 
+def open_labelled(config: RunConfig) -> Splits:
+    """The data, for what trains on its labels."""
+    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
+    check_labels(config, splits)
+    return splits
+
+
+def check_labels(config: RunConfig, splits: Splits) -> None:
+    """A UserError where the labels do not serve."""
+    require_labels(splits)
+    if config.loop.sampler == "balanced" and splits.train.task == "multi":
+        raise UserError(
+            "--loop.sampler balanced needs one class an image, and these have several labels. Leave it out; in `train` "
+            "and `finetune` --objective.class-weights inverse makes rare labels count more."
+        )
+
+
 def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, list[str]]:
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one."""
     longer = choose_size(train, largest_view=view)  # at most 12/7 of it: what the images have, if that is less
-    size = config.size or (view if longer >= view * 5 // 7 else max(32, -(-longer // 32) * 32))
+    size = config.size or (view if longer >= view * 5 // 7 else smaller_view(longer))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     settled = replace(config, size=size, backbone=backbone, store_size=config.store_size or choose_size(train, size))
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
@@ -89,11 +119,19 @@ def new_backbone(config: RunConfig, drop_path: float) -> Backbone:
 
 
 def begin(
-    config: RunConfig, splits: Splits, backbone: Backbone, notes: list[str], run: RunDirectory, processes: Processes
+    config: RunConfig,
+    splits: Splits,
+    backbone: Backbone,
+    notes: list[str],
+    run: RunDirectory,
+    processes: Processes,
+    keeps_head: bool = False,
+    start: str | None = None,
 ) -> Stores:
     """Fills the backbone, opens the run directory and decodes. Not before all else was checked: --overwrite deletes,
-    and a name or a size may have been mistyped."""
-    notes = [*splits.notes, *notes, *start_from(backbone, None if config.resume and begun(run) else config.from_)]
+    and a name or a size may have been mistyped. `start` stands for the config's own, where a stage came before."""
+    source = weights_of(replace(config, from_=start or config.from_), run)
+    notes = [*splits.notes, *notes, *start_from(backbone, source, keeps_head)]
     prepare(config, run, processes)
     splits.on_test_opened = run.test_opened
     for note in notes:
@@ -114,7 +152,9 @@ class Stores:
     def __init__(self, config: RunConfig, splits: Splits, run: RunDirectory, processes: Processes):
         self.config, self.splits, self.run, self.processes = config, splits, run, processes
         self.bad = list(splits.bad)
+        began = time.monotonic()
         self.train = self._build(splits.train, "train")
+        self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
         self.train.mean, self.train.std = normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._like_train(splits.val, "val")
         run.list_bad(self.bad)
@@ -162,15 +202,20 @@ def begun(run: RunDirectory) -> bool:
     return any(run.checkpoints.glob("step-*.pt"))
 
 
-def start_from(backbone: Backbone, source: str | None) -> list[str]:
-    """Fills the backbone; the head of the classifier is always a new one. Gives what to say of it."""
+def weights_of(config: RunConfig, run: RunDirectory) -> str | None:
+    """What the run starts from. A run that is resumed from a checkpoint has its weights there."""
+    return None if config.resume and begun(run) else config.from_
+
+
+def start_from(backbone: Backbone, source: str | None, keeps_head: bool) -> list[str]:
+    """Fills the backbone; the head is another's task. Gives what to say of both."""
     if source is None:
         return []
     path = Path(source)
     transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
     notes = [f"Started from {source}: {transfer.summary()}."]
     if transfer.heads:
-        notes.append(f"Its head is dropped: {', '.join(sorted(transfer.heads))}.")
+        notes.append(f"Its head is {'kept' if keeps_head else 'dropped'}: {', '.join(sorted(transfer.heads))}.")
     if transfer.missing:
         notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
     return notes

@@ -32,12 +32,19 @@ _SHORT = {"mean_per_class": "per class", "calibration_error": "calib."}  # a tab
 
 def show_run(result: dict[str, Any], out: str) -> None:
     """How a run went, and what to do with it."""
-    print(
-        f"{result['backbone']} at {result['size']} px, {result['images']:,} images, {result['epochs']} epochs, "
-        f"{result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s"
-    )
+    for name, stage in result.get("stages", {"": result}).items():
+        print(
+            f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, {stage['epochs']} "
+            f"epochs, {stage['seconds']:.0f} s, {stage['images_per_second']:,.0f} images/s"
+        )
+    if "classes" not in result:
+        print(f"Written: {out}\n  model/ has the network; there were no labels to learn")
+        print(f"To use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
+        return
     Console().print(result_table(result))
-    print(f"Written: {out}")
+    if large := result.get("stages", {}).get("large"):
+        Console().print(result_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
+    print(f"Written: {out}" + (", at the larger size large/ in it" if large else ""))
     print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json has every class and the confusion matrix")
@@ -189,7 +196,7 @@ def study_table() -> Table:
 def recipe_table() -> Table:
     """A recipe is a function; its docstring has the paper's figure."""
     table = Table("in vitling.recipes", "what it is")
-    for name in ("train.train", "demo.demo", "drloc.scratch", "drloc.finetune"):
+    for name in ("train.train", "demo.demo", "drloc.scratch", "drloc.finetune", "idmm.pretrain", "idmm.finetune"):
         module, _, function = name.partition(".")
         found = getattr(import_module(f"vitling.recipes.{module}"), function)
         table.add_row(name, " ".join((found.__doc__ or "").partition("\n\n")[0].split()))

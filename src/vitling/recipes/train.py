@@ -1,171 +1,234 @@
-"""From a folder of images to a trained network: open, decode, train, evaluate, save."""
+"""From a folder of images to a trained network: a plan, then one stage or two.
+
+The run directory is that of the stage that learns the labels; the one before has its own in it, `pretrain/`, and so
+has the one at a larger size that may follow, `large/`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import shutil
+import time
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from vitling import data
-from vitling.backbones.backbone import Backbone
-from vitling.data.batches import class_weights
-from vitling.data.dataset import Splits
-from vitling.data.splits import require_labels
-from vitling.data.store import Store
+from vitling.data.splits import own_splits
+from vitling.data.store import choose_size
 from vitling.errors import UserError
-from vitling.evaluation.bundle import BundleMeta, save_bundle
-from vitling.evaluation.calibration import fit_temperature
-from vitling.evaluation.classify import Validation, labels_of, logits_over
-from vitling.evaluation.metrics import summarise
-from vitling.objectives.supervised import Supervised
-from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
-from vitling.recipes.config import TrainConfig
-from vitling.recipes.running import (
-    Stores,
-    auxiliary_in_words,
-    begin,
-    figures,
-    meta_of,
-    new_backbone,
-    running,
-    setting,
-    settle_network,
+from vitling.files import read_json, write_json
+from vitling.recipes import idmm
+from vitling.recipes.auxiliary import make_auxiliary
+from vitling.recipes.config import (
+    Config,
+    FinetuneConfig,
+    LabelledConfig,
+    PretrainConfig,
+    TrainConfig,
+    check,
+    overlaid,
+    saved_config,
 )
-from vitling.training.loop import Outcome, fit
+from vitling.recipes.finetune import finetune_in
+from vitling.recipes.labelled import train_in
+from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
+from vitling.recipes.pretrain import SIZE, pretrain_in
+from vitling.recipes.running import (
+    check_labels,
+    in_directory,
+    new_backbone,
+    prepare,
+    running,
+    settle_network,
+    start_from,
+)
+from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
+from vitling.views.config import ViewChanges, ViewsConfig
+
+FIRST, LARGE = "pretrain", "large"
+STARTING = 8.0  # seconds that Python and torch take before the clock is looked at
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Trains, evaluates, and gives what is also in the run's result.json."""
-    return running(config, "train", train_in)
+    """Plans, trains in one stage or two, evaluates, and gives what is also in the run's result.json."""
+    return running(config, "train", _train, _enlarged)
 
 
-def train_in(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
-    splits = _open(config)
-    config, notes = settle_network(config, splits.train, view=224)
-    config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / 50)))
-    backbone = new_backbone(config, config.objective.drop_path)
-    auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, notes, run, processes)
-    objective = make_objective(config, backbone, stores.train)
-    attach_auxiliary(objective, auxiliary, config)
-    _introduce(config, stores, objective, run)
-    watcher = _validation(config, stores)
-    settings = config.for_the_loop(best=watcher.metric if watcher else None)
-    outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
-    return _conclude(config, stores, objective, outcome, run)
+def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
+    began = time.monotonic() - STARTING
+    sight = look(config, processes)
+    if config.method == "supervised" and not sight.classes:
+        raise UserError("--method supervised needs labels, and these images have none. idmm needs none.")
+    plan = make_plan(config, sight)
+    check(plan.config)
+    if plan.config.method == "idmm":
+        return _two_stages(plan, sight, run, processes, began)
+    return train_in(plan.config, run, processes, began, plan.in_words())
 
 
-def _validation(config: TrainConfig, stores: Stores) -> Validation | None:
-    if stores.val is None or config.size is None:
-        return None
-    return Validation(stores.val, config.size, config.views.crop_fraction, config.eval_every or 1)
-
-
-def _open(config: TrainConfig) -> Splits:
-    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
-    require_labels(splits)
-    if config.loop.sampler == "balanced" and splits.train.task == "multi":
-        raise UserError(
-            "--loop.sampler balanced needs one class an image, and these have several labels. "
-            "--objective.class-weights inverse makes rare labels count more."
-        )
-    return splits
-
-
-def make_objective(config: TrainConfig, backbone: Backbone, store: Store) -> Supervised:
-    dataset, settings = store.dataset, config.objective
-    weights = None
-    if settings.class_weights == "inverse" and dataset.labels is not None:
-        weights = torch.from_numpy(class_weights(dataset.labels, len(dataset.class_names))).float()
-    plan = config.views.plan(backbone.size)
-    return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
-
-
-def _introduce(config: TrainConfig, stores: Stores, objective: Supervised, run: RunDirectory) -> None:
-    held = f", {len(stores.val)} held out" if stores.val else ", none held out"
-    run.log.say(
-        f"{len(stores.train)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
-        f"{_parameters(objective) / 1e6:.2f} M parameters{auxiliary_in_words(config)}; {setting(stores)}"
+def look(config: TrainConfig, processes: Processes) -> Sight:
+    """What the plan is made from. The test split is counted, not opened."""
+    splits = own_splits(config.source, config.data)
+    labelled = splits.train.task != "none"
+    if labelled:
+        check_labels(config, splits)
+    return Sight(
+        images=len(splits.train) + len(splits.val or ()),
+        pool=len(splits.pool or ()),
+        classes=len(splits.train.class_names) if labelled else 0,
+        own_val=splits.val is not None,
+        test=splits.has_test,
+        longer=choose_size(splits.train, largest_view=2**20),
+        gpu=processes.device.type != "cpu",
     )
 
 
-def _parameters(objective: Supervised) -> int:
-    """Of what is saved: auxiliary terms have their own, which are not."""
-    return sum(p.numel() for part in (objective.backbone, objective.head) for p in part.parameters())
-
-
-@dataclass
-class _Judged:
-    """One set of weights on the splits."""
-
-    epoch: int
-    temperature: float
-    splits: dict[str, dict[str, Any]]
-
-    def short(self) -> dict[str, Any]:
-        """Without the tables."""
-        keep = ("top1", "top5", "mean_per_class", "mean_average_precision", "log_loss", "calibration_error", "n")
-        numbers = {split: {k: v for k, v in full.items() if k in keep} for split, full in self.splits.items()}
-        return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
-
-
-def _conclude(
-    config: TrainConfig, stores: Stores, objective: Supervised, outcome: Outcome, run: RunDirectory
-) -> dict[str, Any]:
-    """Evaluates the last epoch's weights and the best ones, saves both, writes result.json."""
-    objective.eval()
-    to_judge: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
-    if outcome.best:
-        to_judge.append(("best", "best", outcome.best.epoch, outcome.best.weights))
-    test = (
-        stores.open_test(f"final evaluation of {' and '.join(j[0] for j in to_judge)}")
-        if stores.splits.has_test
-        else None
-    )
-    judged = {}
-    for name, folder, epoch, weights in to_judge:
-        if weights is not None:
-            objective.load_state_dict(weights)
-        judged[name] = _judge(config, objective, epoch, stores.val, test)
-        if run.writes:
-            save_bundle(
-                run.path / folder, objective.backbone, objective.head, _meta(config, stores.train, judged[name])
-            )
-    run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
-    result = {
-        **figures(config, stores, outcome),
-        "method": "supervised",
-        "parameters": _parameters(objective),
-        "classes": objective.classes,
-        **{name: j.short() for name, j in judged.items()},
-    }
+def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float) -> dict[str, Any]:
+    first, second = first_stage(plan.config), second_stage(plan.config)
+    if not (second.resume and (Path(first.out) / "config.json").exists()):
+        _look_ahead(first, second, bool(sight.classes))
+    prepare(second, run, processes)
+    run.start(second, ())
+    for line in plan.in_words():
+        run.log.say(line)
+    early = (Path(first.out) / "result.json").exists()
+    if first.minutes is not None and sight.classes:
+        first = replace(first, minutes=first.minutes * FIRST_SHARE)
+    before = in_directory(_as_begun(first), FIRST, partial(pretrain_in, began=began), processes)
+    if not sight.classes:
+        return _without_labels(run, Path(first.out), before)
+    run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
+    began -= before["seconds"] if early else 0.0
+    result = train_in(replace(second, resume=True), run, processes, began, start=first.out)
+    result |= {"method": second.method, "stages": {FIRST: _short(before), "finetune": _short(result)}}
     run.write("result.json", result)
     return result
 
 
-def _judge(config: TrainConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None) -> _Judged:
-    """The temperature is fitted on validation; without one it stays 1."""
-    assert config.size is not None
-    temperature, splits = 1.0, {}
-    for name, store in (("val", val), ("test", test)):
-        if store is None:
-            continue
-        logits = logits_over(objective.logits, store, config.size, config.views.crop_fraction)
-        if name == "val":
-            temperature = fit_temperature(logits, labels_of(store))
-        splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
-    return _Judged(epoch, temperature, splits)
-
-
-def _meta(config: TrainConfig, store: Store, judged: _Judged) -> BundleMeta:
-    return meta_of(
-        config,
-        store,
-        task=store.dataset.task,
-        class_names=store.dataset.class_names,
-        crop_fraction=config.views.crop_fraction,
-        temperature=judged.temperature,
+def first_stage(config: TrainConfig) -> PretrainConfig:
+    """It goes on where an earlier start of the run left it."""
+    return PretrainConfig(
+        source=config.source,
+        out=str(Path(config.out) / FIRST),
+        backbone=config.backbone,
+        from_=config.from_,
+        size=config.pretrain_size,
+        epochs=config.pretrain_epochs or 1,
+        batch=config.batch,
+        minutes=config.minutes,
+        seed=config.seed,
+        val=config.val,
+        store=config.store,
+        cache=config.cache,
+        allow_bad=config.allow_bad,
+        resume=True,
+        data=config.data,
+        optim=config.pretrain_optim,
+        loop=config.loop,
+        checkpoint=config.checkpoint,
+        preset=config.preset,
+        drop_path=config.objective.drop_path,
+        on_collapse=config.on_collapse,
+        idmm=config.idmm,
+        views=_first_views(config),
     )
+
+
+def _first_views(config: TrainConfig) -> ViewChanges:
+    """What was said of mirror images holds for both stages; colours are for images that have them."""
+    changes, flip = config.pretrain_views, config.views.flip
+    if changes.flip is None and flip != ViewsConfig().flip:
+        changes = replace(changes, flip=flip)
+    return replace(changes, colour=changes.colour and _has_colours(config))
+
+
+def _has_colours(config: TrainConfig) -> bool:
+    return config.data.channels in (1, 3)
+
+
+def second_stage(config: TrainConfig) -> TrainConfig:
+    """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
+    stage = idmm.finetune(config.backbone or "", config.preset, config.epochs)
+    views, usual = config.views, ViewsConfig()
+    if _has_colours(config) and replace(views, crop_fraction=usual.crop_fraction) == usual:
+        views = replace(views, policy="idmm-finetune")
+    return replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()), views=views)
+
+
+def _look_ahead(first: PretrainConfig, second: TrainConfig, labelled: bool) -> None:
+    """What the stages may stumble over is looked at before anything is deleted or has taken its time."""
+    try:
+        _try(first, SIZE)
+    except UserError as problem:
+        raise UserError(f"In the first stage (--pretrain-optim is its --optim): {problem}") from None
+    if labelled:
+        _try(second, 224)
+
+
+def _try(config: Config, view: int) -> None:
+    check(config)
+    settled = settle_network(config, own_splits(config.source, config.data).train, view)[0]
+    backbone = new_backbone(settled, 0.0)
+    make_auxiliary(settled, backbone)
+    start_from(backbone, config.from_, keeps_head=False)
+
+
+def _as_begun(stage: Config) -> Config:
+    """A stage that an earlier start began has settings that were found on the way, such as how many epochs fit."""
+    saved = Path(stage.out) / "config.json"
+    if not saved.exists():
+        return stage
+    return replace(saved_config(type(stage), read_json(saved)), out=stage.out, resume=True)
+
+
+def _without_labels(run: RunDirectory, first: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """The first stage is all there is: its network is the run's."""
+    if run.writes:
+        shutil.copytree(first / "model", run.path / "model", dirs_exist_ok=True)
+    result = before | {"stages": {FIRST: _short(before)}}
+    run.write("result.json", result)
+    return result
+
+
+def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes) -> dict[str, Any]:
+    """The stage at a larger size: a run of its own, of which the result has the figures too."""
+    out = Path(config.out)
+    saved = saved_config(TrainConfig, read_json(out / "config.json"))
+    if not saved.final_size or "classes" not in result:
+        return result
+    after = in_directory(_as_begun(large_stage(saved, out)), "finetune", finetune_in, processes)
+    result |= {"stages": {**result.get("stages", {}), LARGE: _short(after) | {"last": after["last"]}}}
+    if processes.main:
+        write_json(out / "result.json", result)
+    return result
+
+
+def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
+    """At the preset's rate for such sizes; with no larger batch than before, and its rate in proportion."""
+    stage = idmm.finetune(config.backbone or "", config.preset, size=448)
+    batch = min(stage.batch, config.batch)
+    lr = stage.optim.peak_lr(stage.batch) * batch / stage.batch
+    known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
+    own: dict[str, Any] = {
+        "out": str(out / LARGE),
+        "from_": str(out),
+        "size": config.final_size,
+        "keep_head": True,
+        "preset": config.preset,
+        "epochs": min(stage.epochs, config.epochs),
+        "batch": batch,
+        "optim": replace(OptimConfig(), lr=lr, accumulate=config.optim.accumulate),
+        "loop": replace(config.loop, compile="auto") if config.minutes is not None else config.loop,
+        "minutes": None,
+        "store_size": None,
+        "eval_every": None,
+        "resume": True,
+        "overwrite": False,
+    }
+    return FinetuneConfig(**known | own)
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: result[name] for name in ("epochs", "size", "images", "seconds", "images_per_second")}

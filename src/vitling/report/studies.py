@@ -37,7 +37,7 @@ def _line(run: dict[str, Any], own: Rows, about: dict[str, Any], rows: dict[str,
     return Line(
         run["run"],
         _ours([row["value"] for row in own.values() if "value" in row]),
-        "" if paper is None else f"{paper:.2f}",
+        "" if paper is None else _figure(paper),
         _spread(gains, "+") if gains else "",
         "" if paper is None or base_paper is None else f"{paper - base_paper:+.2f}",
         "; ".join(_notes(run, own, rows.get(base, {}))),
@@ -50,8 +50,14 @@ def _side_by_side(own: Rows, base: Rows) -> list[tuple[float, float]]:
     return [(own[seed]["value"], base[seed]["value"]) for seed in seeds]
 
 
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
 def _ours(values: list[float]) -> str:
-    """With how many there are: one seed is called one seed."""
+    """With how many there are: one seed is called one seed. A count has none."""
+    if all(isinstance(value, int) for value in values):
+        return ", ".join(sorted({_figure(value) for value in values}))
     return f"{_spread(values)} ({len(values)} seed{'s' * (len(values) > 1)})" if values else ""
 
 
@@ -66,11 +72,22 @@ def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     if compared:
         reached = (_reached(own[seed], base[seed]) for seed in compared)
         notes.append(f"reaches the baseline's last at epoch {', '.join(reached)}")
+    notes += _sharing([row for row in own.values() if "stages" in row])
     for kind in ("caution", "failed", "stopped"):
         notes += sorted({f"{kind}: {row[kind]}" for row in own.values() if kind in row})
     if any(row["fingerprint"] != run.get("fingerprint") for row in own.values()):
         notes.append("made with other settings than the study has now")
     return notes
+
+
+def _sharing(rows: list[dict[str, Any]]) -> list[str]:
+    """What other runs have trained for this one, and how much of its time that is."""
+    shared = [stage for row in rows for stage in row["stages"] if stage["shared"]]
+    if not shared:
+        return []
+    total, theirs = (sum(part["seconds"] for part in parts) / 60 for parts in (rows, shared))
+    kinds = " and ".join(dict.fromkeys(stage["stage"] for stage in shared))
+    return [f"{total:.1f} minutes of training, {theirs:.1f} of them shared with other runs ({kinds})"]
 
 
 def _has_curve(row: dict[str, Any]) -> bool:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from vitling.training.config import FitConfig as FitConfig
     from vitling.training.config import LoopConfig as LoopConfig
     from vitling.training.config import OptimConfig as OptimConfig
-    from vitling.training.loop import Moment as Moment
-    from vitling.training.loop import Outcome as Outcome
-    from vitling.training.loop import Watcher as Watcher
     from vitling.training.loop import fit as fit
+    from vitling.training.moments import Moment as Moment
+    from vitling.training.moments import Outcome as Outcome
+    from vitling.training.moments import Watcher as Watcher
     from vitling.training.processes import Processes as Processes
     from vitling.training.rundir import RunDirectory as RunDirectory
     from vitling.training.schedules import Progress as Progress
@@ -23,13 +23,13 @@ _HOMES = {
     "CheckpointConfig": "config",
     "FitConfig": "config",
     "LoopConfig": "config",
-    "Moment": "loop",
+    "Moment": "moments",
     "OptimConfig": "config",
-    "Outcome": "loop",
+    "Outcome": "moments",
     "Processes": "processes",
     "Progress": "schedules",
     "RunDirectory": "rundir",
-    "Watcher": "loop",
+    "Watcher": "moments",
     "fit": "loop",
 }
 __getattr__ = exports(__name__, _HOMES)

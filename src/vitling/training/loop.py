@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -22,6 +22,7 @@ from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
+from vitling.training.moments import Best, Moment, Outcome, Watcher
 from vitling.training.optim import Average, clip_gradients, load_optimiser, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
@@ -32,51 +33,6 @@ from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a watcher sees at the end of an epoch. The objective carries the weights that would be saved."""
-
-    objective: Objective
-    epoch: int  # epochs finished, 1..epochs
-    epochs: int
-    step: int  # optimiser steps taken
-    terms: dict[str, float]  # means of the epoch: the loss, its terms, grad_norm
-
-    @property
-    def last(self) -> bool:
-        return self.epoch == self.epochs
-
-
-class Watcher(Protocol):
-    """Called after every `every` epochs and after the last one; gives metrics."""
-
-    @property
-    def every(self) -> int: ...
-
-    def __call__(self, moment: Moment) -> dict[str, float]: ...
-
-
-@dataclass
-class Best:
-    """The weights of the epoch that did best by the metric of `FitConfig.best`."""
-
-    epoch: int
-    value: float
-    weights: dict[str, Tensor]
-
-
-@dataclass
-class Outcome:
-    """The objective is left with the weights of the last epoch (averaged, where an average was kept)."""
-
-    metrics: dict[str, float]  # of the last epoch
-    best: Best | None
-    steps: int
-    seconds: float  # of this process's training, watchers included; a resume counts from zero
-    images_per_second: float  # the fastest pace between two readings: without compilation and without watchers
-    accumulate: int
 
 
 def fit(
@@ -92,7 +48,7 @@ def fit(
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
     trainer.resume()
-    started = time.perf_counter()
+    trainer.began = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
             for loaded in trainer.batches(epoch):
@@ -106,7 +62,7 @@ def fit(
         trainer.last_metrics,
         trainer.best,
         trainer.done,
-        time.perf_counter() - started,
+        trainer.seconds,
         trainer.recorder.best_pace,
         trainer.feed.accumulate,
     )
@@ -146,6 +102,7 @@ class Trainer:
         self._check_batch_norm()
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
+        self.began, self.seconds_before = time.perf_counter(), 0.0
         self.recorder = Recorder(processes, self.precision.name != "fp16")
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
@@ -269,9 +226,9 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         terms: dict[str, Tensor] = {}
         for i, part in enumerate(parts):
-            ids = torch.from_numpy(part.drawing.own_instances).to(self.store.device, non_blocking=True)
+            numbers = torch.from_numpy(self._numbers(part)).to(self.store.device, non_blocking=True)
             views, last = self.views_of(part) if i else first, i == len(parts) - 1
-            for name, value in self._backward(views, ids, part.weight, progress, last).items():
+            for name, value in self._backward(views, numbers, part.weight, progress, last).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
         self._paint_ahead()
         return {**terms, "grad_norm": self._update()}
@@ -279,17 +236,21 @@ class Trainer:
     def _played(self, views: list[Views], part: Part, progress: Progress) -> dict[str, Tensor] | None:
         """What `_taken` does, if there is a recording of it."""
 
-        def learn(views: list[Views], ids: Tensor) -> dict[str, Tensor]:
+        def learn(views: list[Views], numbers: Tensor) -> dict[str, Tensor]:
             self.optimiser.zero_grad(set_to_none=True)
-            return self._backward(views, ids, part.weight, progress, synchronise=True)
+            return self._backward(views, numbers, part.weight, progress, synchronise=True)
 
-        ids = part.drawing.own_instances
-        recording = self.replay.recording(views, ids, learn, self._update) if self.replay else None
+        numbers = self._numbers(part)
+        recording = self.replay.recording(views, numbers, learn, self._update) if self.replay else None
         if recording is None:
             return None
-        terms = recording.learn(ids)
+        terms = recording.learn(numbers)
         self._paint_ahead()
         return {**terms, "grad_norm": recording.update()}
+
+    def _numbers(self, part: Part) -> np.ndarray:
+        """What the host tells the step: the ids of its images, and behind them its key."""
+        return np.append(part.drawing.own_instances, make_key("step", self.config.seed, self.done))
 
     def _paint_ahead(self) -> None:
         if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
@@ -313,13 +274,13 @@ class Trainer:
         return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
     def _backward(
-        self, views: list[Views], ids: Tensor, weight: float, progress: Progress, synchronise: bool
+        self, views: list[Views], numbers: Tensor, weight: float, progress: Progress, synchronise: bool
     ) -> dict[str, Tensor]:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
-                terms = model(views, Batch(ids, self.store.labels), progress)
+                terms = model(views, Batch(numbers[:-1], self.store.labels, key=numbers[-1]), progress)
             total = self.objective.total(terms, progress)
             self.scaler.scale(total * weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
@@ -335,9 +296,14 @@ class Trainer:
     def _seed_layers(self) -> None:
         """Dropout and stochastic depth: a function of the step, so that a resume meets the same ones."""
         seed = make_key("layers", self.config.seed, self.done, self.processes.rank) % 2**63
+        device = self.store.device
+        if device.type not in ("cpu", "cuda"):
+            torch.manual_seed(seed)
+            return
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, which takes its time
-        if self.store.device.type == "cuda":
-            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            torch.cuda.default_generators[index].manual_seed(seed)
 
     # --- between steps -------------------------------------------------------------------------------------------
 
@@ -422,6 +388,10 @@ class Trainer:
             self._save()
             raise Interrupted(f"Stopped at step {self.done} of {self.steps}; continue with --resume.", code)
 
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save_if_due(self, seconds: float) -> None:
@@ -440,6 +410,7 @@ class Trainer:
         best = self.best
         return {
             "step": self.done,
+            "seconds": self.seconds,
             "data": self.store.identity,
             "accumulate": self.feed.accumulate,
             "objective": self.objective.state_dict(),
@@ -463,6 +434,7 @@ class Trainer:
             )
         state = self.shards.part(state)
         self.done, self.feed.accumulate = state["step"], state["accumulate"]
+        self.seconds_before = state.get("seconds", 0.0)
         self.objective.load_state_dict(state["objective"])
         load_optimiser(self.optimiser, state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from typing import Literal
 
@@ -19,6 +20,7 @@ from vitling.data.dataset import Dataset
 from vitling.data.scan import Facts
 from vitling.data.store import Store, gather
 from vitling.objectives import Objective
+from vitling.training import precision as machine
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
 from vitling.training.feed import Feed, Loaded
 from vitling.training.loop import Trainer
@@ -91,22 +93,46 @@ def trainer_of(kind: type[Trainer], work: Workload, store: Store, compiled: bool
     return kind(objective, store, config, (), run, Processes(0, 1, store.device))
 
 
+def settled_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, bool]:
+    """Images a second of training, over a second or more, and whether that was compiled. The clock starts when all
+    that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own."""
+    compiled = machine.wants_compile(config.loop, store.device, config.epochs * math.ceil(len(store) / config.batch))
+    loop = replace(config.loop, compile="on" if compiled else "off")
+    quiet = replace(config, epochs=max(config.epochs, 1000), loop=loop)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
+        source, steps = _endless(trainer), 1
+        _take(trainer, source, trainer.per_epoch + WARM if compiled else 1)
+        while True:
+            seconds, images = _take(trainer, source, steps)
+            if processes.any(int(seconds >= 1)):
+                return images / seconds, trainer.compiling
+            steps *= 2
+
+
 def pace(trainer: Trainer, steps: int, batch: int) -> float:
     """Images a second, the device's work included. The clock starts in the middle of an epoch: a run's first batch is
     the only one whose views cannot be painted ahead."""
-    source = chain.from_iterable(trainer.batches(epoch) for epoch in count(trainer.done // trainer.per_epoch))
+    source = _endless(trainer)
+    _take(trainer, source, WARM)
+    return steps * batch / _take(trainer, source, steps)[0]
 
-    def some(number: int) -> None:
-        for loaded in islice(source, number):
-            trainer.step(loaded)
-        trainer.recorder.rows.clear()
 
-    some(WARM)
-    wait(trainer.store.device)
+def _endless(trainer: Trainer) -> Iterator[Loaded]:
+    return chain.from_iterable(trainer.batches(epoch) for epoch in count(trainer.done // trainer.per_epoch))
+
+
+def _take(trainer: Trainer, source: Iterator[Loaded], steps: int) -> tuple[float, int]:
+    """Some steps: how long they took, and how many images they had."""
+    images, device = 0, trainer.store.device
+    wait(device)
     started = time.perf_counter()
-    some(steps)
-    wait(trainer.store.device)
-    return steps * batch / (time.perf_counter() - started)
+    for loaded in islice(source, steps):
+        trainer.step(loaded)
+        images += len(loaded.place.ids)
+    wait(device)
+    trainer.recorder.rows.clear()
+    return time.perf_counter() - started, images
 
 
 def wait(device: torch.device) -> None:

@@ -32,16 +32,17 @@ class Replay:
     def recording(
         self,
         views: list[Views],
-        ids: np.ndarray,
+        numbers: np.ndarray,
         learn: Callable[[list[Views], Tensor], Terms],
         update: Callable[[], Tensor],
     ) -> _Recording | None:
-        """Of a kind of batch that comes for the second time or later. `learn` sets the gradients that `update` uses."""
-        key = (len(ids), *(tensor.data_ptr() for tensor in _tensors(views)))
+        """Of a kind of batch that comes for the second time or later. `learn` sets the gradients that `update` uses;
+        `numbers` is what changes from step to step besides the views."""
+        key = (len(numbers), *(tensor.data_ptr() for tensor in _tensors(views)))
         if key not in self.recordings and key in self.seen and len(self.recordings) < MOST and not self.failed:
             pool = next((other.pool for other in self.recordings.values()), None)
             try:
-                self.recordings[key] = _Recording(views, len(ids), learn, update, self.device, pool)
+                self.recordings[key] = _Recording(views, len(numbers), learn, update, self.device, pool)
             except Exception as problem:
                 self.failed = True
                 reason = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
@@ -63,26 +64,26 @@ class _Recording:
     def __init__(
         self,
         views: list[Views],
-        images: int,
+        count: int,
         learn: Callable[[list[Views], Tensor], Terms],
         update: Callable[[], Tensor],
         device: torch.device,
         pool: Any,
     ):
         self.views = views  # keeps them where they are
-        self.ids = torch.zeros(images, dtype=torch.int64, device=device)
+        self.numbers = torch.zeros(count, dtype=torch.int64, device=device)
         self.learning, self.updating = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # cuBLAS's workspaces become part of the recording: see ahead.py.
         torch._C._cuda_clearCublasWorkspaces()
         with torch.cuda.graph(self.learning, pool=pool, capture_error_mode="thread_local"):
-            self.terms = learn(views, self.ids)
+            self.terms = learn(views, self.numbers)
         self.pool = self.learning.pool()
         with torch.cuda.graph(self.updating, pool=self.pool, capture_error_mode="thread_local"):
             self.norm = update()
         torch._C._cuda_clearCublasWorkspaces()
 
-    def learn(self, ids: np.ndarray) -> Terms:
-        self.ids.copy_(torch.from_numpy(ids), non_blocking=True)
+    def learn(self, numbers: np.ndarray) -> Terms:
+        self.numbers.copy_(torch.from_numpy(numbers), non_blocking=True)
         self.learning.replay()
         return self.terms
 

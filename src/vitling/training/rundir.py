@@ -33,11 +33,14 @@ OURS = (  # what --overwrite may delete
     "test-openings.jsonl",
     "log.txt",
     "report.html",
+    "pretrain",
+    "large",
     "checkpoints",
     "model",
     "best",
     "tensorboard",
 )
+RUNS = ("pretrain", "large")  # of OURS, those that are runs themselves, and may be somebody's
 SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
@@ -73,7 +76,7 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Of a start that failed because of its input nothing stays, so that the corrected one can use the name."""
-        if self.fresh and self.writes and not any(self.checkpoints.glob("*")):
+        if self.fresh and self.writes and not any(self.path.rglob("checkpoints/*")):
             self.trackers.close()
             self._delete(self._names())
             with suppress(OSError):  # something of somebody else lies in it
@@ -88,7 +91,7 @@ class RunDirectory:
     def _is_run(self, there: list[str]) -> bool:
         """By its config.json; a run that was killed before it wrote one holds only names of ours."""
         if not (self.path / "config.json").exists():
-            return set(there) <= set(OURS)
+            return set(there) <= set(OURS) - set(RUNS)
         try:
             return {"checkpoint", "loop"} <= self.read("config.json").keys()
         except (ValueError, AttributeError, OSError):
@@ -119,7 +122,12 @@ class RunDirectory:
             plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
             write_json(self.path / "config.json", plain)
             write_json(self.path / "environment.json", environment())
+            self.trackers.close()
             self.trackers = Trackers(trackers, self.path, plain)
+
+    def settled(self, config: Any) -> None:
+        """What was left open at the start is known now."""
+        self.write("config.json", asdict(config))
 
     def write(self, name: str, value: Any) -> None:
         if self.writes:

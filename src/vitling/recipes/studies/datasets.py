@@ -16,12 +16,12 @@ WEIGHTS = (".safetensors", ".pth", ".pt", ".bin")
 class DataSet:
     title: str
     train: int  # images, as the papers count them
-    test: int
+    test: int  # 0: it is pre-trained on, and has no test split
     files: tuple[str, str] | None = None  # names of the two files, if they are not NAME-train and NAME-test
 
 
-# drloc.txt Table 1 (a)
 DATASETS = {
+    # drloc.txt Table 1 (a)
     "imagenet1k": DataSet("ImageNet-1K", 1_281_167, 50_000),
     "imagenet100": DataSet("ImageNet-100", 126_689, 5_000),
     "cifar10": DataSet("CIFAR-10", 50_000, 10_000),
@@ -34,15 +34,27 @@ DATASETS = {
     "domainnet-quickdraw": DataSet("DomainNet, Quickdraw", 120_750, 51_750),
     "domainnet-real": DataSet("DomainNet, Real", 120_906, 52_041),
     "domainnet-sketch": DataSet("DomainNet, Sketch", 48_212, 20_916),
+    # idmm.txt Table 1 and Sec. 4.3
+    "pets": DataSet("Oxford-IIIT Pets, train and val together", 3_680, 3_669),
+    "dtd": DataSet("Describable Textures, train and val together", 3_760, 1_880),
+    "indoor67": DataSet("MIT Indoor Scenes", 5_360, 1_340),
+    "cub": DataSet("Caltech-UCSD Birds-200-2011", 5_994, 5_794),
+    "aircraft": DataSet("FGVC-Aircraft, train and val together", 6_667, 3_333),
+    "cars": DataSet("Stanford Cars", 8_144, 8_041),
+    "sin10k": DataSet("10 images of each class of ImageNet-1K", 10_000, 0),
+    "sin-total10k": DataSet("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
     # not a benchmark of anybody's: every fifth training image, for where the whole is not at hand
     "cifar100-10k": DataSet("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
 }
 
 
 def find_data(name: str, folder: Path) -> tuple[str, str] | None:
-    """Train and test, each as a DATA that `vitling train` takes; None if one of them is not there."""
-    found = [_find_split(folder, name, split, file) for split, file in zip(("train", "test"), _files(name))]
-    return (str(found[0]), str(found[1])) if found[0] and found[1] else None
+    """Train and test, each as a DATA that `vitling train` takes ("" for a test split that the data set does not have);
+    None if one of them is not there."""
+    train, test = (_find_split(folder, name, split, file) for split, file in zip(("train", "test"), _files(name)))
+    if not DATASETS[name].test:
+        return (str(train), "") if train else None
+    return (str(train), str(test)) if train and test else None
 
 
 def _files(name: str) -> tuple[str, str]:
@@ -61,15 +73,24 @@ def find_weights(backbone: str, folder: Path) -> str | None:
 
 def wanted(data: Iterable[str], weights: Iterable[str], folder: Path) -> list[str]:
     """What to put where, for a person whose folder lacks it: a line for each."""
-    lines = [
-        f"{name} ({about.title}, {about.train:,} + {about.test:,} images): {folder / name}/train/ and test/ with a "
-        f"folder a class, or {folder / files[0]}.tar and {files[1]}.tar ({', '.join(SUFFIXES[1:])})"
-        for name, about, files in ((name, DATASETS[name], _files(name)) for name in data)
-    ]
-    return lines + [
+    return [_wanted_data(name, folder) for name in data] + [
         f"ImageNet-1K weights: {folder / 'weights' / backbone}{WEIGHTS[0]} ({', '.join(WEIGHTS[1:])})"
         for backbone in weights
     ]
+
+
+def _wanted_data(name: str, folder: Path) -> str:
+    about, (train, test) = DATASETS[name], _files(name)
+    others = ", ".join(SUFFIXES[1:])
+    if not about.test:
+        return (
+            f"{name} ({about.title}, {about.train:,} images): {folder / name}/train/ with the images, or "
+            f"{folder / train}.tar ({others})"
+        )
+    return (
+        f"{name} ({about.title}, {about.train:,} + {about.test:,} images): {folder / name}/train/ and test/ with a "
+        f"folder a class, or {folder / train}.tar and {test}.tar ({others})"
+    )
 
 
 def check_folder(data: str | None) -> Path:

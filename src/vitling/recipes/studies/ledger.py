@@ -73,12 +73,17 @@ class Ledger:
 
 
 def fingerprint(run: Run) -> str:
-    text = json.dumps([run.work.settings, run.data, run.weights], sort_keys=True, default=str)
+    return digest([run.work.settings, run.data, run.weights, *([run.before] if run.before else [])])
+
+
+def digest(what: Any) -> str:
+    """Some letters that stand for anything that JSON can hold."""
+    text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def _about(run: Run) -> dict[str, Any]:
-    kept = {"data": run.data, "against": run.against, "note": run.note}
+    kept = {"data": run.data, "before": run.before, "against": run.against, "note": run.note}
     return {
         "run": run.name,
         "paper": run.paper,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from vitling.files import check_writable, read_json
 from vitling.recipes.studies import datasets
 from vitling.recipes.studies.ledger import Ledger, fingerprint
 from vitling.recipes.studies.study import Run, Start, Study
+from vitling.recipes.studies.training import free_memory
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def reproduce(
         for run in chosen
         if (run.name, seed) not in finished
     ]
-    jobs = _ready(lacking, data, folder, epochs, log)
+    everywhere = Start(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")  # stages: for all studies
+    jobs = _ready(lacking, data, everywhere, log)
     for run in ledger.stale():
         log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
     failed = _run_all(jobs, ledger, minutes, log)
@@ -81,17 +82,16 @@ def _chosen(study: Study, only: tuple[str, ...]) -> list[Run]:
     return chosen
 
 
-def _ready(lacking: list[tuple[Run, int]], data: str | None, folder: Path, epochs: int | None, log: Log) -> list[_Job]:
+def _ready(lacking: list[tuple[Run, int]], data: str | None, everywhere: Start, log: Log) -> list[_Job]:
     """Those whose data and weights are there; what the others want is said."""
-    where = datasets.check_folder(data) if any(run.data for run, _ in lacking) else Path()
-    splits = {name: datasets.find_data(name, where) for name in {run.data: 0 for run, _ in lacking} if name}
+    where = datasets.check_folder(data) if any(run.wants for run, _ in lacking) else Path()
+    splits = {name: datasets.find_data(name, where) for name in {name: 0 for run, _ in lacking for name in run.wants}}
     weights = {name: datasets.find_weights(name, where) for name in {run.weights: 0 for run, _ in lacking} if name}
-    jobs = []
-    for run, seed in lacking:
-        train, test = (splits[run.data] or ("", "")) if run.data else ("", "")
-        start = Start(folder / f"{run.name}-seed{seed}", seed, train, test, weights.get(run.weights) or "", epochs)
-        if bool(train) == bool(run.data) and bool(start.weights) == bool(run.weights):
-            jobs.append(_Job(run, start))
+    jobs = [
+        _Job(run, _start(run, seed, everywhere, splits, weights))
+        for run, seed in lacking
+        if all(splits[name] for name in run.wants) and (not run.weights or weights[run.weights])
+    ]
     no_data, no_weights = ([name for name, place in found.items() if not place] for found in (splits, weights))
     missing = [f"  {line}" for line in datasets.wanted(no_data, no_weights, where)]
     if lacking and not jobs:
@@ -99,6 +99,22 @@ def _ready(lacking: list[tuple[Run, int]], data: str | None, folder: Path, epoch
     if missing:
         log.say("\n".join([f"{len(lacking) - len(jobs)} of {len(lacking)} runs are skipped: {where} lacks", *missing]))
     return jobs
+
+
+def _start(run: Run, seed: int, everywhere: Start, splits: dict[str, Any], weights: dict[str, str | None]) -> Start:
+    train, test = splits.get(run.data) or ("", "")
+    train_before, _ = splits.get(run.before) or ("", "")
+    return replace(
+        everywhere,
+        out=everywhere.out / f"{run.name}-seed{seed}",
+        seed=seed,
+        data=run.data,
+        train=train,
+        test=test,
+        before=run.before,
+        train_before=train_before,
+        weights=weights.get(run.weights) or "",
+    )
 
 
 def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) -> list[str]:
@@ -114,7 +130,7 @@ def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) 
         if reason:
             log.warn(f"{job.name} failed: {reason}")
             failed.append(job.name)
-        _free()
+        free_memory()
     return failed
 
 
@@ -125,7 +141,7 @@ def _run(job: _Job, ledger: Ledger) -> str | None:
     was_finished = (out / "result.json").exists()
 
     def record(given: dict[str, Any]) -> None:
-        seconds = given.pop("seconds", None)
+        seconds = given.get("seconds")
         took = seconds if was_finished and seconds is not None else time.monotonic() - began
         about = {"minutes": took / 60, "fingerprint": fingerprint(job.run), "environment": _environment(out)}
         ledger.record(row | given | about)
@@ -146,9 +162,13 @@ def _run(job: _Job, ledger: Ledger) -> str | None:
 
 def _other_images(run: Run, given: dict[str, Any]) -> dict[str, str]:
     """A figure from a part of a data set is not one of the data set."""
-    if not run.data or given.get("images") in (None, datasets.DATASETS[run.data].train):
-        return {}
-    return {"caution": f"{given['images']:,} training images, not {datasets.DATASETS[run.data].train:,}"}
+    seen = ((run.data, "images", "training images"), (run.before, "images_before", "images to pre-train on"))
+    other = [
+        f"{given[key]:,} {what}, not {datasets.DATASETS[name].train:,}"
+        for name, key, what in seen
+        if name and given.get(key) not in (None, datasets.DATASETS[name].train)
+    ]
+    return {"caution": "; ".join(other)} if other else {}
 
 
 def _environment(out: Path) -> dict[str, Any]:
@@ -158,13 +178,3 @@ def _environment(out: Path) -> dict[str, Any]:
     there = out / "environment.json"
     found = read_json(there) if there.exists() else environment()
     return {name: value for name, value in found.items() if name != "command"}
-
-
-def _free() -> None:
-    """The GPU's memory, of which the graphs of a finished run hold some. Compiled kernels stay on disk."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()

@@ -17,6 +17,10 @@ class Start:
     test: str = ""
     weights: str = ""  # a file, for a run that does not start from scratch
     epochs: int | None = None  # of a trial, instead of the recipe's
+    data: str = ""  # the names of the two data sets
+    before: str = ""
+    train_before: str = ""  # the images of `before`
+    stages: Path = Path("runs/stages")  # where stages lie, which several runs may share
 
 
 class Work(Protocol):
@@ -38,9 +42,15 @@ class Run:
     work: Work
     data: str = ""  # a name of datasets.DATASETS; "" where none is wanted
     weights: str = ""  # the backbone whose ImageNet weights it starts from
-    paper: float | None = None
+    paper: float | None = None  # an int is a count, and shown as one
     against: str = ""  # the run that this one is meant to be better than
     note: str = ""
+    before: str = ""  # the data set that it is pre-trained on, if that is another one
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """Its data sets."""
+        return tuple(name for name in (self.before, self.data) if name)
 
 
 @dataclass(frozen=True)
@@ -55,4 +65,4 @@ class Study:
     @property
     def data(self) -> tuple[str, ...]:
         """Every data set once, in the order of the runs."""
-        return tuple(dict.fromkeys(run.data for run in self.runs if run.data))
+        return tuple(dict.fromkeys(name for run in self.runs for name in run.wants))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.recipes.config import TrainConfig, leaves
+from vitling.recipes.config import Config, RunConfig, TrainConfig, leaves
 from vitling.recipes.studies.study import Start
 
 POINTS = 10  # of a curve
@@ -23,9 +24,7 @@ class Training:
 
     @property
     def settings(self) -> dict[str, Any]:
-        default = dict(leaves(TrainConfig()))
-        own = {name: value for name, value in leaves(self.config) if value != default[name]}
-        return own | ({"watch": self.watch} if self.watch else {})
+        return chosen(self.config) | ({"watch": self.watch} if self.watch else {})
 
     def __call__(self, start: Start) -> dict[str, Any]:
         from vitling.recipes.train import train
@@ -38,7 +37,7 @@ class Training:
             "epochs": result["epochs"],
             "images": result["images"],
             "seconds": result["seconds"],
-            **_history(start.out / "metrics.jsonl", result["epochs"]),
+            **history(start.out / "metrics.jsonl", result["epochs"]),
         }
 
     def configured(self, start: Start) -> TrainConfig:
@@ -52,16 +51,35 @@ class Training:
         )
 
     def _tidy(self, out: Path) -> None:
-        """Of a finished run the checkpoints serve nobody, and those of a whole table would fill a disk."""
         from vitling.training.rundir import RunDirectory
 
-        for checkpoint in (out / "checkpoints").glob("*"):
-            checkpoint.unlink()
+        drop_checkpoints(out)
         if self.watch and not (out / "test-openings.jsonl").exists():
             RunDirectory(out).test_opened(f"a curve of the study, every {self.watch} epochs")
 
 
-def shortened(config: TrainConfig, epochs: int | None) -> TrainConfig:
+def chosen(config: RunConfig) -> dict[str, Any]:
+    """The settings that are not the verb's defaults."""
+    default = dict(leaves(type(config)()))
+    return {name: value for name, value in leaves(config) if value != default[name]}
+
+
+def drop_checkpoints(out: Path) -> None:
+    """Of a finished run they serve nobody, and those of a whole table would fill a disk."""
+    for checkpoint in (out / "checkpoints").glob("*"):
+        checkpoint.unlink()
+
+
+def free_memory() -> None:
+    """The GPU's, of which the graphs of a finished run hold some. What was compiled stays, for runs with the same
+    network."""
+    from vitling.training import precision
+
+    gc.collect()
+    precision.free_memory()
+
+
+def shortened(config: Config, epochs: int | None) -> Config:
     """A trial of so many epochs, with the same share of warm-up."""
     if epochs is None:
         return config
@@ -69,7 +87,7 @@ def shortened(config: TrainConfig, epochs: int | None) -> TrainConfig:
     return replace(config, epochs=epochs, optim=replace(config.optim, warmup_epochs=warmup))
 
 
-def _history(metrics: Path, epochs: int) -> dict[str, Any]:
+def history(metrics: Path, epochs: int) -> dict[str, Any]:
     """The terms of the last epoch, and curves of the auxiliary term and of what was watched."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}

@@ -1,0 +1,52 @@
+"""`--minutes`: how many epochs fit into a time, compilation included."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from dataclasses import replace
+
+import torch
+
+from vitling.objectives.objective import Objective
+from vitling.recipes.config import Config
+from vitling.recipes.running import Stores, begun
+from vitling.training.pace import settled_pace
+from vitling.training.processes import Processes
+from vitling.training.rundir import RunDirectory
+
+CAREFUL = 0.96  # of the time that is left: checkpoints and looks at the features take some
+SAVING = 3.0  # seconds
+EVALUATING = 3  # times as fast as training
+
+
+def fitted(
+    config: Config, objective: Objective, stores: Stores, run: RunDirectory, processes: Processes, began: float
+) -> Config:
+    """As many epochs as fit, at most those of the config. The pace is that of some steps of a copy, which also fills
+    the compiler's cache; `began` is when the clock started."""
+    if config.minutes is None or begun(run):
+        return config
+    run.log.say("Measuring the pace, to fit the run into the time.")
+    pace, compiled = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    left = 60 * config.minutes - (time.monotonic() - began) - _ending(stores, pace)
+    share = torch.tensor(CAREFUL * left * pace / len(stores.train), device=processes.device)
+    fitting = int(processes.mean(share))
+    epochs = max(1, min(config.epochs, fitting))
+    run.log.say(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
+    if fitting < 1:
+        run.log.warn(f"{config.minutes:.3g} minutes are too short: one epoch takes {len(stores.train) / pace:.0f} s.")
+    warmup = config.optim.warmup(epochs)
+    optim = replace(config.optim, warmup_epochs=min(warmup, epochs / 10))
+    return replace(config, epochs=epochs, optim=optim, loop=replace(config.loop, compile="on" if compiled else "off"))
+
+
+def _ending(stores: Stores, pace: float) -> float:
+    """What comes after the training: the test split is decoded, and judged like val."""
+    hidden = stores.splits.hidden_test
+    test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
+    return SAVING + test * stores.seconds_per_image + (test + val) / (EVALUATING * pace)

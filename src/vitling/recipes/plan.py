@@ -1,0 +1,188 @@
+"""A plan from the data: what `vitling train` chooses from the images and the machine, and why. Plain data, no torch.
+
+Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040 images: 800 and 200 epochs, batches of
+256); beyond it the rules are this project's own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from vitling.errors import UserError
+from vitling.recipes import idmm
+from vitling.recipes.config import PLANNED, TrainConfig
+
+TINY = 64  # pixels; images up to here get small views and the small network
+VIEW, FIRST_VIEW, CPU_VIEW = 224, 112, 96
+PAPER_IMAGES = 2_040
+MOST_FOR_IDMM = 20_000  # labelled images
+SMALL = 5_000
+STEPS = 7  # of an epoch, at least
+SMALLEST_BATCH = 32
+CPU_MINUTES = 60.0
+FIRST_SHARE = 0.55  # of the time of a run with two stages
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the plan is made from."""
+
+    images: int  # of the training split, with val
+    pool: int = 0
+    classes: int = 0  # 0: no labels
+    own_val: bool = False
+    test: bool = False
+    longer: int = 512  # median of the images' longer sides, px
+    gpu: bool = True
+
+
+class Choice(NamedTuple):
+    name: str
+    value: Any
+    why: str
+
+    @property
+    def flag(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def shown(self) -> str:
+        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+
+
+@dataclass(frozen=True)
+class Plan:
+    config: TrainConfig  # with everything filled in
+    choices: tuple[Choice, ...]
+
+    def in_words(self) -> list[str]:
+        width = max((len(f"--{choice.flag} {choice.shown}") for choice in self.choices), default=0)
+        lines = [f"  {f'--{choice.flag} {choice.shown}':<{width}}  {choice.why}" for choice in self.choices]
+        return ["The plan; each of these can be set:", *lines] if lines else []
+
+
+def make_plan(config: TrainConfig, sight: Sight) -> Plan:
+    """What was set stays as it is, and other choices follow from it."""
+    choices: list[Choice] = []
+
+    def choose(name: str, value: Any, why: str) -> None:
+        nonlocal config
+        if getattr(config, name) in (None, PLANNED, "auto"):
+            config = replace(config, **{name: value})
+            choices.append(Choice(name, value, why))
+
+    choose("method", *_method(config, sight))
+    two = config.method == "idmm"
+    if not two:
+        _check_one_stage(config)
+    if sight.classes and not sight.own_val and not config.data.folds:
+        choose("val", *_val(sight))
+    choose("size", *_size(sight))
+    choose("backbone", *_backbone(config.size or 0, sight))
+    if two:
+        choose("pretrain_size", *_first_size(config.size or 0))
+    choose("batch", *_batch(sight))
+    unknown = (two and config.pretrain_epochs is None) or (sight.classes > 0 and config.epochs == PLANNED)
+    if not sight.gpu and unknown:
+        choose("minutes", CPU_MINUTES, "there is no GPU, and the paper's length would take days; epochs are the most")
+    timed = config.minutes is not None
+    if two:
+        choose("pretrain_epochs", *_epochs(800, 50, sight.images + sight.pool, timed))
+    if sight.classes:
+        choose("epochs", *_epochs(200 if two else 300, 30, sight.images, timed))
+    else:
+        config = replace(config, epochs=1)  # there is no such stage
+    return Plan(_with_rates(config), tuple(choices))
+
+
+def _check_one_stage(config: TrainConfig) -> None:
+    """A UserError for what was said of a stage that there is not."""
+    usual = TrainConfig()
+    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset", "idmm")
+    said = [name for name in names if getattr(config, name) != getattr(usual, name)]
+    if said:
+        raise UserError(
+            f"--{said[0].replace('_', '-')} belongs to the two stages of --method idmm, and this run has one stage, "
+            "supervised. Leave it out, or pass --method idmm."
+        )
+
+
+def _with_rates(config: TrainConfig) -> TrainConfig:
+    """The preset's learning rates are for batches of 256; others have theirs in proportion. (For one stage the
+    optimiser's own default has the same rule.)"""
+    if config.method != "idmm" or config.batch == 256:
+        return config
+    stages = idmm.pretrain(config.backbone or "", config.preset), idmm.finetune(config.backbone or "", config.preset)
+    first, second = (stage.optim.peak_lr(256) * config.batch / 256 for stage in stages)
+    return replace(
+        config,
+        pretrain_optim=replace(config.pretrain_optim, lr=config.pretrain_optim.lr or first),
+        optim=replace(config.optim, lr=config.optim.lr or second),
+    )
+
+
+def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:
+    if config.from_ and sight.classes:
+        return "supervised", "the start is given (--from)"
+    if not sight.classes:
+        return "idmm", "there are no labels: the images themselves teach, and there is no second stage"
+    if sight.pool:
+        return "idmm", f"{sight.pool:,} images without labels teach the first stage"
+    if sight.images <= MOST_FOR_IDMM:
+        return "idmm", f"{sight.images:,} images: a first stage without labels helps where there are few"
+    return "supervised", f"IDMM was shown on a few thousand images; these are {sight.images:,}"
+
+
+def _val(sight: Sight) -> tuple[str, str]:
+    if sight.test and sight.images <= SMALL:
+        return "none", "few images, and a test split to judge by: all are trained on, the last epoch counts"
+    return "0.1", "held out, to judge by"
+
+
+def _size(sight: Sight) -> tuple[int, str]:
+    usual = VIEW if sight.gpu else CPU_VIEW
+    if sight.longer >= usual * 5 // 7:
+        return usual, "the usual size of a view" if sight.gpu else "without a GPU, larger views take too long"
+    return smaller_view(sight.longer), f"the images have {sight.longer} px"
+
+
+def smaller_view(longer: int) -> int:
+    """For images that have too little for the usual view."""
+    return 16 if longer <= 16 else -(-longer // 32) * 32
+
+
+def _first_size(size: int) -> tuple[int, str]:
+    if size <= TINY:
+        return size, "the same: such views have nothing to spare"
+    half = FIRST_VIEW if size == VIEW else -(-size // 64) * 32
+    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: six crops an image, small ones"
+
+
+def _backbone(size: int, sight: Sight) -> tuple[str, str]:
+    if size <= TINY and not sight.gpu:
+        return "vit_nano_patch4_32", "0.2 M parameters: without a GPU, larger networks take too long"
+    if size <= TINY:
+        return "vit_micro_patch4_32", f"1.2 M parameters, patches of 4 px for views of {size} px"
+    return "pvt_v2_b0", "3.4 M parameters; of the paper's small networks the one that learns best from few images"
+
+
+def _batch(sight: Sight) -> tuple[int, str]:
+    fitting = 2 ** int(math.log2(max(sight.images / STEPS, 1)))
+    batch = min(256, max(fitting, SMALLEST_BATCH))
+    if batch == 256:
+        return 256, "the paper's"
+    if batch > fitting:
+        return batch, "the smallest that is planned"
+    return batch, f"at least {STEPS} steps in each pass over {sight.images:,} images"
+
+
+def _epochs(base: int, least: int, images: int, timed: bool) -> tuple[int, str]:
+    """More images want fewer passes, but not so few that the steps stay the same."""
+    epochs = max(least, min(base, round(base * math.sqrt(PAPER_IMAGES / max(images, 1)))))
+    if timed:
+        return 4 * epochs, "at most; as many as fit into the time are set when the pace is known"
+    if epochs < base:
+        return epochs, f"{base} for {PAPER_IMAGES:,} images, fewer for more"
+    return epochs, "the paper's" if base != 300 else f"for {PAPER_IMAGES:,} images and fewer"

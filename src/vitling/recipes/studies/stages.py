@@ -1,0 +1,144 @@
+"""A run of several stages: pre-training, fine-tuning, and more of that at a larger size.
+
+Each stage is an ordinary run. Its folder is named by all that makes it: settings, data set, seed, and what it starts
+from. So runs that want the same stage train it once, whatever study they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vitling.console import Log
+from vitling.files import read_json, write_json
+from vitling.recipes.config import FinetuneConfig, PretrainConfig
+from vitling.recipes.studies.ledger import digest
+from vitling.recipes.studies.study import Start
+from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, shortened
+
+Kind = Literal["pretrain", "finetune", "enlarge"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    kind: Kind
+    config: PretrainConfig | FinetuneConfig
+
+    @property
+    def out(self) -> Path:
+        return Path(self.config.out)
+
+    @property
+    def finished(self) -> bool:
+        return (self.out / "result.json").exists()
+
+    def __call__(self) -> dict[str, Any]:
+        """What is in its result.json; it is trained, or trained on, where there is none."""
+        from vitling.recipes import finetune, pretrain
+
+        if self.finished:
+            return read_json(self.out / "result.json")
+        if isinstance(self.config, PretrainConfig):
+            result = pretrain.pretrain(self.config)
+        else:
+            result = finetune.by_the_recipe(self.config)
+        drop_checkpoints(self.out)
+        free_memory()  # for the next stage
+        return result
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Without `pretrain` it starts from the run's weights file, or where there is none from random weights."""
+
+    finetune: FinetuneConfig
+    pretrain: PretrainConfig | None = None
+    enlarge: FinetuneConfig | None = None  # from the fine-tuned network, with its head
+    seeded: Literal["all", "pretrain", "finetune"] = "all"  # the stages that have the run's seed; the others have 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        own = {f"{kind}.{name}": value for kind, config in self._configs() for name, value in chosen(config).items()}
+        return own | ({} if self.seeded == "all" else {"seeded": self.seeded})
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        stages, answer = self.stages(start), start.out / "result.json"
+        if answer.exists() and _is_of(given := read_json(answer), stages):
+            return given
+        log, results, entries = Log(), [], []
+        for i, stage in enumerate(stages):
+            shared, there = _shared(stage, start.out), " is there already." if stage.finished else ""
+            log.say(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
+            results.append(stage())
+            entries.append(_entry(stage, results[-1], shared))
+        write_json(start.out / "environment.json", read_json(stages[-1].out / "environment.json"))
+        given = _figures(results, entries) | ({"images_before": results[0]["images"]} if start.before else {})
+        write_json(answer, given)
+        return given
+
+    def stages(self, start: Start) -> list[Stage]:
+        """In their order, each from the one before."""
+        found: list[Stage] = []
+        origin = start.weights
+        for kind, config in self._configs():
+            config, first = shortened(config, start.epochs), kind == "pretrain"
+            seed = start.seed if self.seeded in ("all", "pretrain" if first else "finetune") else 0
+            data = start.before or start.data if first else start.data
+            key = digest([kind, chosen(config), data, seed, Path(origin).name])
+            out = str(start.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
+            source = f"train={start.train},test={start.test}"
+            if first:  # the test images are of no use to it
+                source = f"train={start.train_before or start.train}"
+            started = replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True)
+            found.append(Stage(kind, started))
+            origin = out
+        return found
+
+    def _configs(self) -> Iterator[tuple[Kind, PretrainConfig | FinetuneConfig]]:
+        if self.pretrain is not None:
+            yield "pretrain", self.pretrain
+        yield "finetune", self.finetune
+        if self.enlarge is not None:
+            yield "enlarge", self.enlarge
+
+
+def _is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
+    """A run of another study may have had the same folder."""
+    return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
+
+
+def _shared(stage: Stage, out: Path) -> bool:
+    """Whether another run had finished it when this one first came to it. The run's folder keeps that, for a start that
+    goes on from an interrupted one."""
+    path = out / "stages.json"
+    known = read_json(path) if path.exists() else {}
+    if stage.out.name not in known:
+        known[stage.out.name] = stage.finished
+        write_json(path, known)
+    return known[stage.out.name]
+
+
+def _entry(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
+    knn = result["last"].get("knn/top1")
+    return {
+        "stage": stage.kind,
+        "folder": stage.out.name,
+        "shared": shared,
+        **{name: result[name] for name in ("size", "epochs", "seed", "images", "seconds")},
+        "commit": read_json(stage.out / "environment.json")["commit"],
+        "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
+        **({"knn": round(100 * knn, 4)} if knn is not None else {}),
+    }
+
+
+def _figures(results: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Any]:
+    last = results[-1]
+    return {
+        "value": round(100 * last["last"]["test"]["top1"], 4),
+        "images": last["images"],
+        "parameters": last["parameters"],
+        "seconds": round(sum(entry["seconds"] for entry in entries), 2),
+        "stages": entries,
+    }
