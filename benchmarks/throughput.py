@@ -191,8 +191,10 @@ def main() -> None:
         write()
     if options.operations:
         on_gpu = device.type == "cuda"
-        operations = operation_times(device, compiled, 256 if on_gpu else 64, 224 if on_gpu else 96, options.steps)
-        write()
+        operations = []
+        for row in operation_times(device, compiled, 256 if on_gpu else 64, 224 if on_gpu else 96, options.steps):
+            operations.append(row)
+            write()
 
 
 if __name__ == "__main__":
