@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import torch
 
@@ -32,13 +31,14 @@ def main() -> None:
         row = rows[-1]
         print(backbone, {name: f"{share:+.2%}" for name, share in row["overhead"].items()}, row["peak_gb"], flush=True)
         if options.out:
-            command = "python benchmarks/drloc.py " + " ".join(sys.argv[1:])
+            command = f"python benchmarks/drloc.py --backbones {' '.join(row['backbone'] for row in rows)}"
+            command += f" --variants {' '.join(options.variants)} --batch {options.batch} --size {options.size}"
             write_json(
                 options.out,
                 {
                     "what": "What DRLoc adds to a training step",
                     "command": command,
-                    "environment": environment(),
+                    "environment": environment() | {"command": command},
                     "rows": rows,
                 },
             )

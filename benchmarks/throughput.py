@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -84,7 +83,7 @@ def measure(
     store = made_store(work.batch * BATCHES, size, device)
     crops = work.plan.crops
     row: dict[str, Any] = {"workload": name, "backbone": work.backbone, "batch": work.batch, "crops": crops}
-    row["commit"] = environment()["commit"]
+    row |= {"steps": steps, "commit": environment()["commit"]}
     views_only = name.startswith("views")
     if not views_only:
         row["step_alone"] = pace(trainer_of(ReadyViews, work, store, compiled), steps, work.batch)
@@ -175,11 +174,13 @@ def main() -> None:
     def write() -> None:
         if options.out:
             Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            command = "python benchmarks/throughput.py " + " ".join(sys.argv[1:])
+            # Rows of several calls may stand together: this is the call that would give them all.
+            command = f"python benchmarks/throughput.py --workloads {' '.join(row['workload'] for row in rows)}"
+            command += " --operations" if operations else ""
             found = {
                 "what": "Throughput of training, images a second",
                 "command": command,
-                "environment": environment(),
+                "environment": environment() | {"command": command},
                 "rows": rows,
                 "operations": operations,
             }
@@ -191,8 +192,10 @@ def main() -> None:
         write()
     if options.operations:
         on_gpu = device.type == "cuda"
-        operations = operation_times(device, compiled, 256 if on_gpu else 64, 224 if on_gpu else 96, options.steps)
-        write()
+        operations = []
+        for row in operation_times(device, compiled, 256 if on_gpu else 64, 224 if on_gpu else 96, options.steps):
+            operations.append(row)
+            write()
 
 
 if __name__ == "__main__":

@@ -71,15 +71,19 @@ def write(folder, name, content):
 def test_every_kind_of_file(tmp_path):
     rows = [{"workload": "idmm", "batch": 256, "ratio": 0.98765, "whole_loop": 4682.1, "rounds": [1, 2]}]
     write(tmp_path, "t.json", study([row("base", 0, 31.0)]))
-    write(tmp_path, "throughput-x.json", {"environment": HERE, "rows": [*rows, {"workload": "dino"}]})
+    write(
+        tmp_path,
+        "throughput-x.json",
+        {"environment": HERE, "rows": [*rows, {"workload": "dino", "cost": {"l1": 0.02}}]},
+    )
     write(tmp_path, "odd.json", {"command": "make odd", "result": {"other": 1}, "rows": 3})
     write(tmp_path, "list.json", [1, 2])
     text = document(tmp_path)
     assert "| base | 31.00 (1 seed) | 30.00 |  |  |  |" in text
     assert "1 of 3 runs, 2.0 minutes in all. On A100; timm 1.0, torch 2.11; commit abc." in text
-    assert "| workload | batch | ratio | whole loop |" in text
-    assert "| idmm | 256 | 0.988 | 4,682 |" in text
-    assert "| dino |  |  |  |" in text
+    assert "| workload | batch | ratio | whole loop | cost, l1 |" in text
+    assert "| idmm | 256 | 0.988 | 4,682 |  |" in text
+    assert "| dino |  |  |  | 0.02 |" in text
     assert "`make odd`, [results/odd.json](../results/odd.json)" in text
     assert "## list" in text
     assert document(tmp_path) == text

@@ -86,8 +86,17 @@ def _of_seeds(percent: list[float]) -> str:
 
 def _of_rows(rows: list[dict[str, Any]]) -> str:
     """Any list of measurements: the columns are what a cell can hold, "" where a row has none."""
+    rows = [_flat(row) for row in rows]
     columns = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, str | int | float))
     return _table([c.replace("_", " ") for c in columns], ([_cell(row.get(c, "")) for c in columns] for row in rows))
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """{"overhead": {"l1": 0.01}} has a column "overhead, l1"."""
+    inner = {
+        f"{key}, {name}": cell for key, some in row.items() if isinstance(some, dict) for name, cell in some.items()
+    }
+    return {key: value for key, value in row.items() if not isinstance(value, dict)} | inner
 
 
 def _cell(value: str | int | float) -> str:
