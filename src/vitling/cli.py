@@ -27,8 +27,8 @@ Weights = Literal["last", "best"]
 
 def demo(
     out: Out = "runs/demo",
-    epochs: int = 100,
-    pretrain_epochs: int = 80,
+    epochs: int = 200,
+    pretrain_epochs: int = 64,
     seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,

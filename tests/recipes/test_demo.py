@@ -8,7 +8,7 @@ import pytest
 
 from tests.runs import lines, read, refused
 from vitling.cli import run
-from vitling.evaluation.watching import SpreadWatcher
+from vitling.evaluation.watching import KnnWatcher
 from vitling.recipes.demo import RUNS
 from vitling.recipes.summary import show_demo
 
@@ -40,9 +40,8 @@ def test_both_starts_have_the_same_labels_settings_and_steps(finished):
     assert first["views"]["flip"] == read(finished / "pretrain" / "config.json")["views"]["flip"] == 0
 
 
-def test_pretraining_sees_no_label_and_no_test_digit(finished):
+def test_pretraining_opens_no_test_digit(finished):
     assert "1398 of the unlabelled pool" in (finished / "pretrain" / "log.txt").read_text()
-    assert not any("knn" in name for line in lines(finished / "pretrain" / "metrics.jsonl") for name in line)
     opened = [len(lines(path)) for name in RUNS if (path := finished / name / "test-openings.jsonl").exists()]
     assert opened == [1, 1, 1]
     assert not (finished / "pretrain" / "test-openings.jsonl").exists()
@@ -58,7 +57,7 @@ def test_the_summary_claims_no_more_than_was_found(finished, capsys):
         assert said in shown
         assert "One seed" in shown
         assert all(f"runs/demo/{name}" in shown for name in RUNS)
-        assert "vitling finetune DATA --from runs/pre" in shown
+        assert "vitling train DATA --out runs/first" in shown
         assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -72,15 +71,15 @@ def test_an_earlier_demo_is_not_deleted_unasked(finished, capsys):
 
 
 def test_a_demo_that_was_stopped_goes_on_where_it_was(finished, tmp_path, monkeypatch):
-    measure = SpreadWatcher.__call__
+    measure = KnnWatcher.__call__
 
     def stopped(watcher, moment):
         signal.raise_signal(signal.SIGTERM)
         return measure(watcher, moment)
 
-    monkeypatch.setattr(SpreadWatcher, "__call__", stopped)
+    monkeypatch.setattr(KnnWatcher, "__call__", stopped)
     assert demo(tmp_path / "demo") == 143
-    monkeypatch.setattr(SpreadWatcher, "__call__", measure)
+    monkeypatch.setattr(KnnWatcher, "__call__", measure)
     assert not (tmp_path / "demo" / "idmm").exists()
     once = read(tmp_path / "demo" / "random" / "result.json")
     assert demo(tmp_path / "demo", "--resume") == 0

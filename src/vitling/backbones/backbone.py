@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import timm
 import torch
@@ -15,7 +15,6 @@ from vitling.backbones.attention import attention_of, last_block, recorded, watc
 from vitling.backbones.cvt import CvT
 from vitling.backbones.families import family_of
 from vitling.backbones.features import Features, Stages
-from vitling.backbones.narrow import start_narrow
 from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
 from vitling.backbones.swin import UnbiasedSwin
@@ -89,10 +88,7 @@ def create(
     entry = names.tested(name) or _untested(name)
     size = entry.size if size is None else size
     model_args = {**entry.model_args, "in_chans": channels, "drop_path_rate": drop_path}
-    backbone = build(name, entry.network, model_args | _size_args(entry, size), size, seed)
-    if entry.narrow:
-        start_narrow(cast(VisionTransformer, backbone.timm_model))
-    return backbone
+    return build(name, entry.network, model_args | _size_args(entry, size), size, seed)
 
 
 def build(name: str, architecture: str, model_args: dict[str, Any], size: int, seed: int | None = None) -> Backbone:

@@ -23,7 +23,6 @@ class Entry:
     size: int = 224
     architecture: str = ""  # timm's name, or one of backbone.OWN; empty when it is `name`
     model_args: Mapping[str, Any] = field(default_factory=dict)
-    narrow: bool = False  # too narrow for timm's initial weights
 
     @property
     def network(self) -> str:
@@ -53,7 +52,6 @@ _TESTED = (
         size=32,
         architecture="vit_tiny_patch16_224",
         model_args={"patch_size": 4, "embed_dim": 64, "depth": 4, "num_heads": 2},
-        narrow=True,
     ),
     Entry(
         "vit_micro_patch4_32",
@@ -63,7 +61,6 @@ _TESTED = (
         size=32,
         architecture="vit_tiny_patch16_224",
         model_args={"patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
-        narrow=True,
     ),
     Entry("vit_tiny_patch16_224", 5_524_416, grid=14, dim=192),
     Entry("vit_small_patch16_224", 21_665_664, grid=14, dim=384),

@@ -63,8 +63,7 @@ def show_demo(results: dict[str, dict[str, Any]], out: str) -> None:
         "results/demo-digits.json has three seeds."
     )
     print(f"Written: {', '.join(str(Path(out) / name) for name in results)}")
-    print("On your own images:")
-    print("  vitling pretrain DATA --out runs/pre\n  vitling finetune DATA --from runs/pre --out runs/first")
+    print("On your own images, both stages: vitling train DATA --out runs/first")
     print(f"To use this one: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
 
 
