@@ -280,7 +280,8 @@ class Trainer:
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
-                terms = model(views, Batch(numbers[:-1], self.store.labels, key=numbers[-1]), progress)
+                batch = Batch(numbers[:-1], self.store.labels, key=numbers[-1], counts=weight > 0)
+                terms = model(views, batch, progress)
             total = self.objective.total(terms, progress)
             self.scaler.scale(total * weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
