@@ -57,6 +57,12 @@ def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tup
     return [(part if len(part) else nothing, len(part) * world / total) for part in parts[: min(accumulate, total)]]
 
 
+def held_by_processes(total: int, world: int, accumulate: int) -> list[tuple[int, ...]]:
+    """For each pass, how many images of it every process has by `local_slices`; 0 where one only keeps it company."""
+    parts = np.array_split(np.arange(total), world * accumulate)
+    return [tuple(map(len, parts[i::accumulate])) for i in range(min(accumulate, total))]
+
+
 def class_weights(labels: np.ndarray, classes: int) -> np.ndarray:
     """Inverse frequency, scaled so that the weights average 1 over the images. For several labels an image: how much
     more a positive counts, negatives / positives, at most 100."""

@@ -24,6 +24,9 @@ class Batch:
     labels: Tensor | None  # of ALL instances, so that a mixed-in partner's label is labels[partner]
     first_view: int = 0  # which of the images' views an auxiliary term's features begin with
     key: Tensor | int = 0  # a number of this step's own: what is drawn for the step is drawn by it
+    # Where there are several processes: how many images each has of this pass. One that has none holds an image of
+    # another's, so that it takes part in the exchange of gradients; what is gathered must not have that one twice.
+    held: tuple[int, ...] = ()
 
 
 class Objective(nn.Module):

@@ -232,7 +232,7 @@ class Trainer:
         for i, part in enumerate(parts):
             numbers = torch.from_numpy(self._numbers(part)).to(self.store.device, non_blocking=True)
             views, last = self.views_of(part) if i else first, i == len(parts) - 1
-            for name, value in self._backward(views, numbers, part.weight, progress, last).items():
+            for name, value in self._backward(views, numbers, part, progress, last).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
         self._paint_ahead()
         return {**terms, "grad_norm": self._update()}
@@ -242,7 +242,7 @@ class Trainer:
 
         def learn(views: list[Views], numbers: Tensor) -> dict[str, Tensor]:
             self.optimiser.zero_grad(set_to_none=True)
-            return self._backward(views, numbers, part.weight, progress, synchronise=True)
+            return self._backward(views, numbers, part, progress, synchronise=True)
 
         numbers = self._numbers(part)
         recording = self.replay.recording(views, numbers, learn, self._update) if self.replay else None
@@ -278,15 +278,16 @@ class Trainer:
         return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
     def _backward(
-        self, views: list[Views], numbers: Tensor, weight: float, progress: Progress, synchronise: bool
+        self, views: list[Views], numbers: Tensor, part: Part, progress: Progress, synchronise: bool
     ) -> dict[str, Tensor]:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
-                terms = model(views, Batch(numbers[:-1], self.store.labels, key=numbers[-1]), progress)
+                batch = Batch(numbers[:-1], self.store.labels, key=numbers[-1], held=part.held)
+                terms = model(views, batch, progress)
             total = self.objective.total(terms, progress)
-            self.scaler.scale(total * weight).backward()
+            self.scaler.scale(total * part.weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
 
     def _update(self) -> Tensor:
