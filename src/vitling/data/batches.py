@@ -39,6 +39,12 @@ def split_batches(order: np.ndarray, batch: int, drop_last: bool) -> list[np.nda
     return batches
 
 
+def batch_sizes(n: int, batch: int, drop_last: bool) -> list[int]:
+    """Of the batches of an epoch."""
+    whole, rest = divmod(n, batch)
+    return [batch] * whole + [rest] * (rest > 0 and (not drop_last or whole == 0))
+
+
 def steps_per_epoch(n: int, batch: int, drop_last: bool) -> int:
     if n <= batch:
         return 1

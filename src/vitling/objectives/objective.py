@@ -36,6 +36,8 @@ class Objective(nn.Module):
     modules over `Features`, attached by name: an objective gives them the features it computed anyway.
     """
 
+    compares_images = False  # whether an image's loss depends on the others that are in its pass
+
     def __init__(self, backbone: Backbone, plan: Plan):
         super().__init__()
         self.backbone, self.plan = backbone, plan

@@ -34,6 +34,8 @@ from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
 
+FEWER = "a smaller --size keeps more of them together than --optim.accumulate"
+
 
 def fit(
     objective: Objective,
@@ -100,6 +102,8 @@ class Trainer:
         self.steps, self.done = self.per_epoch * config.epochs, 0
         self.lr = _lr_schedule(config)
         self._check_batch_norm()
+        if self.feed.accumulate > 1 and objective.compares_images:
+            run.log.warn(f"An image is compared with those of its pass alone: {FEWER}.")
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
         self.began, self.seconds_before = time.perf_counter(), 0.0
@@ -199,10 +203,11 @@ class Trainer:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
                     raise StoppedItself(f"Out of memory. {advice}") from problem
             self.feed.accumulate *= 2
-            passes = self.feed.accumulate
+            passes, compares = self.feed.accumulate, self.objective.compares_images
             self.run.log.warn(
                 f"Out of memory: each batch of {self.config.batch} is now trained in {passes} passes, at the same "
                 f"effective batch. --optim.accumulate {passes} starts so."
+                + (f" But an image is compared with those of its pass alone: {FEWER}." if compares else "")
             )
             if self.replay:
                 self.replay.forget()
