@@ -27,7 +27,8 @@ import torch
 
 from vitling import data
 from vitling.recipes.config import PretrainConfig
-from vitling.recipes.pretrain import SIZE, pretrain
+from vitling.recipes.methods import SIZE
+from vitling.recipes.pretrain import pretrain
 from vitling.training.config import LoopConfig
 from vitling.training.loop import Trainer
 from vitling.training.rundir import environment

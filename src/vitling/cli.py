@@ -99,7 +99,7 @@ def train(config: TrainConfig) -> None:
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Pre-train a network on your images; labels are used only by --method supervised."""
+    """Pre-train a network on your images; only --method supervised and supcon use labels."""
     from vitling.recipes.pretrain import pretrain as run
     from vitling.recipes.summary import show_pretraining
 
@@ -213,22 +213,23 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
 
 def list_(
     what: Annotated[
-        Literal["backbones", "policies", "recipes", "tables"],
+        Literal["methods", "backbones", "policies", "recipes", "tables"],
         Positional,
-        arg(metavar="{backbones,policies,recipes,tables}"),
+        arg(metavar="{methods,backbones,policies,recipes,tables}"),
     ],
 ) -> None:
-    """What there is: backbones, policies, recipes, tables.
+    """What there is: methods, backbones, policies, recipes, tables.
 
     Args:
-        what: backbones: the tested networks, with parameters and grid. policies: the papers' views. recipes: runs as
-            functions. tables: what `vitling reproduce` can run, and the data that it wants.
+        what: methods: of pre-training. backbones: the tested networks, with parameters and grid. policies: the papers'
+            views. recipes: runs as functions. tables: what `vitling reproduce` can run, and the data that it wants.
     """
     from rich.console import Console
 
     from vitling.recipes import summary
 
     tables = {
+        "methods": summary.method_table,
         "backbones": summary.backbone_table,
         "policies": summary.policy_table,
         "recipes": summary.recipe_table,

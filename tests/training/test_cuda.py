@@ -105,9 +105,10 @@ def test_low_precision_learns_what_fp32_learns(dataset, tmp_path, precision):
     assert abs(losses[0] - losses[1]) < 0.1
 
 
-def test_compiled_equals_eager(dataset, tmp_path):
+@pytest.mark.parametrize("how", ["on", "blocks"])
+def test_compiled_equals_eager(dataset, tmp_path, how):
     eager, _ = train(dataset, tmp_path / "eager")
-    compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile="on")))
+    compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile=how)))
     assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05  # TF32, and other orders of summation
@@ -159,8 +160,11 @@ def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypa
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision):
+PLAYED = [("fp32", "on", "adamw"), ("bf16", "on", "adamw"), ("bf16", "blocks", "adamw"), ("bf16", "on", "sgd")]
+
+
+@pytest.mark.parametrize(("precision", "how", "name"), PLAYED)
+def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision, how, name):
     """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.recording
@@ -170,8 +174,8 @@ def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monke
         made.append(len(self.recordings))
         return found
 
-    loop = replace(ON_GPU, compile="on", deterministic=True, precision=precision)
-    settings = config(epochs=8, loop=loop, optim=OptimConfig(clip=1.0))
+    loop = replace(ON_GPU, compile=how, deterministic=True, precision=precision)
+    settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
     monkeypatch.setattr(Replay, "recording", remembered)
     played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
     assert made[-1] == 2
@@ -200,8 +204,10 @@ def test_drloc_is_played_as_it_is_taken(dataset, tmp_path, monkeypatch, variant)
     assert equal(*trained)
 
 
-def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path):
-    settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True))
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
+    loop = replace(ON_GPU, compile="on", deterministic=True)
+    settings = config(epochs=6, loop=loop, optim=OptimConfig(name=name, lr=2e-3))
     whole, _ = train(dataset, tmp_path / "whole", settings)
     for first in sorted((tmp_path / "whole" / "checkpoints").iterdir())[1:]:
         first.unlink()

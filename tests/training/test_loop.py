@@ -108,10 +108,10 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(store, tm
     assert not equal(one, other)
 
 
-@pytest.mark.parametrize("stop_after", [1, 2, 3])
-def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after):
+@pytest.mark.parametrize(("stop_after", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd")])
+def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
     """With stochastic depth, an average of the weights and a best epoch, all of which have state."""
-    settings = config(optim=OptimConfig(lr=2e-3, ema=0.9), best="score")
+    settings = config(optim=OptimConfig(name=name, lr=2e-3, ema=0.9), best="score")
     scores = (0.1, 0.9, 0.3, 0.2)
     whole, expected = train(store, tmp_path / "whole", settings, [Score(*scores)], objective(0.3))
 
@@ -357,6 +357,8 @@ IMPOSSIBLE = [
     {"batch": 0},
     {"optim": OptimConfig(ema=1.0)},
     {"optim": OptimConfig(accumulate=9)},
+    {"optim": OptimConfig(name="adam")},
+    {"optim": OptimConfig(momentum=1.0)},
     {"checkpoint": CheckpointConfig(keep=0)},
 ]
 
@@ -372,7 +374,8 @@ def test_a_data_set_smaller_than_the_batch_is_one_batch(store, tmp_path):
     assert outcome.steps == 4
 
 
-def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["on", "blocks"])
+def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch, how):
     """The compiled backbone raises what inductor raises; the run goes on and says so in one line."""
     from torch._dynamo.exc import BackendCompilerFailed
 
@@ -384,7 +387,7 @@ def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.nn.Module, "compile", broken)
     plain, _ = train(store, tmp_path / "plain")
-    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile="on")))
+    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile=how)))
     assert equal(weights(plain), weights(model))
     assert (tmp_path / "run" / "log.txt").read_text().count("torch.compile failed") == 1
 

@@ -9,6 +9,8 @@ from vitling.lazy import exports
 if TYPE_CHECKING:
     from vitling.objectives.config import DRLocConfig as DRLocConfig
     from vitling.objectives.config import IDMMConfig as IDMMConfig
+    from vitling.objectives.config import SimCLRConfig as SimCLRConfig
+    from vitling.objectives.config import SupConConfig as SupConConfig
     from vitling.objectives.config import SupervisedConfig as SupervisedConfig
     from vitling.objectives.config import drloc_weight as drloc_weight
     from vitling.objectives.config import idmm_plan as idmm_plan
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from vitling.objectives.idmm import IDMM as IDMM
     from vitling.objectives.objective import Batch as Batch
     from vitling.objectives.objective import Objective as Objective
+    from vitling.objectives.simclr import SimCLR as SimCLR
+    from vitling.objectives.supcon import SupCon as SupCon
     from vitling.objectives.supervised import Supervised as Supervised
 
 _HOMES = {
@@ -28,6 +32,10 @@ _HOMES = {
     "DRLocTerm": "drloc",
     "IDMMConfig": "config",
     "Objective": "objective",
+    "SimCLR": "simclr",
+    "SimCLRConfig": "config",
+    "SupCon": "supcon",
+    "SupConConfig": "config",
     "Supervised": "supervised",
     "SupervisedConfig": "config",
     "drloc_term": "drloc",

@@ -11,10 +11,10 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig, idmm_plan
+from vitling.objectives.config import DRLocConfig, IDMMConfig, SimCLRConfig, SupConConfig, SupervisedConfig
+from vitling.recipes import methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig, check_scale
-from vitling.views.policies import idmm_finetune
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -83,23 +83,33 @@ class LabelledConfig(RunConfig):
 
 
 Preset = Literal["paper", "released"]
+PLANNED = -1  # a number that is filled in: by the plan, or by the method
 
 
 @dataclass
-class PretrainConfig(RunConfig):
-    """Pre-train a network on your images; labels are used only by --method supervised.
+class MethodsConfig:
+    """The settings of each method of pre-training; only those of --method may be set."""
+
+    idmm: IDMMConfig = field(default_factory=IDMMConfig)
+    simclr: SimCLRConfig = field(default_factory=SimCLRConfig)
+    supcon: SupConConfig = field(default_factory=SupConConfig)
+
+
+@dataclass
+class PretrainConfig(MethodsConfig, RunConfig):
+    """Pre-train a network on your images; only --method supervised and supcon use labels.
 
     A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
     """
 
-    method: Literal["idmm", "supervised"] = "idmm"
-    """idmm: tell every image from every other; supervised: its baseline, which learns the classes instead."""
+    method: methods.Name = "idmm"
+    """`vitling list methods` says what each does. idmm: tell every image from every other."""
     preset: Preset = "paper"
     """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
     """Passes over the training images."""
-    batch: int = 256
-    """Images for each step of the optimiser, over all processes."""
+    batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
+    """Images for each step of the optimiser, over all processes. idmm has 256, simclr and supcon have 512."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"
@@ -111,7 +121,6 @@ class PretrainConfig(RunConfig):
     a run, ten with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
-    idmm: IDMMConfig = field(default_factory=IDMMConfig)
     views: ViewChanges = field(default_factory=ViewChanges)
 
 
@@ -137,19 +146,16 @@ class FinetuneConfig(LabelledConfig):
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
 
 
-PLANNED = -1  # a number that the plan fills in
-
-
 @dataclass
-class TrainConfig(LabelledConfig):
+class TrainConfig(MethodsConfig, LabelledConfig):
     """Train a network on your images, from scratch: first on the images alone, then on their labels.
 
     What you do not say is planned from the images and the machine; the plan is printed, with its reasons.
     A first run: vitling train images/ --out runs/first
     """
 
-    method: Literal["auto", "idmm", "supervised"] = "auto"
-    """idmm: a first stage that tells every image from every other, then the labels; supervised: the labels at once."""
+    method: Literal["auto", methods.Name] = "auto"
+    """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
     preset: Preset = "paper"
     """Learning rates, warm-up, smoothing of both stages: the paper's or its code's. What you set yourself wins."""
     epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
@@ -164,7 +170,6 @@ class TrainConfig(LabelledConfig):
     """What to do when the first stage's features collapse (docs/watching.md)."""
     final_size: Annotated[int | None, _shown("INT")] = None
     """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
-    idmm: IDMMConfig = field(default_factory=IDMMConfig)
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
 
@@ -200,7 +205,7 @@ _NOT_NEGATIVE = (
 def check(config: RunConfig) -> None:
     """A UserError for a number that cannot be meant."""
     loop = config.for_the_loop()
-    if isinstance(config, TrainConfig):  # what the plan fills in fits
+    if isinstance(config, PretrainConfig | TrainConfig):  # what is filled in fits
         epochs = loop.optim.over_epochs(1) if loop.epochs == PLANNED else loop.epochs
         loop = replace(loop, epochs=epochs, batch=loop.optim.accumulate if loop.batch == PLANNED else loop.batch)
     loop.check()
@@ -228,18 +233,15 @@ def check(config: RunConfig) -> None:
 
 
 def _check_method(config: PretrainConfig | TrainConfig) -> None:
-    methods = get_args(get_type_hints(type(config))["method"])
-    if config.method not in methods:
-        raise UserError(f"--method {config.method}: there is {' and '.join(methods)}.")
-    if config.method == "supervised" and config.idmm != IDMMConfig():
-        raise UserError(f"--idmm says how images are told apart, and --method {config.method} does not do that.")
-    config.idmm.check()
+    names = get_args(get_type_hints(type(config))["method"])
+    if config.method not in names:
+        raise UserError(f"--method {config.method}: there is {', '.join(names)}.")
+    methods.check_settings(config)
     if isinstance(config, TrainConfig):
         config.pretrain_views.check()
         return
     config.views.check()
-    plan = idmm_finetune() if config.method == "supervised" else idmm_plan(config.idmm)
-    config.views.applied(plan).check_channels(config.data.channels)
+    methods.plan_of(config, methods.SIZE).check_channels(config.data.channels)
 
 
 def _check_views(views: ViewsConfig) -> None:

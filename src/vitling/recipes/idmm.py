@@ -20,7 +20,7 @@ Preset = Literal["paper", "released"]
 SHORTEST = 100  # epochs of the shortest published stage; a shorter one warms up in the same share of them
 
 
-Objective = TypeVar("Objective", IDMMConfig, SupervisedConfig)
+Objective = TypeVar("Objective")  # its settings
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from vitling.errors import UserError
 from vitling.recipes import idmm
-from vitling.recipes.config import PLANNED, TrainConfig
+from vitling.recipes.config import PLANNED, MethodsConfig, TrainConfig
+from vitling.recipes.methods import METHODS
+from vitling.training.config import OptimConfig
 
 TINY = 64  # pixels; images up to here get small views and the small network
 VIEW, FIRST_VIEW, CPU_VIEW = 224, 112, 96
@@ -74,7 +76,7 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
             choices.append(Choice(name, value, why))
 
     choose("method", *_method(config, sight))
-    two = config.method == "idmm"
+    two = config.method != "supervised"
     if not two:
         _check_one_stage(config)
     if sight.classes and not sight.own_val and not config.data.folds:
@@ -100,8 +102,9 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
 def _check_one_stage(config: TrainConfig) -> None:
     """A UserError for what was said of a stage that there is not."""
     usual = TrainConfig()
-    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset", "idmm")
-    said = [name for name in names if getattr(config, name) != getattr(usual, name)]
+    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
+    of_methods = (f.name for f in fields(MethodsConfig))
+    said = [name for name in (*names, *of_methods) if getattr(config, name) != getattr(usual, name)]
     if said:
         raise UserError(
             f"--{said[0].replace('_', '-')} belongs to the two stages of --method idmm, and this run has one stage, "
@@ -110,17 +113,24 @@ def _check_one_stage(config: TrainConfig) -> None:
 
 
 def _with_rates(config: TrainConfig) -> TrainConfig:
-    """The preset's learning rates are for batches of 256; others have theirs in proportion. (For one stage the
-    optimiser's own default has the same rule.)"""
-    if config.method != "idmm" or config.batch == 256:
+    """The preset's learning rates are for its batches (IDMM's have 256 images); others have theirs in proportion. (For
+    one stage the optimiser's own default has the same rule.)"""
+    if config.method == "supervised":
         return config
-    stages = idmm.pretrain(config.backbone or "", config.preset), idmm.finetune(config.backbone or "", config.preset)
-    first, second = (stage.optim.peak_lr(256) * config.batch / 256 for stage in stages)
+    first, second = (
+        make(config.backbone or "", config.preset) for make in (METHODS[config.method].stage, idmm.finetune)
+    )
     return replace(
         config,
-        pretrain_optim=replace(config.pretrain_optim, lr=config.pretrain_optim.lr or first),
-        optim=replace(config.optim, lr=config.optim.lr or second),
+        pretrain_optim=_in_proportion(config.pretrain_optim, first, config.batch),
+        optim=_in_proportion(config.optim, second, config.batch),
     )
+
+
+def _in_proportion(optim: OptimConfig, stage: idmm.Stage, batch: int) -> OptimConfig:
+    if batch == stage.batch or optim.lr is not None:
+        return optim
+    return replace(optim, lr=stage.optim.peak_lr(stage.batch) * batch / stage.batch)
 
 
 def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:

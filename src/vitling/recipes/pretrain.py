@@ -7,18 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from vitling import data
-from vitling.backbones.backbone import Backbone
 from vitling.data.dataset import Splits, joined
-from vitling.data.store import Store
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
-from vitling.objectives.config import IDMMConfig, idmm_plan
-from vitling.objectives.idmm import IDMM
 from vitling.objectives.objective import Objective
-from vitling.objectives.supervised import Supervised
-from vitling.recipes import idmm
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
-from vitling.recipes.config import PretrainConfig, overlaid
+from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
+from vitling.recipes.methods import METHODS, SIZE, check_task, make_objective, stage_of
 from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
     Stores,
@@ -39,8 +34,6 @@ from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 from vitling.views.config import ViewsConfig
 
-SIZE = 112  # pixels of a view
-
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
     """Pre-trains, saves the backbone, and gives what is also in the run's result.json."""
@@ -55,10 +48,11 @@ def pretrain_in(
     splits = _open(config)
     config, notes = settle_network(config, splits.train, SIZE)
     config = _with_preset(config)
+    check(config)
     backbone = new_backbone(config, config.drop_path)
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes)
-    objective = _objective(config, backbone, stores.train)
+    objective = make_objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     run.log.say(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
@@ -74,44 +68,40 @@ def pretrain_in(
 
 def _open(config: PretrainConfig) -> Splits:
     """Where labels are not trained on, an unlabelled pool is as good as the rest."""
-    if config.method == "supervised":
-        return _open_supervised(config)
-    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
+    labels = METHODS[config.method].labels
+    if labels == "ignored":
+        return _with_pool(data.open(config.source, config.data, val=config.val, seed=config.seed))
+    splits = open_labelled(config)
+    check_task(config.method, splits.train.task)
+    if splits.val is None:
+        flatters = "k-NN asks about images whose labels are trained on, so it flatters; --val 0.1 keeps some apart."
+        splits = replace(splits, notes=[*splits.notes, flatters])
+    return _with_pool(splits) if labels == "some" else _without_pool(splits, config.method)
+
+
+def _with_pool(splits: Splits) -> Splits:
     if splits.pool is None:
         return splits
     notes = [*splits.notes, f"{len(splits.train)} images and {len(splits.pool)} of the unlabelled pool."]
     return replace(splits, train=joined(splits.train, splits.pool), pool=None, notes=notes)
 
 
-def _open_supervised(config: PretrainConfig) -> Splits:
-    splits, notes = open_labelled(config), []
-    if splits.pool is not None:
-        notes.append(f"The unlabelled pool ({len(splits.pool)} images) is not used: --method supervised needs labels.")
-    if splits.val is None:
-        notes.append("k-NN asks about images whose labels are trained on, so it flatters; --val 0.1 keeps some apart.")
-    return replace(splits, pool=None, notes=[*splits.notes, *notes])
+def _without_pool(splits: Splits, method: str) -> Splits:
+    if splits.pool is None:
+        return splits
+    unused = f"The unlabelled pool ({len(splits.pool)} images) is not used: --method {method} needs labels."
+    return replace(splits, pool=None, notes=[*splits.notes, unused])
 
 
 def _with_preset(config: PretrainConfig) -> PretrainConfig:
-    stage = _stage(config)
-    config = replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()))
-    if config.method == "idmm":
-        config = replace(config, idmm=overlaid(stage.objective, config.idmm, IDMMConfig()))
-    return config
-
-
-def _stage(config: PretrainConfig) -> idmm.Stage:
-    make = idmm.supervised if config.method == "supervised" else idmm.pretrain
-    return make(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
-
-
-def _objective(config: PretrainConfig, backbone: Backbone, train: Store) -> Objective:
-    if config.method == "idmm":
-        plan = config.views.applied(idmm_plan(config.idmm, backbone.size))
-        return IDMM(backbone, plan, len(train), config.idmm, config.seed)
-    stage, dataset = _stage(config), train.dataset
-    classes, several = len(dataset.class_names), dataset.task == "multi"
-    return Supervised(backbone, config.views.applied(stage.plan), classes, several, stage.objective.smoothing)
+    """The method's settings, where nothing else was asked for."""
+    stage, method = stage_of(config), METHODS[config.method]
+    changed: dict[str, Any] = {"optim": overlaid(stage.optim, config.optim, OptimConfig())}
+    if config.batch == PLANNED:
+        changed["batch"] = stage.batch
+    if method.settings:
+        changed[method.settings] = overlaid(stage.objective, method.settings_of(config), type(stage.objective)())
+    return replace(config, **changed)
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from vitling.backbones.names import table as backbones
+from vitling.recipes.methods import METHODS
 from vitling.recipes.studies import all_studies
 from vitling.report.studies import lines
 from vitling.views.policies import POLICIES
@@ -199,6 +200,14 @@ def recipe_table() -> Table:
         module, _, function = name.partition(".")
         found = getattr(import_module(f"vitling.recipes.{module}"), function)
         table.add_row(name, " ".join((found.__doc__ or "").partition("\n\n")[0].split()))
+    return table
+
+
+def method_table() -> Table:
+    table = Table("name", "what it does", "labels")
+    for name, method in METHODS.items():
+        table.add_row(name, method.what, {"ignored": "no"}.get(method.labels, "yes"))
+    table.caption = "vitling pretrain --method NAME, or train --method NAME: docs/methods.md"
     return table
 
 

@@ -23,6 +23,7 @@ from vitling.recipes.config import (
     Config,
     FinetuneConfig,
     LabelledConfig,
+    MethodsConfig,
     PretrainConfig,
     TrainConfig,
     check,
@@ -31,8 +32,9 @@ from vitling.recipes.config import (
 )
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
+from vitling.recipes.methods import METHODS, SIZE, check_task
 from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
-from vitling.recipes.pretrain import SIZE, pretrain_in
+from vitling.recipes.pretrain import pretrain_in
 from vitling.recipes.running import (
     check_labels,
     in_directory,
@@ -59,13 +61,13 @@ def train(config: TrainConfig) -> dict[str, Any]:
 def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict[str, Any]:
     began = time.monotonic() - STARTING
     sight = look(config, processes)
-    if config.method == "supervised" and not sight.classes:
-        raise UserError("--method supervised needs labels, and these images have none. idmm needs none.")
+    if config.method != "auto" and METHODS[config.method].labels != "ignored" and not sight.classes:
+        raise UserError(f"--method {config.method} needs labels, and these images have none. idmm needs none.")
     plan = make_plan(config, sight)
     check(plan.config)
-    if plan.config.method == "idmm":
-        return _two_stages(plan, sight, run, processes, began)
-    return train_in(plan.config, run, processes, began, plan.in_words())
+    if plan.config.method == "supervised":
+        return train_in(plan.config, run, processes, began, plan.in_words())
+    return _two_stages(plan, sight, run, processes, began)
 
 
 def look(config: TrainConfig, processes: Processes) -> Sight:
@@ -74,6 +76,8 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
     labelled = splits.train.task != "none"
     if labelled:
         check_labels(config, splits)
+        if config.method != "auto":
+            check_task(config.method, splits.train.task)
     return Sight(
         images=len(splits.train) + len(splits.val or ()),
         pool=len(splits.pool or ()),
@@ -109,7 +113,11 @@ def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processe
 
 def first_stage(config: TrainConfig) -> PretrainConfig:
     """It goes on where an earlier start of the run left it."""
+    if config.method == "auto":
+        raise ValueError("a method is planned before its stage is made")
     return PretrainConfig(
+        **{f.name: getattr(config, f.name) for f in fields(MethodsConfig)},
+        method=config.method,
         source=config.source,
         out=str(Path(config.out) / FIRST),
         backbone=config.backbone,
@@ -131,7 +139,6 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         preset=config.preset,
         drop_path=config.objective.drop_path,
         on_collapse=config.on_collapse,
-        idmm=config.idmm,
         views=_first_views(config),
     )
 

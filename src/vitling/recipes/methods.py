@@ -1,0 +1,148 @@
+"""The methods of pre-training by name. Plain data, no torch: an objective is imported when it is made.
+
+A new method is a file in objectives/, settings in objectives/config.py and `MethodsConfig`, a stage in recipes/, and an
+entry here with its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitling.data.batches import batch_sizes
+from vitling.errors import UserError
+from vitling.objectives.config import idmm_plan
+from vitling.recipes import baselines, idmm
+from vitling.recipes.idmm import Stage
+from vitling.views import policies
+from vitling.views.config import Plan
+
+if TYPE_CHECKING:
+    from vitling.backbones.backbone import Backbone
+    from vitling.data.store import Store
+    from vitling.objectives.objective import Objective
+    from vitling.recipes.config import PretrainConfig
+
+Name = Literal["idmm", "supervised", "simclr", "supcon"]
+SIZE = 112  # pixels of a view
+
+
+@dataclass(frozen=True)
+class Method:
+    """What sets a method apart from the others."""
+
+    what: str
+    stage: Callable[..., Stage]
+    """Its paper's settings, for (backbone, preset, epochs, size)."""
+    plan: Callable[[Any, int], Plan]
+    """The views, for (its settings, size)."""
+    objective: Callable[[PretrainConfig, Backbone, Plan, Store], Objective]
+    settings: str | None = None
+    """The field of `PretrainConfig` and `TrainConfig` that has its settings."""
+    labels: Literal["ignored", "some", "every"] = "ignored"
+    """Whether it trains on labels: an unlabelled pool beside them serves too (some), or does not (every)."""
+
+    def settings_of(self, config: Any) -> Any:
+        return getattr(config, self.settings) if self.settings else None
+
+
+def _make_idmm(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.idmm import IDMM
+
+    return IDMM(backbone, plan, len(store), config.idmm, config.seed)
+
+
+def _make_supervised(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.supervised import Supervised
+
+    classes, several = len(store.dataset.class_names), store.dataset.task == "multi"
+    return Supervised(backbone, plan, classes, several, stage_of(config).objective.smoothing)
+
+
+def _make_simclr(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.simclr import SimCLR
+
+    return SimCLR(backbone, plan, config.simclr, _batches(config, store))
+
+
+def _make_supcon(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from torch import from_numpy
+
+    from vitling.objectives.supcon import SupCon
+
+    labels = store.dataset.labels if store.dataset.labels is not None else store.dataset.partial_labels
+    if labels is None:
+        raise ValueError(f"{store.dataset.name} has no labels")
+    return SupCon(backbone, plan, from_numpy(labels), config.supcon, _batches(config, store))
+
+
+def _batches(config: PretrainConfig, store: Store) -> list[int]:
+    """For losses that compare the images of a pass; unknown where a batch has several."""
+    if config.optim.accumulate > 1:
+        return []
+    return batch_sizes(len(store), config.batch, config.loop.drop_last)
+
+
+METHODS: dict[str, Method] = {
+    "idmm": Method("tells every image from every other", idmm.pretrain, idmm_plan, _make_idmm, "idmm"),
+    "supervised": Method(
+        "learns the classes",
+        idmm.supervised,
+        lambda settings, size: policies.idmm_finetune(size),
+        _make_supervised,
+        labels="every",
+    ),
+    "simclr": Method(
+        "finds an image's other view among those of a batch",
+        baselines.simclr,
+        lambda settings, size: policies.simclr(size),
+        _make_simclr,
+        "simclr",
+    ),
+    "supcon": Method(
+        "finds the views of the same class among those of a batch",
+        baselines.supcon,
+        lambda settings, size: policies.simclr(size),
+        _make_supcon,
+        "supcon",
+        labels="some",
+    ),
+}
+
+
+def stage_of(config: PretrainConfig) -> Stage:
+    """What the preset of the method says."""
+    return METHODS[config.method].stage(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
+
+
+def plan_of(config: PretrainConfig, size: int) -> Plan:
+    """The views of the method, with the changes that were asked for."""
+    method = METHODS[config.method]
+    return config.views.applied(method.plan(method.settings_of(config), size))
+
+
+def make_objective(config: PretrainConfig, backbone: Backbone, store: Store) -> Objective:
+    return METHODS[config.method].objective(config, backbone, plan_of(config, backbone.size), store)
+
+
+def check_settings(config: Any) -> None:
+    """A UserError for settings that cannot be meant, or are those of another method."""
+    for name, method in METHODS.items():
+        settings = method.settings_of(config)
+        if settings is None:
+            continue
+        settings.check()
+        if config.method not in ("auto", name) and settings != type(settings)():
+            raise UserError(
+                f"--{method.settings} is for --method {name}, and --method {config.method} does not use it."
+            )
+
+
+def check_task(name: str, task: str) -> None:
+    """A UserError for labels of which the method can make nothing."""
+    if METHODS[name].labels == "some" and task == "multi":
+        raise UserError(
+            f"--method {name} needs one class an image: it asks whether two images are of the same, and these have "
+            "several labels. --method idmm needs none."
+        )
