@@ -242,6 +242,31 @@ def test_contrastive_losses_never_make_the_host_wait(kind):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
+class Asking(Supervised):
+    """Says that it is steady, and waits for the GPU all the same: no recording can hold that."""
+
+    def forward(self, views, batch, progress):
+        terms = super().forward(views, batch, progress)
+        assert terms["classification"].item() > 0
+        return terms
+
+
+def test_a_step_that_cannot_be_recorded_is_taken(dataset, tmp_path):
+    """It is said once, and the run comes out as one that nobody tried to record."""
+    store, settings = build_store(dataset, 16, device="cuda"), config(epochs=4, loop=replace(ON_GPU, compile="on"))
+    trained = []
+    for kind in (Asking, Supervised):
+        torch.manual_seed(0)
+        model = kind(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+        fit(model, store, settings, run=run_in(tmp_path / kind.__name__))
+        trained.append(weights(model))
+    said = (tmp_path / "Asking" / "log.txt").read_text()
+    assert said.count("Steps cannot be recorded") == 1
+    start = {name: value.cuda() for name, value in objective().state_dict().items()}
+    asking, silent = (dict(zip(start, found, strict=True)) for found in trained)
+    assert strayed(asking, silent, start) < 0.05
+
+
 def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
     loop = replace(ON_GPU, compile="on", deterministic=True)
     settings = config(epochs=6, loop=loop, optim=OptimConfig(name=name, lr=2e-3))
