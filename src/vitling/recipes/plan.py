@@ -25,6 +25,7 @@ STEPS = 7  # of an epoch, at least
 SMALLEST_BATCH = 32
 CPU_MINUTES = 60.0
 FIRST_SHARE = 0.55  # of the time of a run with two stages
+OF_TWO_STAGES = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,11 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
 def _check_one_stage(config: TrainConfig) -> None:
     """A UserError for what was said of a stage that there is not."""
     usual = TrainConfig()
-    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
     of_methods = (f.name for f in fields(MethodsConfig))
-    said = [name for name in (*names, *of_methods) if getattr(config, name) != getattr(usual, name)]
+    said = [name for name in (*OF_TWO_STAGES, *of_methods) if getattr(config, name) != getattr(usual, name)]
     if said:
         raise UserError(
-            f"--{said[0].replace('_', '-')} belongs to the two stages of --method idmm, and this run has one stage, "
+            f"--{said[0].replace('_', '-')} belongs to the two stages of other methods, and this run has one stage, "
             "supervised. Leave it out, or pass --method idmm."
         )
 
@@ -167,7 +167,7 @@ def _first_size(size: int) -> tuple[int, str]:
     if size <= TINY:
         return size, "the same: such views have nothing to spare"
     half = FIRST_VIEW if size == VIEW else -(-size // 64) * 32
-    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: six crops an image, small ones"
+    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several crops an image, small ones"
 
 
 def _backbone(size: int, sight: Sight) -> tuple[str, str]:
