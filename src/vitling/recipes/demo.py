@@ -10,15 +10,19 @@ learning rates gave the random start no more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from vitling.data.config import DataConfig
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes.config import PretrainConfig, TrainConfig
 from vitling.recipes.pretrain import pretrain
 from vitling.recipes.train import train
-from vitling.training.config import OptimConfig
+from vitling.training.config import LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 
 DIGITS = "embedded:digits"
@@ -40,13 +44,25 @@ def demo(
     few = f"{DIGITS}?labels=100&seed={seed}"
     start = {"seed": seed, "resume": resume, "overwrite": overwrite}
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
-    return {
-        "random": train(labelled(few, random, epochs, **start)),
-        "pretrain": pretrain(unlabelled(few, pre, pretrain_epochs, **start)),
-        "idmm": train(labelled(few, idmm, epochs, from_=pre, **start)),
-        # Fifteen times as many images: a fifth of the epochs is three times as many steps.
-        "all-labels": train(labelled(DIGITS, all_labels, -(-epochs // 5), **start)),
-    }
+    with _one_thread():
+        return {
+            "random": train(labelled(few, random, epochs, **start)),
+            "pretrain": pretrain(unlabelled(few, pre, pretrain_epochs, **start)),
+            "idmm": train(labelled(few, idmm, epochs, from_=pre, **start)),
+            # Fifteen times as many images: a fifth of the epochs is three times as many steps.
+            "all-labels": train(labelled(DIGITS, all_labels, -(-epochs // 5), **start)),
+        }
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So small a network gains nothing by a second one, and where the cores have other work they wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def labelled(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
@@ -89,4 +105,5 @@ def _network() -> dict[str, Any]:
         "size": 8,
         "val": "none",
         "data": DataConfig(channels=1, normalise="data"),
+        "loop": LoopConfig(device="cpu"),
     }
