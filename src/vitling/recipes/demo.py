@@ -56,7 +56,7 @@ def demo(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So small a network gains nothing by a second one, and where the cores have other work they wait for each other."""
+    """So small a network gains little by a second one, and loses much where the cores have other work too."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
