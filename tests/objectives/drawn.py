@@ -1,14 +1,43 @@
-"""Views of noise for any plan, as a batch of its own."""
+"""The methods with a momentum copy, small; and views of noise for any plan."""
 
 from __future__ import annotations
 
 import torch
 
-from vitling.objectives import Batch, Objective
+from tests.tiny import tiny_backbone
+from vitling.objectives import (
+    BYOL,
+    DINO,
+    Batch,
+    BYOLConfig,
+    DINOConfig,
+    MoCoV2,
+    MoCoV2Config,
+    MoCoV3,
+    MoCoV3Config,
+    Objective,
+    dino_plan,
+)
 from vitling.training import Progress
 from vitling.views import Views
+from vitling.views.policies import named
 
+METHODS = ["moco-v2", "moco-v3", "byol", "dino"]
+NORMED = ["moco-v3", "byol"]  # with batch norm in their heads
 START = Progress(0, 100, 10)
+
+
+def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
+    torch.manual_seed(0)
+    backbone = tiny_backbone(drop_path=drop_path)
+    if method == "moco-v2":
+        return MoCoV2(backbone, named(method, 16), MoCoV2Config(**{"dim": 8, "queue": 10, **settings}))
+    if method == "moco-v3":
+        return MoCoV3(backbone, named(method, 16), MoCoV3Config(dim=8, hidden=24, **settings))
+    if method == "byol":
+        return BYOL(backbone, named(method, 16), BYOLConfig(dim=8, hidden=24, **settings))
+    config = DINOConfig(**{"local_crops": 2, "prototypes": 12, "hidden": 24, "bottleneck": 8, **settings})
+    return DINO(backbone, dino_plan(config, 16), config)
 
 
 def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:

@@ -10,37 +10,11 @@ import torch
 from timm.layers import DropPath
 from torch import nn
 
-from tests.objectives.drawn import START, batch_of, noise, step
-from tests.tiny import tiny_backbone
+from tests.objectives.drawn import METHODS, START, batch_of, make, noise, step
 from vitling.backbones import create
-from vitling.objectives import (
-    BYOL,
-    DINO,
-    BYOLConfig,
-    DINOConfig,
-    MoCoV2,
-    MoCoV2Config,
-    MoCoV3,
-    MoCoV3Config,
-    Objective,
-    dino_plan,
-)
+from vitling.objectives import Objective
 from vitling.objectives.momentum import MomentumCopy, rising
 from vitling.training import Progress
-from vitling.views.policies import named
-
-
-def make(method: str, drop_path: float = 0.0) -> Objective:
-    torch.manual_seed(0)
-    backbone = tiny_backbone(drop_path=drop_path)
-    if method == "moco-v2":
-        return MoCoV2(backbone, named(method, 16), MoCoV2Config(dim=8, queue=10))
-    if method == "moco-v3":
-        return MoCoV3(backbone, named(method, 16), MoCoV3Config(dim=8, hidden=24))
-    if method == "byol":
-        return BYOL(backbone, named(method, 16), BYOLConfig(dim=8, hidden=24))
-    config = DINOConfig(local_crops=2, prototypes=12, hidden=24, bottleneck=8)
-    return DINO(backbone, dino_plan(config, 16), config)
 
 
 def slow_of(objective: Objective) -> MomentumCopy:
@@ -48,7 +22,6 @@ def slow_of(objective: Objective) -> MomentumCopy:
     return found
 
 
-METHODS = ["moco-v2", "moco-v3", "byol", "dino"]
 MOMENTA = {
     "moco-v2": lambda t: 0.999,
     "moco-v3": lambda t: 1 - 0.01 * (math.cos(math.pi * t) + 1) / 2,
