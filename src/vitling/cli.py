@@ -89,7 +89,7 @@ def train(config: TrainConfig) -> None:
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Pre-train a network on your images; labels are used only by --method supervised."""
+    """Pre-train a network on your images; only --method supervised and supcon use labels."""
     from vitling.recipes.pretrain import pretrain as run
     from vitling.recipes.summary import show_pretraining
 

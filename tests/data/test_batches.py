@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitling.data.batches import class_weights, epoch_order, local_slices, split_batches, steps_per_epoch
+from vitling.data.batches import (
+    class_weights,
+    epoch_order,
+    held_by_processes,
+    local_slices,
+    split_batches,
+    steps_per_epoch,
+)
 
 
 def test_an_epoch_has_every_image_once_in_an_order_of_its_own():
@@ -47,6 +54,15 @@ def test_slices_make_the_mean_over_the_global_batch(total, world, accumulate):
         seen += [i for part, weight in slices if weight for i in part]
     assert sorted(seen) == list(range(total))
     assert np.isclose(np.mean(sums), values.mean())
+
+
+@pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 2, 4)])
+def test_every_process_knows_what_the_others_hold(total, world, accumulate):
+    passes = held_by_processes(total, world, accumulate)
+    for rank in range(world):
+        own = [round(weight * total / world) for _, weight in local_slices(total, rank, world, accumulate)]
+        assert [held[rank] for held in passes] == own
+    assert sum(map(sum, passes)) == total
 
 
 def test_class_weights_balance_the_loss():

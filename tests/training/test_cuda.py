@@ -159,8 +159,8 @@ def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypa
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision):
+@pytest.mark.parametrize(("precision", "name"), [("fp32", "adamw"), ("bf16", "adamw"), ("bf16", "sgd")])
+def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision, name):
     """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.recording
@@ -171,7 +171,7 @@ def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monke
         return found
 
     loop = replace(ON_GPU, compile="on", deterministic=True, precision=precision)
-    settings = config(epochs=8, loop=loop, optim=OptimConfig(clip=1.0))
+    settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
     monkeypatch.setattr(Replay, "recording", remembered)
     played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
     assert made[-1] == 2
@@ -200,8 +200,10 @@ def test_drloc_is_played_as_it_is_taken(dataset, tmp_path, monkeypatch, variant)
     assert equal(*trained)
 
 
-def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path):
-    settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True))
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
+    loop = replace(ON_GPU, compile="on", deterministic=True)
+    settings = config(epochs=6, loop=loop, optim=OptimConfig(name=name, lr=2e-3))
     whole, _ = train(dataset, tmp_path / "whole", settings)
     for first in sorted((tmp_path / "whole" / "checkpoints").iterdir())[1:]:
         first.unlink()

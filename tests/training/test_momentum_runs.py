@@ -145,7 +145,7 @@ def distil(store: Store, out: Path, centre: float) -> None:
 
 
 def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(store, tmp_path):
-    with pytest.raises(StoppedItself, match="all images look alike to the network.*a centred teacher"):
+    with pytest.raises(StoppedItself, match=r"all images look alike to the network.*a centred teacher"):
         distil(store, tmp_path / "run", centre=1.0)
 
 

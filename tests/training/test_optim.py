@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from copy import deepcopy
+
+import pytest
 import torch
 
 from tests.training.test_loop import objective
@@ -14,17 +17,18 @@ def one_step(optimiser, model) -> None:
     optimiser.step()
 
 
-def test_a_state_that_a_gpu_wrote_goes_on_on_a_cpu():
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_state_that_a_gpu_wrote_goes_on_on_a_cpu(name):
     """There the learning rate is a tensor, and the optimiser one that can be recorded."""
     model, other = objective(), objective()
-    here, there = make_optimiser(model, OptimConfig()), make_optimiser(other, OptimConfig())
+    here, there = (make_optimiser(one, OptimConfig(name=name)) for one in (model, other))
     one_step(there, other)
-    written = there.state_dict()
+    written = deepcopy(there.state_dict())
     for group in written["param_groups"]:
-        group.update(lr=torch.tensor(0.5), fused=True, capturable=True)
+        group.update(lr=torch.tensor(0.5), fused=True, **({"capturable": True} if name == "adamw" else {}))
     model.load_state_dict(other.state_dict())
     load_optimiser(here, written)
-    assert all(group["lr"] == 0.0 and not group["capturable"] and not group["fused"] for group in here.param_groups)
+    assert all(group["lr"] == 0.0 and not group.get("capturable") and not group["fused"] for group in here.param_groups)
     one_step(here, model)
     one_step(there, other)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
@@ -38,3 +42,25 @@ def test_a_learning_rate_that_is_a_tensor_is_filled():
     set_lr(optimiser, 0.25)
     assert optimiser.param_groups[0]["lr"] is rate
     assert rate == 0.25
+
+
+def test_sgd_against_a_literal_version():
+    """v = 0.9 v + g + wd p; p = p - lr v; biases and norms do not decay."""
+    model = objective()
+    optimiser = make_optimiser(model, OptimConfig(name="sgd", weight_decay=0.1))
+    decayed = {id(p) for p in optimiser.param_groups[0]["params"]}
+    expected = [p.detach().clone() for p in model.parameters()]
+    velocity = [torch.zeros_like(p) for p in expected]
+    for _ in range(3):
+        one_step(optimiser, model)
+        for p, v, live in zip(expected, velocity, model.parameters()):
+            v.mul_(0.9).add_(1 + (0.1 * p if id(live) in decayed else 0.0))
+            p.sub_(0.5 * v)
+    assert 0 < len(decayed) < len(expected)
+    assert all(torch.allclose(p, live) for p, live in zip(expected, model.parameters()))
+
+
+def test_adamw_is_the_default_and_sgd_has_its_own_rate():
+    assert isinstance(make_optimiser(objective(), OptimConfig()), torch.optim.AdamW)
+    assert OptimConfig(name="sgd").peak_lr(512) == 0.06
+    assert OptimConfig(name="sgd", lr=0.1).peak_lr(512) == 0.1

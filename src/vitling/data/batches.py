@@ -39,6 +39,12 @@ def split_batches(order: np.ndarray, batch: int, drop_last: bool) -> list[np.nda
     return batches
 
 
+def batch_sizes(n: int, batch: int, drop_last: bool) -> list[int]:
+    """Of the batches of an epoch."""
+    whole, rest = divmod(n, batch)
+    return [batch] * whole + [rest] * (rest > 0 and (not drop_last or whole == 0))
+
+
 def steps_per_epoch(n: int, batch: int, drop_last: bool) -> int:
     if n <= batch:
         return 1
@@ -55,6 +61,12 @@ def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tup
     parts = np.array_split(np.arange(total), world * accumulate)[rank * accumulate : (rank + 1) * accumulate]
     nothing = np.zeros(1, dtype=np.int64)
     return [(part if len(part) else nothing, len(part) * world / total) for part in parts[: min(accumulate, total)]]
+
+
+def held_by_processes(total: int, world: int, accumulate: int) -> list[tuple[int, ...]]:
+    """For each pass, how many images of it every process has by `local_slices`; 0 where one only keeps it company."""
+    parts = np.array_split(np.arange(total), world * accumulate)
+    return [tuple(map(len, parts[i::accumulate])) for i in range(min(accumulate, total))]
 
 
 def class_weights(labels: np.ndarray, classes: int) -> np.ndarray:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from vitling.objectives.config import IDMMConfig as IDMMConfig
     from vitling.objectives.config import MoCoV2Config as MoCoV2Config
     from vitling.objectives.config import MoCoV3Config as MoCoV3Config
+    from vitling.objectives.config import SimCLRConfig as SimCLRConfig
+    from vitling.objectives.config import SupConConfig as SupConConfig
     from vitling.objectives.config import SupervisedConfig as SupervisedConfig
     from vitling.objectives.config import dino_plan as dino_plan
     from vitling.objectives.config import drloc_weight as drloc_weight
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from vitling.objectives.moco_v3 import MoCoV3 as MoCoV3
     from vitling.objectives.objective import Batch as Batch
     from vitling.objectives.objective import Objective as Objective
+    from vitling.objectives.simclr import SimCLR as SimCLR
+    from vitling.objectives.supcon import SupCon as SupCon
     from vitling.objectives.supervised import Supervised as Supervised
 
 _HOMES = {
@@ -46,6 +50,10 @@ _HOMES = {
     "DRLocTerm": "drloc",
     "IDMMConfig": "config",
     "Objective": "objective",
+    "SimCLR": "simclr",
+    "SimCLRConfig": "config",
+    "SupCon": "supcon",
+    "SupConConfig": "config",
     "Supervised": "supervised",
     "SupervisedConfig": "config",
     "drloc_term": "drloc",

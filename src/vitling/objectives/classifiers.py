@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.objectives.config import IDMMConfig
+from vitling.objectives.gather import gathered, lengths_of
 from vitling.views.draws import Draws
 
 _BLOCK = 2**16  # rows that are initialised at a time
@@ -124,11 +125,11 @@ class ShardedClassifier(FullClassifier):
         return {"weight": self.images, "bias": self.images}
 
     def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
-        lengths = _lengths(z)
+        lengths = lengths_of(z)
         before = sum(lengths[: dist.get_rank()])
         mine = slice(before, before + len(z))
-        everyone = _Gathered.apply(z.float(), lengths, mine)
-        own, partner = gather(torch.stack((own, partner), dim=1), lengths).unbind(1)
+        everyone = _mean_inside(gathered(z.float(), lengths))
+        own, partner = gathered(torch.stack((own, partner), dim=1), lengths).unbind(1)
         logits = F.linear(everyone, self.weight, self.bias).float()
         highest = logits.detach().amax(1)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
@@ -150,37 +151,13 @@ def rows_of(total: int, rank: int, world: int) -> range:
     return range(total * rank // world, total * (rank + 1) // world)
 
 
-def _lengths(z: Tensor) -> list[int]:
-    """How many crops each process has: the last batch of an epoch may not be shared out evenly."""
-    lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=z.device)
-    lengths[dist.get_rank()] = len(z)
-    dist.all_reduce(lengths)
-    return lengths.tolist()
-
-
-def gather(rows: Tensor, lengths: list[int]) -> Tensor:
-    """The rows of all processes, one process behind the other."""
-    padded = F.pad(rows, (0, 0, 0, max(lengths) - len(rows)))
-    found = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(found, padded.contiguous())
-    return torch.cat([part[:length] for part, length in zip(found, lengths)])
-
-
-class _Gathered(torch.autograd.Function):
-    """The rows of all processes. Every process has a loss of its own, and DDP takes the mean of their gradients.
-    Between `_Gathered` and `_Summed` gradients are such means, so that the classifier, which DDP leaves alone, gets its
-    own. What leaves towards the backbone is made a sum again: its mean is DDP's task."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, lengths: list[int], mine: slice) -> Tensor:
-        ctx.mine = mine
-        return gather(rows, lengths)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        gradient = gradients[0].contiguous()
-        dist.all_reduce(gradient)
-        return gradient[ctx.mine] * dist.get_world_size(), None, None
+def _mean_inside(rows: Tensor) -> Tensor:
+    """Every process has a loss of its own, and DDP takes the mean of their gradients. Between here and `_Summed`
+    gradients are such means, so that the classifier, which DDP leaves alone, gets its own. What leaves towards the
+    backbone is made a sum again: its mean is DDP's task."""
+    if rows.requires_grad:
+        rows.register_hook(lambda gradient: gradient * dist.get_world_size())
+    return rows
 
 
 class _Summed(torch.autograd.Function):

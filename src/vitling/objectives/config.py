@@ -129,6 +129,45 @@ class IDMMConfig:
             raise UserError(f"IDMM needs negatives of at least 1, not {self.negatives}.")
 
 
+@dataclass
+class SimCLRConfig:
+    """SimCLR: of all views in the batch, find the other one of the same image."""
+
+    projection: Projection = "mlp"
+    """mlp: two layers between the features and the loss; none: the features themselves are compared."""
+    dim: int = 256
+    """Width behind the MLP."""
+    temperature: float = 0.1
+    """Of the softmax over similarities; the lower, the more the nearest images count."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        if self.projection not in get_args(Projection):
+            raise UserError(f"SimCLR has no projection {self.projection!r}: {', '.join(get_args(Projection))}.")
+        check_contrast("SimCLR", self.dim, self.temperature)
+
+
+@dataclass
+class SupConConfig:
+    """SupCon: of all views in the batch, find those of images of the same class."""
+
+    dim: int = 256
+    """Width behind the MLP."""
+    temperature: float = 0.1
+    """Of the softmax over similarities; the lower, the more the nearest images count."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        check_contrast("SupCon", self.dim, self.temperature)
+
+
+def check_contrast(name: str, dim: int, temperature: float) -> None:
+    if dim < 1:
+        raise UserError(f"{name} needs a dim of at least 1, not {dim}.")
+    if not 0 < temperature < math.inf:
+        raise UserError(f"{name}'s temperature must be more than 0, and a number, but is {temperature}.")
+
+
 def idmm_plan(config: IDMMConfig, size: int = 112) -> Plan:
     """The crops. Without multi-crop there is one, cut as the global ones: the loss of Eq. 1 has one view an image, and
     Sec. 4.4 reads Table 8 as what several views add."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.config import DINOConfig
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
+from vitling.objectives.gather import has_own
 from vitling.objectives.momentum import MomentumCopy, pixels_of, rising
 from vitling.objectives.objective import Batch, Objective
 from vitling.views.config import Plan
@@ -47,7 +48,7 @@ class DINO(Objective):
         wide = pixels_of(views[:GLOBAL])
         taught = self.teacher(wide)
         targets = self.centre.targets(taught, self.teacher_temperature)
-        if batch.counts:
+        if has_own(batch):
             self.centre.add(taught)
         seen = [self.features(wide), *(self.features(view.pixels) for view in views[GLOBAL:])]
         logits = self.head(torch.cat([features.pooled for features in seen]))

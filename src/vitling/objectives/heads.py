@@ -1,18 +1,20 @@
-"""The small networks between the features and a loss. They are dropped after pre-training."""
+"""Heads between the features and a loss, that several methods share. They are dropped after pre-training."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.objectives.gathering import gather_rows
+from vitling.objectives.gather import gathered, lengths_of
 
 
-def relu_mlp(dim: int, hidden: int, out: int) -> nn.Sequential:
-    """Two layers without norms (MoCo v2)."""
-    return nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, out))
+def projection_mlp(dim: int, out: int) -> nn.Module:
+    """SimCLR's (Sec. 2.1) and MoCo v2's: two layers with ReLU between them, the hidden one as wide as the features, and
+    no norm."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out))
 
 
 def normed_mlp(*widths: int, last_norm: bool, biases: bool) -> nn.Sequential:
@@ -25,16 +27,17 @@ def normed_mlp(*widths: int, last_norm: bool, biases: bool) -> nn.Sequential:
     return nn.Sequential(*layers, BatchNorm(widths[-1], affine=False)) if last_norm else nn.Sequential(*layers)
 
 
-def unit(rows: Tensor) -> Tensor:
-    """Of length 1, in float32 whatever the network computes in."""
-    return F.normalize(rows.float(), dim=-1)
-
-
 class BatchNorm(nn.BatchNorm1d):
     """Over the rows of all processes. On GPUs the loop makes it torch's SyncBatchNorm, which CPUs do not have."""
 
     def forward(self, rows: Tensor) -> Tensor:
-        if not self.training:
+        if not (self.training and dist.is_available() and dist.is_initialized()):
             return super().forward(rows)
-        everyone, first = gather_rows(rows)
-        return super().forward(everyone)[first : first + len(rows)]
+        lengths = lengths_of(rows)
+        first = sum(lengths[: dist.get_rank()])
+        return super().forward(gathered(rows, lengths))[first : first + len(rows)]
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Of length 1, in float32 whatever the network computes in."""
+    return F.normalize(rows.float(), dim=-1)

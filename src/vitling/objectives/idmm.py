@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.classifiers import Scores, make_classifier
 from vitling.objectives.config import IDMMConfig
+from vitling.objectives.heads import projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
-PROJECTED = 256  # width behind the projection MLP
+# Width behind Table 9's "proj. MLP". The paper says no more of it than that SimCLR's is one, so this is SimCLR's head,
+# with the output of the paper's Table 10.
+PROJECTED = 256
 
 
 class IDMM(Objective):
@@ -37,7 +40,7 @@ class IDMM(Objective):
         self.images = images
         self.names = ("instance",) if len(plan.groups) == 1 else ("global", "local")
         mlp = config.projection == "mlp"
-        self.projection = projection_mlp(backbone.dim) if mlp else nn.Identity()
+        self.projection = projection_mlp(backbone.dim, PROJECTED) if mlp else nn.Identity()
         self.classifier = make_classifier(config, PROJECTED if mlp else backbone.dim, images, seed)
         self.epsilon = spread(config, images)
 
@@ -88,9 +91,3 @@ def spread(config: IDMMConfig, images: int) -> float:
     much as if N / (N - 1) eps had been spread over all."""
     others = config.smoothing_form == "others"
     return config.smoothing * (images / max(images - 1, 1) if others else 1.0)
-
-
-def projection_mlp(dim: int) -> nn.Module:
-    """Table 9's "proj. MLP". The paper says no more of it than that SimCLR's is one, so this is SimCLR's: two layers
-    with ReLU, the hidden one as wide as the features; the output has the 256 of the paper's Table 10."""
-    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, PROJECTED))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.config import MoCoV2Config
-from vitling.objectives.gathering import gather_rows
-from vitling.objectives.heads import relu_mlp, unit
+from vitling.objectives.gather import everyone
+from vitling.objectives.heads import projection_mlp, unit
 from vitling.objectives.momentum import MomentumCopy, pixels_of
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.queue import KeyQueue
@@ -40,7 +40,7 @@ class MoCoV2(Objective):
         super().__init__(backbone, plan)
         self.config = config or MoCoV2Config()
         self.config.check()
-        self.head = relu_mlp(backbone.dim, backbone.dim, self.config.dim)
+        self.head = projection_mlp(backbone.dim, self.config.dim)
         self.copy = MomentumCopy(backbone, self.head)
         self.queue = KeyQueue(self.config.queue, self.config.dim)
 
@@ -50,7 +50,7 @@ class MoCoV2(Objective):
         queries, keys = unit(self.head(features.pooled)), unit(self.copy(second))
         own = batch.ids[:, None] == self.queue.ids if self.config.mask_own else None
         loss = contrast(queries, keys, self.queue.keys, self.config.temperature, own)
-        self.queue.add(gather_rows(keys, batch.counts)[0], gather_rows(batch.ids, batch.counts)[0])
+        self.queue.add(everyone(keys, batch).rows, everyone(batch.ids, batch).rows)
         return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
 
     def before_step(self, progress: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.config import MoCoV3Config
-from vitling.objectives.gathering import gather_rows
+from vitling.objectives.gather import Everyone, everyone
 from vitling.objectives.heads import normed_mlp, unit
 from vitling.objectives.momentum import MomentumCopy, by_view, pixels_of, rising
 from vitling.objectives.objective import Batch, Objective
@@ -28,10 +29,13 @@ class MoCoV3(Objective):
     projection of a plain ViT stays as it was drawn (`frozen_patches`), which its authors found to be more stable.
     Positions and the start of the weights are those of the network at hand, so that all methods are compared on one.
 
+    `batches` are the sizes of an epoch's batches: what guessing costs depends on them.
     Both views go through the network together: batch norm in a ResNet sees both, that in the heads one at a time.
     """
 
-    def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV3Config | None = None):
+    compares_images = True
+
+    def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV3Config | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
         self.config = config or MoCoV3Config()
         self.config.check()
@@ -41,16 +45,16 @@ class MoCoV3(Objective):
         self.projector = normed_mlp(backbone.dim, hidden, hidden, dim, last_norm=True, biases=False)
         self.predictor = normed_mlp(dim, hidden, dim, last_norm=True, biases=False)
         self.copy = MomentumCopy(backbone, self.projector)
-        self.largest = 1  # batch so far
+        self.batches = batches
 
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
         pixels = pixels_of(views)
         features = self.features(pixels)
         queries = unit(by_view(self._predict, features.pooled, 2))
         keys = unit(self.copy(pixels, views=2))
-        everyones, first = gather_rows(torch.cat(keys.chunk(2), dim=1), batch.counts)
-        self.largest = max(self.largest, len(everyones))
-        loss = symmetric(queries.chunk(2), everyones.chunk(2, dim=1), first, self.config.temperature)
+        found = everyone(torch.cat(keys.chunk(2), dim=1), batch)
+        first, second = (Everyone(rows, found.first) for rows in found.rows.chunk(2, dim=1))
+        loss = symmetric(queries.chunk(2), (first, second), self.config.temperature)
         return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
 
     def _predict(self, pooled: Tensor) -> Tensor:
@@ -67,21 +71,22 @@ class MoCoV3(Objective):
         return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
-        """Twice 2 tau ln n, where n is the number of images in the batch."""
-        return {"contrast": 4 * self.config.temperature * math.log(self.largest)}
+        """Twice 2 tau ln n for a batch of n images."""
+        costs = [4 * self.config.temperature * math.log(n) for n in self.batches]
+        return {"contrast": sum(costs) / len(costs)} if costs else {}
 
 
-def symmetric(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], first: int, temperature: float) -> Tensor:
+def symmetric(queries: Sequence[Tensor], keys: Sequence[Everyone], temperature: float) -> Tensor:
     """ctr(q1, k2) + ctr(q2, k1) (Alg. 1)."""
-    return contrast(queries[0], keys[1], first, temperature) + contrast(queries[1], keys[0], first, temperature)
+    return contrast(queries[0], keys[1], temperature) + contrast(queries[1], keys[0], temperature)
 
 
-def contrast(queries: Tensor, keys: Tensor, first: int, temperature: float) -> Tensor:
-    """2 tau times the cross-entropy of q k / tau, where the right key of query i is that of row `first` + i (Alg. 1).
+def contrast(queries: Tensor, keys: Everyone, temperature: float) -> Tensor:
+    """2 tau times the cross-entropy of q k / tau, where the right key of a query is that of the same image (Alg. 1).
     All are float32 and of unit length."""
     with torch.autocast(queries.device.type, enabled=False):
-        logits = queries @ keys.T / temperature
-    right = torch.arange(first, first + len(queries), device=queries.device)
+        logits = queries @ keys.rows.T / temperature
+    right = torch.arange(keys.first, keys.first + len(queries), device=queries.device)
     return 2 * temperature * F.cross_entropy(logits, right)
 
 

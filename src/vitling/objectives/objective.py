@@ -24,9 +24,9 @@ class Batch:
     labels: Tensor | None  # of ALL instances, so that a mixed-in partner's label is labels[partner]
     first_view: int = 0  # which of the images' views an auxiliary term's features begin with
     key: Tensor | int = 0  # a number of this step's own: what is drawn for the step is drawn by it
-    # False in a process that has none of a small last batch: it holds an image of another's, so that it takes part in
-    # the exchange of gradients, and what is gathered over processes must not count that image twice.
-    counts: bool = True
+    # Where there are several processes: how many images each has of this pass. One that has none holds an image of
+    # another's, so that it takes part in the exchange of gradients; what is gathered must not have that one twice.
+    held: tuple[int, ...] = ()
 
 
 class Objective(nn.Module):
@@ -35,6 +35,8 @@ class Objective(nn.Module):
     The total is the sum of the terms, each with its weight: a number or a function of progress. Auxiliary terms are
     modules over `Features`, attached by name: an objective gives them the features it computed anyway.
     """
+
+    compares_images = False  # whether an image's loss depends on the others that are in its pass
 
     def __init__(self, backbone: Backbone, plan: Plan):
         super().__init__()

@@ -11,7 +11,7 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, IDMMConfig, SupervisedConfig
+from vitling.objectives.config import DRLocConfig, IDMMConfig, SimCLRConfig, SupConConfig, SupervisedConfig
 from vitling.recipes import methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig, check_scale
@@ -91,11 +91,13 @@ class MethodsConfig:
     """The settings of each method of pre-training; only those of --method may be set."""
 
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
+    simclr: SimCLRConfig = field(default_factory=SimCLRConfig)
+    supcon: SupConConfig = field(default_factory=SupConConfig)
 
 
 @dataclass
 class PretrainConfig(MethodsConfig, RunConfig):
-    """Pre-train a network on your images; labels are used only by --method supervised.
+    """Pre-train a network on your images; only --method supervised and supcon use labels.
 
     A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
     """
@@ -107,7 +109,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     epochs: int = 800
     """Passes over the training images."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
-    """Images for each step of the optimiser, over all processes. idmm has 256."""
+    """Images for each step of the optimiser, over all processes. idmm has 256, simclr and supcon have 512."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from vitling.data.batches import batch_sizes
 from vitling.errors import UserError
 from vitling.objectives.config import idmm_plan
-from vitling.recipes import idmm
+from vitling.recipes import baselines, idmm
 from vitling.recipes.idmm import Stage
+from vitling.views import policies
 from vitling.views.config import Plan
-from vitling.views.policies import idmm_finetune
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective
     from vitling.recipes.config import PretrainConfig
 
-Name = Literal["idmm", "supervised"]
+Name = Literal["idmm", "supervised", "simclr", "supcon"]
 SIZE = 112  # pixels of a view
 
 
@@ -59,14 +60,53 @@ def _make_supervised(config: PretrainConfig, backbone: Backbone, plan: Plan, sto
     return Supervised(backbone, plan, classes, several, stage_of(config).objective.smoothing)
 
 
+def _make_simclr(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.simclr import SimCLR
+
+    return SimCLR(backbone, plan, config.simclr, _batches(config, store))
+
+
+def _make_supcon(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from torch import from_numpy
+
+    from vitling.objectives.supcon import SupCon
+
+    labels = store.dataset.labels if store.dataset.labels is not None else store.dataset.partial_labels
+    if labels is None:
+        raise ValueError(f"{store.dataset.name} has no labels")
+    return SupCon(backbone, plan, from_numpy(labels), config.supcon, _batches(config, store))
+
+
+def _batches(config: PretrainConfig, store: Store) -> list[int]:
+    """For losses that compare the images of a pass; unknown where a batch has several."""
+    if config.optim.accumulate > 1:
+        return []
+    return batch_sizes(len(store), config.batch, config.loop.drop_last)
+
+
 METHODS: dict[str, Method] = {
     "idmm": Method("tells every image from every other", idmm.pretrain, idmm_plan, _make_idmm, "idmm"),
     "supervised": Method(
         "learns the classes",
         idmm.supervised,
-        lambda settings, size: idmm_finetune(size),
+        lambda settings, size: policies.idmm_finetune(size),
         _make_supervised,
         labels="every",
+    ),
+    "simclr": Method(
+        "finds an image's other view among those of a batch",
+        baselines.simclr,
+        lambda settings, size: policies.simclr(size),
+        _make_simclr,
+        "simclr",
+    ),
+    "supcon": Method(
+        "finds the views of the same class among those of a batch",
+        baselines.supcon,
+        lambda settings, size: policies.simclr(size),
+        _make_supcon,
+        "supcon",
+        labels="some",
     ),
 }
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from vitling.errors import UserError
 
 CosineFrom = Literal["warmup", "start", "idmm"]
+Optimiser = Literal["adamw", "sgd"]
 
 
 @dataclass
 class OptimConfig:
-    """AdamW and its schedule."""
+    """The optimiser and its schedule."""
 
+    name: Optimiser | None = None
+    """By default AdamW, or what the paper of the method has."""
     lr: float | None = None
-    """Peak learning rate. By default 5e-4 for each 256 images of the batch, at most 1e-3."""
+    """Peak learning rate. By default 5e-4 for each 256 images of the batch, at most 1e-3; with SGD 0.03 for each."""
     min_lr: float = 1e-6
     """Learning rate at the very end of the cosine."""
     warmup_epochs: float | None = None
@@ -33,6 +36,8 @@ class OptimConfig:
     """Weight decay on those too, as IDMM's released code has it."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's averages of the gradient and of its square."""
+    momentum: float = 0.9
+    """SGD's: how much of the last step goes into the next."""
     clip: float = 5.0
     """Largest gradient norm; 0 switches clipping off."""
     clip_per: Literal["global", "tensor"] = "global"
@@ -43,7 +48,9 @@ class OptimConfig:
     """Decay of the moving average of the weights that is evaluated and saved; 0 is off, 0.999 is usual."""
 
     def peak_lr(self, batch: int) -> float:
-        return self.lr if self.lr is not None else min(5e-4 * batch / 256, 1e-3)
+        if self.lr is not None:
+            return self.lr
+        return 0.03 * batch / 256 if self.name == "sgd" else min(5e-4 * batch / 256, 1e-3)  # MoCo's, and DeiT's
 
     def warmup(self, epochs: int) -> float:
         return self.warmup_epochs if self.warmup_epochs is not None else min(epochs / 20, 20.0)
@@ -104,6 +111,10 @@ class FitConfig:
             raise UserError(f"--optim.ema must be at least 0 and below 1, not {self.optim.ema}.")
         if not all(0 <= beta < 1 for beta in self.optim.betas):
             raise UserError(f"--optim.betas must both be at least 0 and below 1, not {self.optim.betas}.")
+        if self.optim.name not in (None, *get_args(Optimiser)):
+            raise UserError(f"--optim.name {self.optim.name}: there is {' and '.join(get_args(Optimiser))}.")
+        if not 0 <= self.optim.momentum < 1:
+            raise UserError(f"--optim.momentum must be at least 0 and below 1, not {self.optim.momentum}.")
         if self.optim.over_epochs(self.epochs) < self.epochs:
             raise UserError(
                 f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}: a schedule "

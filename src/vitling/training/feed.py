@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitling.data.batches import epoch_order, local_slices, split_batches, steps_per_epoch
+from vitling.data.batches import epoch_order, held_by_processes, local_slices, split_batches, steps_per_epoch
 from vitling.data.store import Store
 from vitling.training.config import FitConfig
 from vitling.training.processes import Processes
@@ -21,9 +21,11 @@ from vitling.views.easel import Views
 
 @dataclass
 class Part:
-    """A slice of a batch: its share in the mean over the global batch, and the pixels its views are drawn from."""
+    """A slice of a batch: its share in the mean over the global batch, how much of the pass each process has (`Batch`),
+    and the pixels its views are drawn from."""
 
     weight: float
+    held: tuple[int, ...]
     drawing: Drawing
     pixels: Tensor
     aspect: Tensor
@@ -64,10 +66,12 @@ class Feed:
             yield self._wait_for(ahead.result)
 
     def load(self, place: Place) -> Loaded:
-        accumulate, parts = self.accumulate, []
-        for local, weight in local_slices(len(place.ids), self.processes.rank, self.processes.world, accumulate):
+        accumulate, world, parts = self.accumulate, self.processes.world, []
+        slices = local_slices(len(place.ids), self.processes.rank, world, accumulate)
+        several = held_by_processes(len(place.ids), world, accumulate) if world > 1 else [()] * len(slices)
+        for (local, weight), held in zip(slices, several, strict=True):
             drawing = Drawing(self.plan, place, local)
-            parts.append(Part(weight, drawing, *self.store.fetch(drawing.instances)))
+            parts.append(Part(weight, held, drawing, *self.store.fetch(drawing.instances)))
         return Loaded(place, accumulate, parts)
 
     def _places(self, epoch: int, done: int) -> list[Place]:

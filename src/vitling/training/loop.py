@@ -35,6 +35,8 @@ from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
 
+FEWER = "a smaller --size keeps more of them together than --optim.accumulate"
+
 
 def fit(
     objective: Objective,
@@ -101,6 +103,8 @@ class Trainer:
         self.steps, self.done = self.per_epoch * config.epochs, 0
         self.lr = _lr_schedule(config)
         self._check_batch_norm()
+        if self.feed.accumulate > 1 and objective.compares_images:
+            run.log.warn(f"An image is compared with those of its pass alone: {FEWER}.")
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
         self.began, self.seconds_before = time.perf_counter(), 0.0
@@ -199,10 +203,11 @@ class Trainer:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
                     raise StoppedItself(f"Out of memory. {advice}") from problem
             self.feed.accumulate *= 2
-            passes = self.feed.accumulate
+            passes, compares = self.feed.accumulate, self.objective.compares_images
             self.run.log.warn(
                 f"Out of memory: each batch of {self.config.batch} is now trained in {passes} passes, at the same "
                 f"effective batch. --optim.accumulate {passes} starts so."
+                + (f" But an image is compared with those of its pass alone: {FEWER}." if compares else "")
             )
             if self.replay:
                 self.replay.forget()
@@ -233,7 +238,7 @@ class Trainer:
         for i, part in enumerate(parts):
             numbers = torch.from_numpy(self._numbers(part)).to(self.store.device, non_blocking=True)
             views, last = self.views_of(part) if i else first, i == len(parts) - 1
-            for name, value in self._backward(views, numbers, part.weight, progress, last).items():
+            for name, value in self._backward(views, numbers, part, progress, last).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
         self._paint_ahead()
         return {**terms, "grad_norm": self._update()}
@@ -243,7 +248,7 @@ class Trainer:
 
         def learn(views: list[Views], numbers: Tensor) -> dict[str, Tensor]:
             self.optimiser.zero_grad(set_to_none=True)
-            return self._backward(views, numbers, part.weight, progress, synchronise=True)
+            return self._backward(views, numbers, part, progress, synchronise=True)
 
         numbers = self._numbers(part)
         recording = self.replay.recording(views, numbers, learn, self._update) if self.replay else None
@@ -279,16 +284,16 @@ class Trainer:
         return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
     def _backward(
-        self, views: list[Views], numbers: Tensor, weight: float, progress: Progress, synchronise: bool
+        self, views: list[Views], numbers: Tensor, part: Part, progress: Progress, synchronise: bool
     ) -> dict[str, Tensor]:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
-                batch = Batch(numbers[:-1], self.store.labels, key=numbers[-1], counts=weight > 0)
+                batch = Batch(numbers[:-1], self.store.labels, key=numbers[-1], held=part.held)
                 terms = model(views, batch, progress)
             total = self.objective.total(terms, progress)
-            self.scaler.scale(total * weight).backward()
+            self.scaler.scale(total * part.weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
 
     def _update(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""AdamW with explicit groups, clipping, and the moving average of the weights."""
+"""AdamW or SGD with explicit groups, clipping, and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from vitling.objectives.objective import Objective
 from vitling.training.config import OptimConfig
 
 
-def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.AdamW:
+def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Optimizer:
     """On GPUs one that can be recorded as a CUDA graph: its learning rate is a tensor there."""
     device = next((p.device for p in objective.parameters() if p.is_cuda), None)
-    return torch.optim.AdamW(
-        objective.param_groups(config.weight_decay, config.decay_all),
-        lr=torch.zeros((), device=device) if device else 0.0,
-        betas=config.betas,
-        fused=device is not None or None,
-        capturable=device is not None,
-    )
+    groups = objective.param_groups(config.weight_decay, config.decay_all)
+    lr, fused = torch.zeros((), device=device) if device else 0.0, device is not None or None
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr, config.momentum, fused=fused)
+    return torch.optim.AdamW(groups, lr, config.betas, fused=fused, capturable=device is not None)
 
 
 def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
@@ -35,7 +33,8 @@ def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """What belongs to the device and not to the run stays as it was made."""
-    made = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimiser.param_groups]
+    own_names = {"lr", "fused", "capturable"}
+    made = [{name: group[name] for name in own_names & group.keys()} for group in optimiser.param_groups]
     optimiser.load_state_dict(state)
     for group, own in zip(optimiser.param_groups, made):
         group.update(own)
