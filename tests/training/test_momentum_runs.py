@@ -14,7 +14,7 @@ import torch
 from tests.conftest import make_folder
 from tests.objectives.drawn import METHODS, make
 from tests.tiny import strayed
-from tests.training.momentum_run import settings, train
+from tests.training.momentum_run import comparable, settings, train
 from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
 from vitling import data
@@ -59,7 +59,7 @@ def two(images, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("method", METHODS)
 def test_two_processes_are_one(method, two, store, tmp_path):
     """Weights, the copy, the queue with its order and the centre."""
-    one = train(method, store, tmp_path / "run", ALONE)
+    one = train(method, store, tmp_path / "run", ALONE, **comparable(method))
     other = latest(two / f"{method}-0")["objective"]
     assert one.keys() == other.keys()
     assert strayed(one, other, make(method).state_dict()) < 1e-3
