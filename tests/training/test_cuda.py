@@ -9,16 +9,17 @@ import pytest
 import torch
 
 from tests.tiny import strayed, tiny_backbone
+from tests.training.contrast_run import objective as contrastive
 from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.data.store import build_store
-from vitling.objectives import DRLoc, DRLocConfig, Supervised, drloc_term
+from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term
 from vitling.training import OptimConfig, Processes, fit
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.feed import Feed
 from vitling.training.replay import Replay
-from vitling.views import Drawing, Easel, Normaliser, Place, ViewsConfig
+from vitling.views import Drawing, Easel, Normaliser, Place, Views, ViewsConfig
 from vitling.views.easel import Brush
 from vitling.views.policies import named
 
@@ -198,6 +199,42 @@ def test_drloc_is_played_as_it_is_taken(dataset, tmp_path, monkeypatch, variant)
         assert "cannot" not in (tmp_path / str(played) / "log.txt").read_text()
         trained.append(weights(model))
     assert equal(*trained)
+
+
+@pytest.mark.parametrize("kind", ["simclr", "supcon"])
+def test_contrastive_steps_are_played_as_they_are_taken(dataset, tmp_path, monkeypatch, kind):
+    """In bf16, with SGD, batches of both shapes."""
+    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    store, trained, made = build_store(dataset, 16, device="cuda"), [], []
+    loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
+    settings, record = config(epochs=6, loop=loop, optim=OptimConfig(name="sgd", lr=0.05)), Replay.recording
+
+    def remembered(self, *given):
+        found = record(self, *given)
+        made.append(len(self.recordings))
+        return found
+
+    for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
+        monkeypatch.setattr(Replay, "recording", recording)
+        model = contrastive(kind, store.labels)
+        fit(model, store, settings, run=run_in(tmp_path / name))
+        assert "cannot" not in (tmp_path / name / "log.txt").read_text()
+        trained.append(weights(model))
+    assert made[-1] == 2
+    assert equal(*trained)
+
+
+@pytest.mark.parametrize("kind", ["simclr", "supcon"])
+def test_contrastive_losses_never_make_the_host_wait(kind):
+    labels = torch.tensor([0, 1, 0, -1], device="cuda")
+    model, batch = contrastive(kind, labels).cuda(), Batch(torch.arange(4, device="cuda"), labels)
+    views = [Views(torch.randn(8, 3, 16, 16, device="cuda"), 2)]
+    model(views, batch, None)["contrast"].backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        model(views, batch, None)["contrast"].backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])

@@ -64,3 +64,15 @@ def test_adamw_is_the_default_and_sgd_has_its_own_rate():
     assert isinstance(make_optimiser(objective(), OptimConfig()), torch.optim.AdamW)
     assert OptimConfig(name="sgd").peak_lr(512) == 0.06
     assert OptimConfig(name="sgd", lr=0.1).peak_lr(512) == 0.1
+
+
+def test_sgd_as_gpus_have_it_is_the_same():
+    """Fused, with a rate that is a tensor and is filled between steps."""
+    plain, fused = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
+    both = (torch.optim.SGD([plain], 0.0, 0.9), torch.optim.SGD([fused], torch.tensor(0.0), 0.9, fused=True))
+    for rate in (0.5, 0.1, 0.2):
+        for optimiser, p in zip(both, (plain, fused)):
+            p.grad = torch.ones_like(p) * rate
+            set_lr(optimiser, rate)
+            optimiser.step()
+    assert torch.allclose(plain, fused)

@@ -27,9 +27,15 @@ ALONE = Processes(0, 1, torch.device("cpu"))
 def two(tmp_path_factory):
     """The images, and what two processes made of them."""
     folder = tmp_path_factory.mktemp("shards")
-    images = make_folder(folder / "images", classes=3, each=11)
+    make_folder(folder / "images", classes=3, each=11)
+    in_two_processes("tests.training.sharded_run", folder)
+    return folder
+
+
+def in_two_processes(module, folder) -> None:
+    """Runs the module on folder/images, with folder/two to write in."""
     (folder / "two").mkdir()
-    words = [sys.executable, "-m", "tests.training.sharded_run", str(images), str(folder / "two")]
+    words = [sys.executable, "-m", module, str(folder / "images"), str(folder / "two")]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     cache = {"VITLING_CACHE": str(folder / "cache")}
     both = [
@@ -38,7 +44,6 @@ def two(tmp_path_factory):
     ]
     said = [process.communicate(timeout=300)[1].decode() for process in both]
     assert [process.returncode for process in both] == [0, 0], "\n".join(said)
-    return folder
 
 
 def test_a_sharded_classifier_is_the_full_one(two):

@@ -107,7 +107,7 @@ def _check_one_stage(config: TrainConfig) -> None:
     said = [name for name in (*names, *of_methods) if getattr(config, name) != getattr(usual, name)]
     if said:
         raise UserError(
-            f"--{said[0].replace('_', '-')} belongs to the two stages of --method idmm, and this run has one stage, "
+            f"--{said[0].replace('_', '-')} belongs to the two stages of other methods, and this run has one stage, "
             "supervised. Leave it out, or pass --method idmm."
         )
 
@@ -167,7 +167,7 @@ def _first_size(size: int) -> tuple[int, str]:
     if size <= TINY:
         return size, "the same: such views have nothing to spare"
     half = FIRST_VIEW if size == VIEW else -(-size // 64) * 32
-    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: six crops an image, small ones"
+    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several crops an image, small ones"
 
 
 def _backbone(size: int, sight: Sight) -> tuple[str, str]:

@@ -161,7 +161,10 @@ def study_table() -> Table:
 def recipe_table() -> Table:
     """A recipe is a function; its docstring has the paper's figure."""
     table = Table("in vitling.recipes", "what it is")
-    for name in ("train.train", "demo.demo", "drloc.scratch", "drloc.finetune", "idmm.pretrain", "idmm.finetune"):
+    for name in (
+        *("train.train", "demo.demo", "drloc.scratch", "drloc.finetune", "idmm.pretrain", "idmm.finetune"),
+        *("baselines.simclr", "baselines.supcon"),
+    ):
         module, _, function = name.partition(".")
         found = getattr(import_module(f"vitling.recipes.{module}"), function)
         table.add_row(name, " ".join((found.__doc__ or "").partition("\n\n")[0].split()))

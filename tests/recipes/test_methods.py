@@ -1,0 +1,154 @@
+"""Methods of pre-training by name, and SimCLR and SupCon through the commands."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import make_image
+from tests.recipes.test_two_stages import TINY, pretrain, with_pool
+from tests.runs import lines, read, refused
+from vitling.cli import run
+from vitling.errors import StoppedItself, UserError
+from vitling.objectives import SupCon
+from vitling.recipes import baselines
+from vitling.recipes.config import MethodsConfig, PretrainConfig
+from vitling.recipes.methods import METHODS, Name
+from vitling.recipes.plan import Sight, make_plan
+from vitling.recipes.pretrain import _with_preset
+from vitling.recipes.train import TrainConfig, first_stage
+from vitling.training.config import OptimConfig
+
+CONTRASTIVE = ["simclr", "supcon"]
+
+
+def test_names_settings_and_entries_agree():
+    assert get_args(Name) == tuple(METHODS)
+    settings = [method.settings for method in METHODS.values() if method.settings]
+    assert settings == [f.name for f in fields(MethodsConfig)]
+    for name, method in METHODS.items():
+        config = _with_preset(PretrainConfig(method=name, backbone="deit_tiny_patch16_224"))
+        stage = method.stage("deit_tiny_patch16_224", "paper", 800, 112)
+        assert (config.optim, config.batch) == (stage.optim, stage.batch)
+        assert method.plan(method.settings_of(config), 112) == stage.plan
+        assert stage.size == 112
+        if method.settings:
+            assert method.settings_of(config) == stage.objective
+
+
+def test_methods_are_listed(capsys):
+    assert run(["list", "methods"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in METHODS)
+
+
+@pytest.mark.parametrize("make", [baselines.simclr, baselines.supcon])
+def test_table_10(make):
+    stage = make()
+    assert (stage.optim.name, stage.optim.lr, stage.optim.weight_decay) == ("sgd", 5e-4, 1e-3)
+    assert (stage.optim.momentum, stage.optim.clip, stage.optim.warmup_epochs) == (0.9, 0.0, 10)
+    assert (stage.batch, stage.epochs, stage.size) == (512, 800, 112)
+    assert (stage.objective.dim, stage.objective.temperature) == (256, 0.1)
+    (group,) = stage.plan.groups
+    assert (group.count, group.size) == (2, 112)
+    assert make(epochs=20).optim.warmup_epochs == 2
+    with pytest.raises(UserError, match="one preset"):
+        make(preset="released")
+
+
+def test_what_is_asked_for_goes_before_the_table():
+    asked = PretrainConfig(method="simclr", batch=256, optim=OptimConfig(name="adamw", lr=1e-3))
+    config = _with_preset(asked)
+    assert (config.batch, config.optim.name, config.optim.lr, config.optim.weight_decay) == (256, "adamw", 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("method", CONTRASTIVE)
+def test_pre_training_and_a_resume(folder, tmp_path, method):
+    words = ["--method", method, "--checkpoint.every-seconds", "0"]
+    assert pretrain(folder, tmp_path / "pre", *words) == 0
+    config, result = read(tmp_path / "pre" / "config.json"), read(tmp_path / "pre" / "result.json")
+    assert (config["optim"]["name"], config["optim"]["lr"], config["batch"]) == ("sgd", 5e-4, 16)
+    assert (result["method"], result["images"]) == (method, 30)
+    last = lines(tmp_path / "pre" / "metrics.jsonl")[-1]
+    assert last["contrast"] == last["loss"]
+    assert {"knn/top1", "features/spread"} <= result["last"].keys()
+    before = load_file(tmp_path / "pre" / "model" / "model.safetensors")
+    (tmp_path / "pre" / "result.json").unlink()
+    for newest in sorted((tmp_path / "pre" / "checkpoints").iterdir())[1:]:
+        newest.unlink()  # as if it had been stopped after the first epoch
+    assert run(["pretrain", "--out", str(tmp_path / "pre"), "--resume"]) == 0
+    assert "Resuming at step 2 of 4" in (tmp_path / "pre" / "log.txt").read_text()
+    after = load_file(tmp_path / "pre" / "model" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_batch_is_the_methods_and_data_may_be_smaller(folder, tmp_path):
+    small = ["--size", "8", "--backbone", "vit_nano_patch4_32", "--epochs", "1", "--loop.device", "cpu"]
+    words = ["--method", "simclr", "--simclr.projection", "none", "--aux", "drloc", "--loop.trackers", "none"]
+    assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *small, *words]) == 0
+    assert read(tmp_path / "pre" / "config.json")["batch"] == 512
+    assert read(tmp_path / "pre" / "result.json")["steps"] == 1
+    assert lines(tmp_path / "pre" / "metrics.jsonl")[-1]["drloc"] > 0
+
+
+def test_supcon_takes_an_unlabelled_pool(tmp_path, monkeypatch):
+    """Its images are classes of their own."""
+    given = []
+
+    def fit(objective, *rest, **named):
+        given.append(objective)
+        raise StoppedItself("Seen enough.")
+
+    monkeypatch.setattr("vitling.recipes.pretrain.fit", fit)
+    assert pretrain(with_pool(tmp_path / "images"), tmp_path / "pre", "--method", "supcon") == 3
+    (objective,) = given
+    assert isinstance(objective, SupCon)
+    assert objective.classes.tolist() == [0] * 8 + [1] * 8 + [-17, -18, -19, -20, -21]
+    assert objective.batches == [16, 5]
+    log = (tmp_path / "pre" / "log.txt").read_text()
+    assert "5 of the unlabelled pool" in log
+    assert "k-NN asks about images whose labels are trained on" in log
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Images with several labels each."""
+    random = np.random.default_rng(0)
+    x = np.stack([np.asarray(make_image(i % 3, i)) for i in range(12)])
+    np.savez(tmp_path / "several.npz", x=x, y=(random.random((12, 3)) < 0.5).astype(int) | np.eye(3, dtype=int)[0])
+    return tmp_path / "several.npz"
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "train"])
+def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
+    supcon = ["--out", tmp_path / "x", "--method", "supcon"]
+    assert "needs one class an image" in refused(capsys, verb, several, *supcon)
+    said = refused(capsys, verb, folder / "class-0", *supcon)
+    assert "has no labels" in said or "--method supcon needs labels" in said
+    assert "--method supcon does not use it" in refused(capsys, verb, folder, *supcon, "--simclr.dim", "8")
+    assert "one preset" in refused(capsys, verb, folder, *supcon, "--preset", "released")
+    assert "temperature" in refused(capsys, verb, folder, *supcon, "--supcon.temperature", "0")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("method", CONTRASTIVE)
+def test_both_stages_in_one_command(folder, tmp_path, method):
+    words = ["train", str(folder), "--out", str(tmp_path / "run"), "--method", method, *TINY, "--val", "none"]
+    assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8"]) == 0
+    result = read(tmp_path / "run" / "result.json")
+    assert (result["method"], list(result["stages"])) == (method, ["pretrain", "finetune"])
+    first, second = (read(tmp_path / "run" / part / "config.json") for part in ("pretrain", ""))
+    assert (first["method"], first["optim"]["name"], second["optim"]["name"]) == (method, "sgd", None)
+    assert first["optim"]["lr"] == 5e-4 * 16 / 512
+    assert "contrast" in lines(tmp_path / "run" / "pretrain" / "metrics.jsonl")[-1]
+
+
+def test_rates_follow_the_batch_of_the_methods_own_table():
+    config = make_plan(TrainConfig(method="simclr"), Sight(images=2040, classes=102)).config
+    assert (config.batch, config.pretrain_optim.lr, config.optim.lr) == (256, 2.5e-4, None)
+    assert first_stage(config).method == "simclr"

@@ -1,0 +1,82 @@
+"""SimCLR and SupCon in one of several processes: python -m ... IMAGES OUT, with RANK and WORLD_SIZE as torchrun sets
+them.
+
+It leaves OUT/RANK.pt, the losses and gradients of a batch that is shared out unevenly and of one that is too small to
+share, and for each method a run in OUT/METHOD, which is stopped after its second epoch and resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.tiny import tiny_backbone
+from tests.training.sharded_run import Ends
+from vitling import data
+from vitling.data.batches import held_by_processes, local_slices
+from vitling.data.store import Store, build_store
+from vitling.objectives import Batch, SimCLR, SupCon
+from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
+from vitling.training.processes import started
+from vitling.views.policies import simclr
+
+KINDS = ("simclr", "supcon")
+BATCHES = (5, 2, 1)  # images
+
+
+def objective(kind: str, labels: Tensor) -> SimCLR:
+    torch.manual_seed(0)
+    backbone, plan = tiny_backbone(), simclr(16)
+    return SimCLR(backbone, plan) if kind == "simclr" else SupCon(backbone, plan, labels)
+
+
+def gradients(kind: str, images: int, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
+    """Of what this process has of a batch: the loss that it adds to the mean over processes, and the gradient of a
+    matrix that all of them have."""
+    random = torch.Generator().manual_seed(1)
+    inputs = torch.randn(2, images, 6, generator=random)
+    matrix = torch.randn(6, 4, generator=random).requires_grad_()
+    ((local, weight),) = local_slices(images, rank, world, 1)
+    held = held_by_processes(images, world, 1)[0] if world > 1 else ()
+    model = objective(kind, torch.tensor([0, 1, 0, -1, 1]))
+    z = F.normalize(inputs[:, local].flatten(0, 1) @ matrix, dim=1)
+    loss = weight * model.losses(z, Batch(torch.from_numpy(local), None, held=held)).mean()
+    loss.backward()
+    return {"loss": loss.detach(), "gradient": matrix.grad}
+
+
+def train(kind: str, store: Store, out: Path, processes: Processes, stop: bool = False) -> None:
+    """33 images in batches of 8: the last batch has one image, less than there are processes."""
+    out.mkdir(exist_ok=True)
+    optim = OptimConfig(name="sgd", lr=0.05, clip=1.0, ema=0.9)
+    loop = LoopConfig(device="cpu", trackers=())
+    settings = FitConfig(4, 8, 0, optim, loop, CheckpointConfig(0.0))
+    for after in (2, 4) if stop else (4,):
+        made = objective(kind, store.labels)
+        try:
+            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.main), processes=processes)
+        except InterruptedError:
+            continue
+
+
+def main(images: str, out: Path) -> None:
+    with started("cpu") as processes:
+        found = {
+            (kind, count): gradients(kind, count, processes.rank, processes.world)
+            for kind in KINDS
+            for count in BATCHES
+        }
+        torch.save(found, out / f"{processes.rank}.pt")
+        store = build_store(data.open(images, val="none").train, 16)
+        for kind in KINDS:
+            train(kind, store, out / kind, processes, stop=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
+    os._exit(0)  # as in sharded_run.py

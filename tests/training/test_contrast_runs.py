@@ -1,0 +1,74 @@
+"""SimCLR and SupCon in two processes are what they are in one: losses, gradients, SGD's momentum, a resume."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import make_folder
+from tests.tiny import strayed
+from tests.training.contrast_run import BATCHES, KINDS, gradients, objective, train
+from tests.training.test_loop import QUIET, config, lines
+from tests.training.test_shards import in_two_processes, latest
+from vitling import data
+from vitling.data.store import build_store
+from vitling.training import OptimConfig, Processes, RunDirectory, fit
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The images, and what two processes made of them."""
+    folder = tmp_path_factory.mktemp("contrast")
+    make_folder(folder / "images", classes=3, each=11)
+    in_two_processes("tests.training.contrast_run", folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("images", BATCHES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_of_two_gradients_is_that_of_one(two, kind, images):
+    """DDP takes that mean. Of five images one process has three; of one it has it alone."""
+    parts = [torch.load(two / "two" / f"{rank}.pt")[kind, images] for rank in (0, 1)]
+    for name, whole in gradients(kind, images).items():
+        torch.testing.assert_close(sum(part[name] for part in parts) / 2, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
+    store = build_store(data.open(str(two / "images"), val="none").train, 16)
+    train(kind, store, tmp_path / "run", ALONE)
+    one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
+    start = objective(kind, store.labels).state_dict()
+    assert strayed(one["objective"], other["objective"], start) < 1e-3
+    assert strayed(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
+    for index, moments in one["optimiser"]["state"].items():
+        value, found = (state["momentum_buffer"] for state in (moments, other["optimiser"]["state"][index]))
+        assert (found - value).norm() <= 1e-3 * value.norm() + 1e-6, index
+    for a, b in zip(lines(tmp_path / "run"), lines(two / "two" / kind), strict=True):
+        assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
+        assert abs(a["contrast"] - b["contrast"]) < 1e-4
+
+
+def test_passes_that_compare_fewer_images_are_said(folder, tmp_path):
+    store = build_store(data.open(str(folder), val="none").train, 16)
+    for name, accumulate in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        settings = config(epochs=1, optim=OptimConfig(accumulate=accumulate), loop=QUIET)
+        fit(objective("simclr", store.labels), store, settings, run=RunDirectory(tmp_path / name))
+    assert "compared with those of its pass" not in (tmp_path / "one" / "log.txt").read_text()
+    assert "compared with those of its pass" in (tmp_path / "two" / "log.txt").read_text()
+
+
+def test_it_is_learnt(folder, tmp_path):
+    store = build_store(data.open(str(folder), val="none").train, 16)
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        model = objective(kind, store.labels)
+        settings = config(epochs=30, batch=30, optim=OptimConfig(lr=2e-3), loop=QUIET)
+        fit(model, store, settings, run=RunDirectory(tmp_path / kind))
+        written = lines(tmp_path / kind)
+        assert written[-1]["contrast"] < written[0]["contrast"] - 0.3, kind
