@@ -123,7 +123,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     epochs: int = 800
     """Passes over the training images."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
-    """Images for each step of the optimiser, over all processes. idmm and most others have 256; simclr, supcon, dino 512."""
+    """Images for each step of the optimiser, over all processes. By default 256, or 512 (simclr, supcon, dino)."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"

@@ -174,6 +174,12 @@ def plan_of(config: PretrainConfig, size: int) -> Plan:
     return config.views.applied(method.plan(method.settings_of(config), size))
 
 
+def check_views(config: PretrainConfig, backbone: Backbone) -> None:
+    """A UserError for views that the network cannot take."""
+    for group in plan_of(config, backbone.size).groups:
+        backbone.grid_size(group.size)
+
+
 def make_objective(config: PretrainConfig, backbone: Backbone, store: Store) -> Objective:
     return METHODS[config.method].objective(config, backbone, plan_of(config, backbone.size), store)
 
