@@ -269,7 +269,7 @@ def reproduce(
     outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
     show_study(outcome.results)
     if outcome.path.exists():
-        print(f"Written: {outcome.path}")
+        print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
     if outcome.failed:
         raise StoppedItself(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.files import atomic, read_json
+from vitling.report.pictures import draw
 from vitling.report.studies import lines
 
 HEAD = """# Results
@@ -43,10 +44,17 @@ def _study(name: str, results: dict[str, Any]) -> str:
     return _section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
+        _picture(name, results),
         table,
         f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all. {where}",
         _made_by(results, name),
     )
+
+
+def _picture(name: str, results: dict[str, Any]) -> str:
+    """It lies beside the file."""
+    drawn = results.get("picture") and any("value" in row for row in results["rows"])
+    return f"![{results['study']}](../results/{Path(name).stem}.png)" if drawn else ""
 
 
 def _measurement(name: str, content: dict[str, Any]) -> str:
@@ -131,6 +139,10 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def main(folder: str, out: str) -> None:
+    for path in sorted(Path(folder).glob("*.json")):
+        content = read_json(path)
+        if isinstance(content, dict) and "picture" in content and draw(content, path.with_suffix(".png")):
+            print(f"Written: {path.with_suffix('.png')}")
     with atomic(out, "w") as file:
         file.write(document(Path(folder)))
     print(f"Written: {out}")
