@@ -11,7 +11,17 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, IDMMConfig, SimCLRConfig, SupConConfig, SupervisedConfig
+from vitling.objectives.config import (
+    BYOLConfig,
+    DINOConfig,
+    DRLocConfig,
+    IDMMConfig,
+    MoCoV2Config,
+    MoCoV3Config,
+    SimCLRConfig,
+    SupConConfig,
+    SupervisedConfig,
+)
 from vitling.recipes import methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig, check_scale
@@ -95,6 +105,10 @@ class MethodsConfig:
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
     simclr: SimCLRConfig = field(default_factory=SimCLRConfig)
     supcon: SupConConfig = field(default_factory=SupConConfig)
+    moco_v2: MoCoV2Config = field(default_factory=MoCoV2Config)
+    moco_v3: MoCoV3Config = field(default_factory=MoCoV3Config)
+    byol: BYOLConfig = field(default_factory=BYOLConfig)
+    dino: DINOConfig = field(default_factory=DINOConfig)
 
 
 @dataclass
@@ -111,7 +125,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     epochs: int = 800
     """Passes over the training images."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
-    """Images for each step of the optimiser, over all processes. idmm has 256, simclr and supcon have 512."""
+    """Images for each step of the optimiser, over all processes. By default 256, or 512 (simclr, supcon, dino)."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"

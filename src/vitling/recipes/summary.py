@@ -204,7 +204,8 @@ def recipe_table() -> Table:
     table = Table("in vitling.recipes", "what it is")
     for name in (
         *("train.train", "demo.demo", "drloc.scratch", "drloc.finetune", "idmm.pretrain", "idmm.finetune"),
-        *("baselines.simclr", "baselines.supcon"),
+        *("baselines.simclr", "baselines.supcon", "baselines.moco_v2", "baselines.moco_v3"),
+        *("baselines.byol", "baselines.dino"),
     ):
         module, _, function = name.partition(".")
         found = getattr(import_module(f"vitling.recipes.{module}"), function)
