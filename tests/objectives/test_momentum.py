@@ -97,6 +97,8 @@ def test_both_networks_are_worth_compiling_and_steps_can_be_recorded(method):
     objective = make(method)
     assert objective.networks() == [objective.backbone, slow_of(objective).backbone]
     assert objective.steady
+    views = noise(objective, 4)  # progress is not looked at
+    assert objective(views, batch_of(4), None).keys() == objective(views, batch_of(4), START).keys()
 
 
 @pytest.mark.parametrize("method", METHODS)
