@@ -26,12 +26,12 @@ are what their authors report, which need not be the last epoch.
 def document(folder: Path) -> str:
     files = {path.name: read_json(path) for path in sorted(folder.glob("*.json"))}
     known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
-    studies = [_study(name, content) for name, content in known.items() if "study" in content]
+    studies = [_study(folder, name, content) for name, content in known.items() if "study" in content]
     others = [_measurement(name, content) for name, content in known.items() if "study" not in content]
     return "\n".join([HEAD, *studies, *others])
 
 
-def _study(name: str, results: dict[str, Any]) -> str:
+def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
     trial = f" A trial of {results['trial']} epochs." if results.get("trial") else ""
     table = _table(
@@ -44,17 +44,17 @@ def _study(name: str, results: dict[str, Any]) -> str:
     return _section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
-        _picture(name, results),
+        _picture(folder / name, results),
         table,
         f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all. {where}",
         _made_by(results, name),
     )
 
 
-def _picture(name: str, results: dict[str, Any]) -> str:
-    """It lies beside the file."""
-    drawn = results.get("picture") and any("value" in row for row in results["rows"])
-    return f"![{results['study']}](../results/{Path(name).stem}.png)" if drawn else ""
+def _picture(path: Path, results: dict[str, Any]) -> str:
+    """It lies beside the file; where nothing is measured yet there is none."""
+    there = "picture" in results and path.with_suffix(".png").exists()
+    return f"![{results['study']}](../results/{path.stem}.png)" if there else ""
 
 
 def _measurement(name: str, content: dict[str, Any]) -> str:
