@@ -48,7 +48,7 @@ def _check(config: ComparisonConfig) -> None:
     if config.minutes is None or not config.minutes > 0:
         raise UserError("--minutes must be more than 0: it is the time that each method has.")
     if config.seeds != 1:
-        raise UserError("--seeds: each method is trained once here. For several, vitling train --method NAME --seeds 3.")
+        raise UserError("--seeds: each method is trained once. For several, vitling train --method NAME --seeds 3.")
     unknown = [method for method in config.methods if method not in METHODS]
     if unknown or not config.methods:
         raise UserError(f"--methods {' '.join(unknown)}: there is {', '.join(METHODS)}.")
