@@ -31,6 +31,7 @@ from workloads import WORKLOADS
 from vitling.data.store import Store
 from vitling.training.loop import Trainer
 from vitling.training.pace import WARM, ReadyViews, Workload, made_store, pace, trainer_of, wait
+from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 from vitling.views import Views
 
@@ -76,26 +77,28 @@ def views_pace(trainer: Trainer, steps: int, batch: int) -> float:
 
 
 def measure(
-    name: str, device: torch.device, workers: int, compiled: bool, with_peers: bool, steps: int
+    name: str, device: torch.device, workers: int, compile: Compile, with_peers: bool, steps: int
 ) -> dict[str, Any]:
     work = WORKLOADS[name]
     size = STORE if work.plan.largest > 112 else 192
     store = made_store(work.batch * BATCHES, size, device)
     crops = work.plan.crops
     row: dict[str, Any] = {"workload": name, "backbone": work.backbone, "batch": work.batch, "crops": crops}
-    row |= {"steps": steps, "commit": environment()["commit"]}
+    row |= {"steps": steps, "compile": compile, "commit": environment()["commit"]}
     views_only = name.startswith("views")
     if not views_only:
-        row["step_alone"] = pace(trainer_of(ReadyViews, work, store, compiled), steps, work.batch)
+        began = time.perf_counter()
+        row["step_alone"] = pace(trainer_of(ReadyViews, work, store, compile), steps, work.batch)
+        row["seconds_before"] = time.perf_counter() - began - steps * work.batch / row["step_alone"]
         _reset(device)
-        whole = trainer_of(Trainer, work, store, compiled)
+        whole = trainer_of(Trainer, work, store, compile)
         row["whole_loop"] = pace(whole, steps, work.batch)
         row["ratio"] = row["whole_loop"] / row["step_alone"]
         row["crops_per_second"] = row["whole_loop"] * crops
         if device.type == "cuda":
             row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     else:
-        whole = trainer_of(Trainer, work, store, compiled)
+        whole = trainer_of(Trainer, work, store, compile)
     row["views_alone"] = views_pace(whole, steps, work.batch)
     if not views_only:
         row["views_share_of_step"] = row["whole_loop"] / row["views_alone"]
@@ -105,7 +108,7 @@ def measure(
                 row[f"{peer}_alone"] = _source_pace(source, steps, work.batch)
                 row[f"views_over_{peer}"] = row["views_alone"] / row[f"{peer}_alone"]
             else:
-                row[f"{peer}_fed"] = _fed_pace(trainer_of(Fed, work, store, compiled), source, steps, work.batch)
+                row[f"{peer}_fed"] = _fed_pace(trainer_of(Fed, work, store, compile), source, steps, work.batch)
                 row[f"over_{peer}"] = row["whole_loop"] / row[f"{peer}_fed"]
     _reset(device)
     return row
@@ -163,13 +166,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--no-peers", action="store_true", help="leave out PIL, lightly and kornia")
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--compile", choices=("on", "blocks", "off"), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--operations", action="store_true", help="also the time of each operation")
     parser.add_argument("--out", help="write the rows as JSON")
     options = parser.parse_args()
     device = torch.device(options.device)
     rows, operations = _measured_before(options.out, options.workloads)
-    compiled = device.type == "cuda" and not options.no_compile
+    compile = options.compile if device.type == "cuda" else "off"
 
     def write() -> None:
         if options.out:
@@ -187,13 +190,13 @@ def main() -> None:
             Path(options.out).write_text(json.dumps(found, indent=2) + "\n")
 
     for name in options.workloads:
-        rows.append(measure(name, device, options.workers, compiled, not options.no_peers, options.steps))
+        rows.append(measure(name, device, options.workers, compile, not options.no_peers, options.steps))
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
         write()
     if options.operations:
-        on_gpu = device.type == "cuda"
+        batch, size = (256, 224) if device.type == "cuda" else (64, 96)
         operations = []
-        for row in operation_times(device, compiled, 256 if on_gpu else 64, 224 if on_gpu else 96, options.steps):
+        for row in operation_times(device, compile != "off", batch, size, options.steps):
             operations.append(row)
             write()
 

@@ -22,6 +22,7 @@ FLAGS = {
     ],
     "pretrain": ["DATA", "--out", "--method", "--preset", "--on-collapse", "--idmm.smoothing"],
     "finetune": ["DATA", "--out", "--from", "--keep-head", "--preset", "--optim.lr"],
+    "compare-methods": ["DATA", "--out", "--methods", "--minutes", "--val"],
     "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
@@ -36,7 +37,7 @@ def test_every_verb_explains_itself(verb, capsys):
     assert run([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in FLAGS[verb])
-    assert "None" not in shown or verb in ("train", "pretrain", "finetune")  # of the loop's settings
+    assert "None" not in shown or verb in ("train", "pretrain", "finetune", "compare-methods")  # of the loop's settings
 
 
 def test_help_lists_the_verbs(capsys):

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
-from vitling.recipes.config import FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
 
 # Metavars for the help; everything else about a flag is in its verb's signature and docstring.
 Data = Annotated[str, Positional, arg(metavar="DATA")]
@@ -103,6 +103,16 @@ def finetune(config: FinetuneConfig) -> None:
     from vitling.recipes.finetune import finetune as run
 
     _show_result(run(config), config.out)
+
+
+def compare_methods(config: ComparisonConfig) -> None:
+    """Give each method of pre-training the same time on your images, side by side."""
+    from vitling.recipes.compare_methods import compare_methods as run
+    from vitling.recipes.summary import show_comparison
+
+    result = run(config)
+    if int(os.environ.get("RANK", "0")) == 0:
+        show_comparison(result, config.out)
 
 
 def evaluate(
@@ -305,6 +315,7 @@ _VERBS: dict[str, Callable[..., None]] = {
         train,
         pretrain,
         finetune,
+        compare_methods,
         evaluate,
         predict,
         embed,
@@ -318,6 +329,7 @@ _TRAINING: dict[Callable[..., None], type] = {
     train: TrainConfig,
     pretrain: PretrainConfig,
     finetune: FinetuneConfig,
+    compare_methods: ComparisonConfig,
 }
 
 
@@ -328,13 +340,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
 def run(argv: list[str]) -> int:
     """The exit code: 0 done, 2 wrong input, 3 stopped itself, 143 and 130 saved after SIGTERM and SIGINT."""
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_help())
-        return DONE
+        return _print(_help())
     if argv[0] == "--version":
         from vitling import __version__
 
-        print(__version__)
-        return DONE
+        return _print(__version__)
     if argv[0] not in _VERBS:
         return _complain(f"There is no verb {argv[0]!r}.{_nearest(argv[0])} `vitling --help` lists them.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, which spin by default, crawl on busy CPUs
@@ -348,7 +358,7 @@ def run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return _complain("Interrupted.", INTERRUPTED)
     except BrokenPipeError:  # `vitling ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
     except OSError as problem:  # no permission, no space, a directory in the way
         where = f"{problem.filename}: " if problem.filename is not None else ""
         return _complain(f"{where}{problem.strerror or problem}.", WRONG_INPUT)
@@ -369,6 +379,18 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
         return partial(function, *values, **named)
 
     return parse(later)
+
+
+def _print(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _discard_output()
+    return DONE
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_result(result: dict[str, Any], out: str) -> None:

@@ -36,6 +36,23 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
         raise
 
 
+@contextmanager
+def locked(folder: str | os.PathLike) -> Iterator[None]:
+    """For reading a file of `folder` and writing it again: other processes that do so wait. (Not on Windows.)"""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def check_writable(path: str | os.PathLike) -> None:
     """For the start of long work whose result goes to `path`: a wrong name is said now, not at the end."""
     path = Path(path)

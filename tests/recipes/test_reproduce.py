@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from vitling.recipes import labelled
 from vitling.recipes import train as training
 from vitling.recipes.config import TrainConfig
 from vitling.recipes.studies import datasets
+from vitling.recipes.studies.ledger import Ledger
 from vitling.recipes.studies.overhead import Overhead
 from vitling.recipes.studies.reproduce import reproduce
 from vitling.recipes.studies.study import Run, Start, Study
@@ -228,3 +230,18 @@ def test_the_overhead_is_measured(monkeypatch, tmp_path):
     assert {"value", "seconds", "step_without", "step_l1", "peak_gb_without", "peak_gb_l1"} == set(row)
     assert row["value"] == pytest.approx(100 * (row["step_l1"] / row["step_without"] - 1), abs=0.01)
     assert work(Start(tmp_path / "run")) == row  # from its result.json
+
+
+def test_two_processes_may_write_one_file(tmp_path):
+    """What the one has read is not yet old when it writes."""
+    study = Study("many", "many runs", "nowhere", tuple(Run(f"run{i}", Given([])) for i in range(24)))
+    path = tmp_path / "results" / "many.json"
+
+    def write(part: int) -> None:
+        ledger = Ledger(path, study, None)
+        for i in range(part, 24, 4):
+            ledger.record({"run": f"run{i}", "seed": 0, "value": i, "minutes": 1.0, "fingerprint": ""})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert [row["value"] for row in read(path)["rows"]] == list(range(24))

@@ -23,7 +23,7 @@ STUDIES = {study.name: study for study in all_studies()}
 NAMED_IN_THE_ISSUE = [
     *("drloc-t1b", "drloc-t2a", "drloc-t2b", "drloc-t3", "drloc-t4", "drloc-t7"),
     *("drloc-supp-t7", "drloc-supp-t8", "drloc-supp-t9", "drloc-supp-t14", "drloc-supp-t16", "drloc-supp-f3"),
-    *("drloc-grid", "drloc-positions"),
+    *("drloc-grid", "drloc-positions", "drloc-t3-causes"),
     *("idmm-t1", "idmm-t3", "idmm-t4", "idmm-t7", "idmm-t8", "idmm-t9", "idmm-f3", "idmm-200"),
 ]
 
@@ -91,6 +91,9 @@ def test_what_the_runs_change():
     assert config("drloc-t3-released", "swin-t-svhn-drloc").drloc.schedule == "released"
     assert config("drloc-positions", "swin-t.no_bias-cifar100").backbone.endswith(".no_bias")
     assert config("drloc-t4", "swin-t-cifar10").optim.lr == 5e-4
+    assert config("drloc-t3-causes", "swin-t-flowers102-raw").drloc.target == "offset"
+    assert config("drloc-t3-causes", "t2t-vit-14-flowers102-no-drop-path").objective.drop_path == 0
+    assert config("drloc-t3-causes", "swin-t-flowers102-batch512").optim.lr == 5e-4
     assert entry("drloc-t4", "swin-t-cifar10").weights == "swin_tiny_patch4_window7_224"
 
 

@@ -108,9 +108,10 @@ def test_low_precision_learns_what_fp32_learns(dataset, tmp_path, precision):
     assert abs(losses[0] - losses[1]) < 0.1
 
 
-def test_compiled_equals_eager(dataset, tmp_path):
+@pytest.mark.parametrize("how", ["on", "blocks"])
+def test_compiled_equals_eager(dataset, tmp_path, how):
     eager, _ = train(dataset, tmp_path / "eager")
-    compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile="on")))
+    compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile=how)))
     assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05  # TF32, and other orders of summation
@@ -162,8 +163,11 @@ def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypa
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05
 
 
-@pytest.mark.parametrize(("precision", "name"), [("fp32", "adamw"), ("bf16", "adamw"), ("bf16", "sgd")])
-def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision, name):
+PLAYED = [("fp32", "on", "adamw"), ("bf16", "on", "adamw"), ("bf16", "blocks", "adamw"), ("bf16", "on", "sgd")]
+
+
+@pytest.mark.parametrize(("precision", "how", "name"), PLAYED)
+def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision, how, name):
     """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.recording
@@ -173,7 +177,7 @@ def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monke
         made.append(len(self.recordings))
         return found
 
-    loop = replace(ON_GPU, compile="on", deterministic=True, precision=precision)
+    loop = replace(ON_GPU, compile=how, deterministic=True, precision=precision)
     settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
     monkeypatch.setattr(Replay, "recording", remembered)
     played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
@@ -281,6 +285,31 @@ def test_methods_with_a_momentum_copy_never_make_the_host_wait(method):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
+class Asking(Supervised):
+    """Says that it is steady, and waits for the GPU all the same: no recording can hold that."""
+
+    def forward(self, views, batch, progress):
+        terms = super().forward(views, batch, progress)
+        assert terms["classification"].item() > 0
+        return terms
+
+
+def test_a_step_that_cannot_be_recorded_is_taken(dataset, tmp_path):
+    """It is said once, and the run comes out as one that nobody tried to record."""
+    store, settings = build_store(dataset, 16, device="cuda"), config(epochs=4, loop=replace(ON_GPU, compile="on"))
+    trained = []
+    for kind in (Asking, Supervised):
+        torch.manual_seed(0)
+        model = kind(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+        fit(model, store, settings, run=run_in(tmp_path / kind.__name__))
+        trained.append(weights(model))
+    said = (tmp_path / "Asking" / "log.txt").read_text()
+    assert said.count("Steps cannot be recorded") == 1
+    start = {name: value.cuda() for name, value in objective().state_dict().items()}
+    asking, silent = (dict(zip(start, found, strict=True)) for found in trained)
+    assert strayed(asking, silent, start) < 0.05
+
+
 def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
     loop = replace(ON_GPU, compile="on", deterministic=True)
     settings = config(epochs=6, loop=loop, optim=OptimConfig(name=name, lr=2e-3))

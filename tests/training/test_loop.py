@@ -373,7 +373,8 @@ def test_a_data_set_smaller_than_the_batch_is_one_batch(store, tmp_path):
     assert outcome.steps == 4
 
 
-def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["on", "blocks"])
+def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch, how):
     """The compiled backbone raises what inductor raises; the run goes on and says so in one line."""
     from torch._dynamo.exc import BackendCompilerFailed
 
@@ -385,7 +386,7 @@ def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.nn.Module, "compile", broken)
     plain, _ = train(store, tmp_path / "plain")
-    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile="on")))
+    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile=how)))
     assert equal(weights(plain), weights(model))
     assert (tmp_path / "run" / "log.txt").read_text().count("torch.compile failed") == 1
 

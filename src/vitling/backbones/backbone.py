@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitling.backbones import names
 from vitling.backbones.attention import attention_of, last_block, recorded, watched
 from vitling.backbones.cvt import CvT
+from vitling.backbones.depth import with_one_depth
 from vitling.backbones.families import family_of
 from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import as_products
@@ -38,6 +39,7 @@ class Backbone(nn.Module):
         self.family = family_of(timm_model, name)
         self.grid_size(size)
         as_products(timm_model)
+        with_one_depth(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # our position step takes any grid
 
@@ -59,6 +61,10 @@ class Backbone(nn.Module):
         size = self.size if size is None else size
         height, width = (size, size) if isinstance(size, int) else size
         return self.family.grid_of(self.timm_model, height, width)
+
+    def parts(self) -> list[nn.Module]:
+        """Where the time goes: the blocks, of which many are alike."""
+        return self.family.parts(self.timm_model)
 
     def no_decay(self) -> set[str]:
         """Names, as in `named_parameters()`, of matrices that weight decay must leave alone."""

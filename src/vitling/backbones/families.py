@@ -27,6 +27,7 @@ class Family:
     patch: Callable[[Any], int]  # sides must be a multiple of it
     halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
     run: Callable[[Any, Tensor, Stages], Features]
+    parts: Callable[[Any], list[nn.Module]]  # the blocks, and what else takes time
     smallest: int = 1
 
     def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
@@ -145,14 +146,28 @@ def _run_own(model: nn.Module, x: Tensor, stages: Stages) -> Features:
     return model(x, stages)
 
 
-_SWIN = Family(lambda m: m.patch_embed.patch_size[0], lambda m: len(m.layers) - 1, _run_swin)
+def _of_stages(stages: Any) -> list[nn.Module]:
+    return [block for stage in stages for block in stage.blocks]
+
+
+def _resnet_blocks(model: Any) -> list[nn.Module]:
+    return [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
+
+
+def _patch(model: Any) -> int:
+    return model.patch_embed.patch_size[0]
+
+
+_SWIN = Family(_patch, lambda m: len(m.layers) - 1, _run_swin, lambda m: _of_stages(m.layers))
 _FAMILIES: dict[type, Family] = {
-    VisionTransformer: Family(lambda m: m.patch_embed.patch_size[0], lambda m: 0, _run_vit),
+    VisionTransformer: Family(_patch, lambda m: 0, _run_vit, lambda m: list(m.blocks)),
     SwinTransformer: _SWIN,
     UnbiasedSwin: _SWIN,
     # the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
-    PyramidVisionTransformerV2: Family(lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, smallest=29),
-    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet),
-    T2TViT: Family(lambda m: 4, lambda m: 2, _run_own),
-    CvT: Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own),
+    PyramidVisionTransformerV2: Family(
+        lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _of_stages(m.stages), smallest=29
+    ),
+    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _resnet_blocks),
+    T2TViT: Family(lambda m: 4, lambda m: 2, _run_own, lambda m: [m.tokens_to_token, *m.blocks]),
+    CvT: Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own, lambda m: _of_stages(m.stages)),
 }

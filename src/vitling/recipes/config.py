@@ -88,6 +88,8 @@ class LabelledConfig(RunConfig):
 
     eval_every: Annotated[int | None, _shown("INT")] = None
     """Epochs between two looks at the validation split. By default about fifty looks a run, ten with --minutes."""
+    test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """The test split, if there is one, is opened at the end; or it stays closed, for a run among which one chooses."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 
@@ -186,6 +188,19 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
+
+
+@dataclass
+class ComparisonConfig(TrainConfig):
+    """Give each method of pre-training the same time on your images, and see which serves them best.
+
+    vitling compare-methods images/ --out runs/methods --minutes 8
+    """
+
+    methods: tuple[str, ...] = tuple(methods.METHODS)
+    """Which to compare. supervised learns the labels at once: what a first stage has to beat."""
+    minutes: Annotated[float | None, _shown("MINUTES", "(default: 8)")] = 8.0
+    """Of each method, compilation included."""
 
 
 Config = TypeVar("Config", bound=RunConfig)

@@ -29,7 +29,7 @@ def fitted(
     if config.minutes is None or begun(run):
         return config
     run.log.say("Measuring the pace, to fit the run into the time.")
-    pace, compiled = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
+    pace, how = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -42,7 +42,7 @@ def fitted(
         run.log.warn(f"{config.minutes:.3g} minutes are too short: one epoch takes {len(stores.train) / pace:.0f} s.")
     warmup = config.optim.warmup(epochs)
     optim = replace(config.optim, warmup_epochs=min(warmup, epochs / 10))
-    return replace(config, epochs=epochs, optim=optim, loop=replace(config.loop, compile="on" if compiled else "off"))
+    return replace(config, epochs=epochs, optim=optim, loop=replace(config.loop, compile=how))
 
 
 def _ending(stores: Stores, pace: float) -> float:

@@ -25,6 +25,7 @@ STEPS = 7  # of an epoch, at least
 SMALLEST_BATCH = 32
 CPU_MINUTES = 60.0
 FIRST_SHARE = 0.55  # of the time of a run with two stages
+OF_TWO_STAGES = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,8 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
 def _check_one_stage(config: TrainConfig) -> None:
     """A UserError for what was said of a stage that there is not."""
     usual = TrainConfig()
-    names = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
     of_methods = (f.name for f in fields(MethodsConfig))
-    said = [name for name in (*names, *of_methods) if getattr(config, name) != getattr(usual, name)]
+    said = [name for name in (*OF_TWO_STAGES, *of_methods) if getattr(config, name) != getattr(usual, name)]
     if said:
         raise UserError(
             f"--{said[0].replace('_', '-')} belongs to the two stages of other methods, and this run has one stage, "

@@ -23,7 +23,7 @@ from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
-from vitling.recipes.config import Config, RunConfig, check, resumed, saved_config
+from vitling.recipes.config import Config, LabelledConfig, RunConfig, check, resumed, saved_config
 from vitling.recipes.plan import TINY, smaller_view
 from vitling.training.moments import Outcome
 from vitling.training.processes import Processes, started
@@ -89,6 +89,8 @@ def open_labelled(config: RunConfig) -> Splits:
     """The data, for what trains on its labels."""
     splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
     check_labels(config, splits)
+    if isinstance(config, LabelledConfig) and not config.test:
+        splits.hidden_test = None
     return splits
 
 

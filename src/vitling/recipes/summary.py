@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,46 @@ def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
     print(f"Written: {config.out}")
     where = shlex.quote(config.source) if config.source else "DATA"
     print(f"The second stage: vitling finetune {where} --from {shlex.quote(config.out)} --out RUN")
+
+
+def show_comparison(result: dict[str, Any], out: str) -> None:
+    Console().print(comparison_table(result))
+    best, *others = ranked(result["rows"])
+    if "value" not in best:
+        print("Every method stopped; the reasons are above.")
+        return
+    within = chance(best)
+    close = [row["method"] for row in others if best["value"] - row.get("value", -1.0) < within]
+    print(f"With {best['images']:,} held-out images, differences below about {100 * within:.1f} points may be chance.")
+    if close:
+        print(f"{best['method']} is ahead, but {', '.join(close)} cannot be told from it by this run.")
+    print(f"Written: {out}, a run directory for each method")
+    print(f"To go on with it: vitling train {shlex.quote(result['data'])} --method {best['method']} --out RUN")
+
+
+def chance(row: dict[str, Any]) -> float:
+    """Twice the deviation of the difference of two such shares, if their errors had nothing in common."""
+    return 2 * math.sqrt(2 * row["value"] * (1 - row["value"]) / row["images"])
+
+
+def comparison_table(result: dict[str, Any]) -> Table:
+    table = Table("method")
+    for column in ("k-NN", "fine-tuned", "epochs", "seconds"):
+        table.add_column(column, justify="right")
+    for row in ranked(result["rows"]):
+        if "value" not in row:
+            table.add_row(row["method"], "", "stopped", "", "")
+            continue
+        knn = _percent(row["knn"]) if "knn" in row else ""
+        epochs, seconds = (" + ".join(f"{part:.0f}" for part in row[name]) for name in ("epochs", "seconds"))
+        table.add_row(row["method"], knn, _percent(row["value"]), epochs, seconds)
+    table.caption = "on held-out training images; one seed"
+    return table
+
+
+def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best first, those that stopped last."""
+    return sorted(rows, key=lambda row: -row.get("value", -1.0))
 
 
 def show_evaluation(result: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
         pool=len(splits.pool or ()),
         classes=len(splits.train.class_names) if labelled else 0,
         own_val=splits.val is not None,
-        test=splits.has_test,
+        test=splits.has_test and config.test,
         longer=choose_size(splits.train, largest_view=2**20),
         gpu=processes.device.type != "cpu",
     )

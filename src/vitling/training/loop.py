@@ -116,14 +116,18 @@ class Trainer:
         self.replay: Replay | None = None
         self.source: Iterator[Loaded] = iter(())
         self.upcoming: Loaded | None = None
-        self.compiling = machine.wants_compile(config.loop, store.device, self.steps)
+        how = machine.chosen_compile(config.loop, store.device, self.steps)
+        self.compiling = how != "off"
         self.compiled_sizes: set[int] = set()
         if self.compiling:
             run.log.say("Compiling the network and the views: the first steps take up to a minute.")
             if self._can_be_recorded():
                 self.replay = Replay(store.device, run.log.warn)
             for network in objective.networks():
-                machine.compile_in_place(network, graphs=processes.world == 1 and not self.replay)
+                if how == "blocks":
+                    machine.compile_parts(network)
+                else:
+                    machine.compile_in_place(network, graphs=processes.world == 1 and not self.replay)
             self.easel.brush = Brush(machine.compiled)
 
     def _can_be_recorded(self) -> bool:

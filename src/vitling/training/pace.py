@@ -24,6 +24,7 @@ from vitling.training import precision as machine
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
 from vitling.training.feed import Feed, Loaded
 from vitling.training.loop import Trainer
+from vitling.training.precision import Compile
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 from vitling.views import Plan, Views
@@ -83,30 +84,29 @@ class ReadyViews(Trainer):
         return self.ready
 
 
-def trainer_of(kind: type[Trainer], work: Workload, store: Store, compiled: bool) -> Trainer:
+def trainer_of(kind: type[Trainer], work: Workload, store: Store, compile: Compile) -> Trainer:
     torch.manual_seed(0)
     backbone = create(work.backbone, work.plan.largest, drop_path=0.1)
-    loop = LoopConfig(compile="on" if compiled else "off", trackers=(), drop_last=True)
+    loop = LoopConfig(compile=compile, trackers=(), drop_last=True)
     config = FitConfig(epochs=1000, batch=work.batch, optim=OptimConfig(), loop=loop)
     objective = work.objective(backbone, work.plan, len(store))
     run = RunDirectory(tempfile.mkdtemp())
     return kind(objective, store, config, (), run, Processes(0, 1, store.device))
 
 
-def settled_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, bool]:
-    """Images a second of training, over a second or more, and whether that was compiled. The clock starts when all
+def settled_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
+    """Images a second of training, over a second or more, and how that was compiled. The clock starts when all
     that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own."""
-    compiled = machine.wants_compile(config.loop, store.device, config.epochs * math.ceil(len(store) / config.batch))
-    loop = replace(config.loop, compile="on" if compiled else "off")
-    quiet = replace(config, epochs=max(config.epochs, 1000), loop=loop)
+    how = machine.chosen_compile(config.loop, store.device, config.epochs * math.ceil(len(store) / config.batch))
+    quiet = replace(config, epochs=max(config.epochs, 1000), loop=replace(config.loop, compile=how))
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
         source, steps = _endless(trainer), 1
-        _take(trainer, source, trainer.per_epoch + WARM if compiled else 1)
+        _take(trainer, source, trainer.per_epoch + WARM if how != "off" else 1)
         while True:
             seconds, images = _take(trainer, source, steps)
             if processes.any(int(seconds >= 1)):
-                return images / seconds, trainer.compiling
+                return images / seconds, how if trainer.compiling else "off"
             steps *= 2
 
 

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
+from vitling.backbones.backbone import Backbone
 from vitling.data.cache import cache_root
 from vitling.errors import UserError
 from vitling.training.config import LoopConfig
@@ -17,6 +19,8 @@ from vitling.training.config import LoopConfig
 WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
 GRAPHS = 64
+
+Compile = Literal["on", "blocks", "off"]
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,23 @@ def set_deterministic(on: bool) -> None:
         torch.backends.cudnn.benchmark = False
 
 
-def wants_compile(config: LoopConfig, device: torch.device, steps: int) -> bool:
+def chosen_compile(config: LoopConfig, device: torch.device, steps: int) -> Compile:
     if config.compile == "auto":
-        return device.type == "cuda" and steps >= WORTH_COMPILING
-    return config.compile == "on"
+        return "on" if device.type == "cuda" and steps >= WORTH_COMPILING else "off"
+    return config.compile
 
 
-def compile_in_place(module: nn.Module, graphs: bool) -> None:
+def compile_in_place(network: nn.Module, graphs: bool) -> None:
     """`graphs`: the launches of the forward pass become one, a CUDA graph, and so do those of the backward pass."""
     _keep_graphs()
-    module.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
+    network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
+
+
+def compile_parts(network: nn.Module) -> None:
+    """Parts that are alike share a graph: their weights are its inputs."""
+    _keep_graphs()
+    for part in network.parts() if isinstance(network, Backbone) else [network]:
+        part.compile(dynamic=False)
 
 
 def mark_step() -> None:
@@ -75,19 +86,20 @@ def mark_step() -> None:
 
 
 def compiled(function: Callable) -> Callable:
-    """Graphs of functions with other settings filled in count towards one limit, which is 8 by default."""
     _keep_graphs()
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
     return torch.compile(function, dynamic=False)
 
 
 def _keep_graphs() -> None:
-    """Between runs, in vitling's cache folder."""
+    """Between runs, in vitling's cache folder. Within one, graphs of a function with other settings filled in, and of
+    blocks of other shapes, count towards one limit, which is 8 by default."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
 
 
 def undo_compile(module: nn.Module) -> None:
-    module._compiled_call_impl = None
+    for part in module.modules():
+        part._compiled_call_impl = None
     torch._dynamo.reset()
 
 

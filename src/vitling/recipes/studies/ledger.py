@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
-from vitling.files import read_json, write_json
+from vitling.files import locked, read_json, write_json
 from vitling.recipes.studies.study import Run, Study
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
@@ -33,13 +33,14 @@ class Ledger:
         return {key for key, row in self.rows().items() if "value" in row}
 
     def record(self, row: Row) -> None:
-        """`minutes` of earlier starts that did not finish are added."""
-        rows, key = self.rows(), (row["run"], row["seed"])
-        old = rows.get(key, {})
-        if "value" in old:
-            return
-        rows[key] = row | {"minutes": round(row["minutes"] + old.get("minutes", 0), 3)}
-        write_json(self.path, self._content(rows))
+        """`minutes` of earlier starts that did not finish are added. Two processes may write the same file."""
+        with locked(self.path.parent):
+            rows, key = self.rows(), (row["run"], row["seed"])
+            old = rows.get(key, {})
+            if "value" in old:
+                return
+            rows[key] = row | {"minutes": round(row["minutes"] + old.get("minutes", 0), 3)}
+            write_json(self.path, self._content(rows))
 
     def content(self) -> dict[str, Any]:
         return self._content(self.rows())

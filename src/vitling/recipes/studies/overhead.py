@@ -61,10 +61,11 @@ def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], d
 
     store = made_store(8 * batch, size, device)
     objectives = {"without": Supervised} | {variant: _with_drloc(variant) for variant in variants}
-    plan, compiled = named("supervised", size), device.type == "cuda"
+    plan = named("supervised", size)
 
     def trainer(objective: Any) -> Any:
-        return trainer_of(ReadyViews, Workload(backbone, plan, batch, objective), store, compiled)
+        compile: Any = "on" if device.type == "cuda" else "off"
+        return trainer_of(ReadyViews, Workload(backbone, plan, batch, objective), store, compile)
 
     def short(objective: Any) -> None:
         pace(trainer(objective), 5, batch)

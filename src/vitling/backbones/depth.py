@@ -1,0 +1,37 @@
+"""Stochastic depth whose rate is a tensor: blocks that differ in their rate only are then one graph to the compiler."""
+
+from __future__ import annotations
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+
+class StochasticDepth(nn.Module):
+    """timm's DropPath: of a batch, each image's branch is left out with `drop_prob`; the others' grow in return."""
+
+    keep: Tensor
+
+    def __init__(self, drop_prob: float):
+        super().__init__()
+        self.drop_prob = drop_prob  # to be read; the compiler would make a graph for each value
+        self.register_buffer("keep", torch.tensor(1.0 - drop_prob), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        kept = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) < self.keep
+        return x * (kept / self.keep).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob:.3f}"
+
+
+def with_one_depth(model: nn.Module) -> None:
+    """Replaces timm's in place, and the identity that stands for a rate of 0: so the first block is like the rest."""
+    if not any(isinstance(module, DropPath) and module.drop_prob for module in model.modules()):
+        return
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, DropPath | nn.Identity) and name.startswith("drop_path"):
+                setattr(parent, name, StochasticDepth(float(getattr(child, "drop_prob", 0.0))))

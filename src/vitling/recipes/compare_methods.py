@@ -1,0 +1,108 @@
+"""Which method of pre-training serves these images best? Each has the same time, the same network and the same images.
+
+The answer is chosen on held-out images of the training split; the test split stays closed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from vitling.console import Log
+from vitling.data.splits import own_splits
+from vitling.errors import StoppedItself, UserError
+from vitling.files import read_json, write_json
+from vitling.recipes.config import ComparisonConfig, TrainConfig
+from vitling.recipes.methods import METHODS, check_task
+from vitling.recipes.plan import OF_TWO_STAGES
+from vitling.recipes.running import check_labels
+from vitling.recipes.train import FIRST, train
+from vitling.training.rundir import environment
+
+RESULT = "comparison.json"
+HELD_OUT = "0.2"
+BASELINE = "supervised"  # the labels at once: what a first stage has to beat
+
+Row = dict[str, Any]
+
+
+def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
+    """Trains with each method and gives what is also in comparison.json."""
+    _check(config)
+    chosen, log, rows = _in_order(config.methods), Log(), []
+    minutes = config.minutes or 0
+    log.say(f"{len(chosen)} methods, {minutes:g} minutes each: about {len(chosen) * minutes:.0f} minutes in all.")
+    for method in chosen:
+        log.say(f"{method}: {METHODS[method].what}.")
+        rows.append(_row(method, _run_of(config, method), log))
+        _write(config, rows)
+    return read_json(Path(config.out) / RESULT)
+
+
+def _check(config: ComparisonConfig) -> None:
+    if not config.source or not config.out:
+        raise UserError("Which images, and where to? vitling compare-methods DATA --out DIR")
+    if config.method != "auto":
+        raise UserError(f"--method {config.method}: name the methods to compare with --methods.")
+    if config.minutes is None or not config.minutes > 0:
+        raise UserError("--minutes must be more than 0: it is the time that each method has.")
+    unknown = [method for method in config.methods if method not in METHODS]
+    if unknown or not config.methods:
+        raise UserError(f"--methods {' '.join(unknown)}: there is {', '.join(METHODS)}.")
+    if config.val == "none":
+        raise UserError("--val none leaves no images to compare the methods by.")
+    splits = own_splits(config.source, config.data)
+    if splits.train.task == "none":
+        raise UserError("Methods are compared by how well labels are learnt after them, and these images have none.")
+    check_labels(config, splits)
+    for method in config.methods:
+        check_task(method, splits.train.task)
+    there = Path(config.out)
+    if there.exists() and any(there.iterdir()) and not (config.resume or config.overwrite):
+        raise UserError(f"{there} is not empty. Pass --resume to go on, --overwrite to start again, or another --out.")
+
+
+def _in_order(methods: tuple[str, ...]) -> list[str]:
+    """The baseline first: it compiles the network of the second stage, which then costs none of the others."""
+    return sorted(dict.fromkeys(methods), key=lambda method: method != BASELINE)
+
+
+def _run_of(config: ComparisonConfig, method: str) -> TrainConfig:
+    """What was said of other methods, or of a stage that this one has not, is not said to it."""
+    usual = TrainConfig()
+    others = {m.settings for name, m in METHODS.items() if m.settings and name != method}
+    foreign = others | set(OF_TWO_STAGES if method == BASELINE else ())
+    known: dict[str, Any] = {
+        f.name: getattr(usual if f.name in foreign else config, f.name) for f in fields(TrainConfig)
+    }
+    if config.val is None and own_splits(config.source, config.data).val is None:
+        known["val"] = HELD_OUT
+    return TrainConfig(**known | {"out": str(Path(config.out) / method), "method": method, "test": False})
+
+
+def _row(method: str, config: TrainConfig, log: Log) -> Row:
+    """A method that gives up, as on a collapse, says why; the others go on."""
+    try:
+        result = train(config)
+    except StoppedItself as problem:
+        log.warn(f"{method} stopped: {problem}")
+        return {"method": method, "stopped": str(problem)}
+    judged = result["last"]["val"]
+    metric = "top1" if "top1" in judged else "mean_average_precision"
+    known = {"method": method, "metric": metric, "value": judged[metric], "images": judged["n"]}
+    return known | _before(config, result)
+
+
+def _before(config: TrainConfig, result: dict[str, Any]) -> Row:
+    """Epochs and seconds of the stages, and k-NN after the first."""
+    first = Path(config.out) / FIRST / "result.json"
+    stages = [*([read_json(first)] if first.exists() else []), result]
+    knn = [value for name, value in stages[0]["last"].items() if name.startswith("knn/")]
+    both = {name: [stage[name] for stage in stages] for name in ("epochs", "seconds")}
+    return both | ({"knn": knn[0]} if knn else {})
+
+
+def _write(config: ComparisonConfig, rows: list[Row]) -> None:
+    about = {"data": config.source, "minutes": config.minutes, "seed": config.seed}
+    write_json(Path(config.out) / RESULT, {**about, "environment": environment(), "rows": rows})
