@@ -85,7 +85,8 @@ def train(config: TrainConfig) -> None:
     """Train a network on your images, from scratch: first on the images alone, then on their labels."""
     from vitling.recipes.train import train as run
 
-    _show_result(run(config), config.out)
+    if not _over_seeds(config, run):
+        _show_result(run(config), config.out)
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -93,6 +94,8 @@ def pretrain(config: PretrainConfig) -> None:
     from vitling.recipes.pretrain import pretrain as run
     from vitling.recipes.summary import show_pretraining
 
+    if _over_seeds(config, run):
+        return
     result = run(config)
     if int(os.environ.get("RANK", "0")) == 0:
         show_pretraining(result, config)
@@ -102,7 +105,8 @@ def finetune(config: FinetuneConfig) -> None:
     """Fine-tune a pre-trained network on your labelled images."""
     from vitling.recipes.finetune import finetune as run
 
-    _show_result(run(config), config.out)
+    if not _over_seeds(config, run):
+        _show_result(run(config), config.out)
 
 
 def compare_methods(config: ComparisonConfig) -> None:
@@ -113,6 +117,30 @@ def compare_methods(config: ComparisonConfig) -> None:
     result = run(config)
     if int(os.environ.get("RANK", "0")) == 0:
         show_comparison(result, config.out)
+
+
+def compare(
+    runs: Annotated[tuple[str, ...], Positional, arg(metavar="RUN RUN ...", help_behavior_hint="(required)")],
+    split: Literal["auto", "val", "test"] = "auto",
+    weights: Weights = "last",
+    out: OptionalOut = None,
+) -> None:
+    """Which run is better, and whether the difference is real.
+
+    A RUN is a run directory, or a folder that --seeds made: its runs count as one, with a mean and a deviation.
+
+    Args:
+        runs: Two or more, trained on the same classes.
+        split: The images to compare by; auto takes test where all have it, else val.
+        weights: Of the last epoch, or of the best on validation.
+        out: Write the comparison as JSON.
+    """
+    from vitling.recipes.compare import compare as side_by_side
+    from vitling.recipes.summary import show_differences
+
+    show_differences(side_by_side(runs, split, weights, out))
+    if out:
+        print(f"Written: {out}")
 
 
 def evaluate(
@@ -316,6 +344,7 @@ _VERBS: dict[str, Callable[..., None]] = {
         pretrain,
         finetune,
         compare_methods,
+        compare,
         evaluate,
         predict,
         embed,
@@ -379,6 +408,19 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
         return partial(function, *values, **named)
 
     return parse(later)
+
+
+def _over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
+    """Whether --seeds asked for several runs, which then are done."""
+    if config.seeds == 1:
+        return False
+    from vitling.recipes.seeds import over_seeds
+    from vitling.recipes.summary import show_seeds
+
+    scores = over_seeds(config, run)
+    if int(os.environ.get("RANK", "0")) == 0:
+        show_seeds(scores, config.out)
+    return True
 
 
 def _print(text: str) -> int:

@@ -12,6 +12,7 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.backbones.depth import StochasticDepth
 from vitling.views.easel import Views
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -43,11 +44,12 @@ class MomentumCopy(nn.Module):
 
 def _still(network: Network) -> Network:
     made = copy.deepcopy(network).requires_grad_(False)
-    for module in made.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(module, DropPath):
-            module.drop_prob = 0.0
+    for parent in list(made.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, StochasticDepth | DropPath):
+                setattr(parent, name, nn.Identity())
+            elif isinstance(child, nn.Dropout):
+                child.p = 0.0  # not left out: attention asks it for its rate
     return made
 
 

@@ -55,6 +55,10 @@ class RunConfig:
     """Fit the run into so many minutes, compilation included: as many epochs as that gives, at most --epochs."""
     seed: int = 0
     """Another one gives another run; the same one the same run."""
+    seeds: int = 1
+    """Train with so many seeds, one run each in --out/seed0, seed1, ..., on the same held-out images."""
+    split_seed: Annotated[int | None, _shown("INT")] = None
+    """Draws the images that are held out, or the folds. By default --seed."""
     aux: Literal["none", "drloc"] = "none"
     """drloc: beside its main task the network learns how far apart two of its tokens lie."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
@@ -77,6 +81,9 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def held_out_by(self) -> int:
+        return self.seed if self.split_seed is None else self.split_seed
 
     def for_the_loop(self, best: str | None = None) -> FitConfig:
         return FitConfig(self.epochs, self.batch, self.seed, self.optim, self.loop, self.checkpoint, best)
@@ -218,7 +225,7 @@ _FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 
 _AT_LEAST_ONE = (
-    *("size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
+    *("seeds", "size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
     *("eval_every", "watch_every", "loop.log_every"),
 )
 _SHARES = (

@@ -71,7 +71,7 @@ def _open(config: PretrainConfig) -> Splits:
     """Where labels are not trained on, an unlabelled pool is as good as the rest."""
     labels = METHODS[config.method].labels
     if labels == "ignored":
-        return _with_pool(data.open(config.source, config.data, val=config.val, seed=config.seed))
+        return _with_pool(data.open(config.source, config.data, val=config.val, seed=config.held_out_by()))
     splits = open_labelled(config)
     check_task(config.method, splits.train.task)
     if splits.val is None:

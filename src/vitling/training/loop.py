@@ -146,7 +146,7 @@ class Trainer:
         smallest = min(self.config.batch if self.config.loop.drop_last else last, len(self.store)) // passes
         if smallest < 2:
             raise UserError(
-                "This network has batch norm, which needs two images in every pass, and the last batch of an epoch has "
+                "There is batch norm, which needs two images in every pass, and the last batch of an epoch has "
                 "fewer. Pass --loop.drop-last, or another --batch."
             )
         joined = self.store.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
