@@ -32,6 +32,7 @@ class DINO(Objective):
     """
 
     teacher_temperature: Tensor
+    teaches_itself = True
 
     def __init__(self, backbone: Backbone, plan: Plan, config: DINOConfig | None = None):
         super().__init__(backbone, plan)

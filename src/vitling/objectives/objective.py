@@ -65,6 +65,9 @@ class Objective(nn.Module):
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
 
+    teaches_itself = False
+    """Its targets are answers of its own: a loss above that of guessing is then disagreement, not guessing."""
+
     def uniform_loss(self) -> dict[str, float]:
         """Terms by name, and what each costs when all answers are equally likely (ln K for a softmax over K): a run
         whose term stays there has learnt nothing, and is stopped. Terms without such a value are left out."""
