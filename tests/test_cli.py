@@ -22,6 +22,7 @@ FLAGS = {
     ],
     "pretrain": ["DATA", "--out", "--method", "--preset", "--on-collapse", "--idmm.smoothing"],
     "finetune": ["DATA", "--out", "--from", "--keep-head", "--preset", "--optim.lr"],
+    "compare": ["RUN RUN", "--split", "--weights", "--out"],
     "compare-methods": ["DATA", "--out", "--methods", "--minutes", "--val"],
     "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],

@@ -95,7 +95,8 @@ def train(config: TrainConfig) -> None:
     """Train a network on your images, from scratch: first on the images alone, then on their labels."""
     from vitling.recipes.train import train as run
 
-    _show_result(run(config), config.out)
+    if not _over_seeds(config, run):
+        _show_result(run(config), config.out)
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -103,6 +104,8 @@ def pretrain(config: PretrainConfig) -> None:
     from vitling.recipes.pretrain import pretrain as run
     from vitling.recipes.summary import show_pretraining
 
+    if _over_seeds(config, run):
+        return
     result = run(config)
     if int(os.environ.get("RANK", "0")) == 0:
         show_pretraining(result, config)
@@ -112,7 +115,8 @@ def finetune(config: FinetuneConfig) -> None:
     """Fine-tune a pre-trained network on your labelled images."""
     from vitling.recipes.finetune import finetune as run
 
-    _show_result(run(config), config.out)
+    if not _over_seeds(config, run):
+        _show_result(run(config), config.out)
 
 
 def compare_methods(config: ComparisonConfig) -> None:
@@ -123,6 +127,30 @@ def compare_methods(config: ComparisonConfig) -> None:
     result = run(config)
     if int(os.environ.get("RANK", "0")) == 0:
         show_comparison(result, config.out)
+
+
+def compare(
+    runs: Annotated[tuple[str, ...], Positional, arg(metavar="RUN RUN ...", help_behavior_hint="(required)")],
+    split: Literal["auto", "val", "test"] = "auto",
+    weights: Weights = "last",
+    out: OptionalOut = None,
+) -> None:
+    """Which run is better, and whether the difference is real.
+
+    A RUN is a run directory, or a folder that --seeds made: its runs count as one, with a mean and a deviation.
+
+    Args:
+        runs: Two or more, trained on the same classes.
+        split: The images to compare by; auto takes test where all have it, else val.
+        weights: Of the last epoch, or of the best on validation.
+        out: Write the comparison as JSON.
+    """
+    from vitling.recipes.compare import compare as side_by_side
+    from vitling.recipes.summary import show_differences
+
+    show_differences(side_by_side(runs, split, weights, out))
+    if out:
+        print(f"Written: {out}")
 
 
 def evaluate(
@@ -279,7 +307,7 @@ def reproduce(
     outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
     show_study(outcome.results)
     if outcome.path.exists():
-        print(f"Written: {outcome.path}")
+        print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
     if outcome.failed:
         raise StoppedItself(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
 
@@ -326,6 +354,7 @@ _VERBS: dict[str, Callable[..., None]] = {
         pretrain,
         finetune,
         compare_methods,
+        compare,
         evaluate,
         predict,
         embed,
@@ -389,6 +418,19 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
         return partial(function, *values, **named)
 
     return parse(later)
+
+
+def _over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
+    """Whether --seeds asked for several runs, which then are done."""
+    if config.seeds == 1:
+        return False
+    from vitling.recipes.seeds import over_seeds
+    from vitling.recipes.summary import show_seeds
+
+    scores = over_seeds(config, run)
+    if int(os.environ.get("RANK", "0")) == 0:
+        show_seeds(scores, config.out)
+    return True
 
 
 def _print(text: str) -> int:

@@ -245,6 +245,7 @@ class Parts:
     """As much of an objective as is asked about its health."""
 
     backbone = SimpleNamespace(dim=64)
+    teaches_itself = False
 
     def __init__(self, queue=1.0):
         self.queue = queue
@@ -290,6 +291,13 @@ def test_a_sign_that_stays_is_an_alarm_and_is_said_once(words):
     assert len(said) == 1
     assert words in said[0]
     assert said[0].startswith("Epoch 33: this run has collapsed. Since epoch 31 ")
+
+
+def test_a_teacher_that_disagrees_is_no_alarm(monkeypatch):
+    """Its loss lies above that of guessing; at it, and only there, nothing is learnt."""
+    monkeypatch.setattr(Parts, "teaches_itself", True)
+    assert not alarms([{"view": 14.0}] * 9)
+    assert alarms([{"view": 10.005}] * 9)
 
 
 @pytest.mark.parametrize("words", BAD)

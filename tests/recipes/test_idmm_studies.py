@@ -35,7 +35,7 @@ def folders(study: str, name: str, seed: int = 0) -> list[str]:
 
 
 def test_how_many_runs():
-    counts = {"200": 28, "200-released": 28, "t3": 140, "t4": 8, "t7": 9, "t8": 5, "t8-released": 4, "t9": 10, "f3": 8}
+    counts = {"200": 28, "200-released": 28, "t3": 140, "t4": 8, "t7": 10, "t8": 5, "t8-released": 4, "t9": 20, "f3": 8}
     assert {name: len(study.runs) for name, study in STUDIES.items()} == counts
     assert len(find("idmm-t1").runs) == 14
 
@@ -87,6 +87,9 @@ def test_figures_of_the_other_tables():
     assert figures("t9", "deit-tiny-sin10k-cub", "deit-tiny-sin10k-cub-mlp", "deit-tiny-flowers102") == [
         *(47.6, 48.0, None)
     ]
+    assert figures("t7", "pvtv2-b0-sin10k-moco-v3-100", "pvtv2-b0-sin10k-100") == [68.8, 69.5]
+    simclr = "deit-tiny-sin10k-dtd-simclr"
+    assert figures("t9", simclr, f"{simclr}-mlp", "deit-tiny-flowers102-simclr-mlp") == [57.8, 58.9, None]
     assert figures("f3", "pvtv2-b0-small-flowers102-idmm-800", "pvtv2-b3-flowers102-idmm-800-448") == [93.8, 96.7]
 
 
@@ -101,6 +104,9 @@ def test_what_the_stages_are():
     assert (imagenet.weights, imagenet.work.pretrain, imagenet.work.finetune.epochs) == ("pvt_v2_b0", None, 200)
     assert entry("t3", "pvtv2-b0-cub-random-800").work.pretrain is None
     assert entry("t9", "deit-tiny-sin10k-dtd-mlp").work.pretrain.idmm.projection == "mlp"
+    assert entry("t9", "deit-tiny-sin10k-dtd-simclr").work.pretrain.simclr.projection == "none"
+    assert entry("t9", "deit-tiny-sin10k-dtd-simclr-mlp").work.pretrain.simclr.projection == "mlp"
+    assert entry("t7", "pvtv2-b0-sin10k-moco-v3-100").work.pretrain.method == "moco-v3"
     assert entry("t7", "deit-tiny-sin10k-300").wants == ("sin10k", "imagenet1k")
     assert entry("t7", "deit-tiny-random-300").wants == ("imagenet1k",)
 

@@ -1,4 +1,4 @@
-"""Methods of pre-training by name, and SimCLR and SupCon through the commands."""
+"""Methods of pre-training by name, and the baselines through the commands."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from vitling.recipes.train import TrainConfig, first_stage
 from vitling.training.config import OptimConfig
 
 CONTRASTIVE = ["simclr", "supcon"]
+TERMS = {"moco-v2": "contrast", "moco-v3": "contrast", "byol": "prediction", "dino": "view"}
 
 
 def test_names_settings_and_entries_agree():
@@ -61,6 +62,34 @@ def test_table_10(make):
         make(preset="released")
 
 
+ROWS = {
+    "moco_v2": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),
+    "moco_v3": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),
+    "byol": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),  # not in the table: MoCo v3's
+    "dino": (None, 512, 5e-4, 0.04, 800 / 30, 10),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_table_10_of_methods_with_a_momentum_copy(name):
+    make = getattr(baselines, name)
+    stage = make()
+    optim = stage.optim
+    row = (optim.name, stage.batch, optim.lr, optim.weight_decay, optim.warmup_epochs, stage.plan.crops)
+    assert row == ROWS[name]
+    assert (stage.epochs, stage.size, stage.plan.largest) == (800, 112, 112)
+    assert (optim.clip, optim.clip_per) == ((3.0, "tensor") if name == "dino" else (0.0, "global"))
+    with pytest.raises(UserError, match="one preset"):
+        make(preset="released")
+
+
+def test_the_rest_of_table_10():
+    two, three, distilled = (make().objective for make in (baselines.moco_v2, baselines.moco_v3, baselines.dino))
+    assert (two.dim, two.temperature, two.queue) == (256, 0.2, 2048)
+    assert (three.dim, three.temperature) == (256, 0.2)
+    assert (distilled.bottleneck, distilled.temperature) == (256, 0.1)
+
+
 def test_what_is_asked_for_goes_before_the_table():
     asked = PretrainConfig(method="simclr", batch=256, optim=OptimConfig(name="adamw", lr=1e-3))
     config = _with_preset(asked)
@@ -85,6 +114,39 @@ def test_pre_training_and_a_resume(folder, tmp_path, method):
     assert "Resuming at step 2 of 4" in (tmp_path / "pre" / "log.txt").read_text()
     after = load_file(tmp_path / "pre" / "model" / "model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("method", TERMS)
+def test_methods_with_a_momentum_copy(folder, tmp_path, method):
+    """Pre-training, a resume, and what is saved: the student's backbone, ready to be fine-tuned."""
+    words = ["--method", method, "--aux", "drloc", "--checkpoint.every-seconds", "0", *SMALL_HEADS[method]]
+    out = tmp_path / "pre"
+    assert pretrain(folder, out, *words) == 0
+    assert read(out / "result.json")["method"] == method
+    last = lines(out / "metrics.jsonl")[-1]
+    assert last["loss"] == pytest.approx(last[TERMS[method]] + 0.1 * last["drloc"])
+    before = load_file(out / "model" / "model.safetensors")
+    (out / "result.json").unlink()
+    newest = sorted((out / "checkpoints").iterdir())
+    state = torch.load(newest[-1])["objective"]
+    saved = {name: value for name, value in before.items() if not name.startswith("head.")}
+    assert len(saved) > 50
+    assert all(torch.equal(value, state[f"backbone.timm_model.{name}"]) for name, value in saved.items())
+    newest[-1].unlink()  # as if it had been stopped before
+    assert run(["pretrain", "--out", str(out), "--resume"]) == 0
+    assert "Resuming at step" in (out / "log.txt").read_text()
+    after = load_file(out / "model" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    words = ["finetune", str(folder), "--from", str(out), "--out", str(tmp_path / "fine"), "--epochs", "1"]
+    assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
+
+
+SMALL_HEADS = {
+    "moco-v2": ["--moco-v2.queue", "40", "--moco-v2.mask-own"],
+    "moco-v3": ["--moco-v3.hidden", "32", "--moco-v3.no-frozen-patches"],
+    "byol": ["--byol.hidden", "32"],
+    "dino": ["--dino.hidden", "32", "--dino.prototypes", "64", "--dino.local-crops", "2", "--dino.local-size", "8"],
+}
 
 
 def test_the_batch_is_the_methods_and_data_may_be_smaller(folder, tmp_path):
@@ -133,6 +195,13 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
     assert "--method supcon does not use it" in refused(capsys, verb, folder, *supcon, "--simclr.dim", "8")
     assert "one preset" in refused(capsys, verb, folder, *supcon, "--preset", "released")
     assert "temperature" in refused(capsys, verb, folder, *supcon, "--supcon.temperature", "0")
+    dino = ["--out", tmp_path / "x", "--method", "dino"]
+    assert "--moco-v2 is for --method moco-v2" in refused(capsys, verb, folder, *dino, "--moco-v2.queue", "8")
+    assert "temperatures" in refused(capsys, verb, folder, *dino, "--dino.temperature", "0")
+    assert "momentum" in refused(capsys, verb, folder, *dino[:3], "byol", "--byol.momentum", "2")
+    if verb == "pretrain":
+        said = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
+        assert "6 px does not divide into patches" in said
     assert not (tmp_path / "x").exists()
 
 

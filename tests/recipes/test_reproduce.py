@@ -167,6 +167,17 @@ def test_the_exit_code_of_a_failure(monkeypatch, capsys):
     assert "bad, seed 0" in captured.err
 
 
+def test_a_matrix_is_drawn(monkeypatch, capsys, tmp_path):
+    from vitling.cli import run
+
+    runs = (Run("first", Given([1.0]), cell=("a", "x")), Run("second", Given([StoppedItself("no")]), cell=("a", "y")))
+    study = Study("matrix", "two cells", "nowhere", runs, picture="heatmap")
+    monkeypatch.setattr("vitling.recipes.studies.find", lambda name: study)
+    assert run(["reproduce", "matrix"]) == 3
+    assert "Written: results/matrix.json and results/matrix.png" in capsys.readouterr().out
+    assert (tmp_path / "results" / "matrix.png").exists()
+
+
 def test_rows_of_other_sessions_stay(tmp_path):
     reproduce(study_of(first=[1.0]))
     outcome = reproduce(study_of(first=[2.0, 3.0], second=[4.0]), seeds=2, only=("first",))

@@ -25,6 +25,7 @@ NAMED_IN_THE_ISSUE = [
     *("drloc-supp-t7", "drloc-supp-t8", "drloc-supp-t9", "drloc-supp-t14", "drloc-supp-t16", "drloc-supp-f3"),
     *("drloc-grid", "drloc-positions", "drloc-t3-causes"),
     *("idmm-t1", "idmm-t3", "idmm-t4", "idmm-t7", "idmm-t8", "idmm-t9", "idmm-f3", "idmm-200"),
+    *("idmm-t2", "idmm-t5", "idmm-t5-corner", "idmm-t6", "idmm-f2", "idmm-f4"),
 ]
 
 

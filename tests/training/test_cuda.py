@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from tests.objectives.drawn import METHODS, noise
+from tests.objectives.drawn import make as with_copy
 from tests.tiny import strayed, tiny_backbone
 from tests.training.contrast_run import objective as contrastive
 from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.data.store import build_store
 from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term
-from vitling.training import OptimConfig, Processes, fit
+from vitling.training import OptimConfig, Processes, Progress, fit
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.feed import Feed
@@ -237,6 +239,47 @@ def test_contrastive_losses_never_make_the_host_wait(kind):
     torch.cuda.set_sync_debug_mode("error")
     try:
         model(views, batch, None)["contrast"].backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_path, monkeypatch, method):
+    """In bf16, batches of both shapes: the queue, the centre, a teacher that warms up and prototypes that thaw too."""
+    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    store, trained, made = build_store(dataset, 16, device="cuda"), [], []
+    loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
+    settings, record = config(epochs=6, loop=loop), Replay.recording
+
+    def remembered(self, *given):
+        found = record(self, *given)
+        made.append(len(self.recordings))
+        return found
+
+    for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
+        monkeypatch.setattr(Replay, "recording", recording)
+        model = with_copy(method, **({"mask_own": True} if method == "moco-v2" else {}))
+        fit(model, store, settings, run=run_in(tmp_path / name))
+        assert "cannot" not in (tmp_path / name / "log.txt").read_text()
+        trained.append(weights(model))
+    assert made[-1] == 2
+    assert equal(*trained)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_with_a_momentum_copy_never_make_the_host_wait(method):
+    model, batch = with_copy(method).cuda(), Batch(torch.arange(4, device="cuda"), None)
+    views = [Views(view.pixels.cuda(), view.count) for view in noise(model, 4)]
+
+    def step(at: int) -> None:
+        model.before_step(Progress(at, 100, 10))
+        model.total(model(views, batch, None), None).backward()
+        model.after_step(Progress(at, 100, 10))
+
+    step(0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(50)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING
 from vitling.lazy import exports
 
 if TYPE_CHECKING:
+    from vitling.objectives.byol import BYOL as BYOL
+    from vitling.objectives.config import BYOLConfig as BYOLConfig
+    from vitling.objectives.config import DINOConfig as DINOConfig
     from vitling.objectives.config import DRLocConfig as DRLocConfig
     from vitling.objectives.config import IDMMConfig as IDMMConfig
+    from vitling.objectives.config import MoCoV2Config as MoCoV2Config
+    from vitling.objectives.config import MoCoV3Config as MoCoV3Config
     from vitling.objectives.config import SimCLRConfig as SimCLRConfig
     from vitling.objectives.config import SupConConfig as SupConConfig
     from vitling.objectives.config import SupervisedConfig as SupervisedConfig
+    from vitling.objectives.config import dino_plan as dino_plan
     from vitling.objectives.config import drloc_weight as drloc_weight
     from vitling.objectives.config import idmm_plan as idmm_plan
+    from vitling.objectives.dino import DINO as DINO
     from vitling.objectives.drloc import DRLoc as DRLoc
     from vitling.objectives.drloc import DRLocTerm as DRLocTerm
     from vitling.objectives.drloc import drloc_term as drloc_term
     from vitling.objectives.idmm import IDMM as IDMM
+    from vitling.objectives.moco_v2 import MoCoV2 as MoCoV2
+    from vitling.objectives.moco_v3 import MoCoV3 as MoCoV3
     from vitling.objectives.objective import Batch as Batch
     from vitling.objectives.objective import Objective as Objective
     from vitling.objectives.simclr import SimCLR as SimCLR
@@ -25,6 +34,15 @@ if TYPE_CHECKING:
     from vitling.objectives.supervised import Supervised as Supervised
 
 _HOMES = {
+    "BYOL": "byol",
+    "BYOLConfig": "config",
+    "DINO": "dino",
+    "DINOConfig": "config",
+    "MoCoV2": "moco_v2",
+    "MoCoV2Config": "config",
+    "MoCoV3": "moco_v3",
+    "MoCoV3Config": "config",
+    "dino_plan": "config",
     "IDMM": "idmm",
     "Batch": "objective",
     "DRLoc": "drloc",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.objectives.config import IDMMConfig
-from vitling.objectives.gather import gathered
+from vitling.objectives.gather import gathered, lengths_of
 from vitling.views.draws import Draws
 
 _BLOCK = 2**16  # rows that are initialised at a time
@@ -125,7 +125,7 @@ class ShardedClassifier(FullClassifier):
         return {"weight": self.images, "bias": self.images}
 
     def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
-        lengths = _lengths(z)
+        lengths = lengths_of(z)
         before = sum(lengths[: dist.get_rank()])
         mine = slice(before, before + len(z))
         everyone = _mean_inside(gathered(z.float(), lengths))
@@ -149,14 +149,6 @@ class ShardedClassifier(FullClassifier):
 def rows_of(total: int, rank: int, world: int) -> range:
     """The rows of a process."""
     return range(total * rank // world, total * (rank + 1) // world)
-
-
-def _lengths(z: Tensor) -> list[int]:
-    """How many crops each process has: the last batch of an epoch may not be shared out evenly."""
-    lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=z.device)
-    lengths[dist.get_rank()] = len(z)
-    dist.all_reduce(lengths)
-    return lengths.tolist()
 
 
 def _mean_inside(rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from vitling.errors import UserError
 from vitling.views.config import Mix, Plan
-from vitling.views.policies import idmm_pretrain
+from vitling.views.policies import dino, idmm_pretrain
 
 Variant = Literal["l1", "signed", "ce", "reg", "all", "exhaustive"]
 Target = Literal["offset/k", "offset/(k-1)", "offset"]
@@ -177,3 +177,129 @@ def idmm_plan(config: IDMMConfig, size: int = 112) -> Plan:
     if not config.cutmix:
         groups = tuple(replace(group, mix=Mix()) for group in groups)
     return Plan(groups)
+
+
+@dataclass
+class MoCoV2Config:
+    """Tell the other view of an image from a queue of earlier ones."""
+
+    dim: int = 256
+    """Width of queries and keys."""
+    temperature: float = 0.2
+    """Of the softmax: smaller is sharper."""
+    queue: int = 2048
+    """Keys that are remembered."""
+    mask_own: bool = False
+    """An image's own earlier keys are no wrong answers for it; they are many where the queue outlasts an epoch."""
+    momentum: float = 0.999
+    """Of the copy of the network that makes the keys."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        _check_numbers("MoCo v2", whole={"dim": self.dim, "queue": self.queue}, shares={"momentum": self.momentum})
+        _check_temperatures("MoCo v2", self.temperature)
+
+
+@dataclass
+class MoCoV3Config:
+    """Tell the other view of an image from the other images of the batch."""
+
+    dim: int = 256
+    """Width of queries and keys."""
+    hidden: int = 4096
+    """Width of the heads' hidden layers."""
+    temperature: float = 0.2
+    """Of the softmax: smaller is sharper."""
+    momentum: float = 0.99
+    """Of the copy of the network that makes the keys, at the start; it rises to 1."""
+    frozen_patches: bool = True
+    """The patch projection of a plain ViT is not trained: it stays random (more stable)."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        _check_numbers("MoCo v3", whole={"dim": self.dim, "hidden": self.hidden}, shares={"momentum": self.momentum})
+        _check_temperatures("MoCo v3", self.temperature)
+
+
+@dataclass
+class BYOLConfig:
+    """Predict what a slower copy of the network says of the other view."""
+
+    dim: int = 256
+    """Width of what is predicted."""
+    hidden: int = 4096
+    """Width of the heads' hidden layers."""
+    momentum: float = 0.996
+    """Of the copy of the network, at the start; it rises to 1."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        _check_numbers("BYOL", whole={"dim": self.dim, "hidden": self.hidden}, shares={"momentum": self.momentum})
+
+
+@dataclass
+class DINOConfig:
+    """Say of every view what a slower teacher says of another, global one."""
+
+    local_crops: int = 8
+    """Small crops of an image beside the two global ones, for the student alone; 0 is none."""
+    local_size: int | None = None
+    """Pixels of a local crop. By default 3/7 of a global one (96 of 224, 48 of 112), in whole patches of 16 or 4."""
+    prototypes: int = 4096
+    """Answers that a view may have (K)."""
+    hidden: int = 2048
+    """Width of the head's hidden layers."""
+    bottleneck: int = 256
+    """Width of what is compared with the prototypes."""
+    temperature: float = 0.1
+    """Of the student's softmax."""
+    teacher_start: float = 0.04
+    """Temperature of the teacher's softmax at the start. A lower one is sharper."""
+    teacher_temperature: float = 0.07
+    """Temperature of the teacher's softmax after its warm-up."""
+    teacher_warmup: float = 0.1
+    """Share of the run in which the teacher's temperature rises."""
+    momentum: float = 0.996
+    """Of the teacher, at the start; it rises to 1."""
+    centre: float = 0.9
+    """Momentum of the teacher's centre; 1 switches centring off."""
+    freeze_epochs: float = 1.0
+    """Epochs in which the prototypes are held still."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        whole = {"prototypes": self.prototypes, "hidden": self.hidden, "bottleneck": self.bottleneck}
+        if self.local_size is not None:
+            whole["local size"] = self.local_size
+        shares = {"momentum": self.momentum, "centre": self.centre, "teacher warm-up": self.teacher_warmup}
+        _check_numbers("DINO", whole, shares)
+        _check_temperatures("DINO", self.temperature, self.teacher_start, self.teacher_temperature)
+        for name, value in (("local crops", self.local_crops), ("freeze epochs", self.freeze_epochs)):
+            if value < 0:
+                raise UserError(f"DINO's {name} must not be negative, but are {value}.")
+
+
+def dino_plan(config: DINOConfig, size: int = 112) -> Plan:
+    """The crops: two global ones and, unless there are none, local ones."""
+    return dino(size, config.local_size or local_size(size), config.local_crops)
+
+
+def local_size(size: int) -> int:
+    """3/7 of a global crop in whole patches, which have 16 px, or 4 px where images are tiny."""
+    patch = 16 if size >= 64 else 4
+    return max(patch, round(size * 3 / 7 / patch) * patch)
+
+
+def _check_numbers(method: str, whole: dict[str, int], shares: dict[str, float]) -> None:
+    for name, number in whole.items():
+        if number < 1:
+            raise UserError(f"{method} needs {name} of at least 1, not {number}.")
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise UserError(f"{method}'s {name} must lie in 0..1, not {share}.")
+
+
+def _check_temperatures(method: str, *temperatures: float) -> None:
+    for temperature in temperatures:
+        if not 0 < temperature < math.inf:
+            raise UserError(f"{method}'s temperatures must be more than 0, not {temperature}.")

@@ -30,6 +30,19 @@ def everyone(rows: Tensor, batch: Batch) -> Everyone:
     return Everyone(gathered(rows, lengths), sum(lengths[: dist.get_rank()]))
 
 
+def has_own(batch: Batch) -> bool:
+    """Whether this process has images of the batch, and does not only keep the others company."""
+    return not batch.held or batch.held[dist.get_rank()] > 0
+
+
+def lengths_of(rows: Tensor) -> list[int]:
+    """How many rows each process has: the last batch of an epoch may not be shared out evenly."""
+    lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=rows.device)
+    lengths[dist.get_rank()] = len(rows)
+    dist.all_reduce(lengths)
+    return lengths.tolist()
+
+
 def gathered(rows: Tensor, lengths: list[int]) -> Tensor:
     """The rows of all processes, `lengths` of each. A gradient is the sum of what all processes have for a row."""
     return _Gathered.apply(rows, lengths)

@@ -55,11 +55,18 @@ class Objective(nn.Module):
     def steady(self) -> bool:
         """Whether `forward` does the same at every step, but for what its tensors hold (`Batch.key` is one): it looks
         neither at `progress` nor at numbers of its own that change, and never waits for the GPU. Then a step can be
-        recorded and played."""
+        recorded and played. What `before_step` fills, and what `forward` leaves for `after_step`, lies in buffers."""
         return False
+
+    def before_step(self, progress: Any) -> None:
+        """Fills, in place, the tensors that hold what changes from step to step (temperatures): `forward` may be a
+        recording, and sees nothing else of progress. A step that ran out of memory begins again here."""
 
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
+
+    teaches_itself = False
+    """Its targets are answers of its own: a loss above that of guessing is then disagreement, not guessing."""
 
     def uniform_loss(self) -> dict[str, float]:
         """Terms by name, and what each costs when all answers are equally likely (ln K for a softmax over K): a run

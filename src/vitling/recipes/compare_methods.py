@@ -47,6 +47,8 @@ def _check(config: ComparisonConfig) -> None:
         raise UserError(f"--method {config.method}: name the methods to compare with --methods.")
     if config.minutes is None or not config.minutes > 0:
         raise UserError("--minutes must be more than 0: it is the time that each method has.")
+    if config.seeds != 1:
+        raise UserError("--seeds: each method is trained once. For several, vitling train --method NAME --seeds 3.")
     unknown = [method for method in config.methods if method not in METHODS]
     if unknown or not config.methods:
         raise UserError(f"--methods {' '.join(unknown)}: there is {', '.join(METHODS)}.")

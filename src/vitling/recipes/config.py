@@ -11,7 +11,17 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, IDMMConfig, SimCLRConfig, SupConConfig, SupervisedConfig
+from vitling.objectives.config import (
+    BYOLConfig,
+    DINOConfig,
+    DRLocConfig,
+    IDMMConfig,
+    MoCoV2Config,
+    MoCoV3Config,
+    SimCLRConfig,
+    SupConConfig,
+    SupervisedConfig,
+)
 from vitling.recipes import methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig, check_scale
@@ -45,6 +55,10 @@ class RunConfig:
     """Fit the run into so many minutes, compilation included: as many epochs as that gives, at most --epochs."""
     seed: int = 0
     """Another one gives another run; the same one the same run."""
+    seeds: int = 1
+    """Train with so many seeds, one run each in --out/seed0, seed1, ..., on the same held-out images."""
+    split_seed: Annotated[int | None, _shown("INT")] = None
+    """Draws the images that are held out, or the folds. By default --seed."""
     aux: Literal["none", "drloc"] = "none"
     """drloc: beside its main task the network learns how far apart two of its tokens lie."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
@@ -67,6 +81,9 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def held_out_by(self) -> int:
+        return self.seed if self.split_seed is None else self.split_seed
 
     def for_the_loop(self, best: str | None = None) -> FitConfig:
         return FitConfig(self.epochs, self.batch, self.seed, self.optim, self.loop, self.checkpoint, best)
@@ -95,6 +112,10 @@ class MethodsConfig:
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
     simclr: SimCLRConfig = field(default_factory=SimCLRConfig)
     supcon: SupConConfig = field(default_factory=SupConConfig)
+    moco_v2: MoCoV2Config = field(default_factory=MoCoV2Config)
+    moco_v3: MoCoV3Config = field(default_factory=MoCoV3Config)
+    byol: BYOLConfig = field(default_factory=BYOLConfig)
+    dino: DINOConfig = field(default_factory=DINOConfig)
 
 
 @dataclass
@@ -111,7 +132,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     epochs: int = 800
     """Passes over the training images."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
-    """Images for each step of the optimiser, over all processes. idmm has 256, simclr and supcon have 512."""
+    """Images for each step of the optimiser, over all processes. By default 256, or 512 (simclr, supcon, dino)."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"
@@ -204,7 +225,7 @@ _FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 
 _AT_LEAST_ONE = (
-    *("size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
+    *("seeds", "size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
     *("eval_every", "watch_every", "loop.log_every"),
 )
 _SHARES = (

@@ -14,6 +14,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
+from vitling.evaluation.answers import Answers, make_answers, save_answers
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import Validation, labels_of, logits_over
@@ -121,6 +122,7 @@ class _Judged:
     epoch: int
     temperature: float
     splits: dict[str, dict[str, Any]]
+    answers: dict[str, Answers]
 
     def short(self) -> dict[str, Any]:
         """Without the tables."""
@@ -152,6 +154,8 @@ def _conclude(
                 run.path / folder, objective.backbone, objective.head, _meta(config, stores.train, judged[name])
             )
     run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
+    if run.writes:
+        save_answers(run.path, {f"{name}/{split}": a for name, j in judged.items() for split, a in j.answers.items()})
     result = {
         **figures(config, stores, outcome),
         "method": "supervised",
@@ -166,7 +170,7 @@ def _conclude(
 def _judge(config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None) -> _Judged:
     """The temperature is fitted on validation; without one it stays 1."""
     assert config.size is not None
-    temperature, splits = 1.0, {}
+    temperature, splits, answers = 1.0, {}, {}
     for name, store in (("val", val), ("test", test)):
         if store is None:
             continue
@@ -174,7 +178,8 @@ def _judge(config: LabelledConfig, objective: Supervised, epoch: int, val: Store
         if name == "val":
             temperature = fit_temperature(logits, labels_of(store))
         splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
-    return _Judged(epoch, temperature, splits)
+        answers[name] = make_answers(logits.numpy(), labels_of(store).numpy(), store.dataset.keys)
+    return _Judged(epoch, temperature, splits, answers)
 
 
 def _meta(config: LabelledConfig, store: Store, judged: _Judged) -> BundleMeta:

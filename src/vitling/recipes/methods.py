@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.data.batches import batch_sizes
 from vitling.errors import UserError
-from vitling.objectives.config import idmm_plan
+from vitling.objectives.config import dino_plan, idmm_plan
 from vitling.recipes import baselines, idmm
 from vitling.recipes.idmm import Stage
 from vitling.views import policies
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective
     from vitling.recipes.config import PretrainConfig
 
-Name = Literal["idmm", "supervised", "simclr", "supcon"]
+Name = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino"]
 SIZE = 112  # pixels of a view
 
 
@@ -77,6 +77,30 @@ def _make_supcon(config: PretrainConfig, backbone: Backbone, plan: Plan, store: 
     return SupCon(backbone, plan, from_numpy(labels), config.supcon, _batches(config, store))
 
 
+def _make_moco_v2(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.moco_v2 import MoCoV2
+
+    return MoCoV2(backbone, plan, config.moco_v2)
+
+
+def _make_moco_v3(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.moco_v3 import MoCoV3
+
+    return MoCoV3(backbone, plan, config.moco_v3, _batches(config, store))
+
+
+def _make_byol(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.byol import BYOL
+
+    return BYOL(backbone, plan, config.byol)
+
+
+def _make_dino(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.dino import DINO
+
+    return DINO(backbone, plan, config.dino)
+
+
 def _batches(config: PretrainConfig, store: Store) -> list[int]:
     """For losses that compare the images of a pass; unknown where a batch has several."""
     if config.optim.accumulate > 1:
@@ -108,6 +132,34 @@ METHODS: dict[str, Method] = {
         "supcon",
         labels="some",
     ),
+    "moco-v2": Method(
+        "finds an image's other view among the keys of a queue",
+        baselines.moco_v2,
+        lambda settings, size: policies.moco_v2(size),
+        _make_moco_v2,
+        "moco_v2",
+    ),
+    "moco-v3": Method(
+        "finds what a slower copy says of the other view among those of a batch",
+        baselines.moco_v3,
+        lambda settings, size: policies.moco_v3(size),
+        _make_moco_v3,
+        "moco_v3",
+    ),
+    "byol": Method(
+        "predicts what a slower copy says of the other view",
+        baselines.byol,
+        lambda settings, size: policies.byol(size),
+        _make_byol,
+        "byol",
+    ),
+    "dino": Method(
+        "says of every view what a slower teacher says of a global one",
+        baselines.dino,
+        dino_plan,
+        _make_dino,
+        "dino",
+    ),
 }
 
 
@@ -122,6 +174,12 @@ def plan_of(config: PretrainConfig, size: int) -> Plan:
     return config.views.applied(method.plan(method.settings_of(config), size))
 
 
+def check_views(config: PretrainConfig, backbone: Backbone) -> None:
+    """A UserError for views that the network cannot take."""
+    for group in plan_of(config, backbone.size).groups:
+        backbone.grid_size(group.size)
+
+
 def make_objective(config: PretrainConfig, backbone: Backbone, store: Store) -> Objective:
     return METHODS[config.method].objective(config, backbone, plan_of(config, backbone.size), store)
 
@@ -134,9 +192,7 @@ def check_settings(config: Any) -> None:
             continue
         settings.check()
         if config.method not in ("auto", name) and settings != type(settings)():
-            raise UserError(
-                f"--{method.settings} is for --method {name}, and --method {config.method} does not use it."
-            )
+            raise UserError(f"--{name} is for --method {name}, and --method {config.method} does not use it.")
 
 
 def check_task(name: str, task: str) -> None:

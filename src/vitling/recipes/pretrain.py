@@ -13,7 +13,7 @@ from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
-from vitling.recipes.methods import METHODS, SIZE, check_task, make_objective, stage_of
+from vitling.recipes.methods import METHODS, SIZE, check_task, check_views, make_objective, stage_of
 from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
     Stores,
@@ -50,6 +50,7 @@ def pretrain_in(
     config = _with_preset(config)
     check(config)
     backbone = new_backbone(config, config.drop_path)
+    check_views(config, backbone)
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes)
     objective = make_objective(config, backbone, stores.train)
@@ -70,7 +71,7 @@ def _open(config: PretrainConfig) -> Splits:
     """Where labels are not trained on, an unlabelled pool is as good as the rest."""
     labels = METHODS[config.method].labels
     if labels == "ignored":
-        return _with_pool(data.open(config.source, config.data, val=config.val, seed=config.seed))
+        return _with_pool(data.open(config.source, config.data, val=config.val, seed=config.held_out_by()))
     splits = open_labelled(config)
     check_task(config.method, splits.train.task)
     if splits.val is None:

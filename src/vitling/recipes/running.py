@@ -87,7 +87,7 @@ def _resumed_or_new(
 
 def open_labelled(config: RunConfig) -> Splits:
     """The data, for what trains on its labels."""
-    splits = data.open(config.source, config.data, val=config.val, seed=config.seed)
+    splits = data.open(config.source, config.data, val=config.val, seed=config.held_out_by())
     check_labels(config, splits)
     if isinstance(config, LabelledConfig) and not config.test:
         splits.hidden_test = None

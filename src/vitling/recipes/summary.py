@@ -99,6 +99,30 @@ def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
     print(f"The second stage: vitling finetune {where} --from {shlex.quote(config.out)} --out RUN")
 
 
+def show_seeds(result: dict[str, Any], out: str) -> None:
+    table = Table("score")
+    for column in ("mean", "deviation", "seeds"):
+        table.add_column(column, justify="right")
+    for name, found in result["scores"].items():
+        table.add_row(name, _percent(found["mean"]), _percent(found["deviation"]), str(len(found["values"])))
+    Console().print(table)
+    print(f"Written: {out}, a run directory for each seed")
+
+
+def show_differences(result: dict[str, Any]) -> None:
+    table = Table(Column("run", overflow="fold"))
+    for column in ("seeds", "mean", "deviation"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in result["runs"]:
+        deviation = "" if row["deviation"] is None else _percent(row["deviation"])
+        table.add_row(escape(row["run"]), str(len(row["values"])), _percent(row["mean"]), deviation)
+    table.caption = f"{_NAMES[result['metric']]} on {result['images']:,} images of {result['split']}"
+    Console().print(table)
+    for found in result["differences"]:
+        test = f" McNemar: p = {found['mcnemar_p']:.2g}." if "mcnemar_p" in found else ""
+        print(found["in_words"] + test)
+
+
 def show_comparison(result: dict[str, Any], out: str) -> None:
     Console().print(comparison_table(result))
     best, *others = ranked(result["rows"])
@@ -239,7 +263,8 @@ def recipe_table() -> Table:
     table = Table("in vitling.recipes", "what it is")
     for name in (
         *("train.train", "demo.demo", "drloc.scratch", "drloc.finetune", "idmm.pretrain", "idmm.finetune"),
-        *("baselines.simclr", "baselines.supcon"),
+        *("baselines.simclr", "baselines.supcon", "baselines.moco_v2", "baselines.moco_v3"),
+        *("baselines.byol", "baselines.dino"),
     ):
         module, _, function = name.partition(".")
         found = getattr(import_module(f"vitling.recipes.{module}"), function)

@@ -127,6 +127,7 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         batch=config.batch,
         minutes=config.minutes,
         seed=config.seed,
+        split_seed=config.split_seed,
         val=config.val,
         store=config.store,
         cache=config.cache,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.files import atomic, read_json
+from vitling.report.pictures import draw
 from vitling.report.studies import lines
 
 HEAD = """# Results
@@ -25,12 +26,12 @@ are what their authors report, which need not be the last epoch.
 def document(folder: Path) -> str:
     files = {path.name: read_json(path) for path in sorted(folder.glob("*.json"))}
     known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
-    studies = [_study(name, content) for name, content in known.items() if "study" in content]
+    studies = [_study(folder, name, content) for name, content in known.items() if "study" in content]
     others = [_measurement(name, content) for name, content in known.items() if "study" not in content]
     return "\n".join([HEAD, *studies, *others])
 
 
-def _study(name: str, results: dict[str, Any]) -> str:
+def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
     trial = f" A trial of {results['trial']} epochs." if results.get("trial") else ""
     table = _table(
@@ -43,10 +44,17 @@ def _study(name: str, results: dict[str, Any]) -> str:
     return _section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
+        _picture(folder / name, results),
         table,
         f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all. {where}",
         _made_by(results, name),
     )
+
+
+def _picture(path: Path, results: dict[str, Any]) -> str:
+    """It lies beside the file; where nothing is measured yet there is none."""
+    there = "picture" in results and path.with_suffix(".png").exists()
+    return f"![{results['study']}](../results/{path.stem}.png)" if there else ""
 
 
 def _measurement(name: str, content: dict[str, Any]) -> str:
@@ -131,6 +139,10 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def main(folder: str, out: str) -> None:
+    for path in sorted(Path(folder).glob("*.json")):
+        content = read_json(path)
+        if isinstance(content, dict) and "picture" in content and draw(content, path.with_suffix(".png")):
+            print(f"Written: {path.with_suffix('.png')}")
     with atomic(out, "w") as file:
         file.write(document(Path(folder)))
     print(f"Written: {out}")

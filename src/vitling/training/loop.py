@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitling.data.store import Store
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.keys import make_key
+from vitling.objectives.heads import BatchNorm
 from vitling.objectives.objective import Batch, Objective
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
@@ -136,17 +137,20 @@ class Trainer:
 
     def _check_batch_norm(self) -> None:
         """Batch statistics are taken over what one pass holds."""
-        if not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.objective.modules()):
+        kind = torch.nn.modules.batchnorm._BatchNorm
+        norms = [module for module in self.objective.modules() if isinstance(module, kind)]
+        if not norms:
             return
         world, passes = self.processes.world, self.processes.world * self.feed.accumulate
         last = len(self.store) % self.config.batch or self.config.batch
         smallest = min(self.config.batch if self.config.loop.drop_last else last, len(self.store)) // passes
         if smallest < 2:
             raise UserError(
-                "This network has batch norm, which needs two images in every pass, and the last batch of an epoch has "
+                "There is batch norm, which needs two images in every pass, and the last batch of an epoch has "
                 "fewer. Pass --loop.drop-last, or another --batch."
             )
-        if passes > 1 and not (self.store.device.type == "cuda" and passes == world):
+        joined = self.store.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
+        if passes > 1 and not (joined and passes == world):
             self.run.log.warn("Batch norm takes its statistics over each pass, not over the whole batch.")
 
     def _parallel(self, objective: Objective) -> torch.nn.Module:
@@ -223,6 +227,7 @@ class Trainer:
         set_lr(self.optimiser, self.lr(progress))
         if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
+        self.objective.before_step(progress)
         first = self.views_of(parts[0])
         playable = len(parts) == 1 and len(place.ids) in self.compiled_sizes
         terms = (playable and self._played(first, parts[0], progress)) or self._taken(first, parts, progress)

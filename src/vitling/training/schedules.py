@@ -71,7 +71,3 @@ def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule
         return peak * (1 - (epoch - rise_epochs) / (over_epochs - rise_epochs))
 
     return value
-
-
-def cosine(start: float, end: float) -> Schedule:
-    return lambda progress: end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress.fraction))

@@ -45,6 +45,8 @@ DATASETS = {
     "sin-total10k": DataSet("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
     # not a benchmark of anybody's: every fifth training image, for where the whole is not at hand
     "cifar100-10k": DataSet("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
+    # for pre-training alone: what is to be learnt of them are masks, not classes
+    "camvid": DataSet("CamVid's training frames, without their masks", 367, 0),
 }
 
 

@@ -1,36 +1,36 @@
-"""The tables of the IDMM paper that have IDMM itself, random starts and ImageNet weights in them.
+"""The tables of the IDMM paper that are about IDMM itself; those that compare it with others are in idmm_methods.py.
 
-The figures are the authors': single runs, but Table 4, and as their code has it of the last epoch. Methods beside IDMM
-(in Tables 2, 5, 6, 7 and 9) are not here: vitling does not have them yet.
+The figures are the authors': single runs, but Table 4, and as their code has it of the last epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, Literal
 
-from vitling.objectives.config import IDMMConfig, SupervisedConfig
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig
+from vitling.recipes.config import Preset
+from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.counting import Counting
 from vitling.recipes.studies.datasets import DATASETS
+from vitling.recipes.studies.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5
+from vitling.recipes.studies.idmm_stages import (
+    CLASSES,
+    COLUMNS,
+    NETWORKS,
+    after,
+    after_method,
+    random_start,
+    then_448,
+)
 from vitling.recipes.studies.stages import Staged
 from vitling.recipes.studies.study import Run, Study
 
-NETWORKS = {
-    "deit-tiny": "deit_tiny_patch16_224",
-    "deit-base": "deit_base_patch16_224",
-    "pvtv2-b0-small": "pvt_v2_b0_small",
-    "pvtv2-b0": "pvt_v2_b0",
-    "pvtv2-b3": "pvt_v2_b3",
-    "t2t-vit-7": "t2t_vit_7",
-}
-CLASSES = {"flowers102": 102, "pets": 37, "dtd": 47, "indoor67": 67, "cub": 200, "aircraft": 100, "cars": 196}
-COLUMNS = tuple(CLASSES)
-
+_DIAGONAL = tuple(TABLE_5[data]["idmm"][i] for i, data in enumerate(COLUMNS))
 AT_200 = {  # network: table, from random weights, after IDMM
-    "deit-tiny": ("Table 2", (58.1, 31.8, 49.4, 31.0, 23.8, 14.6, 12.3), (79.9, 56.7, 61.2, 53.9, 43.1, 43.2, 66.4)),
-    "pvtv2-b0": ("Table 5", (76.3, 65.1, 55.7, 58.9, 55.2, 41.7, 76.7), (92.4, 83.2, 66.9, 68.5, 69.8, 73.4, 87.8)),
+    "deit-tiny": ("Table 2", RANDOM_2, TABLE_2["idmm"]),
+    "pvtv2-b0": ("Table 5", RANDOM_5, _DIAGONAL),
 }
 TABLE_3 = {  # from ImageNet weights, from random weights, after IDMM at 224 px, and then at 448
     "deit-tiny": (
@@ -70,18 +70,24 @@ TABLE_4 = {  # mean and deviation of three, over pre-trainings and over fine-tun
     ("t2t-vit-7", "flowers102"): ((89.0, 0.3), (88.6, 0.1)),
     ("t2t-vit-7", "pets"): ((70.9, 0.3), (70.3, 0.2)),
 }
-TABLE_7 = {  # network, epochs: from random weights, and after IDMM on other images
-    ("pvtv2-b0", 100): {"random": 68.6, "sin10k": 69.5, "sin-total10k": 69.5},
-    ("pvtv2-b0", 300): {"random": 70.0, "sin10k": 70.9},
-    ("deit-tiny", 100): {"random": 66.8, "sin10k": 67.8},
-    ("deit-tiny", 300): {"random": 72.2, "sin10k": 72.9},
+TABLE_7: dict[tuple[str, int], dict[tuple[str, Name | Literal["random"]], float]] = {
+    # network, epochs: from random weights, and after a method on other images
+    ("pvtv2-b0", 100): {
+        ("", "random"): 68.6,
+        ("sin10k", "moco-v3"): 68.8,
+        ("sin10k", "idmm"): 69.5,
+        ("sin-total10k", "idmm"): 69.5,
+    },
+    ("pvtv2-b0", 300): {("", "random"): 70.0, ("sin10k", "idmm"): 70.9},
+    ("deit-tiny", 100): {("", "random"): 66.8, ("sin10k", "idmm"): 67.8},
+    ("deit-tiny", 300): {("", "random"): 72.2, ("sin10k", "idmm"): 72.9},
 }
 TABLE_8 = {"plain": 69.6, "smoothing": 70.4, "112 px": 73.1, "multi-crop": 76.9, "CutMix": 79.9}
-TABLE_9 = {  # without the MLP, and with it
-    "flowers102": (86.6, 85.2),
-    "pets": (65.3, 65.1),
-    "dtd": (59.1, 57.8),
-    "cub": (47.6, 48.0),
+TABLE_9: dict[str, dict[Name, tuple[float, float]]] = {  # without the MLP, and with it
+    "flowers102": {"idmm": (86.6, 85.2), "simclr": (82.2, 83.3)},
+    "pets": {"idmm": (65.3, 65.1), "simclr": (60.2, 62.1)},
+    "dtd": {"idmm": (59.1, 57.8), "simclr": (57.8, 58.9)},
+    "cub": {"idmm": (47.6, 48.0), "simclr": (41.7, 45.8)},
 }
 SMALLEST = 93.8  # Sec. 4.1
 
@@ -98,63 +104,13 @@ def studies() -> tuple[Study, ...]:
         Study("idmm-t7", "ImageNet after 10,000 of its images", f"{paper} Table 7", _imagenet()),
         Study("idmm-t8", "what each part of IDMM adds", f"{paper} Table 8", _ablation("paper")),
         Study("idmm-t8-released", f"the same, {released}", f"{paper} Table 8", _ablation("released")),
-        Study("idmm-t9", "an MLP before the classifier", f"{paper} Table 9", _projection()),
+        Study("idmm-t9", "an MLP between features and loss", f"{paper} Table 9", _projection()),
         Study("idmm-f3", "parameters against accuracy", f"{paper} Figure 3 and Table 3", _sizes()),
     )
 
 
-# --- how stages are put together ------------------------------------------------------------------------------------
-
-
-def pretraining(stage: recipe.Stage[IDMMConfig], preset: Preset = "paper") -> PretrainConfig:
-    """With everything that the preset says written out, so that another preset some day makes another run."""
-    return PretrainConfig(
-        backbone=stage.backbone,
-        preset=preset,
-        epochs=stage.epochs,
-        batch=stage.batch,
-        size=stage.size,
-        drop_path=stage.drop_path,
-        optim=stage.optim,
-        idmm=stage.objective,
-    )
-
-
-def finetuning(
-    stage: recipe.Stage[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
-) -> FinetuneConfig:
-    return FinetuneConfig(
-        backbone=stage.backbone,
-        preset=preset,
-        epochs=stage.epochs,
-        batch=stage.batch,
-        size=stage.size,
-        val="none",
-        keep_head=keep_head,
-        optim=stage.optim,
-        objective=stage.objective,
-    )
-
-
-def _random(net: str, epochs: int, preset: Preset = "paper") -> Staged:
-    """Also from ImageNet weights, for a run that has them."""
-    return Staged(finetuning(recipe.finetune(NETWORKS[net], preset, epochs), preset))
-
-
-def _after(stage: recipe.Stage[IDMMConfig], epochs: int, preset: Preset = "paper") -> Staged:
-    return Staged(finetuning(recipe.finetune(stage.backbone, preset, epochs), preset), pretraining(stage, preset))
-
-
 def _idmm(net: str, epochs: int, preset: Preset = "paper") -> Staged:
-    return _after(recipe.pretrain(NETWORKS[net], preset), epochs, preset)
-
-
-def _then_448(work: Staged) -> Staged:
-    stage = recipe.finetune(work.finetune.backbone or "", size=448)
-    return replace(work, enlarge=finetuning(stage, keep_head=True))
-
-
-# --- the tables -----------------------------------------------------------------------------------------------------
+    return after(recipe.pretrain(NETWORKS[net], preset), epochs, preset)
 
 
 def _short(preset: Preset) -> tuple[Run, ...]:
@@ -164,7 +120,7 @@ def _short(preset: Preset) -> tuple[Run, ...]:
         for i, data in enumerate(COLUMNS):
             for net, (table, random, idmm) in AT_200.items():
                 base = f"{net}-{data}-random-200"
-                yield Run(base, _random(net, 200, preset), data, paper=random[i], note=table)
+                yield Run(base, random_start(net, 200, preset), data, paper=random[i], note=table)
                 name = f"{net}-{data}-idmm-200"
                 yield Run(name, _idmm(net, 200, preset), data, paper=idmm[i], against=base, note=table)
 
@@ -191,10 +147,10 @@ def _cell(net: str, column: int) -> tuple[Run, ...]:
     imagenet, random, at_224, at_448 = (row[column] for row in TABLE_3[net])
     base = f"{net}-{data}"
     return (
-        Run(f"{base}-imagenet-200", _random(net, 200), data, NETWORKS[net], imagenet),
-        Run(f"{base}-random-800", _random(net, 800), data, paper=random),
+        Run(f"{base}-imagenet-200", random_start(net, 200), data, NETWORKS[net], imagenet),
+        Run(f"{base}-random-800", random_start(net, 800), data, paper=random),
         Run(f"{base}-idmm-800", idmm, data, paper=at_224, against=f"{base}-random-800"),
-        Run(f"{base}-idmm-800-448", _then_448(idmm), data, paper=at_448, against=f"{base}-idmm-800"),
+        Run(f"{base}-idmm-800-448", then_448(idmm), data, paper=at_448, against=f"{base}-idmm-800"),
     )
 
 
@@ -219,13 +175,13 @@ def _imagenet() -> tuple[Run, ...]:
     def rows() -> Iterator[Run]:
         for (net, epochs), figures in TABLE_7.items():
             base = f"{net}-random-{epochs}"
-            for before, figure in figures.items():
-                name = f"{net}-{before}-{epochs}"
-                if before == "random":
-                    yield Run(name, _random(net, epochs), "imagenet1k", paper=figure, note=note)
-                else:
-                    work = _idmm(net, epochs)
-                    yield Run(name, work, "imagenet1k", paper=figure, against=base, note=note, before=before)
+            for (before, method), figure in figures.items():
+                if method == "random":
+                    yield Run(base, random_start(net, epochs), "imagenet1k", paper=figure, note=note)
+                    continue
+                name = "-".join([net, before, *([method] if method != "idmm" else []), str(epochs)])
+                work = after_method(net, method, epochs)
+                yield Run(name, work, "imagenet1k", paper=figure, against=base, note=note, before=before)
 
     return tuple(rows())
 
@@ -237,28 +193,35 @@ def _ablation(preset: Preset) -> tuple[Run, ...]:
         name = f"deit-tiny-flowers102-{part.lower().replace(' ', '')}"
         note = "smoothed in the paper, not in its code" if preset == "released" and part != "plain" else ""
         against = runs[-1].name if runs else ""
-        runs.append(
-            Run(name, _after(stage, 200, preset), "flowers102", paper=TABLE_8[part], against=against, note=note)
-        )
+        runs.append(Run(name, after(stage, 200, preset), "flowers102", paper=TABLE_8[part], against=against, note=note))
     return tuple(runs)
 
 
 def _projection() -> tuple[Run, ...]:
-    stage = recipe.pretrain(NETWORKS["deit-tiny"])
-    with_mlp = replace(stage, objective=replace(stage.objective, projection="mlp"))
-    works = _after(stage, 200), _after(with_mlp, 200)
+    """Without the MLP, and beside it with one. IDMM's own form is the first, SimCLR's the second."""
 
-    def pair(base: str, data: str, figures: tuple[float | None, float | None], **about: str) -> tuple[Run, ...]:
-        first = Run(base, works[0], data, paper=figures[0], **about)
-        return first, Run(f"{base}-mlp", works[1], data, paper=figures[1], against=base, **about)
+    def pair(base: str, method: Name, data: str, figures: tuple[float | None, float | None], **about: Any) -> list[Run]:
+        name, stage = f"{base}-{method}" if method != "idmm" else base, METHODS[method].stage(NETWORKS["deit-tiny"])
+        without, mlp = (
+            after(replace(stage, objective=replace(stage.objective, projection=kind)), 200, method=method)
+            for kind in ("none", "mlp")
+        )
+        first = Run(name, without, data, paper=figures[0], **about)
+        return [first, Run(f"{name}-mlp", mlp, data, paper=figures[1], against=name, **about)]
 
-    there = (
+    there = [
         run
-        for data, figures in TABLE_9.items()
-        for run in pair(f"deit-tiny-sin10k-{data}", data, figures, before="sin10k")
-    )
+        for data, methods in TABLE_9.items()
+        for method, figures in methods.items()
+        for run in pair(f"deit-tiny-sin10k-{data}", method, data, figures, before="sin10k")
+    ]
     elsewhere = "pre-trained on the data set itself; the paper: on SIN-10k"
-    return (*there, *pair("deit-tiny-flowers102", "flowers102", (None, None), note=elsewhere))
+    here = [
+        run
+        for method in TABLE_9["flowers102"]
+        for run in pair("deit-tiny-flowers102", method, "flowers102", (None, None), note=elsewhere)
+    ]
+    return (*there, *here)
 
 
 def _sizes() -> tuple[Run, ...]:
@@ -273,7 +236,7 @@ def _sizes() -> tuple[Run, ...]:
 
     return (
         Run(small, work, "flowers102", paper=SMALLEST, note=unsaid),
-        Run(f"{small}-448", _then_448(work), "flowers102", paper=SMALLEST, note=unsaid),
+        Run(f"{small}-448", then_448(work), "flowers102", paper=SMALLEST, note=unsaid),
         *of_table_3("pvtv2-b0", "3.4"),
         *of_table_3("pvtv2-b3", "45"),
     )

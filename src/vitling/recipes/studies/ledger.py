@@ -63,10 +63,19 @@ class Ledger:
             "unit": self.study.unit,
             "command": self._command(seeds),
             **({"trial": self.trial} if self.trial else {}),
+            **self._picture(),
             "runs_in_all": len(self.study.runs),
             "runs": [_about(run) for run in self.study.runs if run.name in named],
             "rows": listed,
         }
+
+    def _picture(self) -> dict[str, Any]:
+        """What it takes to draw one: the place of every run, those too that have no row yet."""
+        if not self.study.picture:
+            return {}
+        placed = [(run, *run.cell) for run in self.study.runs if run.cell]
+        cells = [{"run": run.name, "row": row, "column": column, "paper": run.paper} for run, row, column in placed]
+        return {"picture": self.study.picture, "cells": cells}
 
     def _command(self, seeds: int) -> str:
         trial = f" --epochs {self.trial}" if self.trial else ""

@@ -15,6 +15,7 @@ from vitling.recipes.studies import datasets
 from vitling.recipes.studies.ledger import Ledger, fingerprint
 from vitling.recipes.studies.study import Run, Start, Study
 from vitling.recipes.studies.training import free_memory
+from vitling.report.pictures import draw
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Outcome:
     results: dict[str, Any]  # what is in the file
     path: Path
     failed: tuple[str, ...]  # in this session
+    picture: Path | None = None  # that was drawn
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def reproduce(
     for run in ledger.stale():
         log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
     failed = _run_all(jobs, ledger, minutes, log)
-    return Outcome(ledger.content(), path, tuple(failed))
+    results, picture = ledger.content(), path.with_suffix(".png")
+    drawn = study.picture and draw(results, picture, folder)
+    return Outcome(results, path, tuple(failed), picture if drawn else None)
 
 
 def _check(seeds: int, epochs: int | None, minutes: float | None) -> None:

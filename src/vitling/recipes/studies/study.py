@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Run:
     against: str = ""  # the run that this one is meant to be better than
     note: str = ""
     before: str = ""  # the data set that it is pre-trained on, if that is another one
+    cell: tuple[str, str] | None = None  # row and column in the study's picture, where it has one
 
     @property
     def wants(self) -> tuple[str, ...]:
@@ -61,6 +62,7 @@ class Study:
     runs: tuple[Run, ...]
     unit: str = "top-1 on test, last epoch, %"
     also: tuple[str, ...] = ()  # other tables with the same figures
+    picture: Literal["", "heatmap", "tsne"] = ""  # beside the results: report/pictures.py
 
     @property
     def data(self) -> tuple[str, ...]:

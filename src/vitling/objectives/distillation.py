@@ -1,0 +1,106 @@
+"""Self-distillation in DINO's form: a head, a centred and sharpened teacher, and the loss between views.
+
+The parts know nothing of whole views: a head takes vectors [..., D], the centre any rows of logits.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class DistillationHead(nn.Module):
+    """Three layers with GELU down to a bottleneck of unit length, then prototypes of unit length: the weight-normed
+    last layer of DINO with its gain held at 1. So logits are cosines. `thaw` (0 or 1) scales the gradient of the
+    prototypes: DINO holds them still in the first epoch."""
+
+    thaw: Tensor
+
+    def __init__(self, dim: int, hidden: int, bottleneck: int, outputs: int):
+        super().__init__()
+        widths = (dim, hidden, hidden, bottleneck)
+        layers = [nn.Linear(*pair) for pair in pairwise(widths)]
+        for layer in layers:
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+        self.mlp = nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2])
+        self.prototypes = nn.Parameter(nn.Linear(bottleneck, outputs, bias=False).weight.detach())
+        self.register_buffer("thaw", torch.ones(()), persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        prototypes = _ScaledGradient.apply(self.prototypes, self.thaw)
+        return F.linear(F.normalize(self.mlp(vectors), dim=-1), F.normalize(prototypes, dim=1))
+
+
+class _ScaledGradient(torch.autograd.Function):
+    """What it is given; the gradient is multiplied on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (factor,) = ctx.saved_tensors
+        return gradients[0] * factor, None
+
+
+class Centre(nn.Module):
+    """The moving average of the teacher's logits over all processes and passes (DINO, Eq. 4). It keeps one output from
+    dominating; a teacher's low temperature keeps all from becoming alike. With a momentum of 1 it stays at 0: off."""
+
+    mean: Tensor
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, outputs: int, momentum: float):
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(outputs))
+        self.register_buffer("total", torch.zeros(outputs), persistent=False)
+        self.register_buffer("count", torch.zeros(1), persistent=False)
+
+    def begin(self) -> None:
+        """Before a step."""
+        self.total.zero_()
+        self.count.zero_()
+
+    @torch.no_grad()
+    def targets(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
+        """What the student is to answer: softmax((logits - centre) / temperature)."""
+        return ((logits.float() - self.mean) / temperature).softmax(-1)
+
+    @torch.no_grad()
+    def add(self, logits: Tensor) -> None:
+        """The teacher's answers of a pass: the centre moves by them after the step."""
+        rows = logits.float().flatten(0, -2)
+        self.total.add_(rows.sum(0))
+        self.count.add_(len(rows))
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """After a step."""
+        both = torch.cat((self.total, self.count))
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(both)
+        self.mean.lerp_(both[:-1] / both[-1], 1 - self.momentum)
+
+
+def view_loss(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """The cross-entropy of each view [V, B, K] of the student with each target [G, B, K], the teacher's answers for the
+    first G views, but not with that of the same view: mean over images and over the G (V - 1) pairs.
+
+    The sum over pairs is taken before the products: sum_t sum_(s != t) p_t log q_s = (sum_t p_t) (sum_s log q_s) -
+    sum_t p_t log q_t.
+    """
+    log_q = (student.float() / temperature).log_softmax(-1)
+    everything = (targets.sum(0) * log_q.sum(0)).sum()
+    same = (targets * log_q[: len(targets)]).sum()
+    pairs = len(targets) * (len(student) - 1)
+    return (same - everything) / (pairs * student.shape[1])

@@ -1,0 +1,87 @@
+"""MoCo v2 (Chen et al. 2020; MoCo: He et al., CVPR 2020): tell the other view of an image from the keys in a queue."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling.backbones.backbone import Backbone
+from vitling.objectives.config import MoCoV2Config
+from vitling.objectives.gather import everyone
+from vitling.objectives.heads import projection_mlp, unit
+from vitling.objectives.momentum import MomentumCopy, pixels_of
+from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.queue import KeyQueue
+from vitling.views.config import Plan
+from vitling.views.easel import Views
+
+
+class MoCoV2(Objective):
+    """The first view asks, the second one, through a copy of the network with constant momentum, is the answer; keys of
+    earlier batches are the wrong answers. Not symmetric, as published.
+
+    Settings are those of IDMM's Table 10. The rest is MoCo v2's own: a head of two layers, the hidden one as wide as
+    the features; momentum 0.999; no wrong answers from the batch itself.
+
+    A queue that is longer than the data set (2048 keys, 2,040 images) holds older keys of the very image that is asked
+    about. `mask_own` leaves them out of the wrong answers; MoCo does not know of them.
+
+    Shuffling batch norm: MoCo shares keys out over GPUs in another order than queries, because batch norm over the same
+    few images on both sides would give the answer away. Networks without batch norm, all of ours but ResNets, have
+    nothing to give away. With batch norm its statistics are taken over the whole batch, of all GPUs, where no
+    order changes anything: so nothing is shuffled.
+    """
+
+    def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV2Config | None = None):
+        super().__init__(backbone, plan)
+        self.config = config or MoCoV2Config()
+        self.config.check()
+        self.head = projection_mlp(backbone.dim, self.config.dim)
+        self.copy = MomentumCopy(backbone, self.head)
+        self.queue = KeyQueue(self.config.queue, self.config.dim)
+
+    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+        first, second = pixels_of(views).chunk(2)
+        features = self.features(first)
+        queries, keys = unit(self.head(features.pooled)), unit(self.copy(second))
+        own = batch.ids[:, None] == self.queue.ids if self.config.mask_own else None
+        loss = contrast(queries, keys, self.queue.keys, self.config.temperature, own)
+        self.queue.add(everyone(keys, batch).rows, everyone(batch.ids, batch).rows)
+        return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
+
+    def before_step(self, progress: Any) -> None:
+        self.queue.begin()
+
+    def after_step(self, progress: Any) -> None:
+        self.queue.end()
+        self.copy.follow(self.config.momentum)
+
+    @property
+    def steady(self) -> bool:
+        return self.steadily_aided
+
+    def networks(self) -> list[nn.Module]:
+        return [self.backbone, self.copy.backbone]
+
+    def uniform_loss(self) -> dict[str, float]:
+        """ln(1 + K)."""
+        return {"contrast": math.log(1 + self.config.queue)}
+
+    def health(self) -> dict[str, float]:
+        return {"queue": self.queue.health()}
+
+
+def contrast(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float, masked: Tensor | None = None) -> Tensor:
+    """-log exp(q k+ / T) / (exp(q k+ / T) + sum over the queue of exp(q k / T)), mean over queries (MoCo, Eq. 1). All
+    are float32 and of unit length; keys that are `masked` [B, K] are left out of the sum."""
+    with torch.autocast(queries.device.type, enabled=False):
+        right = (queries * keys).sum(1, keepdim=True)
+        wrong = queries @ queue.T
+    if masked is not None:
+        wrong = wrong.masked_fill(masked, -torch.inf)
+    answers = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
+    return F.cross_entropy(torch.cat((right, wrong), dim=1) / temperature, answers)

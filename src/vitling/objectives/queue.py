@@ -1,0 +1,66 @@
+"""MoCo's queue: the latest keys, as negatives for the queries of the next steps."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class KeyQueue(nn.Module):
+    """`keys` [K, D] of unit length, and the images [K] they are of; -1 for the random ones of the start.
+
+    What a step adds is seen from the next step on: passes that share a step see the same queue, and a step that is
+    begun again (out of memory) finds it as it was. Nor does the backward pass meet keys that have changed.
+    """
+
+    keys: Tensor
+    ids: Tensor
+    at: Tensor  # the row that the next key takes
+    new_keys: Tensor
+    new_ids: Tensor
+    new_at: Tensor
+
+    def __init__(self, size: int, dim: int):
+        super().__init__()
+        state = {
+            "keys": F.normalize(torch.randn(size, dim), dim=1),
+            "ids": torch.full((size,), -1),
+            "at": torch.zeros((), dtype=torch.int64),
+        }
+        for name, value in state.items():
+            self.register_buffer(name, value)
+            self.register_buffer(f"new_{name}", value.clone(), persistent=False)
+
+    def begin(self) -> None:
+        """Before a step."""
+        self._copy(self._now(), self._next())
+
+    @torch.no_grad()
+    def add(self, keys: Tensor, ids: Tensor) -> None:
+        """In place of the oldest; of more keys than there is room for, the last."""
+        size = len(self.keys)
+        keys, ids = keys[-size:], ids[-size:]
+        rows = (self.new_at + torch.arange(len(keys), device=keys.device)) % size
+        self.new_keys.index_copy_(0, rows, keys.to(self.new_keys.dtype))
+        self.new_ids.index_copy_(0, rows, ids)
+        self.new_at.add_(len(keys)).remainder_(size)
+
+    def end(self) -> None:
+        """After a step."""
+        self._copy(self._next(), self._now())
+
+    def health(self) -> float:
+        """sqrt(1 - |mean key|^2): 0 if all keys are alike, 1 if they are spread evenly."""
+        return float((1 - self.keys.mean(0).square().sum()).clamp(min=0).sqrt())
+
+    def _now(self) -> tuple[Tensor, ...]:
+        return self.keys, self.ids, self.at
+
+    def _next(self) -> tuple[Tensor, ...]:
+        return self.new_keys, self.new_ids, self.new_at
+
+    @staticmethod
+    def _copy(source: tuple[Tensor, ...], target: tuple[Tensor, ...]) -> None:
+        for value, place in zip(source, target):
+            place.copy_(value)

@@ -1,0 +1,41 @@
+"""The picture of a study, beside its results. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitling.files import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 100
+
+
+def draw(results: dict[str, Any], path: Path, runs: Path | None = None) -> bool:
+    """Whether there is something new at `path`. A heat map needs the results alone. t-SNE needs the coordinates that
+    every run has left in its folder in `runs`: where one is gone, the picture stays as it is."""
+    from vitling.report import heatmap, tsne
+
+    figure: Figure | None = None
+    if any("value" in row for row in results["rows"]):
+        if results.get("picture") == "heatmap":
+            figure = heatmap.figure(results)
+        if results.get("picture") == "tsne" and runs is not None:
+            figure = tsne.figure(results, runs)
+    if figure is not None:
+        _save(figure, path)
+    return figure is not None
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """In 64 colours: a repository holds it, and its pictures have few."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    image = Image.open(buffer).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    with atomic(path) as file:
+        image.save(file, format="png", optimize=True)

@@ -1,0 +1,35 @@
+"""Answers survive the file, and are found by image whatever the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitling.errors import UserError
+from vitling.evaluation.answers import load_answers, make_answers, save_answers
+
+NAMES = ["a/1.png", "a/2.png", "b/1.png", "b/2.png"]
+LOGITS = np.array([[2.0, 1.0], [0.0, 1.0], [0.0, 3.0], [5.0, 1.0]], dtype=np.float32)
+
+
+def test_one_label_an_image(tmp_path):
+    save_answers(tmp_path, {"last/test": make_answers(LOGITS, np.array([0, 0, 1, 1]), NAMES)})
+    found = load_answers(tmp_path)["last/test"]
+    assert found.right.tolist() == [True, False, True, False]
+    assert not found.several
+    order = [2, 0, 3, 1]
+    shuffled = make_answers(LOGITS[order], np.array([0, 0, 1, 1])[order], [NAMES[i] for i in order])
+    assert np.array_equal(shuffled.at(found.keys).right, found.right)
+    assert len(found.at(found.keys[:2])) == 2
+
+
+def test_several_labels_keep_their_scores(tmp_path):
+    save_answers(tmp_path, {"best/val": make_answers(LOGITS, LOGITS > 0.5, NAMES)})
+    found = load_answers(tmp_path)["best/val"]
+    assert found.several
+    assert np.allclose(found.given, LOGITS)
+
+
+def test_a_folder_without_them(tmp_path):
+    with pytest.raises(UserError, match=r"no answers.npz"):
+        load_answers(tmp_path)

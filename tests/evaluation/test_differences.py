@@ -1,0 +1,74 @@
+"""Intervals and tests beside their textbook values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from vitling.evaluation.differences import DRAWS, difference_interval, mcnemar, statistic_interval
+
+
+def rights(seed, *shares, images=2000):
+    random = np.random.default_rng(seed)
+    return [random.random((1, images)) < share for share in shares]
+
+
+def test_the_interval_of_one_seed_is_that_of_the_paired_difference():
+    one, other = rights(0, 0.8, 0.7)
+    found = difference_interval(one, other)
+    apart = one[0].astype(float) - other[0]
+    wide = 1.96 * apart.std() / len(apart) ** 0.5
+    assert found.low == pytest.approx(apart.mean() - wide, abs=0.003)
+    assert found.high == pytest.approx(apart.mean() + wide, abs=0.003)
+    assert not found.has_zero
+    assert difference_interval(one, one) == (0, 0)
+
+
+def test_images_are_drawn_the_same_for_both():
+    """Two runs with the same errors but one image: the interval is as narrow as that, however hard the images are."""
+    one = rights(1, 0.5)[0]
+    other = one.copy()
+    other[0, 0] = ~other[0, 0]
+    found = difference_interval(one, other)
+    assert found.high - found.low < 0.003
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """The truth here is no difference: 200 pairs of runs."""
+    held = [difference_interval(*rights(i, 0.6, 0.6, images=300), draws=400).has_zero for i in range(200)]
+    assert 0.90 <= np.mean(held) <= 0.99
+
+
+def test_seeds_that_differ_widen_it():
+    steady = np.concatenate(rights(2, 0.7, 0.7, 0.7))
+    shaky = np.concatenate(rights(2, 0.6, 0.7, 0.8))
+    other = np.concatenate(rights(3, 0.7, 0.7, 0.7))
+    narrow, wide = (difference_interval(group, other) for group in (steady, shaky))
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_draws_in_parts_are_draws(monkeypatch):
+    one, other = rights(4, 0.8, 0.75)
+    whole = difference_interval(one, other)
+    monkeypatch.setattr("vitling.evaluation.differences.BLOCK", 2000 * (DRAWS // 3))
+    parts = difference_interval(one, other)
+    assert parts.low == pytest.approx(whole.low, abs=0.003)
+
+
+def test_any_statistic():
+    one, other = (right[0] for right in rights(5, 0.8, 0.7))
+    found = statistic_interval(lambda images: one[images].mean() - other[images].mean(), len(one))
+    expected = difference_interval(one[None], other[None])
+    assert found.low == pytest.approx(expected.low, abs=0.01)
+    assert found.high == pytest.approx(expected.high, abs=0.01)
+
+
+@pytest.mark.parametrize(("only_one", "only_other"), [(0, 0), (1, 0), (5, 5), (3, 12), (40, 17), (700, 600)])
+def test_mcnemar_is_the_binomial_test_of_what_they_disagree_on(only_one, only_other):
+    one = np.array([True] * only_one + [False] * only_other + [True] * 20)
+    other = np.array([False] * only_one + [True] * only_other + [True] * 20)
+    disagreed = only_one + only_other
+    expected = binomtest(only_one, disagreed).pvalue if disagreed else 1.0
+    assert mcnemar(one, other) == pytest.approx(expected)
+    assert mcnemar(other, one) == pytest.approx(expected)

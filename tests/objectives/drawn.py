@@ -1,0 +1,63 @@
+"""The methods with a momentum copy, small; and views of noise for any plan."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.tiny import tiny_backbone
+from vitling.objectives import (
+    BYOL,
+    DINO,
+    Batch,
+    BYOLConfig,
+    DINOConfig,
+    MoCoV2,
+    MoCoV2Config,
+    MoCoV3,
+    MoCoV3Config,
+    Objective,
+    dino_plan,
+)
+from vitling.training import Progress
+from vitling.views import Views
+from vitling.views.policies import named
+
+METHODS = ["moco-v2", "moco-v3", "byol", "dino"]
+NORMED = ["moco-v3", "byol"]  # with batch norm in their heads
+START = Progress(0, 100, 10)
+
+
+def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
+    torch.manual_seed(0)
+    backbone = tiny_backbone(drop_path=drop_path)
+    if method == "moco-v2":
+        return MoCoV2(backbone, named(method, 16), MoCoV2Config(**{"dim": 8, "queue": 10, **settings}))
+    if method == "moco-v3":
+        return MoCoV3(backbone, named(method, 16), MoCoV3Config(dim=8, hidden=24, **settings))
+    if method == "byol":
+        return BYOL(backbone, named(method, 16), BYOLConfig(dim=8, hidden=24, **settings))
+    config = DINOConfig(**{"local_crops": 2, "prototypes": 12, "hidden": 24, "bottleneck": 8, **settings})
+    return DINO(backbone, dino_plan(config, 16), config)
+
+
+def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:
+    random = torch.Generator().manual_seed(seed)
+    return [
+        Views(torch.randn(group.count * images, 3, group.size, group.size, generator=random), group.count)
+        for group in objective.plan.groups
+    ]
+
+
+def batch_of(images: int, first: int = 0) -> Batch:
+    return Batch(torch.arange(first, first + images), None)
+
+
+def step(objective: Objective, optimiser: torch.optim.Optimizer, seed: int, progress: Progress = START) -> float:
+    """As the loop takes it: four images."""
+    objective.before_step(progress)
+    optimiser.zero_grad()
+    loss = objective.total(objective(noise(objective, 4, seed), batch_of(4, 4 * seed), progress), progress)
+    loss.backward()
+    optimiser.step()
+    objective.after_step(progress)
+    return loss.item()

@@ -1,0 +1,126 @@
+"""`vitling compare` and `--seeds`: which run is better, and whether that can be known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.conftest import make_folder
+from tests.runs import TINY, read, refused, train
+from vitling.cli import run
+from vitling.evaluation.answers import make_answers, save_answers
+from vitling.recipes.compare import compare
+
+IMAGES = 400
+
+
+def made_run(folder, right, names=None, split="last/test", labels=None):
+    """A run that answers right where `right` says so."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    labels = np.arange(len(right)) % 3 if labels is None else labels
+    logits = np.eye(3)[np.where(right, labels, (labels + 1) % 3)]
+    save_answers(folder, {split: make_answers(logits, labels, names or [f"{i}.png" for i in range(len(right))])})
+    return str(folder)
+
+
+def share(seed, how_many):
+    return np.random.default_rng(seed).random(IMAGES) < how_many
+
+
+def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
+    good, alike, bad = (made_run(tmp_path / str(i), share(i, s)) for i, s in enumerate((0.9, 0.89, 0.5)))
+    result = compare((bad, good, alike))
+    assert [row["run"] for row in result["runs"]][-1] == bad
+    close, clear = result["differences"]
+    assert "cannot tell" in close["in_words"]
+    assert close["mcnemar_p"] > 0.05
+    assert "is better than" in clear["in_words"]
+    assert clear["mcnemar_p"] < 1e-6
+    assert clear["interval"][0] < clear["difference"] < clear["interval"][1]
+    assert "--seeds 3" in clear["in_words"]
+
+
+def test_images_are_matched_by_name(tmp_path):
+    """In another order, and with one image that the other run does not have."""
+    right = share(0, 0.7)
+    names = [f"{i}.png" for i in range(IMAGES)]
+    order = np.random.default_rng(1).permutation(IMAGES)[:-1]
+    one = made_run(tmp_path / "one", right)
+    other = made_run(tmp_path / "two", right[order], [names[i] for i in order], labels=(np.arange(IMAGES) % 3)[order])
+    result = compare((one, other))
+    assert result["images"] == IMAGES - 1
+    assert result["differences"][0]["difference"] == 0
+
+
+def test_several_labels_an_image(tmp_path):
+    random = np.random.default_rng(0)
+    labels = random.random((100, 4)) < 0.3
+    for name, noise in (("sharp", 0.3), ("blurred", 3.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        scores = labels + noise * random.normal(size=labels.shape)
+        save_answers(folder, {"last/test": make_answers(scores, labels, [str(i) for i in range(100)])})
+    result = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))
+    assert result["metric"] == "mean_average_precision"
+    assert result["runs"][0]["run"].endswith("sharp")
+    assert "is better" in result["differences"][0]["in_words"]
+
+
+def test_what_cannot_be_compared(tmp_path, capsys):
+    one, other = made_run(tmp_path / "a", share(0, 0.5)), made_run(tmp_path / "b", share(0, 0.5), split="last/val")
+    elsewhere = made_run(tmp_path / "c", share(0, 0.5), [f"other{i}" for i in range(IMAGES)])
+    relabelled = made_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
+    assert "two runs" in refused(capsys, "compare", one)
+    assert "last/val" in refused(capsys, "compare", one, other)
+    assert "in common" in refused(capsys, "compare", one, elsewhere)
+    assert "classes are not the same" in refused(capsys, "compare", one, relabelled)
+    assert "not a run" in refused(capsys, "compare", one, tmp_path)
+
+
+def test_seeds_side_by_side(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=12)
+    assert train(folder, tmp_path / "three", "--seeds", "3", "--seed", "5", "--val", "0.5") == 0
+    shown = capsys.readouterr().out
+    assert "deviation" in shown
+    found = read(tmp_path / "three" / "seeds.json")
+    assert found["seeds"] == [5, 6, 7]
+    values = [read(tmp_path / "three" / f"seed{s}" / "result.json")["last"]["val"]["top1"] for s in found["seeds"]]
+    assert found["scores"]["last val top1"]["values"] == values
+    assert found["scores"]["last val top1"]["mean"] == pytest.approx(np.mean(values))
+    held = {(tmp_path / "three" / f"seed{s}" / "log.txt").read_text().count("seed 5.") for s in found["seeds"]}
+    assert held == {1}  # the same images are held out
+    assert train(folder, tmp_path / "one", "--seed", "5", "--val", "0.5") == 0
+    capsys.readouterr()
+    assert run(["compare", str(tmp_path / "three"), str(tmp_path / "one"), "--out", str(tmp_path / "c.json")]) == 0
+    assert "McNemar" not in capsys.readouterr().out
+    assert [len(row["values"]) for row in read(tmp_path / "c.json")["runs"]] in ([3, 1], [1, 3])
+
+
+def test_seeds_go_on_where_they_stopped(tmp_path):
+    folder = make_folder(tmp_path / "images", each=6)
+    assert train(folder, tmp_path / "two", "--seeds", "2") == 0
+    before = (tmp_path / "two" / "seed0" / "result.json").stat().st_mtime_ns
+    assert train(folder, tmp_path / "two", "--seeds", "3", "--resume") == 0
+    assert (tmp_path / "two" / "seed0" / "result.json").stat().st_mtime_ns == before
+    assert read(tmp_path / "two" / "seeds.json")["seeds"] == [0, 1, 2]
+
+
+def test_pretraining_has_seeds_too(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=6)
+    flags = [flag for flag in TINY if flag not in ("--method", "supervised", "--objective.drop-path", "0")]
+    assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *flags, "--seeds", "2"]) == 0
+    assert any(name.startswith("knn/") for name in read(tmp_path / "pre" / "seeds.json")["scores"])
+
+
+def test_a_wrong_number_of_seeds(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=6)
+    assert "--seeds must be at least 1" in refused(
+        capsys, "train", folder, "--out", tmp_path / "x", *TINY, "--seeds", "0"
+    )
+    assert train(folder, tmp_path / "one") == 0
+    assert "one seed" in refused(capsys, "train", folder, "--out", tmp_path / "one", *TINY, "--seeds", "2")
+    assert json.loads((tmp_path / "one" / "config.json").read_text())["seeds"] == 1

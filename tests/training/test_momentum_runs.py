@@ -1,0 +1,153 @@
+"""Methods with a momentum copy through the loop: processes, passes, resumes, few images, a collapse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import make_folder
+from tests.objectives.drawn import METHODS, make
+from tests.tiny import strayed, tiny_backbone
+from tests.training.momentum_run import comparable, settings, train
+from tests.training.test_loop import lines
+from tests.training.test_processes import free_port
+from vitling import data
+from vitling.data.store import Store, build_store
+from vitling.errors import StoppedItself
+from vitling.evaluation.watching import watch_pretraining
+from vitling.objectives import DINO, DINOConfig
+from vitling.training import CheckpointConfig, Processes, RunDirectory, fit
+from vitling.views.config import Flip, Group, Plan, Policy
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("images"), classes=3, each=11)
+
+
+@pytest.fixture(scope="module")
+def store(images) -> Store:
+    return build_store(data.open(str(images), val="none").train, 16)
+
+
+@pytest.fixture(scope="module")
+def two(images, tmp_path_factory) -> Path:
+    """What two processes made of the images."""
+    folder = tmp_path_factory.mktemp("two")
+    words = [sys.executable, "-m", "tests.training.momentum_run", str(images), str(folder)]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    both = [
+        subprocess.Popen(
+            words,
+            env={**os.environ, **meeting, "VITLING_CACHE": str(folder / "cache"), "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+        )
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=240)[1].decode() for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_are_one(method, two, store, tmp_path):
+    """Weights, the copy, the queue with its order and the centre."""
+    one = train(method, store, tmp_path / "run", ALONE, **comparable(method))
+    other = latest(two / f"{method}-0")["objective"]
+    assert one.keys() == other.keys()
+    assert strayed(one, other, make(method).state_dict()) < 1e-3
+    for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean"):
+        if name in one:
+            torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=0)
+    for a, b in zip(lines(tmp_path / "run"), lines(two / f"{method}-0"), strict=True):
+        assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
+        assert abs(a["loss"] - b["loss"]) < 1e-4
+    assert "Batch norm" not in (two / f"{method}-0" / "log.txt").read_text()
+
+
+def latest(folder: Path) -> dict:
+    return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
+
+
+@pytest.mark.parametrize("method", ["moco-v2", "dino"])
+def test_passes_change_nothing_where_images_are_not_compared(method, store, tmp_path):
+    """The queue and the centre are those of whole steps."""
+    one, three = (train(method, store, tmp_path / str(n), ALONE, accumulate=n) for n in (1, 3))
+    assert strayed(one, three, make(method).state_dict()) < 1e-3
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAfter:
+    every = 1
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
+
+    def __call__(self, moment):
+        if moment.epoch > self.epoch:
+            raise Stop
+        return {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
+    whole = train(method, store, tmp_path / "whole", ALONE)
+    changes = {"mask_own": True} if method == "moco-v2" else {}
+    run = RunDirectory(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(Stop):
+        fit(make(method, **changes), store, settings(method), [StopsAfter(2)], run=run)
+    resumed = make(method, **changes)
+    fit(resumed, store, settings(method), run=run)
+    assert "Resuming" in (tmp_path / "run" / "log.txt").read_text()
+    for (name, a), b in zip(whole.items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+FEW = [
+    *((method, {}) for method in METHODS),
+    ("moco-v2", {"queue": 80, "mask_own": True}),
+    ("dino", {"local_crops": 0}),
+]
+
+
+@pytest.mark.parametrize(("method", "changes"), FEW, ids=str)
+def test_fewer_images_than_a_batch_has_or_a_queue(method, changes, store, tmp_path):
+    objective = make(method, **changes)
+    outcome = fit(objective, store, replace(settings(method), batch=64), run=RunDirectory(tmp_path))
+    assert outcome.steps == 4
+    assert all(value.isfinite().all() for value in objective.state_dict().values())
+    if method == "moco-v2" and changes:  # two epochs and a half of keys: an image has two or three of them
+        counts = torch.bincount(objective.queue.ids, minlength=33)
+        assert counts.sum() == 80
+        assert set(counts.tolist()) == {2, 3}
+
+
+@pytest.mark.parametrize("centre", [0.9, 1.0])
+def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(centre, tmp_path):
+    """48 images, 320 steps: a few more than a run has before it is judged. Colour tells these images, so it stays."""
+    store = build_store(data.open(str(make_folder(tmp_path / "images", each=16)), val="none").train, 16)
+    config = DINOConfig(centre=centre, momentum=0.97, prototypes=1024, hidden=128, bottleneck=64)
+    config = replace(config, teacher_start=0.04, teacher_temperature=0.04)
+    view = Group(16, policy=Policy(scale=(0.3, 1.0), steps=(Flip(),)))
+    torch.manual_seed(0)
+    objective = DINO(tiny_backbone(), Plan((view, view)), config)
+    length = replace(settings("dino", lr=1e-3, clip=5.0), epochs=80, batch=12, checkpoint=CheckpointConfig(1e9))
+    watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)
+    stops = pytest.raises(StoppedItself, match=r"all images look alike to the network.*a centred teacher")
+    with stops if centre == 1 else nullcontext():
+        outcome = fit(objective, store, length, [watcher], run=RunDirectory(tmp_path))
+        assert outcome.metrics["features/spread"] > 0.4
