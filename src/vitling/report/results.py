@@ -5,7 +5,6 @@ python -m vitling.report.results results docs/results.md
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -62,8 +61,6 @@ def _measurement(name: str, content: dict[str, Any]) -> str:
     parts = [content.get("caution", "")]
     if _keys(content.get("result")) >= _RUN:
         parts.append(_of_one_run(content["result"]))
-    if isinstance(content.get("test_top1_percent"), list):
-        parts.append(_of_seeds(content["test_top1_percent"]))
     if isinstance(content.get("rows"), list):
         parts.append(_of_rows([row for row in content["rows"] if isinstance(row, dict)]))
     where = _where([content["environment"]]) if _keys(content.get("environment")) else ""
@@ -84,12 +81,6 @@ def _of_one_run(result: dict[str, Any]) -> str:
         f"{result['backbone']} at {result['size']} px, {result['images']:,} images, {result['epochs']} epochs, "
         f"{result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s, seed {result['seed']}{top1}."
     )
-
-
-def _of_seeds(percent: list[float]) -> str:
-    deviation = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
-    each = ", ".join(map(str, percent))
-    return f"Test top-1 {statistics.mean(percent):.2f}{deviation} % over {len(percent)} seeds: {each}."
 
 
 def _of_rows(rows: list[dict[str, Any]]) -> str:
