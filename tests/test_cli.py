@@ -24,11 +24,12 @@ FLAGS = {
     "finetune": ["DATA", "--out", "--from", "--keep-head", "--preset", "--optim.lr"],
     "compare-methods": ["DATA", "--out", "--methods", "--minutes", "--val"],
     "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
+    "suite": ["RUN", "--data-root", "--with", "--table", "--only", "--out", "--weights", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
     "export": ["RUN", "--out", "--format", "--weights"],
     "reproduce": ["NAME", "--data", "--seeds", "--only", "--minutes", "--epochs", "--runs-out", "--out"],
-    "list": ["backbones", "tables", "recipes"],
+    "list": ["backbones", "datasets", "tables", "recipes"],
 }
 
 

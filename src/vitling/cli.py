@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 from vitling.data.config import DataConfig
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
 from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.recipes.suite_config import SuiteConfig
 
 # Metavars for the help; everything else about a flag is in its verb's signature and docstring.
 Data = Annotated[str, Positional, arg(metavar="DATA")]
@@ -145,6 +146,18 @@ def evaluate(
         print(f"Written: {out}")
 
 
+def suite(config: SuiteConfig) -> None:
+    """Evaluate frozen networks on the papers' data sets: those that are there."""
+    from vitling.recipes.suite import suite as run
+    from vitling.recipes.summary import show_suite
+
+    outcome = run(config)
+    show_suite(outcome.summary)
+    print(f"Written: {outcome.path}")
+    if outcome.failed:
+        raise StoppedItself(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
+
+
 def predict(
     run: Run,
     images: Images,
@@ -213,16 +226,17 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
 
 def list_(
     what: Annotated[
-        Literal["methods", "backbones", "policies", "recipes", "tables"],
+        Literal["methods", "backbones", "datasets", "policies", "recipes", "tables"],
         Positional,
-        arg(metavar="{methods,backbones,policies,recipes,tables}"),
+        arg(metavar="{methods,backbones,datasets,policies,recipes,tables}"),
     ],
 ) -> None:
-    """What there is: methods, backbones, policies, recipes, tables.
+    """What there is: methods, backbones, datasets, policies, recipes, tables.
 
     Args:
-        what: methods: of pre-training. backbones: the tested networks, with parameters and grid. policies: the papers'
-            views. recipes: runs as functions. tables: what `vitling reproduce` can run, and the data that it wants.
+        what: methods: of pre-training. backbones: the tested networks, with parameters and grid. datasets: the papers',
+            and where they come from. policies: the papers' views. recipes: runs as functions. tables: what `vitling
+            reproduce` can run, and the data that it wants.
     """
     from rich.console import Console
 
@@ -231,6 +245,7 @@ def list_(
     tables = {
         "methods": summary.method_table,
         "backbones": summary.backbone_table,
+        "datasets": summary.dataset_table,
         "policies": summary.policy_table,
         "recipes": summary.recipe_table,
         "tables": summary.study_table,
@@ -317,6 +332,7 @@ _VERBS: dict[str, Callable[..., None]] = {
         finetune,
         compare_methods,
         evaluate,
+        suite,
         predict,
         embed,
         export,
@@ -325,11 +341,12 @@ _VERBS: dict[str, Callable[..., None]] = {
         list_,
     )
 }
-_TRAINING: dict[Callable[..., None], type] = {
+_CONFIGURED: dict[Callable[..., None], type] = {
     train: TrainConfig,
     pretrain: PretrainConfig,
     finetune: FinetuneConfig,
     compare_methods: ComparisonConfig,
+    suite: SuiteConfig,
 }
 
 
@@ -371,8 +388,8 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
     """The verb with its arguments, still to be called: tyro would take a ValueError of the work for one of its own."""
     function, markers = _VERBS[verb], (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     parse = partial(tyro.cli, args=argv, prog=f"vitling {verb}", config=markers)
-    if function in _TRAINING:  # their flags are those of the config, without a prefix
-        return partial(function, parse(_TRAINING[function]))
+    if function in _CONFIGURED:  # their flags are those of the config, without a prefix
+        return partial(function, parse(_CONFIGURED[function]))
 
     @wraps(function)
     def later(*values: Any, **named: Any) -> Callable[[], None]:

@@ -12,8 +12,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from vitling.backbones.names import table as backbones
+from vitling.data.papers import ENTRIES
+from vitling.data.papers.entry import Entry
 from vitling.recipes.methods import METHODS
 from vitling.recipes.studies import all_studies
+from vitling.recipes.suite_table import table_of
 from vitling.report.studies import lines
 from vitling.views.policies import POLICIES
 
@@ -197,6 +200,29 @@ def study_table() -> Table:
         table.add_row(names, f"{study.title}; {len(study.runs)} runs", ", ".join(study.data) or "none")
     table.caption = "vitling reproduce NAME --data DIR, with one folder in DIR for each of the data"
     return table
+
+
+def dataset_table() -> Table:
+    table = Table("name", "what, licence, from whom")
+    for entry in ENTRIES.values():
+        table.add_row(entry.name, "\n".join(described(entry)))
+    table.caption = "vitling train NAME:DIR, and any other verb; layouts and notes: docs/datasets.md"
+    return table
+
+
+def described(entry: Entry) -> list[str]:
+    images = " + ".join(f"{n:,}" for n in (entry.train, entry.val, entry.test) if n)
+    classes = f"{entry.classes:,} classes, " if entry.classes else ""
+    metric = f"; {entry.metric}" if entry.test else ""
+    about = f"{entry.title}: {classes}{images} images{metric}; {', '.join(entry.tables)}"
+    return [about, f"licence: {entry.licence}", f"from: {entry.where}"]
+
+
+def show_suite(summary: dict[str, Any]) -> None:
+    Console().print(table_of(summary))
+    for row in summary["rows"]:
+        for note in row["notes"]:
+            print(f"* {row['data']}: {note}")
 
 
 def recipe_table() -> Table:
