@@ -100,7 +100,7 @@ def test_figures_are_those_of_the_probe(root, tmp_path):
     outcome = suite.suite(config(root, folder, only=("flowers102",)))
     network, splits = load(folder, device="cpu"), open_data(f"flowers102:{root}")
     parts = [splits.train, splits.val, splits.open_test("a test")]
-    x = [torch.from_numpy(network.embed([part.read(i) for i in range(len(part))])) for part in parts]
+    x = [torch.from_numpy(network.embed([root / "flowers-102/jpg" / key for key in part.keys])) for part in parts]
     bank, labels = torch.cat(x[:2]), torch.tensor([*parts[0].labels, *parts[1].labels])
     answers = knn_votes(bank, labels, x[2], (12,), 102)[12].argmax(dim=1).numpy()
     recalls = [(answers == c)[parts[2].labels == c].mean() for c in range(3)]
