@@ -37,7 +37,7 @@ LARGE = (
         licence=IMAGENET_TERMS,
         where="image-net.org, ILSVRC2012; or the challenge on Kaggle",
         cite="Russakovsky et al., IJCV 2015",
-        tables=(DRLOC, PRETRAINING),
+        tables=(PRETRAINING,),
         notes=("Its 50,000 validation images are test here, as in all three papers.",),
     ),
     Entry(
