@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitling.evaluation.knn import TEMPERATURE, knn_votes
+from vitling.evaluation.logistic import probe as fit_logistic_probe
 from vitling.evaluation.paper_metrics import Scorer
 
 K = 20
@@ -23,7 +24,7 @@ class Features(NamedTuple):
 
 
 @dataclass
-class Frozen:
+class Bench:
     """A data set as a frozen network sees it. Choices are made on val; the classifier is then fitted on both."""
 
     train: Features
@@ -45,15 +46,22 @@ class Answers:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-Probe = Callable[[Frozen], Answers]
+Probe = Callable[[Bench], Answers]
 
 
-def knn(frozen: Frozen) -> Answers:
+def knn(bench: Bench) -> Answers:
     """The 20 nearest images vote, as in DINO's and EsViT's evaluation; nothing is chosen."""
-    bank = frozen.both
+    bank = bench.both
     k = min(K, len(bank.x))
-    votes = knn_votes(bank.x, bank.labels, frozen.test.x, (k,), frozen.classes)[k]
+    votes = knn_votes(bank.x, bank.labels, bench.test.x, (k,), bench.classes)[k]
     return Answers(votes, {"k": k, "temperature": TEMPERATURE})
 
 
-PROBES: dict[str, Probe] = {"knn": knn}
+def logistic(bench: Bench) -> Answers:
+    """CLIP's and EsViT's: L-BFGS, the strength of its penalty chosen on val by the data set's metric."""
+    found = fit_logistic_probe(bench.train, bench.val, bench.classes, bench.score)
+    settings = {"C": found.C, "validation": found.score, "backend": found.backend, "not_converged": found.not_converged}
+    return Answers(found.fit.logits(bench.test.x), settings)
+
+
+PROBES: dict[str, Probe] = {"knn": knn, "logistic": logistic}

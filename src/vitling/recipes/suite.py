@@ -29,7 +29,7 @@ from vitling.evaluation.model import Model
 from vitling.evaluation.paper_metrics import METRICS, all_metrics
 from vitling.files import atomic, read_json, write_json
 from vitling.recipes.evaluate import log_of_openings
-from vitling.recipes.probes import PROBES, Features, Frozen
+from vitling.recipes.probes import PROBES, Bench, Features
 from vitling.recipes.studies.datasets import find_data
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.recipes.suite_table import Cell, summary_of
@@ -136,12 +136,12 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
         return [f"{place.entry.name} of {place.run}"]
     failed = []
     train, val, test = parts
-    frozen = Frozen(train, val, test, about["classes"], METRICS[place.entry.metric])
+    bench = Bench(train, val, test, about["classes"], METRICS[place.entry.metric])
     for probe in config.probes:
         if place.finished(probe):
             continue
         try:
-            _write(place, probe, frozen, about, config)
+            _write(place, probe, bench, about, config)
         except UserError as problem:
             log.warn(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
             failed.append(f"{probe} on {place.entry.name} of {place.run}")
@@ -150,10 +150,10 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     return failed
 
 
-def _write(place: Place, probe: str, frozen: Frozen, about: dict[str, Any], config: SuiteConfig) -> None:
+def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config: SuiteConfig) -> None:
     began = time.monotonic()
-    answers = PROBES[probe](frozen)
-    metrics = all_metrics(answers.scores, frozen.test.labels)
+    answers = PROBES[probe](bench)
+    metrics = all_metrics(answers.scores, bench.test.labels)
     cell = {
         "run": place.run,
         "weights": config.weights,

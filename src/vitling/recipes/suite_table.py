@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from vitling.data.papers import ENTRIES
 from vitling.recipes.suite_config import SuiteConfig
@@ -103,7 +103,7 @@ def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
 
 def table_of(summary: dict[str, Any]) -> Table:
     columns = summary["columns"]
-    table = Table("data", "metric")
+    table = Table(Column("data", no_wrap=True), "metric")
     several = len({column["probe"] for column in columns}) > 1
     for column in columns:
         name = column["run"].rstrip("/").rpartition("/")[2]
