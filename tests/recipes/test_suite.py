@@ -20,7 +20,8 @@ from vitling.cli import run
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.meta import BundleMeta
-from vitling.recipes import probes, suite
+from vitling.recipes import suite
+from vitling.recipes import suite_probes as probes
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.recipes.suite_table import PAPER, Cell, summary_of, table_of
 
@@ -59,7 +60,7 @@ class Counter:
         knn, embed = probes.PROBES["knn"], suite._embed
 
         def counting_probe(frozen):
-            self.probed.append(len(frozen.test.x))
+            self.probed.append(len(frozen.test.labels))
             return knn(frozen)
 
         def counting_embed(place, *others):
@@ -87,12 +88,14 @@ def test_what_is_there_and_what_is_not(root, tmp_path, capsys):
     assert 0 <= written["columns"][1]["wins"] <= 4
 
 
-def test_the_logistic_probe_chooses_by_the_metric_of_the_data_set(root, tmp_path):
+def test_probes_choose_by_the_metric_of_the_data_set(root, tmp_path):
     folder = model(tmp_path / "first")
-    outcome = suite.suite(config(root, folder, only=("hateful-memes",), probes=("knn", "logistic")))
-    assert [column["probe"] for column in outcome.summary["columns"]] == ["knn", "logistic"]
-    (cell,) = (tmp_path / "out").glob("first-*/hateful-memes/logistic.json")
-    chosen = read(cell)["settings"]
+    outcome = suite.suite(config(root, folder, only=("hateful-memes",), probes=("knn", "linear", "logistic")))
+    assert [column["probe"] for column in outcome.summary["columns"]] == ["knn", "linear", "logistic"]
+    (cell,) = (tmp_path / "out").glob("first-*/hateful-memes")
+    assert read(cell / "linear.json")["settings"]["width"] == 64  # two blocks: the network has no more
+    assert read(cell / "knn.json")["settings"]["k"] in (10, 20)
+    chosen = read(cell / "logistic.json")["settings"]
     assert 0.5 <= chosen["validation"] <= 1
     assert 1e-6 <= chosen["C"] <= 1e6
 
@@ -111,7 +114,7 @@ def test_figures_are_those_of_the_probe(root, tmp_path):
     parts = [splits.train, splits.val, splits.open_test("a test")]
     x = [torch.from_numpy(network.embed([root / "flowers-102/jpg" / key for key in part.keys])) for part in parts]
     bank, labels = torch.cat(x[:2]), torch.tensor([*parts[0].labels, *parts[1].labels])
-    answers = knn_votes(bank, labels, x[2], (12,), 102)[12].argmax(dim=1).numpy()
+    answers = knn_votes(bank, labels, x[2], (9,), 102)[9].argmax(dim=1).numpy()  # as many as train has
     recalls = [(answers == c)[parts[2].labels == c].mean() for c in range(3)]
     assert outcome.summary["rows"][0]["values"] == [pytest.approx(sum(recalls) / 3)]
 
@@ -123,7 +126,7 @@ def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
     again = suite.suite(config(root, folder))
     assert len(counted.probed) == 4
     assert again.summary == first.summary
-    assert not list((tmp_path / "out").rglob("features.npz"))
+    assert not list((tmp_path / "out").rglob("features-*.npz"))
     model(folder, seed=5)  # trained again in the same place: another network
     suite.suite(config(root, folder, only=("cub",)))
     assert len(counted.probed) == 5
@@ -157,7 +160,7 @@ STOPPED = """
 import sys, time
 from pathlib import Path
 from vitling.cli import run
-from vitling.recipes import probes, suite
+from vitling.recipes import suite, suite_probes as probes
 
 diary, slow, command = Path(sys.argv[1]), sys.argv[2] == "slow", sys.argv[3:]
 knn, embed = probes.PROBES["knn"], suite._embed
@@ -167,7 +170,7 @@ def note(line):
         file.write(line + "\\n")
 
 def noted_probe(frozen):
-    note(f"probe {len(frozen.test.x)} {frozen.classes}")
+    note(f"probe {len(frozen.test.labels)} {frozen.classes}")
     if slow and frozen.classes == 102:  # the second data set
         note("waiting")
         time.sleep(60)

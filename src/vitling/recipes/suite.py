@@ -24,20 +24,21 @@ from vitling.data.splits import require_labels
 from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder, load
-from vitling.evaluation.features import pooled_over
+from vitling.evaluation.config import LinearConfig
 from vitling.evaluation.model import Model
 from vitling.evaluation.paper_metrics import METRICS, all_metrics
+from vitling.evaluation.probe_features import frozen_over
 from vitling.files import atomic, read_json, write_json
 from vitling.recipes.evaluate import log_of_openings
-from vitling.recipes.probes import PROBES, Bench, Features
 from vitling.recipes.studies.datasets import find_data
 from vitling.recipes.suite_config import SuiteConfig
+from vitling.recipes.suite_probes import OF_BLOCKS, PROBES, Bench, Features
 from vitling.recipes.suite_table import Cell, summary_of
 from vitling.training.processes import choose_device
 from vitling.training.rundir import environment
 from vitling.training.signals import ended
 
-RESULT, FEATURES = "suite.json", "features.npz"
+RESULT = "suite.json"
 SPLITS = ("train", "val", "test")
 
 
@@ -56,6 +57,9 @@ class Place:
 
     def finished(self, probe: str) -> bool:
         return self.path(probe).exists()
+
+    def features(self, blocks: int) -> Path:
+        return self.folder / f"features-{blocks}.npz"
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,8 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
             log.warn(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
             failed.append(f"{probe} on {place.entry.name} of {place.run}")
     if not failed:
-        (place.folder / FEATURES).unlink(missing_ok=True)
+        for path in place.folder.glob("features-*.npz"):
+            path.unlink()
     return failed
 
 
@@ -172,21 +177,23 @@ def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config
 
 def _features(place: Place, model: Model, config: SuiteConfig, log: Log) -> tuple[dict[str, Any], list[Features]]:
     """Of train, val and test; kept in a file until every probe has seen them."""
-    path = place.folder / FEATURES
+    lacking = [probe for probe in config.probes if not place.finished(probe)]
+    blocks = LinearConfig().blocks if OF_BLOCKS & set(lacking) else 0
+    path = place.features(blocks)
     if not path.exists():
-        _embed(place, model, config, path, log)
+        _embed(place, model, config, min(blocks, len(model.backbone.parts())), path, log)
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     about: dict[str, Any] = {"images": {split: len(arrays[f"{split}_labels"]) for split in SPLITS}}
     about |= {"classes": int(arrays["classes"]), "notes": arrays["notes"].tolist()}
     parts = [
-        Features(*(torch.from_numpy(arrays[f"{split}{part}"]).to(model.device) for part in ("", "_labels")))
+        Features(*(torch.from_numpy(arrays[f"{split}{part}"]).to(model.device) for part in ("", "_blocks", "_labels")))
         for split in SPLITS
     ]
     return about, parts
 
 
-def _embed(place: Place, model: Model, config: SuiteConfig, path: Path, log: Log) -> None:
+def _embed(place: Place, model: Model, config: SuiteConfig, blocks: int, path: Path, log: Log) -> None:
     data = replace(config.data, channels=model.meta.channels, bits=model.meta.bits)
     splits = open_data(place.source, data)
     require_labels(splits)
@@ -197,9 +204,12 @@ def _embed(place: Place, model: Model, config: SuiteConfig, path: Path, log: Log
             where = model.meta.store_size, data, model.device, "auto", config.allow_bad, split, True
             store = build_store(dataset, *where, progress, log.warn)  # type: ignore[arg-type]
         store.mean, store.std = model.meta.mean, model.meta.std
-        found = pooled_over(model.backbone, store, model.meta.size, model.meta.crop_fraction)
+        with log.bar(f"{place.entry.name}: features of {split}", len(store)) as progress:
+            size, crop = model.meta.size, model.meta.crop_fraction
+            found = frozen_over(model.backbone, store, size, crop, blocks, on_progress=progress)
         assert store.labels is not None
-        arrays |= {split: found.cpu().numpy(), f"{split}_labels": store.labels.cpu().numpy()}
+        known = {split: found.pooled, f"{split}_blocks": found.blocks, f"{split}_labels": store.labels}
+        arrays |= {name: value.cpu().numpy() for name, value in known.items()}
     arrays["classes"] = np.array(len(splits.train.class_names))
     arrays["notes"] = np.array(splits.notes, dtype=np.str_)
     with atomic(path) as file:
