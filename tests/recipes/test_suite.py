@@ -241,6 +241,7 @@ def test_average_and_wins():
     assert notes["pets"] == ["2,040 training images, not 3,680", "6,149 test images, not 3,669"]
     assert json.dumps(found)
     assert len(table_of(found).columns) == 6
+    assert len(table_of(found | {"table": "idmm-t1"}).columns) == 4
 
 
 def test_metrics_and_data_sets_of_a_table():

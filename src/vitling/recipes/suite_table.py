@@ -123,7 +123,7 @@ def table_of(summary: dict[str, Any]) -> Table:
         )
     table.add_section()
     over, means = summary["averaged_over"], [_percent(column["average"]) for column in columns]
-    table.add_row("average", f"of {len(over)}", *means, *_paper_means(over))
+    table.add_row("average", f"of {len(over)}", *means, *(_paper_means(over) if paper else []))
     if any(column["wins"] is not None for column in columns):
         table.add_row("wins", "over the first", *("" if c["wins"] is None else str(c["wins"]) for c in columns))
     if paper:

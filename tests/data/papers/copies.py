@@ -206,7 +206,8 @@ def cifar100_binary(root: Path) -> None:
 
 
 def dump(path: Path, content: dict) -> None:
-    path.write_bytes(pickle.dumps(content, protocol=2))
+    """As numpy had its names when CIFAR was made."""
+    path.write_bytes(pickle.dumps(content, protocol=2).replace(b"numpy._core", b"numpy.core"))
 
 
 def mnist(root: Path, packed: bool = False) -> None:

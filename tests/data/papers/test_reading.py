@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from tests.data.papers import copies
+from tests.runs import train
+from vitling.cli import run
 from vitling.data import open as open_data
 from vitling.data import papers
 from vitling.data.config import DataConfig
@@ -231,9 +233,9 @@ def test_validation_images_of_imagenet_that_are_not_sorted(how, tmp_path):
     assert own_splits(f"imagenet1k:{tmp_path}", DataConfig()).hidden_test.labels.tolist() == classes
 
 
-def test_other_verbs_read_them(tmp_path, capsys):
-    from vitling.cli import run
-
+def test_every_verb_reads_them(tmp_path, capsys):
+    assert train(f"svhn:{made('svhn', tmp_path)}", tmp_path / "run") == 0
+    assert "svhn: 30 train images, not 73,257." in (tmp_path / "run/log.txt").read_text()
     root = made("cars", tmp_path)
     assert run(["inspect", f"cars:{root}", "--out", str(tmp_path / "found.json")]) == 0
     assert "8,144" in capsys.readouterr().out
