@@ -144,6 +144,7 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     for probe in config.probes:
         if place.finished(probe):
             continue
+        log.say(f"{place.entry.name}, {place.run}: {probe}")
         try:
             _write(place, probe, bench, about, config)
         except UserError as problem:
