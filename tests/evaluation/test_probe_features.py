@@ -73,7 +73,7 @@ def test_no_more_blocks_than_there_are():
     backbone = tiny_backbone()
     assert len(last_blocks(backbone, 2)) == 2
     assert frozen_features(backbone, torch.randn(1, 3, 16, 16), 0).blocks.shape == (1, 0)
-    with pytest.raises(UserError, match="--linear.blocks 3: vit_test has 2 blocks"):
+    with pytest.raises(UserError, match=r"--linear.blocks 3: vit_test has 2 blocks"):
         last_blocks(backbone, 3)
 
 

@@ -1,7 +1,7 @@
 """How good a classifier of few labelled images a class is: curves over their number, a mean over draws of them.
 
-A draw is nested: its two images of a class are its one image and another. So a curve shows what one more image is worth,
-not how lucky it was drawn.
+A draw is nested: its two images of a class are its one image and another. So a curve shows what one more image is
+worth, not how lucky it was drawn.
 """
 
 from __future__ import annotations

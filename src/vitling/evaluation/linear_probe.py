@@ -2,7 +2,8 @@
 
 As released (EsViT): momentum 0.9, no weight decay, weights from N(0, 0.01), the rate on a cosine down to 0 that moves
 once an epoch, for each 256 images of a batch. There one rate is tried a run; here all of them see the same batches and
-are one product of tensors, the best on validation is chosen at the last epoch, and trained again on train and validation.
+are one product of tensors; the best on validation at the last epoch (of equal ones that of the lowest loss) is
+trained again on train and validation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
 from vitling.errors import UserError
+from vitling.evaluation.metrics import log_loss
 from vitling.evaluation.probe_features import augmented_over
 from vitling.keys import host_generator
 from vitling.views.config import Plan
@@ -110,18 +112,16 @@ def probe(
     features, labels = validation
     width = features.shape[1]
     tried = train_linear(train, width, classes, rates, epochs, batch, seed, on_progress)
-    scores = {
-        rate: score(logits.float(), labels) if logits.isfinite().all() else None
-        for rate, logits in zip(rates, tried.logits(features))
-    }
-    finite = {rate: value for rate, value in scores.items() if value is not None}
+    finite = {rate: logits for rate, logits in zip(rates, tried.logits(features)) if logits.isfinite().all()}
     if not finite:
         raise UserError("The linear probe diverged at every rate. Give smaller ones: --linear.lr 1e-5 1e-4")
-    best = max(finite, key=lambda rate: (finite[rate], -rate))
+    scores = {rate: score(finite[rate], labels) if rate in finite else None for rate in rates}
+    losses = {rate: log_loss(logits, labels) for rate, logits in finite.items()}
+    best = max(finite, key=lambda rate: (scores[rate], -losses[rate]))  # few images have many ties
     final = train_linear(both, width, classes, [best], epochs, batch, seed, lambda done: on_progress(epochs + done))
     if not (final.weight.isfinite().all() and final.bias.isfinite().all()):
         raise UserError(f"The linear probe diverged on train and validation. Leave out --linear.lr {best:g}.")
-    return LinearProbe(final, best, finite[best], scores)
+    return LinearProbe(final, best, score(finite[best], labels), scores)
 
 
 @torch.no_grad()

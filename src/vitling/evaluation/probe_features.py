@@ -1,8 +1,8 @@
 """What a probe sees of a frozen network: its pooled features, or those of the last blocks side by side.
 
-As EsViT's and DINO's linear probes have it: of each block the class token, or where a network has none the mean over its
-tokens; the network's final norm goes over the blocks of the last stage, which it fits, and those of earlier stages stay
-as they are. The last four blocks of Swin-T are 384 + 384 + 768 + 768 = 2304 wide, of Swin-B 3072.
+As EsViT's and DINO's linear probes have it: of each block the class token, or where a network has none the mean over
+its tokens; the network's final norm goes over the blocks of the last stage, which it fits, and those of earlier stages
+stay as they are. The last four blocks of Swin-T are 384 + 384 + 768 + 768 = 2304 wide, of Swin-B 3072.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _vector(backbone: Backbone, output: Tensor) -> Tensor:
         return output.mean(dim=(2, 3))
     if output.shape[-1] != backbone.dim:  # of an earlier stage
         return output.flatten(1, -2).mean(dim=1)
-    norm = model.stages[-1].norm if isinstance(model, PyramidVisionTransformerV2) else model.norm
+    norm: Any = model.stages[-1].norm if isinstance(model, PyramidVisionTransformerV2) else model.norm
     tokens = (output if norm is None else norm(output)).flatten(1, -2)
     if isinstance(model, VisionTransformer):
         return model.forward_head(tokens, pre_logits=True)  # its class token, or the mean, as its head has it
