@@ -23,7 +23,10 @@ FLAGS = {
     "pretrain": ["DATA", "--out", "--method", "--preset", "--on-collapse", "--idmm.smoothing"],
     "finetune": ["DATA", "--out", "--from", "--keep-head", "--preset", "--optim.lr"],
     "compare-methods": ["DATA", "--out", "--methods", "--minutes", "--val"],
-    "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
+    "evaluate": [
+        *("RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device", "--with", "--metric", "--val"),
+        *("--seed", "--knn.k", "--linear.lr", "--linear.augment", "--logistic.backend", "--few-shot.shots"),
+    ],
     "suite": ["RUN", "--data-root", "--with", "--table", "--only", "--out", "--weights", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],

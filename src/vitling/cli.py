@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
+from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
 from vitling.recipes.suite_config import SuiteConfig
 
@@ -124,24 +125,42 @@ def evaluate(
     out: OptionalOut = None,
     allow_bad: bool = False,
     device: str = "auto",
+    with_: Annotated[
+        tuple[Probe, ...], arg(name="with", metavar="{knn,linear,logistic,few-shot} ...", help_behavior_hint="")
+    ] = (),
+    probes: Annotated[ProbesConfig, arg(name="")] = ProbesConfig(),  # noqa: B008
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
-    """How good a trained model is on a data set.
+    """How good a trained model, or a probe of its features, is on a data set.
+
+    Without --with the model's own answers are judged. With it, classifiers are trained on its features: any classes
+    will do, and the model need not have learnt any.
 
     Args:
         run: A run directory or a model folder.
-        data_set: Labelled images; the class names must be those of the model.
+        data_set: Labelled images; without --with the class names must be those of the model.
         split: Which of the data's splits; auto takes test, else val, else everything.
         weights: Of the last epoch, or of the best on validation.
         out: Write everything, the confusion matrix too, as JSON.
         allow_bad: Go on although more than 1 % of the files cannot be read.
         device: auto, cpu, cuda.
+        with_: Probes of the frozen features, trained on train, chosen on validation, judged on the split.
+        probes: What the probes of --with are told.
         data: How the images are read; channels and bits are the model's.
     """
-    from vitling.recipes.evaluate import evaluate as judge
-    from vitling.recipes.summary import show_evaluation
+    from vitling.recipes.summary import show_evaluation, show_probes
 
-    show_evaluation(judge(run, data_set, split, weights, device, allow_bad, out, data))
+    if with_:
+        from vitling.recipes.probes import evaluate_frozen
+
+        probed = tuple(dict.fromkeys(with_))
+        show_probes(evaluate_frozen(run, data_set, probed, split, weights, device, allow_bad, out, data, probes))
+    elif probes != ProbesConfig():
+        raise UserError("--metric, --val, --seed, --knn, --linear, --logistic and --few-shot belong to --with PROBES.")
+    else:
+        from vitling.recipes.evaluate import evaluate as judge
+
+        show_evaluation(judge(run, data_set, split, weights, device, allow_bad, out, data))
     if out:
         print(f"Written: {out}")
 

@@ -205,6 +205,19 @@ def test_several_labels_are_chosen_by_what_is_asked():
     assert found.backend == "torch"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_fits_are_scikit_learns():
+    features, labels = made(7, noise=3.0)
+    theirs = fit_logistic(features, labels, 7, STRENGTHS, "sklearn")
+    for dtype, near in ((torch.float64, 1e-3), (torch.float32, 1e-2)):
+        ours = fit_logistic(features.cuda(), labels.cuda(), 7, STRENGTHS, "torch", dtype=dtype)
+        for one, other in zip(ours, theirs):
+            assert (one.weight.cpu() - other.weight).abs().max() < near
+    parts = (features[:200].cuda(), labels[:200].cuda()), (features[200:].cuda(), labels[200:].cuda())
+    on_host = [(x.cpu(), y.cpu()) for x, y in parts]
+    assert probe(*parts, 7, top1).C == probe(*on_host, 7, top1).C
+
+
 def test_what_cannot_be_fitted_is_refused():
     features, labels = made(2, n=20)
     with pytest.raises(UserError, match="one class"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import arg
 
 from vitling.errors import UserError
 
@@ -16,7 +18,7 @@ KS = (10, 20, 100, 200)  # EsViT's
 class KnnConfig:
     """k-NN by cosine, weighted by exp(cosine / temperature)."""
 
-    k: tuple[int, ...] = ()
+    k: Annotated[tuple[int, ...], arg(help_behavior_hint="")] = ()
     """Neighbours; of several the best on validation. By default 10, 20, 100 and 200, as far as there are images."""
     temperature: float = 0.07
     """How much nearer neighbours count more."""
@@ -27,7 +29,7 @@ class LinearConfig:
     """A linear classifier by SGD on the features of the last blocks."""
 
     blocks: int = 4
-    """How many of the last blocks are put side by side; no more than the network has."""
+    """How many of the last blocks are put side by side, as far as the network has them."""
     lr: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
     """Learning rates for each 256 images of a batch; trained together, and the best on validation is taken."""
     epochs: int = 100
@@ -58,9 +60,11 @@ class FewShotConfig:
 
 @dataclass
 class ProbesConfig:
+    """What the probes of --with are told."""
+
     metric: Metric = "auto"
     """What is reported and chosen by: top1, or map where images have several labels."""
-    val: str | None = None
+    val: Annotated[float | None, arg(metavar="FRACTION", help_behavior_hint="")] = None
     """Fraction of train to choose on. By default the data's own val split if it is not judged, else a tenth."""
     seed: int = 0
     """Of hold-outs, first weights, orders and draws."""
@@ -71,6 +75,8 @@ class ProbesConfig:
 
     def check(self) -> None:
         """A UserError for what cannot be meant."""
+        if self.val is not None and not 0 < self.val < 1:
+            raise UserError(f"--val {self.val:g}: a fraction between 0 and 1 such as 0.2, to choose on.")
         if any(k < 1 for k in self.knn.k):
             raise UserError(f"--knn.k {' '.join(map(str, self.knn.k))}: k-NN needs at least one neighbour.")
         if self.knn.temperature <= 0:
