@@ -20,8 +20,7 @@ from vitling.cli import run
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.meta import BundleMeta
-from vitling.recipes import suite
-from vitling.recipes import suite_probes as probes
+from vitling.recipes import probes, suite
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.recipes.suite_table import PAPER, Cell, summary_of, table_of
 
@@ -59,9 +58,9 @@ class Counter:
         self.probed, self.embedded = [], []
         knn, embed = probes.PROBES["knn"], suite._embed
 
-        def counting_probe(frozen):
-            self.probed.append(len(frozen.test.labels))
-            return knn(frozen)
+        def counting_probe(bench, log):
+            self.probed.append(len(bench.parts["judged"].labels))
+            return knn(bench, log)
 
         def counting_embed(place, *others):
             self.embedded.append(place.entry.name)
@@ -93,11 +92,11 @@ def test_probes_choose_by_the_metric_of_the_data_set(root, tmp_path):
     outcome = suite.suite(config(root, folder, only=("hateful-memes",), probes=("knn", "linear", "logistic")))
     assert [column["probe"] for column in outcome.summary["columns"]] == ["knn", "linear", "logistic"]
     (cell,) = (tmp_path / "out").glob("first-*/hateful-memes")
-    assert read(cell / "linear.json")["settings"]["width"] == 64  # two blocks: the network has no more
-    assert read(cell / "knn.json")["settings"]["k"] in (10, 20)
-    chosen = read(cell / "logistic.json")["settings"]
-    assert 0.5 <= chosen["validation"] <= 1
-    assert 1e-6 <= chosen["C"] <= 1e6
+    assert read(cell / "linear.json")["chosen"]["lr"] > 0
+    assert read(cell / "knn.json")["chosen"]["k"] in (10, 20)
+    found = read(cell / "logistic.json")
+    assert 0.5 <= found["validation"] <= 1
+    assert 1e-6 <= found["chosen"]["C"] <= 1e6
 
 
 def test_figures_are_those_of_the_probe(root, tmp_path):
@@ -135,7 +134,7 @@ def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
 def test_features_outlive_a_probe_that_fails(root, tmp_path, monkeypatch):
     folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
 
-    def broken(frozen):
+    def broken(bench, log):
         raise UserError("the probe is broken")
 
     monkeypatch.setitem(probes.PROBES, "broken", broken)
@@ -160,7 +159,7 @@ STOPPED = """
 import sys, time
 from pathlib import Path
 from vitling.cli import run
-from vitling.recipes import suite, suite_probes as probes
+from vitling.recipes import probes, suite
 
 diary, slow, command = Path(sys.argv[1]), sys.argv[2] == "slow", sys.argv[3:]
 knn, embed = probes.PROBES["knn"], suite._embed
@@ -169,12 +168,12 @@ def note(line):
     with diary.open("a") as file:
         file.write(line + "\\n")
 
-def noted_probe(frozen):
-    note(f"probe {len(frozen.test.labels)} {frozen.classes}")
-    if slow and frozen.classes == 102:  # the second data set
+def noted_probe(bench, log):
+    note(f"probe {len(bench.parts['judged'].labels)} {bench.classes}")
+    if slow and bench.classes == 102:  # the second data set
         note("waiting")
         time.sleep(60)
-    return knn(frozen)
+    return knn(bench, log)
 
 def noted_embed(place, *others):
     note(f"embed {place.entry.name}")
@@ -216,14 +215,14 @@ def test_wrong_input(root, tmp_path, capsys):
     folder = model(tmp_path / "first")
     assert "no such folder" in refused(capsys, "suite", folder, "--data-root", tmp_path / "nowhere")
     assert "Did you mean flowers102" in refused(capsys, "suite", folder, "--data-root", root, "--only", "flowers")
-    assert "there is knn" in refused(capsys, "suite", folder, "--data-root", root, "--with", "magic")
+    assert "logistic" in refused(capsys, "suite", folder, "--data-root", root, "--with", "magic")
     assert "has none of food101" in refused(capsys, "suite", folder, "--data-root", root, "--only", "food101")
     assert "Which networks" in refused(capsys, "suite", "--data-root", root)
     assert "There is no" in refused(capsys, "suite", tmp_path / "no-run", "--data-root", root)
 
 
 def cell(run: str, data: str, value: float, probe: str = "knn") -> Cell:
-    about = {"images": {"train": 1_020, "val": 1_020, "test": 6_149}}
+    about = {"images": {"train": 1_020, "validation": 1_020, "judged": 6_149}}
     return Cell(run, data, probe, "accuracy", value, about)
 
 

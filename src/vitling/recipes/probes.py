@@ -22,6 +22,7 @@ from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.holdout import hold_out
 from vitling.data.inspection import leakage_warning
+from vitling.data.scan import Facts
 from vitling.data.sources.parts import some
 from vitling.data.splits import HELD_OUT, own_splits, require_labels
 from vitling.data.store import Store, build_store
@@ -69,7 +70,8 @@ def evaluate_frozen(
         log.say(note)
     if trained_on(model_path, source, parts.judged, settings.seed if parts.held_out else None):
         log.warn("The network was trained on the judged images, with labels or without; expect less of new ones.")
-    bench = Bench(model, settings, parts, _features(model, parts, judged, config, allow_bad, probes, settings, log))
+    found = features_of(model, parts, judged, config, allow_bad, probes, settings, log)
+    bench = Bench(model, settings, parts.train.class_names, found)
     result = {
         "model": str(model_path),
         "weights": weights,
@@ -82,8 +84,8 @@ def evaluate_frozen(
         "metric": bench.metric,
         "seed": settings.seed,
         "notes": parts.notes,
-        "probes": {name: _PROBES[name](bench, log) for name in probes},
-        "bad_files": [vars(file) for part in bench.parts.values() for file in part.store.bad],
+        "probes": {name: PROBES[name](bench, log) for name in probes},
+        "bad_files": [vars(file) for part in found.values() if part.store for file in part.store.bad],
     }
     if out:
         write_json(Path(out), result)
@@ -156,7 +158,7 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> Pr
 
 
 class Part(NamedTuple):
-    store: Store
+    store: Store | None  # None: features of before, which cannot be drawn anew
     frozen: Frozen
     labels: Tensor
 
@@ -167,12 +169,8 @@ class Bench:
 
     model: Model
     settings: ProbesConfig
-    splits: Parts
+    class_names: tuple[str, ...]
     parts: dict[str, Part]  # train, validation, judged
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.splits.train.class_names
 
     @property
     def classes(self) -> int:
@@ -249,7 +247,7 @@ def _source(bench: Bench, parts: Sequence[Part]) -> linear_probe.Source:
     if not bench.settings.linear.augment:
         return linear_probe.Cached(torch.cat([part.frozen.blocks for part in parts]), labels)
     plan = Plan((Group(bench.model.meta.size, policy=Policy(filter="bilinear")),))  # EsViT's: scale 0.08 to 1, flip
-    blocks, stores = _blocks(bench.model, bench.settings), [part.store for part in parts]
+    blocks, stores = _blocks(bench.model, bench.settings), [part.store for part in parts if part.store]
     return linear_probe.Augmented(bench.model.backbone, stores, labels, plan, blocks, bench.settings.seed)
 
 
@@ -286,7 +284,7 @@ def _few_shot(bench: Bench, log: Log) -> dict[str, Any]:
     return {"draws": config.draws, **{way: {str(n): v for n, v in curve.items()} for way, curve in curves.items()}}
 
 
-_PROBES: dict[str, Callable[[Bench, Log], dict[str, Any]]] = {
+PROBES: dict[str, Callable[[Bench, Log], dict[str, Any]]] = {
     "knn": _knn,
     "linear": _linear,
     "logistic": _logistic,
@@ -294,7 +292,7 @@ _PROBES: dict[str, Callable[[Bench, Log], dict[str, Any]]] = {
 }
 
 
-def _features(
+def features_of(
     model: Model,
     parts: Parts,
     judged: Dataset,
@@ -307,6 +305,7 @@ def _features(
     """Every image goes through the network once."""
     blocks = _blocks(model, settings) if "linear" in probes else 0
     found: dict[str, Part] = {}
+    facts: dict[str, Facts] = {}
     for name, dataset in (("train", parts.train), ("validation", parts.validation), ("judged", judged)):
         split = parts.judged if name == "judged" else name
         with log.bar(f"Decoding {split}", len(dataset)) as progress:
@@ -317,9 +316,9 @@ def _features(
         meta = model.meta
         with log.bar(f"Features of {split}", len(store)) as progress:
             frozen = frozen_over(model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress)
+        facts[name] = store.facts
         found[name] = Part(store, frozen, labels_of(store).to(frozen.pooled.device))
-    seen = found["train"].store.facts
-    if warning := leakage_warning({"train": seen, parts.judged: found["judged"].store.facts}):
+    if warning := leakage_warning({"train": facts["train"], parts.judged: facts["judged"]}):
         log.warn(warning)
     return found
 

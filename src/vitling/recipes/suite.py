@@ -14,32 +14,42 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitling.console import Log
 from vitling.data import papers
-from vitling.data.dataset import Dataset, Splits
-from vitling.data.papers.entry import Entry
-from vitling.data.splits import open as open_data
-from vitling.data.splits import require_labels
-from vitling.data.store import build_store
+from vitling.data.papers.entry import Entry, Metric
 from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder, load
-from vitling.evaluation.config import LinearConfig
+from vitling.evaluation.config import KS, Probe, ProbesConfig
+from vitling.evaluation.config import Metric as ChosenBy
 from vitling.evaluation.model import Model
-from vitling.evaluation.paper_metrics import METRICS, all_metrics
-from vitling.evaluation.probe_features import frozen_over
+from vitling.evaluation.probe_features import Frozen
 from vitling.files import atomic, read_json, write_json
 from vitling.recipes.evaluate import log_of_openings
+from vitling.recipes.probes import PROBES, Bench, Part, features_of, open_parts
 from vitling.recipes.studies.datasets import find_data
 from vitling.recipes.suite_config import SuiteConfig
-from vitling.recipes.suite_probes import OF_BLOCKS, PROBES, Bench, Features
 from vitling.recipes.suite_table import Cell, summary_of
 from vitling.training.processes import choose_device
 from vitling.training.rundir import environment
 from vitling.training.signals import ended
 
 RESULT = "suite.json"
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "validation", "judged")
+CHOOSE_BY: dict[Metric, ChosenBy] = {
+    "accuracy": "top1",
+    "mean per class": "mean-per-class",
+    "11-point mAP": "map-11-point",
+    "ROC-AUC": "roc-auc",
+}
+METRICS = {  # under which name `summarise` has each
+    "accuracy": "top1",
+    "mean per class": "mean_per_class",
+    "11-point mAP": "eleven_point_map",
+    "mAP": "mean_average_precision",
+    "ROC-AUC": "roc_auc",
+}
 
 
 @dataclass(frozen=True)
@@ -115,8 +125,6 @@ def _check(config: SuiteConfig) -> None:
         raise UserError("Which networks? vitling suite RUN ... --data-root DIR")
     if not Path(config.data_root).is_dir():
         raise UserError(f"--data-root {config.data_root}: there is no such folder.")
-    if unknown := [name for name in config.probes if name not in PROBES]:
-        raise UserError(f"--with {' '.join(unknown)}: there is {', '.join(PROBES)}.")
 
 
 def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], root: Path, log: Log) -> None:
@@ -132,21 +140,17 @@ def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], ro
 
 def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     """The cells that are lacking; what fails is said, and ends neither the others nor the suite."""
+    lacking = tuple(probe for probe in config.probes if not place.finished(probe))
     try:
-        model = load(place.run, config.weights, choose_device(config.device))
-        about, parts = _features(place, model, config, log)
+        bench, about = _bench(place, lacking, config, log)
     except UserError as problem:
         log.warn(f"{place.entry.name} is left out for {place.run}: {problem}")
         return [f"{place.entry.name} of {place.run}"]
     failed = []
-    train, val, test = parts
-    bench = Bench(train, val, test, about["classes"], METRICS[place.entry.metric])
-    for probe in config.probes:
-        if place.finished(probe):
-            continue
+    for probe in lacking:
         log.say(f"{place.entry.name}, {place.run}: {probe}")
         try:
-            _write(place, probe, bench, about, config)
+            _write(place, probe, bench, about, config, log)
         except UserError as problem:
             log.warn(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
             failed.append(f"{probe} on {place.entry.name} of {place.run}")
@@ -156,10 +160,10 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     return failed
 
 
-def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config: SuiteConfig) -> None:
+def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config: SuiteConfig, log: Log) -> None:
     began = time.monotonic()
-    answers = PROBES[probe](bench)
-    metrics = all_metrics(answers.scores, bench.test.labels)
+    found = PROBES[probe](bench, log)
+    metrics = {name: found["metrics"].get(key) for name, key in METRICS.items()}
     cell = {
         "run": place.run,
         "weights": config.weights,
@@ -167,8 +171,8 @@ def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config
         "data": place.entry.name,
         "source": place.source,
         "probe": probe,
-        "settings": answers.settings,
-        "metrics": metrics,
+        **{name: found[name] for name in ("chosen", "validation")},
+        "metrics": {name: value for name, value in metrics.items() if value is not None},
         "seconds": round(time.monotonic() - began, 3),
         **about,
         "environment": environment(),
@@ -176,51 +180,52 @@ def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config
     write_json(place.path(probe), cell)
 
 
-def _features(place: Place, model: Model, config: SuiteConfig, log: Log) -> tuple[dict[str, Any], list[Features]]:
-    """Of train, val and test; kept in a file until every probe has seen them."""
-    lacking = [probe for probe in config.probes if not place.finished(probe)]
-    blocks = LinearConfig().blocks if OF_BLOCKS & set(lacking) else 0
-    path = place.features(blocks)
+def _bench(place: Place, probes: tuple[Probe, ...], config: SuiteConfig, log: Log) -> tuple[Bench, dict[str, Any]]:
+    """Features of train, validation and test, kept in a file until every probe has seen them."""
+    model = load(place.run, config.weights, choose_device(config.device))
+    settings = ProbesConfig(metric=CHOOSE_BY[place.entry.metric])
+    path = place.features(settings.linear.blocks if "linear" in probes else 0)
     if not path.exists():
-        _embed(place, model, config, min(blocks, len(model.backbone.parts())), path, log)
+        _embed(place, model, probes, settings, config, path, log)
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    about: dict[str, Any] = {"images": {split: len(arrays[f"{split}_labels"]) for split in SPLITS}}
-    about |= {"classes": int(arrays["classes"]), "notes": arrays["notes"].tolist()}
-    parts = [
-        Features(*(torch.from_numpy(arrays[f"{split}{part}"]).to(model.device) for part in ("", "_blocks", "_labels")))
-        for split in SPLITS
-    ]
-    return about, parts
+    parts = {
+        name: Part(None, Frozen(*(_tensor(arrays[f"{name}_{kind}"], model) for kind in Frozen._fields)), labels)
+        for name in SPLITS
+        for labels in [_tensor(arrays[f"{name}_labels"], model)]
+    }
+    images = {name: len(part.labels) for name, part in parts.items()}
+    ks = tuple(k for k in KS if k <= images["train"]) or (images["train"],)
+    settings = replace(settings, knn=replace(settings.knn, k=ks))
+    names = tuple(arrays["class_names"].tolist())
+    about = {"images": images, "classes": len(names), "notes": arrays["notes"].tolist()}
+    return Bench(model, settings, names, parts), about
 
 
-def _embed(place: Place, model: Model, config: SuiteConfig, blocks: int, path: Path, log: Log) -> None:
+def _tensor(array: np.ndarray, model: Model) -> Tensor:
+    return torch.from_numpy(array).to(model.device)
+
+
+def _embed(
+    place: Place,
+    model: Model,
+    probes: tuple[Probe, ...],
+    settings: ProbesConfig,
+    config: SuiteConfig,
+    path: Path,
+    log: Log,
+) -> None:
     data = replace(config.data, channels=model.meta.channels, bits=model.meta.bits)
-    splits = open_data(place.source, data)
-    require_labels(splits)
-    splits.on_test_opened = log_of_openings(place.run)
-    arrays: dict[str, np.ndarray] = {}
-    for split, dataset in _parts(splits, place):
-        with log.bar(f"{place.entry.name}: decoding {split}", len(dataset)) as progress:
-            where = model.meta.store_size, data, model.device, "auto", config.allow_bad, split, True
-            store = build_store(dataset, *where, progress, log.warn)  # type: ignore[arg-type]
-        store.mean, store.std = model.meta.mean, model.meta.std
-        with log.bar(f"{place.entry.name}: features of {split}", len(store)) as progress:
-            size, crop = model.meta.size, model.meta.crop_fraction
-            found = frozen_over(model.backbone, store, size, crop, blocks, on_progress=progress)
-        assert store.labels is not None
-        known = {split: found.pooled, f"{split}_blocks": found.blocks, f"{split}_labels": store.labels}
-        arrays |= {name: value.cpu().numpy() for name, value in known.items()}
-    arrays["classes"] = np.array(len(splits.train.class_names))
-    arrays["notes"] = np.array(splits.notes, dtype=np.str_)
+    splits = open_parts(place.source, data, "test", settings)
+    splits.splits.on_test_opened = log_of_openings(place.run)
+    test = splits.open_judged(f"vitling suite {place.run}, {place.entry.name}")
+    parts = features_of(model, splits, test, data, config.allow_bad, probes, settings, log)
+    arrays = {"class_names": np.array(splits.train.class_names), "notes": np.array(splits.notes, dtype=np.str_)}
+    for name, part in parts.items():
+        known = {**part.frozen._asdict(), "labels": part.labels}
+        arrays |= {f"{name}_{kind}": value.cpu().numpy() for kind, value in known.items()}
     with atomic(path) as file:
         np.savez(file, allow_pickle=False, **arrays)
-
-
-def _parts(splits: Splits, place: Place) -> list[tuple[str, Dataset]]:
-    test = splits.open_test(f"vitling suite {place.run}, {place.entry.name}")
-    assert splits.val is not None  # a tenth of train, where the data have none
-    return [("train", splits.train), ("val", splits.val), ("test", test)]
 
 
 def _cells(places: Sequence[Place], config: SuiteConfig) -> list[Cell]:

@@ -28,7 +28,7 @@ class SuiteConfig:
     """Run directories or model folders. With several, wins are counted over the first."""
     data_root: Annotated[str, tyro.conf.arg(metavar="DIR")]
     """Folder of the data sets: DIR/flowers102/ and so on, as distributed or sorted into train/ and test/."""
-    probes: Annotated[tuple[str, ...], tyro.conf.arg(name="with", metavar="PROBE ...")] = ("logistic",)
+    probes: Annotated[tuple[Literal["knn", "linear", "logistic"], ...], tyro.conf.arg(name="with")] = ("logistic",)
     """How features are judged: logistic (EsViT's, and what its figures are of), linear, knn."""
     table: Literal["all", "esvit-t10", "drloc-t1a", "idmm-t1"] = "all"
     """Whose data sets and metrics: those of one table of a paper."""

@@ -97,7 +97,10 @@ def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
     """Other numbers of images than the data set has."""
     about = next(cell.about for cell in cells if cell.data == name)
     entry, images = ENTRIES[name], about["images"]
-    seen = {"training": (images["train"] + images["val"], entry.trained_on), "test": (images["test"], entry.test)}
+    seen = {
+        "training": (images["train"] + images["validation"], entry.trained_on),
+        "test": (images["judged"], entry.test),
+    }
     return [f"{there:,} {what} images, not {full:,}" for what, (there, full) in seen.items() if there != full]
 
 
