@@ -66,7 +66,7 @@ class Model:
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
         """Logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
-        return self._head()(self.features(images))
+        return self.require_head()(self.features(images))
 
     def probabilities(self, images: Tensor) -> Tensor:
         scaled = self.logits(images) / self.meta.temperature
@@ -74,7 +74,7 @@ class Model:
 
     def predict(self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None) -> list[Prediction]:
         """An answer for every image, in their order; below the probability `abstain` it is "unsure"."""
-        self._head()
+        self.require_head()
         sources = sources_of(inputs)
         predictions = [Prediction(source.name) for source in sources]
         for batch in self._batches(sources):
@@ -105,11 +105,12 @@ class Model:
                 vectors.append(self.features(batch.images).cpu().numpy())
         return Embeddings(rows, np.concatenate(vectors), errors)
 
-    def _head(self) -> nn.Linear:
+    def require_head(self) -> nn.Linear:
+        """The head, or a UserError that says what can be done without one."""
         if self.head is None:
             raise UserError(
                 "This model was trained without labels, so it names no classes. `vitling embed` gives its "
-                "features; `vitling finetune --from` teaches it classes."
+                "features, `vitling evaluate --with knn` judges them, `vitling finetune --from` teaches it classes."
             )
         return self.head
 
