@@ -144,18 +144,18 @@ class _Work:
         changed = gradient[rows] - self.gradient[rows]
         row, place = self._on_device(at), self._on_device(slot)
         self.pairs[row, place], self.pairs[row, place + PAIRS] = moved, changed
-        products = torch.bmm(self.pairs[rows], torch.stack([moved, changed], dim=2)).cpu().numpy()
-        for column, index in enumerate((slot, slot + PAIRS)):
-            self.gram[at, index] = products[:, :, column]
-            self.gram[at, :, index] = products[:, :, column]
+        pairs = self.pairs[rows]
+        products = torch.stack([_with_each(pairs, moved), _with_each(pairs, changed)]).cpu().numpy()
+        for product, index in zip(products, (slot, slot + PAIRS)):
+            self.gram[at, index] = product
+            self.gram[at, :, index] = product
         self.taken[at] += 1
 
     def _turn(self, at: np.ndarray) -> None:
         """New directions and the line searches along them."""
         rows = self._rows(at)
         gradient, pairs = self.gradient[rows], self.pairs[rows]
-        products = torch.cat([torch.bmm(pairs, gradient[:, :, None])[:, :, 0], gradient.square().sum(1, True)], dim=1)
-        along = products.cpu().numpy()
+        along = torch.cat([_with_each(pairs, gradient), gradient.square().sum(1, True)], dim=1).cpu().numpy()
         share, scale = combination(self.gram[at], along[:, :-1], self.taken[at])
         by_pairs = torch.bmm(self._on_device(share)[:, None], pairs)[:, 0]
         self.direction[rows] = -torch.addcmul(by_pairs, gradient, self._on_device(scale)[:, None])
@@ -185,6 +185,11 @@ class _Work:
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.point.device)
+
+
+def _with_each(pairs: Tensor, vector: Tensor) -> Tensor:
+    """[P, 2 PAIRS] products. As a sum, because a matrix product so thin and long keeps a GPU waiting."""
+    return (pairs * vector[:, None]).sum(dim=2)
 
 
 def combination(gram: np.ndarray, along: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
