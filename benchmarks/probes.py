@@ -2,8 +2,9 @@
 
     python benchmarks/probes.py --out results/probes-h200.json
 
-Features are drawn: classes that overlap, on axes of falling length. Both sides of the logistic probe get the same
-features, choose C on the same validation images and are judged on the same others, in one run, on all cores.
+Features are drawn: classes that overlap, on axes of falling length, as long in all as those of a network after its
+norm. Both sides of the logistic probe get the same features, choose C on the same validation images and are judged on
+the same others, in one run, scikit-learn on all cores.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from vitling.files import write_json
 from vitling.training.rundir import environment
 
 KS = (10, 20, 100, 200)
+FALL = -0.75  # power of an axis's number that its length is
 SEPARATION = 0.2  # of classes, in deviations within a class, on every axis
 
 
 def drawn(images: int, dim: int, classes: int, device: torch.device, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Features [N, D] of classes in turn, and labels; the centres are the same for every number of images."""
-    axes = torch.arange(1, dim + 1) ** -0.5
+    axes = torch.arange(1, dim + 1) ** FALL
+    axes *= (dim / axes.square().sum()).sqrt()
     centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(seed))
     labels = torch.arange(images) % classes
     noise = torch.randn(images, dim, generator=torch.Generator().manual_seed(seed + images))

@@ -177,7 +177,7 @@ def evaluate(
     Args:
         run: A run directory or a model folder.
         data_set: Labelled images; without --with the class names must be those of the model.
-        split: Which of the data's splits; auto takes test, else val, else everything.
+        split: Which of the data's splits; auto takes test, else val, else everything (with --with: images held out).
         weights: Of the last epoch, or of the best on validation.
         out: Write everything, the confusion matrix too, as JSON.
         allow_bad: Go on although more than 1 % of the files cannot be read.

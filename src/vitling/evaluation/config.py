@@ -30,7 +30,7 @@ class LinearConfig:
 
     blocks: int = 4
     """How many of the last blocks are put side by side, as far as the network has them."""
-    lr: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
+    lr: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     """Learning rates for each 256 images of a batch; trained together, and the best on validation is taken."""
     epochs: int = 100
     """Passes over the features, with a cosine down to 0."""

@@ -58,6 +58,7 @@ class _Work:
         self.objective, self.tolerance, self.most, self.noise = objective, tolerance, most, noise
         count, size = start.shape
         self.rows = np.arange(count)
+        self.problems = torch.arange(count, device=start.device)  # the same, on the device
         self.iterations, self.converged = np.zeros(count, int), np.zeros(count, bool)
         self.point, self.gradient, self.direction = start.clone(), start, start
         self.pairs = start.new_zeros(count, 2 * PAIRS, size)  # steps, then changes of the gradient; rings
@@ -67,7 +68,7 @@ class _Work:
 
     def begin(self) -> np.ndarray:
         """The first gradient. Gives who is at a minimum already."""
-        value, self.gradient = self.objective(self.point, self._on_device(self.rows))
+        value, self.gradient = self.objective(self.point, self.problems)
         self.direction = -self.gradient
         self.value, largest = torch.stack([value.double(), self.gradient.abs().amax(dim=1)]).cpu().numpy()
         self.slope = -self.gradient.square().sum(dim=1).cpu().numpy()
@@ -81,14 +82,14 @@ class _Work:
         """One trial of every problem. Gives who has ended."""
         step = self._on_device(self.search.step)
         trial = torch.addcmul(self.point, self.direction, step[:, None])
-        value, gradient = self.objective(trial, self._on_device(self.rows))
+        value, gradient = self.objective(trial, self.problems)
         slope = (gradient * self.direction).sum(dim=1)
         values, slopes, largest = torch.stack([value.double(), slope, gradient.abs().amax(dim=1)]).cpu().numpy()
         arrived = self.search.advance(values, slopes)
         lost = ~arrived & (self.search.trials >= MOST_TRIALS)
         ended = np.zeros(len(self.rows), bool)
         if arrived.any():
-            ended |= self._accept(np.flatnonzero(arrived), trial, gradient, values, slopes, largest)
+            ended |= self._accept(np.flatnonzero(arrived), step, trial, gradient, values, slopes, largest)
         if lost.any():
             ended |= self._start_again(np.flatnonzero(lost))
         return ended
@@ -102,7 +103,7 @@ class _Work:
         found.iterations[rows], found.converged[rows] = self.iterations[gone], self.converged[gone]
         stay = np.flatnonzero(~ended)
         on_device = self._on_device(stay)
-        for name in ("point", "gradient", "direction", "pairs"):
+        for name in ("problems", "point", "gradient", "direction", "pairs"):
             setattr(self, name, getattr(self, name)[on_device])
         for name in ("rows", "iterations", "converged", "gram", "taken", "value", "slope"):
             setattr(self, name, getattr(self, name)[stay])
@@ -111,6 +112,7 @@ class _Work:
     def _accept(
         self,
         at: np.ndarray,
+        step: Tensor,
         trial: Tensor,
         gradient: Tensor,
         values: np.ndarray,
@@ -118,15 +120,15 @@ class _Work:
         largest: np.ndarray,
     ) -> np.ndarray:
         """Steps there, and new directions from there."""
-        before, old_slope, step = self.value[at], self.slope[at], self.search.step[at]
+        before, old_slope = self.value[at], self.slope[at]
         self.iterations[at] += 1
         scale = np.maximum(np.maximum(np.abs(before), np.abs(values[at])), 1.0)
         self.converged[at] = (largest[at] <= self.tolerance) | (before - values[at] <= 64 * EPSILON * scale)
         ended = np.zeros(len(self.rows), bool)
         ended[at] = self.converged[at] | (self.iterations[at] >= self.most)
 
-        bent = (slopes[at] - old_slope) * step > EPSILON * -old_slope * step  # else the curvature is not positive
-        self._remember(at[bent], step, trial, gradient, bent)
+        bent = slopes[at] - old_slope > EPSILON * -old_slope  # else the curvature is not positive
+        self._remember(at[bent], step, gradient)
         rows = self._rows(at)
         self.point[rows], self.value[at] = trial[rows], values[at]
         self.gradient[rows] = gradient[rows]
@@ -135,34 +137,41 @@ class _Work:
             self._turn(going_on)
         return ended
 
-    def _remember(self, at: np.ndarray, step: np.ndarray, trial: Tensor, gradient: Tensor, bent: np.ndarray) -> None:
+    def _remember(self, at: np.ndarray, step: Tensor, gradient: Tensor) -> None:
         """The pairs of those that have one to give."""
         if not len(at):
             return
-        rows, slot = self._rows(at), self.taken[at] % PAIRS
-        moved = self.direction[rows] * self._on_device(step[bent])[:, None]
-        changed = gradient[rows] - self.gradient[rows]
-        row, place = self._on_device(at), self._on_device(slot)
-        self.pairs[row, place], self.pairs[row, place + PAIRS] = moved, changed
-        products = torch.bmm(self.pairs[rows], torch.stack([moved, changed], dim=2)).cpu().numpy()
-        for column, index in enumerate((slot, slot + PAIRS)):
-            self.gram[at, index] = products[:, :, column]
-            self.gram[at, :, index] = products[:, :, column]
+        rows, row, place = self._rows(at), self._on_device(at), self._on_device(self.taken[at] % PAIRS)
+        self.pairs[row, place] = self.direction[rows] * step[rows][:, None]
+        self.pairs[row, place + PAIRS] = gradient[rows] - self.gradient[rows]
         self.taken[at] += 1
 
     def _turn(self, at: np.ndarray) -> None:
         """New directions and the line searches along them."""
         rows = self._rows(at)
         gradient, pairs = self.gradient[rows], self.pairs[rows]
-        products = torch.cat([torch.bmm(pairs, gradient[:, :, None])[:, :, 0], gradient.square().sum(1, True)], dim=1)
-        along = products.cpu().numpy()
-        share, scale = combination(self.gram[at], along[:, :-1], self.taken[at])
-        by_pairs = torch.bmm(self._on_device(share)[:, None], pairs)[:, 0]
-        self.direction[rows] = -torch.addcmul(by_pairs, gradient, self._on_device(scale)[:, None])
-        self.slope[at] = -(share * along[:, :-1]).sum(axis=1) - scale * along[:, -1]
+        along, square = self._products(at, pairs, gradient)
+        share, scale = combination(self.gram[at], along, self.taken[at])
+        weights = self._on_device(np.concatenate([share, scale[:, None]], axis=1))
+        by_pairs = torch.bmm(weights[:, None, :-1], pairs)[:, 0]
+        self.direction[rows] = -torch.addcmul(by_pairs, gradient, weights[:, -1:])
+        self.slope[at] = -(share * along).sum(axis=1) - scale * square
         self.search.restart(at, self.value[at], self.slope[at], np.ones(len(at)))
         if (uphill := at[self.slope[at] >= 0]).size:  # rounding has spoilt the pairs
             self._forget(uphill)
+
+    def _products(self, at: np.ndarray, pairs: Tensor, gradient: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Of the gradient with the pairs [A, 2 PAIRS] and with itself [A]; those of the newest pair go into `gram`."""
+        newest = (self.taken[at] - 1) % PAIRS
+        each, place = torch.arange(len(at), device=pairs.device), self._on_device(newest)
+        vectors = pairs[each, place], pairs[each, place + PAIRS], gradient
+        products = [_with_each(pairs, vector).flatten() for vector in vectors]
+        on_host = torch.cat([*products, gradient.square().sum(dim=1)]).cpu().numpy()
+        moved, changed, along = on_host[: -len(at)].reshape(3, len(at), 2 * PAIRS)
+        for product, index in ((moved, newest), (changed, newest + PAIRS)):
+            self.gram[at, index] = product
+            self.gram[at, :, index] = product
+        return along, on_host[-len(at) :]
 
     def _start_again(self, at: np.ndarray) -> np.ndarray:
         """A line search that found nothing: once more down the gradient, or where that was it, the end."""
@@ -185,6 +194,11 @@ class _Work:
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.point.device)
+
+
+def _with_each(pairs: Tensor, vector: Tensor) -> Tensor:
+    """[P, 2 PAIRS] products. As a sum, because a matrix product so thin and long keeps a GPU waiting."""
+    return (pairs * vector[:, None]).sum(dim=2)
 
 
 def combination(gram: np.ndarray, along: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

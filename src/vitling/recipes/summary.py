@@ -196,17 +196,19 @@ def show_probes(result: dict[str, Any]) -> None:
 
 
 def probe_table(result: dict[str, Any]) -> Table:
-    """The chosen of each probe; of k-NN every k, because they cost nothing."""
+    """The chosen of each probe; of k-NN every k, because they cost nothing, those not chosen in brackets."""
     table = Table("probe", "chosen")
     for column in ("validation", result["split"]):
         table.add_column(column, justify="right", no_wrap=True)
     for name, found in result["probes"].items():
-        for k, each in found.get("each_k", {}).items():
-            if int(k) != found["chosen"]["k"]:
-                table.add_row(f"{name}, k {k}", "", _percent(each["validation"]), _percent(each["value"]))
-        if "chosen" in found:
-            ((what, value),) = found["chosen"].items()
-            table.add_row(name, f"{what} {value:.4g}", _percent(found["validation"]), _percent(found["value"]))
+        if "chosen" not in found:
+            continue
+        ((what, value),) = found["chosen"].items()
+        chosen = f"{what} {value:.4g}"
+        each = {f"k {k}": figures for k, figures in found.get("each_k", {}).items()} or {chosen: found}
+        for setting, figures in each.items():
+            marked = setting if setting == chosen else f"({setting})"
+            table.add_row(name, marked, _percent(figures["validation"]), _percent(figures["value"]))
     table.caption = f"{_METRICS[result['metric']]}; nothing was chosen on {result['split']}"
     return table
 
