@@ -15,7 +15,7 @@ BACKBONES = [
     ("vit_micro_patch4_32", 24, 1),
     ("vit_micro_patch4_32", 32, 4),
     ("deit_tiny_patch16_224", 96, 3),
-    ("swin_tiny_patch4_window7_224", 64, 3),
+    ("swin_tiny_patch4_window7_224", 112, 3),
     ("pvt_v2_b0", 64, 2),
     ("pvt_v2_b0_small", 112, 3),
     ("pvt_v2_b0_small", 224, 3),

@@ -18,7 +18,7 @@ from vitling.backbones.families import family_of
 from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
-from vitling.backbones.swin import UnbiasedSwin
+from vitling.backbones.swin import UnbiasedSwin, with_padding_first
 from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
 
@@ -39,6 +39,7 @@ class Backbone(nn.Module):
         self.family = family_of(timm_model, name)
         self.grid_size(size)
         as_products(timm_model)
+        with_padding_first(timm_model)
         with_one_depth(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # our position step takes any grid

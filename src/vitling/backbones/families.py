@@ -94,7 +94,7 @@ def _run_swin(model: Any, x: Tensor, stages: Stages) -> Features:
     for layer in model.layers:
         inside = [layer.downsample(maps)]
         for block in layer.blocks:
-            inside.append(block(inside[-1]))
+            inside.append(block(inside[-1], block.mask_for(inside[-1])))
         maps = inside[-1]
         outputs += [_channels_first(m) for m in _wanted(inside[1:], stages)]
     final = model.norm(maps)

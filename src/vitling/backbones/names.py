@@ -71,6 +71,14 @@ _TESTED = (
     Entry("swin_tiny_patch4_window7_224", 27_519_354, grid=7, dim=768),
     Entry("swin_small_patch4_window7_224", 48_837_258, grid=7, dim=768),
     Entry("swin_base_patch4_window7_224", 86_743_224, grid=7, dim=1024),
+    *(
+        Entry(f"{name}.window14", parameters, grid=7, dim=dim, architecture=name, model_args={"window_size": 14})
+        for name, parameters, dim in (
+            ("swin_tiny_patch4_window7_224", 27_569_754, 768),
+            ("swin_small_patch4_window7_224", 48_968_298, 768),
+            ("swin_base_patch4_window7_224", 86_917_944, 1024),
+        )
+    ),
     Entry(
         "swin_tiny_patch4_window7_224.no_bias",
         27_496_032,
