@@ -80,7 +80,7 @@ def _to_timm(folder: Path, out: Path) -> float:
     model = load_bundle(folder)
     if not as_in_timm(model.backbone.timm_model, model.meta.size):
         raise UserError(
-            f"At {model.meta.size} px this Swin pads its maps before it rolls them, as EsViT does, and timm's does not: "
+            f"At {model.meta.size} px this Swin pads its maps before it rolls them, as EsViT does, unlike timm's: "
             "its answers would differ. Export it with --format onnx, or train it at 224 px."
         )
     check_writable(out / CONFIG)
