@@ -45,6 +45,9 @@ def test_timm_loads_it_and_gives_the_same_logits(make_bundle, tmp_path, name, si
         ("t2t_vit_t_7", 3, ()),
         ("cvt_13", 3, ("cat", "dog")),
         ("cvt_13_official", 3, ()),
+        ("cvt_tiny", 3, ()),
+        ("pvt_small", 1, ("cat", "dog")),
+        ("vil_tiny", 3, ("cat", "dog")),
     ],
 )
 @torch.no_grad()

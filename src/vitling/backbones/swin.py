@@ -137,10 +137,9 @@ def as_in_timm(model: nn.Module, size: int) -> bool:
     """Whether timm's network with these weights gives the same at `size` px: where no map is both padded and rolled."""
     if not isinstance(model, SwinTransformer):
         return True
-    side = size // model.patch_embed.patch_size[0]
-    for stage, layer in enumerate(model.layers):
-        side = -(-side // 2) if stage else side
-        blocks = cast(list[WindowBlock], list(layer.blocks))
-        if any(any(block.shift_size) and side % block.window_size[0] for block in blocks):
-            return False
-    return True
+    network = cast(Any, model)
+    sides = [size // network.patch_embed.patch_size[0]]
+    while len(sides) < len(network.layers):
+        sides.append(-(-sides[-1] // 2))
+    windows = [(side, block) for side, layer in zip(sides, network.layers) for block in layer.blocks]
+    return not any(any(block.shift_size) and side % block.window_size[0] for side, block in windows)
