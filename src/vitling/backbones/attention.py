@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from timm.models.swin_transformer import WindowAttention
 from torch import Tensor, nn
 
 from vitling.backbones.mix import Mix, to_heads
+from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
 
@@ -64,6 +66,29 @@ def attention_of(block: Any, seen: dict[str, Any], batch: int) -> Tensor:
         return _of_pyramid(attn, tokens, seen["args"][1])
     q, k = to_heads(attn.qkv(tokens), 3, attn.num_heads)[:2]
     return _softmax(attn.q_norm(q), attn.k_norm(k), attn.scale)
+
+
+def attention_from(model: nn.Module, attention: Tensor, grid: Grid, query: Grid) -> Tensor:
+    """[B, heads, rows, columns]: what the token at row and column `query` looks at, without class tokens and padding.
+
+    Keys may be fewer than the tokens: then a place of the map is that of several tokens.
+    """
+    attn = last_block(model).attn
+    queries, keys = attention.shape[2:]
+    if isinstance(attn, WindowAttention):  # its window may be larger than the map
+        across = attn.window_size[1]
+        seen = attention[:, :, query[0] * across + query[1]].unflatten(2, attn.window_size)
+        return seen[:, :, : grid[0], : grid[1]]
+    prefix = queries - grid[0] * grid[1]
+    seen = attention[:, :, prefix + query[0] * grid[1] + query[1], prefix:]
+    return seen.unflatten(2, _key_grid(keys - prefix, grid))
+
+
+def _key_grid(keys: int, grid: Grid) -> Grid:
+    """As many as the tokens; by a convolution of stride 2 (CvT); or pooled to a square (the linear PVTv2)."""
+    halved = (-(-grid[0] // 2), -(-grid[1] // 2))
+    square = (math.isqrt(keys),) * 2
+    return next(shape for shape in (grid, halved, square) if math.prod(shape) == keys)
 
 
 def _of_one_window(block: Any, windows: Tensor, batch: int) -> Tensor:
