@@ -32,6 +32,7 @@ FLAGS = {
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
     "export": ["RUN", "--out", "--format", "--weights"],
+    "explain": ["RUN", "IMAGE", "IMAGE2", "--out", "--query", "--grey", "--weights"],
     "reproduce": ["NAME", "--data", "--seeds", "--only", "--minutes", "--epochs", "--runs-out", "--out"],
     "list": ["backbones", "datasets", "tables", "recipes"],
 }

@@ -281,6 +281,38 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
     print(f"Written: {out} (largest difference from torch on random images: {difference:.1e})")
 
 
+def explain(
+    run: Run,
+    image: Annotated[str, Positional, arg(metavar="IMAGE")],
+    image2: Annotated[str | None, Positional, arg(metavar="[IMAGE2]", help_behavior_hint="")] = None,
+    out: Annotated[str, arg(metavar="DIR")] = "explained",
+    query: str = "object",
+    grey: Literal["paper", "released"] = "paper",
+    seed: int = 0,
+    weights: Weights = "last",
+) -> None:
+    """What a network finds alike in an image and its mirrored view, or a second image, and what its heads look at.
+
+    A folder as IMAGE: how well all its images are found again in their mirrored views.
+
+    Args:
+        run: A run directory or a model folder.
+        image: An image, or a folder of them.
+        image2: A second image; without it, the first one mirrored and recoloured.
+        out: Folder of the pictures and of explained.json.
+        query: Where the heads look from: object (the region most like the whole image), background (the least),
+            or row and column, such as 3,5.
+        grey: How the mirrored view loses its colours: paper, one in five; released, always, as in EsViT's code.
+        seed: Another one recolours differently.
+        weights: Of the last epoch, or of the best on validation.
+    """
+    from vitling.evaluation.explain import explain as draw
+    from vitling.recipes.summary import show_explained
+
+    show_explained(draw(run, image, image2, out, query, grey, seed, weights))
+    print(f"Written: {out}")
+
+
 def list_(
     what: Annotated[
         Literal["methods", "backbones", "datasets", "policies", "recipes", "tables"],
@@ -394,6 +426,7 @@ _VERBS: dict[str, Callable[..., None]] = {
         predict,
         embed,
         export,
+        explain,
         show_views,
         reproduce,
         list_,

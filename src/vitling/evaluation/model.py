@@ -77,7 +77,7 @@ class Model:
         self.require_head()
         sources = sources_of(inputs)
         predictions = [Prediction(source.name) for source in sources]
-        for batch in self._batches(sources):
+        for batch in self.batches(sources):
             for i, reason in batch.errors.items():
                 predictions[i].error = reason
             if batch.rows:
@@ -98,7 +98,7 @@ class Model:
         rows: list[int] = []
         errors: dict[str, str] = {}
         vectors = [np.zeros((0, self.backbone.dim), np.float32)]
-        for batch in self._batches(sources):
+        for batch in self.batches(sources):
             errors |= {sources[i].name: reason for i, reason in batch.errors.items()}
             rows += batch.rows
             if batch.rows:
@@ -127,7 +127,8 @@ class Model:
         else:
             prediction.label = named[0][0]
 
-    def _batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
+    def batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
+        """The images that can be read, prepared and normalised, and why the others cannot."""
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             for start in range(0, len(sources), BATCH):
                 part = sources[start : start + BATCH]

@@ -228,6 +228,18 @@ def _with_spread(mean: float, deviation: float | None) -> str:
     return _percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
 
 
+def show_explained(found: dict[str, Any]) -> None:
+    pairs, heads = found["correspondence"], found.get("attention")
+    if "accuracy" in pairs:
+        of = f"{pairs['images']:,} images" if "images" in pairs else "the image"
+        where = f"{_percent(pairs['accuracy'])} of the pairs right, {pairs['distance']:.1f} px off on average"
+        print(f"Mirrored view of {of}: {where}.")
+    if heads:
+        place = f"row {heads['query'][0]}, column {heads['query'][1]}"
+        alike = f"{heads['redundant']} redundant (correlated by more than {heads['redundant_above']})"
+        print(f"Attention from {place}: {len(heads['heads'])} heads, {alike}.")
+
+
 def show_store_loss(losses: list[Loss], view: int) -> None:
     table = Table(title=f"Views of {view} px out of the store, beside the files")
     for column in ("store", "PSNR", "worst in 20", "MB / 1,000 images"):
