@@ -26,6 +26,7 @@ MOMENTA = {
     "moco-v3": lambda t: 1 - 0.01 * (math.cos(math.pi * t) + 1) / 2,
     "byol": lambda t: 1 - 0.004 * (math.cos(math.pi * t) + 1) / 2,
     "dino": lambda t: 1 - 0.004 * (math.cos(math.pi * t) + 1) / 2,
+    "esvit": lambda t: 1 - 0.004 * (math.cos(math.pi * t) + 1) / 2,
 }
 
 
@@ -45,7 +46,8 @@ def test_the_copy_moves_by_its_average_alone(method):
             assert torch.equal(now, torch.lerp(before, followed, 1 - MOMENTA[method](s / 100)))
             assert now.grad is None
             assert not now.requires_grad
-    assert [*objective.backbone.parameters(), *head.parameters()] == slow.fast
+    regions = objective.region_head.parameters() if method == "esvit" else ()
+    assert [*objective.backbone.parameters(), *head.parameters(), *regions] == slow.fast
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -25,7 +25,13 @@ from vitling.recipes.train import TrainConfig, first_stage
 from vitling.training.config import OptimConfig
 
 CONTRASTIVE = ["simclr", "supcon"]
-TERMS = {"moco-v2": "contrast", "moco-v3": "contrast", "byol": "prediction", "dino": "view"}
+TERMS = {
+    "moco-v2": {"contrast": 1},
+    "moco-v3": {"contrast": 1},
+    "byol": {"prediction": 1},
+    "dino": {"view": 1},
+    "esvit": {"view": 0.5, "region": 0.5},
+}
 
 
 def test_names_settings_and_entries_agree():
@@ -124,7 +130,8 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
     assert pretrain(folder, out, *words) == 0
     assert read(out / "result.json")["method"] == method
     last = lines(out / "metrics.jsonl")[-1]
-    assert last["loss"] == pytest.approx(last[TERMS[method]] + 0.1 * last["drloc"])
+    terms = {**TERMS[method], "drloc": 0.1}
+    assert last["loss"] == pytest.approx(sum(weight * last[name] for name, weight in terms.items()))
     before = load_file(out / "model" / "model.safetensors")
     (out / "result.json").unlink()
     newest = sorted((out / "checkpoints").iterdir())
@@ -146,6 +153,16 @@ SMALL_HEADS = {
     "moco-v3": ["--moco-v3.hidden", "32", "--moco-v3.no-frozen-patches"],
     "byol": ["--byol.hidden", "32"],
     "dino": ["--dino.hidden", "32", "--dino.prototypes", "64", "--dino.local-crops", "2", "--dino.local-size", "8"],
+    "esvit": [
+        "--esvit.hidden",
+        "32",
+        "--esvit.prototypes",
+        "64",
+        "--esvit.local-crops",
+        "2",
+        "--esvit.local-size",
+        "8",
+    ],
 }
 
 

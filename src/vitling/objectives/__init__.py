@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitling.objectives.config import BYOLConfig as BYOLConfig
     from vitling.objectives.config import DINOConfig as DINOConfig
     from vitling.objectives.config import DRLocConfig as DRLocConfig
+    from vitling.objectives.config import EsViTConfig as EsViTConfig
     from vitling.objectives.config import IDMMConfig as IDMMConfig
     from vitling.objectives.config import MoCoV2Config as MoCoV2Config
     from vitling.objectives.config import MoCoV3Config as MoCoV3Config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vitling.objectives.drloc import DRLoc as DRLoc
     from vitling.objectives.drloc import DRLocTerm as DRLocTerm
     from vitling.objectives.drloc import drloc_term as drloc_term
+    from vitling.objectives.esvit import EsViT as EsViT
     from vitling.objectives.idmm import IDMM as IDMM
     from vitling.objectives.moco_v2 import MoCoV2 as MoCoV2
     from vitling.objectives.moco_v3 import MoCoV3 as MoCoV3
@@ -38,6 +40,8 @@ _HOMES = {
     "BYOLConfig": "config",
     "DINO": "dino",
     "DINOConfig": "config",
+    "EsViT": "esvit",
+    "EsViTConfig": "config",
     "MoCoV2": "moco_v2",
     "MoCoV2Config": "config",
     "MoCoV3": "moco_v3",

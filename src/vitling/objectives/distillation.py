@@ -33,8 +33,15 @@ class DistillationHead(nn.Module):
         self.register_buffer("thaw", torch.ones(()), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        prototypes = _ScaledGradient.apply(self.prototypes, self.thaw)
-        return F.linear(F.normalize(self.mlp(vectors), dim=-1), F.normalize(prototypes, dim=1))
+        return F.linear(self.units(vectors), self.directions())
+
+    def units(self, vectors: Tensor) -> Tensor:
+        """What is compared with the prototypes, of unit length."""
+        return F.normalize(self.mlp(vectors), dim=-1)
+
+    def directions(self) -> Tensor:
+        """The prototypes, of unit length."""
+        return F.normalize(_ScaledGradient.apply(self.prototypes, self.thaw), dim=1)
 
 
 class _ScaledGradient(torch.autograd.Function):
@@ -80,8 +87,13 @@ class Centre(nn.Module):
     def add(self, logits: Tensor) -> None:
         """The teacher's answers of a pass: the centre moves by them after the step."""
         rows = logits.float().flatten(0, -2)
-        self.total.add_(rows.sum(0))
-        self.count.add_(len(rows))
+        self.add_sum(rows.sum(0), len(rows))
+
+    @torch.no_grad()
+    def add_sum(self, total: Tensor, count: int) -> None:
+        """As `add`, of answers that were summed elsewhere."""
+        self.total.add_(total)
+        self.count.add_(count)
 
     @torch.no_grad()
     def move(self) -> None:

@@ -24,7 +24,7 @@ from vitling.training.config import FitConfig
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
 from vitling.training.moments import Best, Moment, Outcome, Watcher
-from vitling.training.optim import Average, clip_gradients, load_optimiser, make_optimiser, set_lr
+from vitling.training.optim import Average, ChangingDecay, clip_gradients, load_optimiser, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Replay
@@ -94,6 +94,8 @@ class Trainer:
         self.objective = objective.to(store.device)
         self.model = self._parallel(objective)
         self.optimiser = make_optimiser(objective, config.optim)
+        final = config.optim.final_weight_decay
+        self.decay = None if final is None else ChangingDecay(self.optimiser, config.optim.weight_decay, final)
         self.shards = self._shards()
         self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
@@ -159,7 +161,8 @@ class Trainer:
         if self.store.device.type == "cuda":
             torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded()))
-        return DistributedDataParallel(objective, broadcast_buffers=False)
+        resting = objective.phases > 1
+        return DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=resting)
 
     def _shards(self) -> Shards:
         shards = Shards(self.objective, self.optimiser, self.processes)
@@ -225,9 +228,13 @@ class Trainer:
         machine.mark_step()
         self._seed_layers()
         set_lr(self.optimiser, self.lr(progress))
+        if self.decay:
+            self.decay.set(self.lr(progress), progress.fraction)
         if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
         self.objective.before_step(progress)
+        if self.replay:
+            self.replay.enter(self.objective.phase)
         first = self.views_of(parts[0])
         playable = len(parts) == 1 and len(place.ids) in self.compiled_sizes
         terms = (playable and self._played(first, parts[0], progress)) or self._taken(first, parts, progress)
