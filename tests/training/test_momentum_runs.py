@@ -15,7 +15,7 @@ import torch
 from tests.conftest import make_folder
 from tests.objectives.drawn import METHODS, make
 from tests.tiny import strayed, tiny_backbone
-from tests.training.momentum_run import comparable, settings, train
+from tests.training.momentum_run import CHANGES, comparable, settings, train
 from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
 from vitling import data
@@ -66,7 +66,7 @@ def test_two_processes_are_one(method, two, store, tmp_path):
     other = latest(two / f"{method}-0")["objective"]
     assert one.keys() == other.keys()
     assert strayed(one, other, make(method).state_dict()) < 1e-3
-    for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean"):
+    for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean", "region_centre.mean"):
         if name in one:
             torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=0)
     for a, b in zip(lines(tmp_path / "run"), lines(two / f"{method}-0"), strict=True):
@@ -79,7 +79,7 @@ def latest(folder: Path) -> dict:
     return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
 
 
-@pytest.mark.parametrize("method", ["moco-v2", "dino"])
+@pytest.mark.parametrize("method", ["moco-v2", "dino", "esvit"])
 def test_passes_change_nothing_where_images_are_not_compared(method, store, tmp_path):
     """The queue and the centre are those of whole steps."""
     one, three = (train(method, store, tmp_path / str(n), ALONE, accumulate=n) for n in (1, 3))
@@ -105,7 +105,7 @@ class StopsAfter:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
     whole = train(method, store, tmp_path / "whole", ALONE)
-    changes = {"mask_own": True} if method == "moco-v2" else {}
+    changes = CHANGES.get(method, {})
     run = RunDirectory(tmp_path / "run")
     (tmp_path / "run").mkdir()
     with pytest.raises(Stop):
@@ -121,6 +121,8 @@ FEW = [
     *((method, {}) for method in METHODS),
     ("moco-v2", {"queue": 80, "mask_own": True}),
     ("dino", {"local_crops": 0}),
+    ("esvit", {"local_crops": 0}),
+    ("esvit", {"region_from": 1, "match": "sinkhorn"}),
 ]
 
 
