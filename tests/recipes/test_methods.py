@@ -31,6 +31,7 @@ TERMS = {
     "byol": {"prediction": 1},
     "dino": {"view": 1},
     "esvit": {"view": 0.5, "region": 0.5},
+    "densecl": {"contrast": 0.5, "dense": 0.5},
 }
 
 
@@ -70,6 +71,7 @@ def test_table_10(make):
 
 ROWS = {
     "moco_v2": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),
+    "densecl": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),  # not in the table: MoCo v2's
     "moco_v3": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),
     "byol": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),  # not in the table: MoCo v3's
     "dino": (None, 512, 5e-4, 0.04, 800 / 30, 10),
@@ -150,6 +152,7 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
 
 SMALL_HEADS = {
     "moco-v2": ["--moco-v2.queue", "40", "--moco-v2.mask-own"],
+    "densecl": ["--densecl.queue", "40", "--densecl.mask-own"],
     "moco-v3": ["--moco-v3.hidden", "32", "--moco-v3.no-frozen-patches"],
     "byol": ["--byol.hidden", "32"],
     "dino": ["--dino.hidden", "32", "--dino.prototypes", "64", "--dino.local-crops", "2", "--dino.local-size", "8"],

@@ -15,8 +15,7 @@ from vitling.data.store import Store, build_store
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
 from vitling.training.processes import started
 
-
-CHANGES = {"moco-v2": {"mask_own": True}, "esvit": {"region_from": 2}}
+CHANGES = {"moco-v2": {"mask_own": True}, "densecl": {"mask_own": True}, "esvit": {"region_from": 2}}
 
 
 def settings(method: str, **optim) -> FitConfig:

@@ -9,6 +9,7 @@ from vitling.lazy import exports
 if TYPE_CHECKING:
     from vitling.objectives.byol import BYOL as BYOL
     from vitling.objectives.config import BYOLConfig as BYOLConfig
+    from vitling.objectives.config import DenseCLConfig as DenseCLConfig
     from vitling.objectives.config import DINOConfig as DINOConfig
     from vitling.objectives.config import DRLocConfig as DRLocConfig
     from vitling.objectives.config import EsViTConfig as EsViTConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vitling.objectives.config import dino_plan as dino_plan
     from vitling.objectives.config import drloc_weight as drloc_weight
     from vitling.objectives.config import idmm_plan as idmm_plan
+    from vitling.objectives.densecl import DenseCL as DenseCL
     from vitling.objectives.dino import DINO as DINO
     from vitling.objectives.drloc import DRLoc as DRLoc
     from vitling.objectives.drloc import DRLocTerm as DRLocTerm
@@ -40,6 +42,8 @@ _HOMES = {
     "BYOLConfig": "config",
     "DINO": "dino",
     "DINOConfig": "config",
+    "DenseCL": "densecl",
+    "DenseCLConfig": "config",
     "EsViT": "esvit",
     "EsViTConfig": "config",
     "MoCoV2": "moco_v2",

@@ -203,6 +203,19 @@ class MoCoV2Config:
 
 
 @dataclass
+class DenseCLConfig(MoCoV2Config):
+    """MoCo v2, and tell the region that looks alike from a queue of other images' regions."""
+
+    dense_weight: float = 0.5
+    """Of the loss between regions; that between whole views has the rest."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        super().check()
+        _check_numbers("DenseCL", whole={}, shares={"dense weight": self.dense_weight})
+
+
+@dataclass
 class MoCoV3Config:
     """Tell the other view of an image from the other images of the batch."""
 
@@ -233,9 +246,17 @@ class BYOLConfig:
     """Width of the heads' hidden layers."""
     momentum: float = 0.996
     """Of the copy of the network, at the start; it rises to 1."""
+    regions: Literal["none", "mse", "softmax"] = "none"
+    """The same for each region and the one that looks alike: by the distance of vectors, or by a softmax over them."""
+    region_weight: float = 1.0
+    """Of the loss between regions, where there is one."""
 
     def check(self) -> None:
         """A UserError for what cannot be meant."""
+        if self.regions not in ("none", "mse", "softmax"):
+            raise UserError(f"BYOL has no regions {self.regions!r}: none, mse, softmax.")
+        if not 0 < self.region_weight < math.inf:
+            raise UserError(f"BYOL's region weight must be more than 0, and a number, but is {self.region_weight}.")
         _check_numbers("BYOL", whole={"dim": self.dim, "hidden": self.hidden}, shares={"momentum": self.momentum})
 
 

@@ -94,6 +94,9 @@ class DINO(Objective):
         """ln K."""
         return {"view": math.log(self.config.prototypes)}
 
+    def health(self) -> dict[str, float]:
+        return {"teacher's choice of answers": self.centre.health()}
+
 
 def new_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:
     return DistillationHead(backbone.dim, config.hidden, config.bottleneck, config.prototypes)

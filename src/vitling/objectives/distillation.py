@@ -63,12 +63,14 @@ class Centre(nn.Module):
     dominating; a teacher's low temperature keeps all from becoming alike. With a momentum of 1 it stays at 0: off."""
 
     mean: Tensor
+    answered: Tensor
     total: Tensor
     count: Tensor
 
     def __init__(self, outputs: int, momentum: float):
         super().__init__()
         self.momentum = momentum
+        self.register_buffer("answered", torch.zeros(outputs), persistent=False)
         self.register_buffer("mean", torch.zeros(outputs))
         self.register_buffer("total", torch.zeros(outputs), persistent=False)
         self.register_buffer("count", torch.zeros(1), persistent=False)
@@ -81,7 +83,13 @@ class Centre(nn.Module):
     @torch.no_grad()
     def targets(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
         """What the student is to answer: softmax((logits - centre) / temperature)."""
-        return ((logits.float() - self.mean) / temperature).softmax(-1)
+        targets = ((logits.float() - self.mean) / temperature).softmax(-1)
+        self.answered.lerp_(targets.flatten(0, -2).mean(0), 0.1)
+        return targets
+
+    def health(self) -> float:
+        """1 less the share that the most frequent answer had of late: 0 if all are given the same, whatever it is."""
+        return float(1 - self.answered.max())
 
     @torch.no_grad()
     def add(self, logits: Tensor) -> None:

@@ -82,15 +82,16 @@ class EsViT(DINO):
             plan,
         )
         if has_own(batch):
-            self._add_to_centre(targets, prototypes)
+            self._tell_centre(targets.float(), prototypes.float())
         return loss
 
     @torch.no_grad()
-    def _add_to_centre(self, targets: Tensor, prototypes: Tensor) -> None:
-        """The sum of all answers is the answer to the sum."""
-        rows = targets.flatten(0, 1).float()
-        with torch.autocast(rows.device.type, enabled=False):
-            self.region_centre.add_sum(F.linear(rows.sum(0), prototypes.float()), len(rows))
+    def _tell_centre(self, targets: Tensor, prototypes: Tensor) -> None:
+        """The sum of all answers is the answer to the sum. For the health of all, a region of each image is asked."""
+        images, regions, _ = targets.shape
+        with torch.autocast(targets.device.type, enabled=False):
+            self.region_centre.add_sum(F.linear(targets.sum((0, 1)), prototypes), images * regions)
+            self.region_centre.targets(F.linear(targets[:, regions // 2], prototypes), self.teacher_temperature)
 
     @property
     def centres(self) -> list[Centre]:
@@ -113,3 +114,8 @@ class EsViT(DINO):
         """ln K of each half that has a softmax and takes part."""
         taking_part = {"view": bool(self.config.view_weight), "region": self._region_answers}
         return {name: math.log(self.config.prototypes) for name, on in taking_part.items() if on}
+
+    def health(self) -> dict[str, float]:
+        views = super().health() if self.config.view_weight else {}
+        regions = {"teacher's choice of answers to regions": self.region_centre.health()}
+        return {**views, **regions} if self._region_answers else views

@@ -67,6 +67,15 @@ def _transport(cosines: Tensor) -> Tensor:
 _MATCHES = {"argmax": _nearest, "sinkhorn": _transport}
 
 
+@torch.no_grad()
+def matched(mine: Tensor, theirs: Tensor, values: Tensor) -> Tensor:
+    """For each region of a view [B, T, D] what `values` [B, T', P] have of the region of another view [B, T', D] whose
+    features have the highest cosine with its own."""
+    with torch.autocast(mine.device.type, enabled=False):
+        best = (unit(mine) @ unit(theirs).transpose(1, 2)).argmax(2, keepdim=True)
+    return values.gather(1, best.expand(-1, -1, values.shape[2]))
+
+
 def squared_distance(student: Tensor, teacher: Tensor, plan: Tensor) -> Tensor:
     """|u - v|^2 of vectors of unit length [B, S, P] and [B, R, P] by the plan, mean over images (BYOL, Eq. 2)."""
     with torch.autocast(student.device.type, enabled=False):

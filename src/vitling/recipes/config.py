@@ -14,6 +14,7 @@ from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.objectives.config import (
     BYOLConfig,
+    DenseCLConfig,
     DINOConfig,
     DRLocConfig,
     EsViTConfig,
@@ -119,6 +120,7 @@ class MethodsConfig:
     byol: BYOLConfig = field(default_factory=BYOLConfig)
     dino: DINOConfig = field(default_factory=DINOConfig)
     esvit: EsViTConfig = field(default_factory=EsViTConfig)
+    densecl: DenseCLConfig = field(default_factory=DenseCLConfig)
 
 
 @dataclass
@@ -143,6 +145,9 @@ class PretrainConfig(MethodsConfig, RunConfig):
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"
     """none: pre-train on all images but a test split; a fraction such as 0.2: leave that out."""
+    continue_from: Annotated[str | None, _shown("RUN")] = None
+    """Go on from a run's last checkpoint, or from a checkpoint file: its step, weights and moments, with more to learn.
+    For esvit after dino, or after its view loss alone; images, --batch and what both have must be the same."""
     drop_path: float = 0.1
     """Stochastic depth of the last block; earlier blocks less."""
     watch_every: Annotated[int | None, _shown("INT")] = None
@@ -282,6 +287,8 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
     if isinstance(config, TrainConfig):
         config.pretrain_views.check()
         return
+    if config.continue_from is not None and (config.from_ or config.minutes):
+        raise UserError("--continue-from takes all from a run, its schedule too: leave out --from and --minutes.")
     if config.views_budget is not None:
         if config.minutes is not None:
             raise UserError("--views-budget and --minutes both say how long the run is. Leave one out.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective
     from vitling.recipes.config import PretrainConfig
 
-Name = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino", "esvit"]
+Name = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
 SIZE = 112  # pixels of a view
 
 
@@ -111,6 +111,12 @@ def _make_esvit(config: PretrainConfig, backbone: Backbone, plan: Plan, store: S
     return EsViT(backbone, plan, config.esvit)
 
 
+def _make_densecl(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.densecl import DenseCL
+
+    return DenseCL(backbone, plan, config.densecl)
+
+
 def _batches(config: PretrainConfig, store: Store) -> list[int]:
     """For losses that compare the images of a pass; unknown where a batch has several."""
     if config.optim.accumulate > 1:
@@ -178,6 +184,13 @@ METHODS: dict[str, Method] = {
         "esvit",
         epochs_for=esvit.epochs_for,
         fitted_to=esvit.for_images,
+    ),
+    "densecl": Method(
+        "finds an image's other view, and its regions, among the keys of queues",
+        baselines.densecl,
+        lambda settings, size: policies.moco_v2(size),
+        _make_densecl,
+        "densecl",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vitling import data
@@ -66,7 +67,8 @@ def pretrain_in(
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
     watchers = [_watcher(config, stores, run)]
-    outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes)
+    start = Path(config.continue_from) if config.continue_from else None
+    outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes, start=start)
     return _conclude(config, stores, objective, outcome, run)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
+from vitling.training.continuing import checkpoint_of, fill, names_of, with_moments
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
 from vitling.training.moments import Best, Moment, Outcome, Watcher
@@ -46,11 +48,12 @@ def fit(
     *,
     run: RunDirectory,
     processes: Processes | None = None,
+    start: Path | None = None,
 ) -> Outcome:
-    """Trains from the run's last checkpoint, or from the start if it has none."""
+    """Trains from the run's last checkpoint, or from the start if it has none; that may be another run's checkpoint."""
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
-    trainer.resume()
+    trainer.resume(start)
     trainer.began = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
@@ -437,6 +440,8 @@ class Trainer:
             "accumulate": self.feed.accumulate,
             "objective": self.objective.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "parameters": names_of(self.objective, self.optimiser),
+            "per_epoch": self.per_epoch,
             "scaler": self.scaler.state_dict(),
             "average": self.average.state_dict() if self.average else None,
             "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
@@ -444,16 +449,14 @@ class Trainer:
             "recorder": self.recorder.state_dict(),
         }
 
-    def resume(self) -> None:
+    def resume(self, start: Path | None = None) -> None:
         state = self.checkpoints.load_latest(self.store.device, self.run.log.warn)
         if state is None:
             self.run.forget_after(-1)
+            if start:
+                self._go_on(checkpoint_of(start, self.store.device, self.run.log.warn))
             return
-        if state["data"] != self.store.identity:
-            raise UserError(
-                "The training images are not those that this run was started with, so it cannot go on exactly. Put "
-                "them back, or start again with --overwrite or another --out."
-            )
+        self._check_images(state)
         state = self.shards.part(state)
         self.done, self.feed.accumulate = state["step"], state["accumulate"]
         self.seconds_before = state.get("seconds", 0.0)
@@ -468,3 +471,27 @@ class Trainer:
         self.recorder.load_state_dict(state["recorder"])
         self.run.forget_after(self.done)
         self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        """Where another run stood, with its weights and moments: schedules continue."""
+        self._check_images(state)
+        if state["per_epoch"] != self.per_epoch or state["step"] >= self.steps:
+            raise UserError(
+                f"That run stood at step {state['step']}, with {state['per_epoch']} steps an epoch. This one must have "
+                f"as many an epoch and more in all; it has {self.per_epoch} and {self.steps}: --batch and --epochs."
+            )
+        new = fill(self.objective, state["objective"])
+        load_optimiser(self.optimiser, with_moments(self.optimiser, names_of(self.objective, self.optimiser), state))
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average and state["average"]:
+            self.average.load_state_dict(state["average"])
+        self.done, self.feed.accumulate = state["step"], state["accumulate"]
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in new)) or "nothing"
+        self.run.log.say(f"Going on at step {self.done} of {self.steps}; new in this run: {parts}.")
+
+    def _check_images(self, state: dict[str, Any]) -> None:
+        if state["data"] != self.store.identity:
+            raise UserError(
+                "The training images are not those that this run was started with, so it cannot go on exactly. Put "
+                "them back, or start again with --overwrite or another --out."
+            )
