@@ -10,7 +10,11 @@ from vitling.objectives import (
     DINO,
     Batch,
     BYOLConfig,
+    DenseCL,
+    DenseCLConfig,
     DINOConfig,
+    EsViT,
+    EsViTConfig,
     MoCoV2,
     MoCoV2Config,
     MoCoV3,
@@ -22,7 +26,7 @@ from vitling.training import Progress
 from vitling.views import Views
 from vitling.views.policies import named
 
-METHODS = ["moco-v2", "moco-v3", "byol", "dino"]
+METHODS = ["moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
 NORMED = ["moco-v3", "byol"]  # with batch norm in their heads
 START = Progress(0, 100, 10)
 
@@ -32,12 +36,16 @@ def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
     backbone = tiny_backbone(drop_path=drop_path)
     if method == "moco-v2":
         return MoCoV2(backbone, named(method, 16), MoCoV2Config(**{"dim": 8, "queue": 10, **settings}))
+    if method == "densecl":
+        return DenseCL(backbone, named("moco-v2", 16), DenseCLConfig(**{"dim": 8, "queue": 10, **settings}))
     if method == "moco-v3":
         return MoCoV3(backbone, named(method, 16), MoCoV3Config(dim=8, hidden=24, **settings))
     if method == "byol":
         return BYOL(backbone, named(method, 16), BYOLConfig(dim=8, hidden=24, **settings))
-    config = DINOConfig(**{"local_crops": 2, "prototypes": 12, "hidden": 24, "bottleneck": 8, **settings})
-    return DINO(backbone, dino_plan(config, 16), config)
+    settings = {"local_crops": 2, "prototypes": 12, "hidden": 24, "bottleneck": 8, **settings}
+    if method == "dino":
+        return DINO(backbone, dino_plan(config := DINOConfig(**settings), 16), config)
+    return EsViT(backbone, dino_plan(config := EsViTConfig(**settings), 16), config)
 
 
 def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:

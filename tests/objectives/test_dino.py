@@ -17,6 +17,7 @@ from vitling.objectives.config import local_size
 from vitling.objectives.dino import warming
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.training import Progress
+from vitling.views.config import Group, Plan
 from vitling.views.policies import named
 
 SMALL = DINOConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8)
@@ -36,7 +37,7 @@ def literal(objective: DINO, views, centre, teacher_temperature: float) -> float
     """DINO's Eq. 3: over the teacher's global views, over all other views of the student, image by image."""
     crops = [part for view in views for part in view.pixels.split(len(views[0].pixels))]
     images, total, pairs = len(crops[0]), 0.0, 0
-    for t, wide in enumerate(crops[:2]):
+    for t, wide in enumerate(crops[: objective.config.global_crops]):
         for s, other in enumerate(crops):
             if s == t:
                 continue
@@ -50,10 +51,10 @@ def literal(objective: DINO, views, centre, teacher_temperature: float) -> float
     return total / pairs
 
 
-@pytest.mark.parametrize("local_crops", [3, 1, 0])
-def test_it_is_the_literal_loss(local_crops):
-    objective = make(local_crops=local_crops)
-    assert len(objective.plan.groups) == (3 if local_crops else 2)
+@pytest.mark.parametrize(("global_crops", "local_crops"), [(2, 3), (2, 1), (2, 0), (1, 2), (3, 1)])
+def test_it_is_the_literal_loss(global_crops, local_crops):
+    objective = make(global_crops=global_crops, local_crops=local_crops)
+    assert len(objective.plan.groups) == min(global_crops, 2) + bool(local_crops)
     objective.centre.mean.normal_(std=0.1)
     torch.nn.init.normal_(objective.teacher.head.prototypes)
     centre = objective.centre.mean.clone()
@@ -175,9 +176,13 @@ def test_the_teacher_sees_the_global_views_alone():
     assert shapes == [(objective.teacher.backbone, 8, 16), (objective.backbone, 8, 16), (objective.backbone, 12, 8)]
 
 
-def test_a_plan_without_two_global_views_is_refused():
-    with pytest.raises(ValueError, match="two groups"):
-        DINO(tiny_backbone(), named("simclr", 16))
+def test_a_plan_that_does_not_begin_with_the_global_views_is_refused():
+    """One group of two will do; one of six is no two."""
+    assert DINO(tiny_backbone(), named("simclr", 16), SMALL).wide == 1
+    with pytest.raises(ValueError, match="2 global views"):
+        DINO(tiny_backbone(), Plan((Group(16, 6),)), SMALL)
+    with pytest.raises(ValueError, match="of one size"):
+        DINO(tiny_backbone(), Plan((Group(16), Group(8))), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +191,8 @@ def test_a_plan_without_two_global_views_is_refused():
         {"prototypes": 0},
         {"local_crops": -1},
         {"local_size": 0},
+        {"global_crops": 0},
+        {"global_crops": 1, "local_crops": 0},
         {"temperature": 0.0},
         {"teacher_start": -1.0},
         {"centre": 1.5},

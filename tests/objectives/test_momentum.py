@@ -22,10 +22,12 @@ def slow_of(objective: Objective) -> MomentumCopy:
 
 
 MOMENTA = {
+    "densecl": lambda t: 0.999,
     "moco-v2": lambda t: 0.999,
     "moco-v3": lambda t: 1 - 0.01 * (math.cos(math.pi * t) + 1) / 2,
     "byol": lambda t: 1 - 0.004 * (math.cos(math.pi * t) + 1) / 2,
     "dino": lambda t: 1 - 0.004 * (math.cos(math.pi * t) + 1) / 2,
+    "esvit": lambda t: 1 - 0.004 * (math.cos(math.pi * t) + 1) / 2,
 }
 
 
@@ -45,7 +47,9 @@ def test_the_copy_moves_by_its_average_alone(method):
             assert torch.equal(now, torch.lerp(before, followed, 1 - MOMENTA[method](s / 100)))
             assert now.grad is None
             assert not now.requires_grad
-    assert [*objective.backbone.parameters(), *head.parameters()] == slow.fast
+    regions = {"esvit": "region_head", "densecl": "dense_head"}.get(method)
+    more = getattr(objective, regions).parameters() if regions else ()
+    assert [*objective.backbone.parameters(), *head.parameters(), *more] == slow.fast
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,12 +15,15 @@ from vitling.data.store import Store, build_store
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
 from vitling.training.processes import started
 
+CHANGES = {"moco-v2": {"mask_own": True}, "densecl": {"mask_own": True}, "esvit": {"region_from": 2}}
+
 
 def settings(method: str, **optim) -> FitConfig:
     """33 images in batches of 8: the last one has one image, less than there are processes, and too few for batch
     norm."""
     loop = LoopConfig(device="cpu", trackers=(), drop_last=method in NORMED)
-    return FitConfig(4, 8, 0, OptimConfig(**{"lr": 2e-3, "clip": 0.5, **optim}), loop, CheckpointConfig(0.0))
+    optim = {"lr": 2e-3, "clip": 0.5, "final_weight_decay": 0.4 if method == "esvit" else None, **optim}
+    return FitConfig(4, 8, 0, OptimConfig(**optim), loop, CheckpointConfig(0.0))
 
 
 def comparable(method: str) -> dict:
@@ -31,7 +34,7 @@ def comparable(method: str) -> dict:
 
 def train(method: str, store: Store, out: Path, processes: Processes, **optim) -> dict[str, Tensor]:
     out.mkdir(parents=True)
-    objective = make(method, mask_own=True) if method == "moco-v2" else make(method)
+    objective = make(method, **CHANGES.get(method, {}))
     fit(objective, store, settings(method, **optim), run=RunDirectory(out, processes.main), processes=processes)
     return objective.state_dict()
 

@@ -15,14 +15,15 @@ import torch
 from tests.conftest import make_folder
 from tests.objectives.drawn import METHODS, make
 from tests.tiny import strayed, tiny_backbone
-from tests.training.momentum_run import comparable, settings, train
+from tests.training.momentum_run import CHANGES, comparable, settings, train
 from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import StoppedItself
 from vitling.evaluation.watching import watch_pretraining
-from vitling.objectives import DINO, DINOConfig
+from vitling.objectives import DINO, DINOConfig, EsViT, Objective
+from vitling.recipes.esvit import for_images, pretrain
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit
 from vitling.views.config import Flip, Group, Plan, Policy
 
@@ -66,7 +67,7 @@ def test_two_processes_are_one(method, two, store, tmp_path):
     other = latest(two / f"{method}-0")["objective"]
     assert one.keys() == other.keys()
     assert strayed(one, other, make(method).state_dict()) < 1e-3
-    for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean"):
+    for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean", "region_centre.mean"):
         if name in one:
             torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=0)
     for a, b in zip(lines(tmp_path / "run"), lines(two / f"{method}-0"), strict=True):
@@ -79,7 +80,7 @@ def latest(folder: Path) -> dict:
     return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
 
 
-@pytest.mark.parametrize("method", ["moco-v2", "dino"])
+@pytest.mark.parametrize("method", ["moco-v2", "dino", "esvit"])
 def test_passes_change_nothing_where_images_are_not_compared(method, store, tmp_path):
     """The queue and the centre are those of whole steps."""
     one, three = (train(method, store, tmp_path / str(n), ALONE, accumulate=n) for n in (1, 3))
@@ -105,7 +106,7 @@ class StopsAfter:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
     whole = train(method, store, tmp_path / "whole", ALONE)
-    changes = {"mask_own": True} if method == "moco-v2" else {}
+    changes = CHANGES.get(method, {})
     run = RunDirectory(tmp_path / "run")
     (tmp_path / "run").mkdir()
     with pytest.raises(Stop):
@@ -121,6 +122,8 @@ FEW = [
     *((method, {}) for method in METHODS),
     ("moco-v2", {"queue": 80, "mask_own": True}),
     ("dino", {"local_crops": 0}),
+    ("esvit", {"local_crops": 0}),
+    ("esvit", {"region_from": 1, "match": "sinkhorn"}),
 ]
 
 
@@ -136,16 +139,36 @@ def test_fewer_images_than_a_batch_has_or_a_queue(method, changes, store, tmp_pa
         assert set(counts.tolist()) == {2, 3}
 
 
-@pytest.mark.parametrize("centre", [0.9, 1.0])
-def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(centre, tmp_path):
-    """48 images, 320 steps: a few more than a run has before it is judged. Colour tells these images, so it stays."""
-    store = build_store(data.open(str(make_folder(tmp_path / "images", each=16)), val="none").train, 16)
-    config = DINOConfig(centre=centre, momentum=0.97, prototypes=1024, hidden=128, bottleneck=64)
-    config = replace(config, teacher_start=0.04, teacher_temperature=0.04)
+def small(method: str, centre: float) -> Objective:
+    """Two views without changes of colour, which tells these images; the rest of esvit's settings as for so few."""
     view = Group(16, policy=Policy(scale=(0.3, 1.0), steps=(Flip(),)))
-    torch.manual_seed(0)
-    objective = DINO(tiny_backbone(), Plan((view, view)), config)
-    length = replace(settings("dino", lr=1e-3, clip=5.0), epochs=80, batch=12, checkpoint=CheckpointConfig(1e9))
+    if method == "dino":
+        config = DINOConfig(centre=centre, momentum=0.97, prototypes=1024, hidden=128, bottleneck=64)
+        config = replace(config, teacher_start=0.04, teacher_temperature=0.04)
+        return DINO(tiny_backbone(), Plan((view, view)), config)
+    fitted = for_images(pretrain(epochs=80), images=48, batch=12).objective
+    config = replace(fitted, centre=centre, hidden=128, bottleneck=64, local_crops=0)
+    return EsViT(tiny_backbone(), Plan((view, view)), config)
+
+
+@pytest.mark.parametrize(
+    ("method", "centre", "seed"),
+    [
+        ("dino", 0.9, 0),
+        ("dino", 1.0, 0),
+        ("esvit", 0.9, 0),
+        pytest.param("esvit", 0.9, 1, marks=pytest.mark.slow),
+        pytest.param("esvit", 0.9, 2, marks=pytest.mark.slow),
+        ("esvit", 1.0, 0),
+    ],
+)
+def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(method, centre, seed, tmp_path):
+    """48 images, 320 steps: a few more than a run has before it is judged."""
+    store = build_store(data.open(str(make_folder(tmp_path / "images", each=16)), val="none").train, 16)
+    torch.manual_seed(seed)
+    objective = small(method, centre)
+    length = replace(settings(method, lr=1e-3, clip=5.0), epochs=80, batch=12, seed=seed)
+    length = replace(length, checkpoint=CheckpointConfig(1e9))
     watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)
     stops = pytest.raises(StoppedItself, match=r"all images look alike to the network.*a centred teacher")
     with stops if centre == 1 else nullcontext():

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from tests.training.test_loop import objective
+from vitling.errors import UserError
 from vitling.training import OptimConfig
-from vitling.training.optim import load_optimiser, make_optimiser, set_lr
+from vitling.training.config import FitConfig
+from vitling.training.optim import ChangingDecay, load_optimiser, make_optimiser, set_lr
 
 
 def one_step(optimiser, model) -> None:
@@ -76,3 +78,45 @@ def test_sgd_as_gpus_have_it_is_the_same():
             set_lr(optimiser, rate)
             optimiser.step()
     assert torch.allclose(plain, fused)
+
+
+def test_weight_decay_that_is_filled_is_that_of_adamw():
+    """Bit by bit, with the number of each step; only the group that decays; what has no gradient is left alone."""
+    model, other = objective(), objective()
+    own, filled = (make_optimiser(one, OptimConfig(weight_decay=0.04)) for one in (model, other))
+    decay = ChangingDecay(filled, 0.04, 0.4)
+    resting = [one.backbone.timm_model.blocks[0].mlp.fc1.weight for one in (model, other)]
+    for step in range(4):
+        own.param_groups[0]["weight_decay"] = decay.at(step / 4)
+        decay.set(0.5, step / 4)
+        for optimiser, one, rests in zip((own, filled), (model, other), resting):
+            for p in one.parameters():
+                p.grad = None if p is rests and step < 2 else torch.full_like(p, 0.1 * step - 0.1)
+            set_lr(optimiser, 0.5)
+            optimiser.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert filled.param_groups[0]["weight_decay"] == 0
+
+
+def test_weight_decay_goes_from_start_to_end_by_half_a_cosine():
+    decay = ChangingDecay(make_optimiser(objective(), OptimConfig()), 0.04, 0.4)
+    assert [decay.at(t) for t in (0, 0.25, 0.5, 1)] == pytest.approx([0.04, 0.22 - 0.18 * 0.5**0.5, 0.22, 0.4])
+
+
+def test_a_step_that_overflowed_decays_nothing():
+    """A fused optimiser is called all the same, and told so."""
+    model = objective()
+    optimiser = make_optimiser(model, OptimConfig(weight_decay=0.5))
+    decay = ChangingDecay(optimiser, 0.5, 0.5)
+    decay.set(0.5, 0.0)
+    for overflow, factor in ((1.0, 1.0), (0.0, 0.75)):
+        p = decay.parameters[0]
+        p.grad, before = torch.zeros_like(p), p.detach().clone()
+        optimiser.found_inf = torch.tensor([overflow])
+        decay._apply(optimiser)
+        assert torch.equal(p, before * factor)
+
+
+def test_changing_decay_is_adamws():
+    with pytest.raises(UserError, match="final-weight-decay is for AdamW"):
+        FitConfig(optim=OptimConfig(name="sgd", final_weight_decay=0.4)).check()

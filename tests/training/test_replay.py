@@ -70,6 +70,16 @@ def test_there_are_only_so_many(player):
     assert ask(player, kept[0]) is None
 
 
+def test_another_phase_is_recorded_anew(player):
+    some = views()
+    first = [ask(player, some) for _ in range(2)][-1]
+    player.enter(0)
+    assert ask(player, some) is first
+    player.enter(1)
+    assert ask(player, some) is None
+    assert ask(player, some) is not first
+
+
 def test_a_failure_is_said_once(player, said, monkeypatch):
     def fails(*given):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")

@@ -117,7 +117,7 @@ def _of_loss(name: str, value: float, uniform: float, teaches_itself: bool) -> S
 
 
 def _of_health(moment: Any) -> list[Sign]:
-    advice = "a higher momentum of the network that fills it, if one does"
+    advice = "a higher momentum of the network that fills it, if one does; a centred teacher, if it is a teacher's"
     return [
         Sign(f"dead {name}", value / DEAD, f"the {name} is dead: its health is {value:.3f} (1 is well, 0 dead)", advice)
         for name, value in moment.objective.health().items()

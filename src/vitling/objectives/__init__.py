@@ -9,8 +9,10 @@ from vitling.lazy import exports
 if TYPE_CHECKING:
     from vitling.objectives.byol import BYOL as BYOL
     from vitling.objectives.config import BYOLConfig as BYOLConfig
+    from vitling.objectives.config import DenseCLConfig as DenseCLConfig
     from vitling.objectives.config import DINOConfig as DINOConfig
     from vitling.objectives.config import DRLocConfig as DRLocConfig
+    from vitling.objectives.config import EsViTConfig as EsViTConfig
     from vitling.objectives.config import IDMMConfig as IDMMConfig
     from vitling.objectives.config import MoCoV2Config as MoCoV2Config
     from vitling.objectives.config import MoCoV3Config as MoCoV3Config
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
     from vitling.objectives.config import dino_plan as dino_plan
     from vitling.objectives.config import drloc_weight as drloc_weight
     from vitling.objectives.config import idmm_plan as idmm_plan
+    from vitling.objectives.densecl import DenseCL as DenseCL
     from vitling.objectives.dino import DINO as DINO
     from vitling.objectives.drloc import DRLoc as DRLoc
     from vitling.objectives.drloc import DRLocTerm as DRLocTerm
     from vitling.objectives.drloc import drloc_term as drloc_term
+    from vitling.objectives.esvit import EsViT as EsViT
     from vitling.objectives.idmm import IDMM as IDMM
     from vitling.objectives.moco_v2 import MoCoV2 as MoCoV2
     from vitling.objectives.moco_v3 import MoCoV3 as MoCoV3
@@ -38,6 +42,10 @@ _HOMES = {
     "BYOLConfig": "config",
     "DINO": "dino",
     "DINOConfig": "config",
+    "DenseCL": "densecl",
+    "DenseCLConfig": "config",
+    "EsViT": "esvit",
+    "EsViTConfig": "config",
     "MoCoV2": "moco_v2",
     "MoCoV2Config": "config",
     "MoCoV3": "moco_v3",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from vitling.errors import UserError
 from vitling.views.config import Mix, Plan
@@ -16,6 +16,8 @@ Pooling = Literal["adaptive", "released"]
 SmoothingForm = Literal["others", "all"]
 Projection = Literal["none", "mlp"]
 Classifier = Literal["full", "sampled", "sharded"]
+Match = Literal["argmax", "sinkhorn"]
+RegionLoss = Literal["softmax", "mse"]
 
 
 @dataclass
@@ -201,6 +203,19 @@ class MoCoV2Config:
 
 
 @dataclass
+class DenseCLConfig(MoCoV2Config):
+    """MoCo v2, and tell the region that looks alike from a queue of other images' regions."""
+
+    dense_weight: float = 0.5
+    """Of the loss between regions; that between whole views has the rest."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        super().check()
+        _check_numbers("DenseCL", whole={}, shares={"dense weight": self.dense_weight})
+
+
+@dataclass
 class MoCoV3Config:
     """Tell the other view of an image from the other images of the batch."""
 
@@ -231,9 +246,17 @@ class BYOLConfig:
     """Width of the heads' hidden layers."""
     momentum: float = 0.996
     """Of the copy of the network, at the start; it rises to 1."""
+    regions: Literal["none", "mse", "softmax"] = "none"
+    """The same for each region and the one that looks alike: by the distance of vectors, or by a softmax over them."""
+    region_weight: float = 1.0
+    """Of the loss between regions, where there is one."""
 
     def check(self) -> None:
         """A UserError for what cannot be meant."""
+        if self.regions not in ("none", "mse", "softmax"):
+            raise UserError(f"BYOL has no regions {self.regions!r}: none, mse, softmax.")
+        if not 0 < self.region_weight < math.inf:
+            raise UserError(f"BYOL's region weight must be more than 0, and a number, but is {self.region_weight}.")
         _check_numbers("BYOL", whole={"dim": self.dim, "hidden": self.hidden}, shares={"momentum": self.momentum})
 
 
@@ -241,8 +264,11 @@ class BYOLConfig:
 class DINOConfig:
     """Say of every view what a slower teacher says of another, global one."""
 
+    method: ClassVar[str] = "DINO"
+    global_crops: int = 2
+    """Large crops of an image, which the teacher sees too."""
     local_crops: int = 8
-    """Small crops of an image beside the two global ones, for the student alone; 0 is none."""
+    """Small crops of an image beside the global ones, for the student alone; 0 is none."""
     local_size: int | None = None
     """Pixels of a local crop. By default 3/7 of a global one (96 of 224, 48 of 112), in whole patches of 16 or 4."""
     prototypes: int = 4096
@@ -269,19 +295,57 @@ class DINOConfig:
     def check(self) -> None:
         """A UserError for what cannot be meant."""
         whole = {"prototypes": self.prototypes, "hidden": self.hidden, "bottleneck": self.bottleneck}
+        whole["global crops"] = self.global_crops
         if self.local_size is not None:
             whole["local size"] = self.local_size
         shares = {"momentum": self.momentum, "centre": self.centre, "teacher warm-up": self.teacher_warmup}
-        _check_numbers("DINO", whole, shares)
-        _check_temperatures("DINO", self.temperature, self.teacher_start, self.teacher_temperature)
+        _check_numbers(self.method, whole, shares)
+        _check_temperatures(self.method, self.temperature, self.teacher_start, self.teacher_temperature)
         for name, value in (("local crops", self.local_crops), ("freeze epochs", self.freeze_epochs)):
             if value < 0:
-                raise UserError(f"DINO's {name} must not be negative, but are {value}.")
+                raise UserError(f"{self.method}'s {name} must not be negative, but are {value}.")
+        if self.global_crops + self.local_crops < 2:
+            raise UserError(f"{self.method} compares the crops of an image with each other: one is not enough.")
+
+
+@dataclass
+class EsViTConfig(DINOConfig):
+    """Say of every view, and of every region of it, what a slower teacher says of another, global view."""
+
+    method: ClassVar[str] = "EsViT"
+    teacher_temperature: float = 0.04
+    """Temperature of the teacher's softmax after its warm-up. From 100,000 images on 0.07."""
+    view_weight: float = 0.5
+    """Of the loss between whole views; 0 leaves it out."""
+    region_weight: float = 0.5
+    """Of the loss between regions; 0 leaves it out, and what is left is DINO."""
+    region_from: int = 0
+    """The epoch, counted from 0, in which the loss between regions is switched on; until then views have its weight."""
+    match: Match = "argmax"
+    """Which of the teacher's regions a region is compared with: the most alike, or several by optimal transport."""
+    region_loss: RegionLoss = "softmax"
+    """softmax: cross-entropy of what the prototypes say; mse: squared distance of the vectors before them."""
+
+    def check(self) -> None:
+        """A UserError for what cannot be meant."""
+        super().check()
+        for name, value, choices in (("match", self.match, Match), ("region loss", self.region_loss, RegionLoss)):
+            if value not in get_args(choices):
+                raise UserError(f"EsViT has no {name} {value!r}: {', '.join(get_args(choices))}.")
+        for name, weight in (("view", self.view_weight), ("region", self.region_weight)):
+            if not 0 <= weight < math.inf:
+                raise UserError(f"EsViT's {name} weight must not be negative, and a number, but is {weight}.")
+        if not self.view_weight + self.region_weight:
+            raise UserError("EsViT needs a view weight or a region weight that is more than 0.")
+        if self.region_from < 0:
+            raise UserError(f"EsViT's region from must not be negative, but is {self.region_from}.")
+        if self.region_from and not (self.view_weight and self.region_weight):
+            raise UserError("EsViT's region from is for the view loss with the region loss later: both need a weight.")
 
 
 def dino_plan(config: DINOConfig, size: int = 112) -> Plan:
-    """The crops: two global ones and, unless there are none, local ones."""
-    return dino(size, config.local_size or local_size(size), config.local_crops)
+    """The crops: global ones and, unless there are none, local ones."""
+    return dino(size, config.local_size or local_size(size), config.local_crops, config.global_crops)
 
 
 def local_size(size: int) -> int:

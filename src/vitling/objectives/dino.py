@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.backbones.features import Features
 from vitling.objectives.config import DINOConfig
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.objectives.gather import has_own
@@ -17,11 +20,10 @@ from vitling.objectives.objective import Batch, Objective
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
-GLOBAL = 2  # views that the teacher sees: the first groups of the plan, one each
-
 
 class DINO(Objective):
-    """Two global views and local ones; the teacher is a copy of the student whose momentum rises to 1.
+    """Global views and local ones; the teacher is a copy of the student whose momentum rises to 1. It is the view half
+    of EsViT, which adds `terms` of regions (and gives the teacher a head for them).
 
     Settings are those of IDMM's Table 10. Its "dim 256" is read as the bottleneck of the head, DINO's own 256: the one
     that is compared, as in the other methods there; its "tau 0.1" as the student's temperature, DINO's own too.
@@ -34,36 +36,52 @@ class DINO(Objective):
     teacher_temperature: Tensor
     teaches_itself = True
 
-    def __init__(self, backbone: Backbone, plan: Plan, config: DINOConfig | None = None):
+    def __init__(
+        self,
+        backbone: Backbone,
+        plan: Plan,
+        config: DINOConfig | None = None,
+        region_head: DistillationHead | None = None,
+    ):
         super().__init__(backbone, plan)
-        if [group.count for group in plan.groups[:GLOBAL]] != [1] * GLOBAL:
-            raise ValueError("DINO's plan begins with two groups of one global view each")
         config = self.config = config or DINOConfig()
         config.check()
-        self.head = DistillationHead(backbone.dim, config.hidden, config.bottleneck, config.prototypes)
-        self.teacher = MomentumCopy(backbone, self.head)
+        self.wide = _global_groups(plan, config.global_crops)
+        self.head = new_head(backbone, config)
+        self.teacher = MomentumCopy(backbone, self.head, region_head)
         self.centre = Centre(config.prototypes, config.centre)
         self.register_buffer("teacher_temperature", torch.tensor(config.teacher_start), persistent=False)
 
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
-        wide = pixels_of(views[:GLOBAL])
-        taught = self.teacher(wide)
-        targets = self.centre.targets(taught, self.teacher_temperature)
+        wide = pixels_of(views[: self.wide])
+        taught = self.teacher.features(wide)
+        seen = [self.features(wide), *(self.features(view.pixels) for view in views[self.wide :])]
+        return {**self.terms(seen, taught, batch), **self.auxiliary_terms(seen, batch, progress)}
+
+    def terms(self, seen: Sequence[Features], taught: Features, batch: Batch) -> dict[str, Tensor]:
+        """Of what student and teacher make of views: of the student's, the global ones come first."""
+        answers = self.teacher.head(taught.pooled)
+        targets = self.centre.targets(answers, self.teacher_temperature)
         if has_own(batch):
-            self.centre.add(taught)
-        seen = [self.features(wide), *(self.features(view.pixels) for view in views[GLOBAL:])]
+            self.centre.add(answers)
         logits = self.head(torch.cat([features.pooled for features in seen]))
         by_image = (-1, len(batch.ids), self.config.prototypes)
-        loss = view_loss(logits.view(by_image), targets.view(by_image), self.config.temperature)
-        return {"view": loss, **self.auxiliary_terms(seen, batch, progress)}
+        return {"view": view_loss(logits.view(by_image), targets.view(by_image), self.config.temperature)}
+
+    @property
+    def centres(self) -> list[Centre]:
+        """Those of the terms that take part."""
+        return [self.centre]
 
     def before_step(self, progress: Any) -> None:
-        self.centre.begin()
+        for centre in self.centres:
+            centre.begin()
         self.head.thaw.fill_(float(progress.epoch >= self.config.freeze_epochs))
         self.teacher_temperature.fill_(warming(self.config, progress.fraction))
 
     def after_step(self, progress: Any) -> None:
-        self.centre.move()
+        for centre in self.centres:
+            centre.move()
         self.teacher.follow(rising(self.config.momentum, progress))
 
     @property
@@ -76,6 +94,21 @@ class DINO(Objective):
     def uniform_loss(self) -> dict[str, float]:
         """ln K."""
         return {"view": math.log(self.config.prototypes)}
+
+    def health(self) -> dict[str, float]:
+        return {"teacher's choice of answers": self.centre.health()}
+
+
+def new_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:
+    return DistillationHead(backbone.dim, config.hidden, config.bottleneck, config.prototypes)
+
+
+def _global_groups(plan: Plan, views: int) -> int:
+    """How many groups of the plan, from the first on, hold the global views."""
+    counted = list(accumulate(group.count for group in plan.groups))
+    if views not in counted or len({group.size for group in plan.groups[: counted.index(views) + 1]}) > 1:
+        raise ValueError(f"the plan must begin with groups that have {views} global views of one size")
+    return counted.index(views) + 1
 
 
 def warming(config: DINOConfig, fraction: float) -> float:

@@ -33,8 +33,15 @@ class DistillationHead(nn.Module):
         self.register_buffer("thaw", torch.ones(()), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        prototypes = _ScaledGradient.apply(self.prototypes, self.thaw)
-        return F.linear(F.normalize(self.mlp(vectors), dim=-1), F.normalize(prototypes, dim=1))
+        return F.linear(self.units(vectors), self.directions())
+
+    def units(self, vectors: Tensor) -> Tensor:
+        """What is compared with the prototypes, of unit length."""
+        return F.normalize(self.mlp(vectors), dim=-1)
+
+    def directions(self) -> Tensor:
+        """The prototypes, of unit length."""
+        return F.normalize(_ScaledGradient.apply(self.prototypes, self.thaw), dim=1)
 
 
 class _ScaledGradient(torch.autograd.Function):
@@ -56,12 +63,14 @@ class Centre(nn.Module):
     dominating; a teacher's low temperature keeps all from becoming alike. With a momentum of 1 it stays at 0: off."""
 
     mean: Tensor
+    answered: Tensor
     total: Tensor
     count: Tensor
 
     def __init__(self, outputs: int, momentum: float):
         super().__init__()
         self.momentum = momentum
+        self.register_buffer("answered", torch.zeros(outputs), persistent=False)
         self.register_buffer("mean", torch.zeros(outputs))
         self.register_buffer("total", torch.zeros(outputs), persistent=False)
         self.register_buffer("count", torch.zeros(1), persistent=False)
@@ -74,14 +83,25 @@ class Centre(nn.Module):
     @torch.no_grad()
     def targets(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
         """What the student is to answer: softmax((logits - centre) / temperature)."""
-        return ((logits.float() - self.mean) / temperature).softmax(-1)
+        targets = ((logits.float() - self.mean) / temperature).softmax(-1)
+        self.answered.lerp_(targets.flatten(0, -2).mean(0), 0.1)
+        return targets
+
+    def health(self) -> float:
+        """1 less the share that the most frequent answer had of late: 0 if all are given the same, whatever it is."""
+        return float(1 - self.answered.max())
 
     @torch.no_grad()
     def add(self, logits: Tensor) -> None:
         """The teacher's answers of a pass: the centre moves by them after the step."""
         rows = logits.float().flatten(0, -2)
-        self.total.add_(rows.sum(0))
-        self.count.add_(len(rows))
+        self.add_sum(rows.sum(0), len(rows))
+
+    @torch.no_grad()
+    def add_sum(self, total: Tensor, count: int) -> None:
+        """As `add`, of answers that were summed elsewhere."""
+        self.total.add_(total)
+        self.count.add_(count)
 
     @torch.no_grad()
     def move(self) -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.backbones.features import Features
 from vitling.objectives.config import MoCoV2Config
 from vitling.objectives.gather import everyone
 from vitling.objectives.heads import projection_mlp, unit
@@ -36,28 +37,52 @@ class MoCoV2(Objective):
     order changes anything: so nothing is shuffled.
     """
 
-    def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV2Config | None = None):
+    def __init__(
+        self,
+        backbone: Backbone,
+        plan: Plan,
+        config: MoCoV2Config | None = None,
+        region_head: nn.Module | None = None,
+    ):
         super().__init__(backbone, plan)
         self.config = config or MoCoV2Config()
         self.config.check()
         self.head = projection_mlp(backbone.dim, self.config.dim)
-        self.copy = MomentumCopy(backbone, self.head)
+        self.copy = MomentumCopy(backbone, self.head, region_head)
         self.queue = KeyQueue(self.config.queue, self.config.dim)
 
     def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
         first, second = pixels_of(views).chunk(2)
         features = self.features(first)
-        queries, keys = unit(self.head(features.pooled)), unit(self.copy(second))
-        own = batch.ids[:, None] == self.queue.ids if self.config.mask_own else None
-        loss = contrast(queries, keys, self.queue.keys, self.config.temperature, own)
-        self.queue.add(everyone(keys, batch).rows, everyone(batch.ids, batch).rows)
-        return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
+        terms = self.terms(features, self.copy.features(second), batch)
+        return {**terms, **self.auxiliary_terms(features, batch, progress)}
+
+    def terms(self, asked: Features, answered: Features, batch: Batch) -> dict[str, Tensor]:
+        """Of what the network makes of the first view, and its copy of the second."""
+        queries, keys = unit(self.head(asked.pooled)), unit(self.copy.head(answered.pooled))
+        return {"contrast": self.against(self.queue, queries, keys, keys, batch)}
+
+    def against(self, queue: KeyQueue, queries: Tensor, keys: Tensor, remembered: Tensor, batch: Batch) -> Tensor:
+        """Queries and their right keys, several of an image one after the other, and the queue's as the wrong ones;
+        what is `remembered` of each image comes into the queue."""
+        own = (batch.ids[:, None] == queue.ids) if self.config.mask_own else None
+        if own is not None:
+            own = own.repeat_interleave(len(queries) // len(own), dim=0)
+        loss = contrast(queries, keys, queue.keys, self.config.temperature, own)
+        queue.add(everyone(remembered, batch).rows, everyone(batch.ids, batch).rows)
+        return loss
+
+    @property
+    def queues(self) -> dict[str, KeyQueue]:
+        return {"queue": self.queue}
 
     def before_step(self, progress: Any) -> None:
-        self.queue.begin()
+        for queue in self.queues.values():
+            queue.begin()
 
     def after_step(self, progress: Any) -> None:
-        self.queue.end()
+        for queue in self.queues.values():
+            queue.end()
         self.copy.follow(self.config.momentum)
 
     @property
@@ -72,7 +97,7 @@ class MoCoV2(Objective):
         return {"contrast": math.log(1 + self.config.queue)}
 
     def health(self) -> dict[str, float]:
-        return {"queue": self.queue.health()}
+        return {name: queue.health() for name, queue in self.queues.items()}
 
 
 def contrast(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float, masked: Tensor | None = None) -> Tensor:

@@ -13,29 +13,37 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.depth import StochasticDepth
+from vitling.backbones.features import Features
 from vitling.views.easel import Views
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
 class MomentumCopy(nn.Module):
-    """Of a backbone and the head behind it: MoCo's key encoder, BYOL's target, DINO's teacher.
+    """Of a backbone and the head behind it: MoCo's key encoder, BYOL's target, DINO's teacher. `regions` is a second
+    head, for the regions of a view, where there is one.
 
     The parameters move by `follow` alone. Buffers do not follow: as in the code of all these methods, the copy is in
     training mode where the networks are, so that batch norm normalises by its own batches and keeps its own running
     statistics. It neither drops paths nor features, as DINO's teacher; MoCo v3 and BYOL have none to drop.
     """
 
-    def __init__(self, backbone: Backbone, head: nn.Module):
+    def __init__(self, backbone: Backbone, head: nn.Module, regions: nn.Module | None = None):
         super().__init__()
         self.backbone, self.head = _still(backbone), _still(head)
+        self.regions = None if regions is None else _still(regions)
         # Listed once: asking every module takes longer than moving the weights.
-        self.slow: list[Tensor] = [*self.backbone.parameters(), *self.head.parameters()]
+        self.slow: list[Tensor] = list(self.parameters())
         self.fast: list[Tensor] = [*backbone.parameters(), *head.parameters()]
+        self.fast += [] if regions is None else regions.parameters()
 
     @torch.no_grad()
     def forward(self, pixels: Tensor, views: int = 1) -> Tensor:
         return by_view(self.head, self.backbone(pixels).pooled, views)
+
+    @torch.no_grad()
+    def features(self, pixels: Tensor) -> Features:
+        return self.backbone(pixels)
 
     @torch.no_grad()
     def follow(self, momentum: float) -> None:

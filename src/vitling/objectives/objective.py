@@ -37,6 +37,8 @@ class Objective(nn.Module):
     """
 
     compares_images = False  # whether an image's loss depends on the others that are in its pass
+    phases = 1  # with several, some parameters rest in the first
+    phase = 0  # `before_step` sets it; what is steady is so within a phase
 
     def __init__(self, backbone: Backbone, plan: Plan):
         super().__init__()
@@ -54,8 +56,9 @@ class Objective(nn.Module):
     @property
     def steady(self) -> bool:
         """Whether `forward` does the same at every step, but for what its tensors hold (`Batch.key` is one): it looks
-        neither at `progress` nor at numbers of its own that change, and never waits for the GPU. Then a step can be
-        recorded and played. What `before_step` fills, and what `forward` leaves for `after_step`, lies in buffers."""
+        neither at `progress` nor at numbers of its own that change within a phase, and never waits for the GPU. Then a
+        step can be recorded and played. What `before_step` fills, and what `forward` leaves for `after_step`, lies in
+        buffers."""
         return False
 
     def before_step(self, progress: Any) -> None:

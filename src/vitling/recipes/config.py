@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -13,8 +14,10 @@ from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.objectives.config import (
     BYOLConfig,
+    DenseCLConfig,
     DINOConfig,
     DRLocConfig,
+    EsViTConfig,
     IDMMConfig,
     MoCoV2Config,
     MoCoV3Config,
@@ -116,6 +119,8 @@ class MethodsConfig:
     moco_v3: MoCoV3Config = field(default_factory=MoCoV3Config)
     byol: BYOLConfig = field(default_factory=BYOLConfig)
     dino: DINOConfig = field(default_factory=DINOConfig)
+    esvit: EsViTConfig = field(default_factory=EsViTConfig)
+    densecl: DenseCLConfig = field(default_factory=DenseCLConfig)
 
 
 @dataclass
@@ -130,13 +135,19 @@ class PretrainConfig(MethodsConfig, RunConfig):
     preset: Preset = "paper"
     """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
-    """Passes over the training images."""
+    """Passes over the training images. Left at that, esvit has fewer where there are more than 2,000 images."""
+    views_budget: Annotated[float | None, _shown("VIEWS")] = None
+    """Instead of --epochs: as many as show about so many views in all (3.8e9 in the EsViT paper)."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
-    """Images for each step of the optimiser, over all processes. By default 256, or 512 (simclr, supcon, dino)."""
+    """Images for each step of the optimiser, over all processes. By default 256, or 512 (simclr, supcon, dino), or 64
+    to 512 by the number of images (esvit)."""
     size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view. By default 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"
     """none: pre-train on all images but a test split; a fraction such as 0.2: leave that out."""
+    continue_from: Annotated[str | None, _shown("RUN")] = None
+    """Go on from a run's last checkpoint, or from a checkpoint file: its step, weights and moments, with more to learn.
+    For esvit after dino, or after its view loss alone; images, --batch and what both have must be the same."""
     drop_path: float = 0.1
     """Stochastic depth of the last block; earlier blocks less."""
     watch_every: Annotated[int | None, _shown("INT")] = None
@@ -234,7 +245,7 @@ _SHARES = (
 )
 _NOT_NEGATIVE = (
     *("views.mixup", "views.cutmix", "views.rotate", "pretrain_views.rotate"),
-    *("optim.lr", "optim.warmup_lr", "optim.weight_decay"),
+    *("optim.lr", "optim.warmup_lr", "optim.weight_decay", "optim.final_weight_decay"),
 )
 
 
@@ -276,6 +287,13 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
     if isinstance(config, TrainConfig):
         config.pretrain_views.check()
         return
+    if config.continue_from is not None and (config.from_ or config.minutes):
+        raise UserError("--continue-from takes all from a run, its schedule too: leave out --from and --minutes.")
+    if config.views_budget is not None:
+        if config.minutes is not None:
+            raise UserError("--views-budget and --minutes both say how long the run is. Leave one out.")
+        if not 0 < config.views_budget < math.inf:
+            raise UserError(f"--views-budget must be more than 0, not {config.views_budget:g}.")
     config.views.check()
     methods.plan_of(config, methods.SIZE).check_channels(config.data.channels)
 

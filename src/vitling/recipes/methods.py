@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitling.data.batches import batch_sizes
 from vitling.errors import UserError
 from vitling.objectives.config import dino_plan, idmm_plan
-from vitling.recipes import baselines, idmm
+from vitling.recipes import baselines, esvit, idmm
 from vitling.recipes.idmm import Stage
 from vitling.views import policies
 from vitling.views.config import Plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective
     from vitling.recipes.config import PretrainConfig
 
-Name = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino"]
+Name = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
 SIZE = 112  # pixels of a view
 
 
@@ -42,6 +42,10 @@ class Method:
     """The field of `PretrainConfig` and `TrainConfig` that has its settings."""
     labels: Literal["ignored", "some", "every"] = "ignored"
     """Whether it trains on labels: an unlabelled pool beside them serves too (some), or does not (every)."""
+    epochs_for: Callable[[int], int] | None = None
+    """Its epochs for a number of images, where they are not those of all methods."""
+    fitted_to: Callable[[Stage, int, int | None], Stage] | None = None
+    """Its settings for (stage, images, batch or None), where its paper's are for a million images."""
 
     def settings_of(self, config: Any) -> Any:
         return getattr(config, self.settings) if self.settings else None
@@ -99,6 +103,18 @@ def _make_dino(config: PretrainConfig, backbone: Backbone, plan: Plan, store: St
     from vitling.objectives.dino import DINO
 
     return DINO(backbone, plan, config.dino)
+
+
+def _make_esvit(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.esvit import EsViT
+
+    return EsViT(backbone, plan, config.esvit)
+
+
+def _make_densecl(config: PretrainConfig, backbone: Backbone, plan: Plan, store: Store) -> Objective:
+    from vitling.objectives.densecl import DenseCL
+
+    return DenseCL(backbone, plan, config.densecl)
 
 
 def _batches(config: PretrainConfig, store: Store) -> list[int]:
@@ -159,6 +175,22 @@ METHODS: dict[str, Method] = {
         dino_plan,
         _make_dino,
         "dino",
+    ),
+    "esvit": Method(
+        "says of every view and of its regions what a slower teacher says",
+        esvit.pretrain,
+        dino_plan,
+        _make_esvit,
+        "esvit",
+        epochs_for=esvit.epochs_for,
+        fitted_to=esvit.for_images,
+    ),
+    "densecl": Method(
+        "finds an image's other view, and its regions, among the keys of queues",
+        baselines.densecl,
+        lambda settings, size: policies.moco_v2(size),
+        _make_densecl,
+        "densecl",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vitling import data
@@ -13,12 +14,14 @@ from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
-from vitling.recipes.methods import METHODS, SIZE, check_task, check_views, make_objective, stage_of
+from vitling.recipes.esvit import views_budget
+from vitling.recipes.methods import METHODS, SIZE, check_task, check_views, make_objective, plan_of, stage_of
 from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
     Stores,
     auxiliary_in_words,
     begin,
+    begun,
     figures,
     meta_of,
     new_backbone,
@@ -47,7 +50,8 @@ def pretrain_in(
     began = time.monotonic() if began is None else began
     splits = _open(config)
     config, notes = settle_network(config, splits.train, SIZE)
-    config = _with_preset(config)
+    if not (config.resume and begun(run)):  # what was saved is complete
+        config = _with_preset(config, len(splits.train))
     check(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
@@ -63,7 +67,8 @@ def pretrain_in(
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
     watchers = [_watcher(config, stores, run)]
-    outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes)
+    start = Path(config.continue_from) if config.continue_from else None
+    outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes, start=start)
     return _conclude(config, stores, objective, outcome, run)
 
 
@@ -94,15 +99,26 @@ def _without_pool(splits: Splits, method: str) -> Splits:
     return replace(splits, pool=None, notes=[*splits.notes, unused])
 
 
-def _with_preset(config: PretrainConfig) -> PretrainConfig:
-    """The method's settings, where nothing else was asked for."""
-    stage, method = stage_of(config), METHODS[config.method]
+def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainConfig:
+    """The method's settings, for so many images, where nothing else was asked for."""
+    method = METHODS[config.method]
+    config = config if images is None else replace(config, epochs=_epochs(config, images))
+    stage = stage_of(config)
+    if images is not None and method.fitted_to:
+        stage = method.fitted_to(stage, images, None if config.batch == PLANNED else config.batch)
     changed: dict[str, Any] = {"optim": overlaid(stage.optim, config.optim, OptimConfig())}
     if config.batch == PLANNED:
         changed["batch"] = stage.batch
     if method.settings:
         changed[method.settings] = overlaid(stage.objective, method.settings_of(config), type(stage.objective)())
     return replace(config, **changed)
+
+
+def _epochs(config: PretrainConfig, images: int) -> int:
+    if config.views_budget is not None:
+        return views_budget(config.views_budget, images, plan_of(config, config.size or SIZE).crops)
+    by_method = METHODS[config.method].epochs_for
+    return by_method(images) if by_method and config.epochs == PretrainConfig.epochs else config.epochs
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:

@@ -45,17 +45,21 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*.pt"))
 
     def load_latest(self, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read. Loading unpickles tensors and plain containers only."""
+        """The newest checkpoint that can be read."""
         for path in reversed(self.all()):
             try:
-                state = torch.load(path, map_location=device, weights_only=True)
+                return self.load(path, device)
             except (RuntimeError, EOFError, OSError, UnpicklingError) as problem:
                 warn(f"{path.name} is damaged ({type(problem).__name__}); going back to the checkpoint before it.")
-                continue
-            if state.get("format") != FORMAT:
-                raise UserError(f"{path} was written by another version of vitling; it cannot be resumed.")
-            return state
         return None
+
+    @staticmethod
+    def load(path: Path, device: torch.device) -> dict[str, Any]:
+        """Loading unpickles tensors and plain containers only."""
+        state = torch.load(path, map_location=device, weights_only=True)
+        if state.get("format") != FORMAT:
+            raise UserError(f"{path} was written by another version of vitling; it cannot be resumed.")
+        return state
 
 
 @contextmanager

@@ -32,6 +32,8 @@ class OptimConfig:
     as in IDMM's released formula, which does not quite reach the end."""
     weight_decay: float = 0.05
     """Not applied to biases, norms, tokens, position embeddings and relative-position tables."""
+    final_weight_decay: float | None = None
+    """Weight decay at the end of the run, which half a cosine leads to. By default it stays as it is. AdamW's only."""
     decay_all: bool = False
     """Weight decay on those too, as IDMM's released code has it."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -114,6 +116,8 @@ class FitConfig:
             raise UserError(f"--optim.betas must both be at least 0 and below 1, not {self.optim.betas}.")
         if self.optim.name not in (None, *get_args(Optimiser)):
             raise UserError(f"--optim.name {self.optim.name}: there is {' and '.join(get_args(Optimiser))}.")
+        if self.optim.name == "sgd" and self.optim.final_weight_decay is not None:
+            raise UserError("--optim.final-weight-decay is for AdamW, and --optim.name is sgd.")
         if not 0 <= self.optim.momentum < 1:
             raise UserError(f"--optim.momentum must be at least 0 and below 1, not {self.optim.momentum}.")
         if self.optim.over_epochs(self.epochs) < self.epochs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
+from vitling.training.continuing import checkpoint_of, fill, names_of, with_moments
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
 from vitling.training.moments import Best, Moment, Outcome, Watcher
-from vitling.training.optim import Average, clip_gradients, load_optimiser, make_optimiser, set_lr
+from vitling.training.optim import Average, ChangingDecay, clip_gradients, load_optimiser, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Replay
@@ -46,11 +48,12 @@ def fit(
     *,
     run: RunDirectory,
     processes: Processes | None = None,
+    start: Path | None = None,
 ) -> Outcome:
-    """Trains from the run's last checkpoint, or from the start if it has none."""
+    """Trains from the run's last checkpoint, or from the start if it has none; that may be another run's checkpoint."""
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
-    trainer.resume()
+    trainer.resume(start)
     trainer.began = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
@@ -94,6 +97,8 @@ class Trainer:
         self.objective = objective.to(store.device)
         self.model = self._parallel(objective)
         self.optimiser = make_optimiser(objective, config.optim)
+        final = config.optim.final_weight_decay
+        self.decay = None if final is None else ChangingDecay(self.optimiser, config.optim.weight_decay, final)
         self.shards = self._shards()
         self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
@@ -159,7 +164,8 @@ class Trainer:
         if self.store.device.type == "cuda":
             torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded()))
-        return DistributedDataParallel(objective, broadcast_buffers=False)
+        resting = objective.phases > 1
+        return DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=resting)
 
     def _shards(self) -> Shards:
         shards = Shards(self.objective, self.optimiser, self.processes)
@@ -225,9 +231,13 @@ class Trainer:
         machine.mark_step()
         self._seed_layers()
         set_lr(self.optimiser, self.lr(progress))
+        if self.decay:
+            self.decay.set(self.lr(progress), progress.fraction)
         if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
         self.objective.before_step(progress)
+        if self.replay:
+            self.replay.enter(self.objective.phase)
         first = self.views_of(parts[0])
         playable = len(parts) == 1 and len(place.ids) in self.compiled_sizes
         terms = (playable and self._played(first, parts[0], progress)) or self._taken(first, parts, progress)
@@ -430,6 +440,8 @@ class Trainer:
             "accumulate": self.feed.accumulate,
             "objective": self.objective.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "parameters": names_of(self.objective, self.optimiser),
+            "per_epoch": self.per_epoch,
             "scaler": self.scaler.state_dict(),
             "average": self.average.state_dict() if self.average else None,
             "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
@@ -437,16 +449,14 @@ class Trainer:
             "recorder": self.recorder.state_dict(),
         }
 
-    def resume(self) -> None:
+    def resume(self, start: Path | None = None) -> None:
         state = self.checkpoints.load_latest(self.store.device, self.run.log.warn)
         if state is None:
             self.run.forget_after(-1)
+            if start:
+                self._go_on(checkpoint_of(start, self.store.device, self.run.log.warn))
             return
-        if state["data"] != self.store.identity:
-            raise UserError(
-                "The training images are not those that this run was started with, so it cannot go on exactly. Put "
-                "them back, or start again with --overwrite or another --out."
-            )
+        self._check_images(state)
         state = self.shards.part(state)
         self.done, self.feed.accumulate = state["step"], state["accumulate"]
         self.seconds_before = state.get("seconds", 0.0)
@@ -461,3 +471,27 @@ class Trainer:
         self.recorder.load_state_dict(state["recorder"])
         self.run.forget_after(self.done)
         self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        """Where another run stood, with its weights and moments: schedules continue."""
+        self._check_images(state)
+        if state["per_epoch"] != self.per_epoch or state["step"] >= self.steps:
+            raise UserError(
+                f"That run stood at step {state['step']}, with {state['per_epoch']} steps an epoch. This one must have "
+                f"as many an epoch and more in all; it has {self.per_epoch} and {self.steps}: --batch and --epochs."
+            )
+        new = fill(self.objective, state["objective"])
+        load_optimiser(self.optimiser, with_moments(self.optimiser, names_of(self.objective, self.optimiser), state))
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average and state["average"]:
+            self.average.load_state_dict(state["average"])
+        self.done, self.feed.accumulate = state["step"], state["accumulate"]
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in new)) or "nothing"
+        self.run.log.say(f"Going on at step {self.done} of {self.steps}; new in this run: {parts}.")
+
+    def _check_images(self, state: dict[str, Any]) -> None:
+        if state["data"] != self.store.identity:
+            raise UserError(
+                "The training images are not those that this run was started with, so it cannot go on exactly. Put "
+                "them back, or start again with --overwrite or another --out."
+            )

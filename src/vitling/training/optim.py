@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,32 @@ def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Opt
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr, config.momentum, fused=fused)
     return torch.optim.AdamW(groups, lr, config.betas, fused=fused, capturable=device is not None)
+
+
+class ChangingDecay:
+    """Weight decay from one number to another by half a cosine. AdamW's own is a number that a recorded step would not
+    see change: this one, p := (1 - lr wd) p before the step as AdamW has it, is a product with a tensor that is filled
+    between steps. Parameters without a gradient are left alone, as are all in a step that overflowed in fp16."""
+
+    def __init__(self, optimiser: torch.optim.Optimizer, start: float, end: float):
+        self.start, self.end = start, end
+        group = optimiser.param_groups[0]  # the others do not decay
+        self.parameters, group["weight_decay"] = group["params"], 0.0
+        self.factor = torch.ones((), device=self.parameters[0].device)
+        optimiser.register_step_pre_hook(self._apply)
+
+    def set(self, lr: float, fraction: float) -> None:
+        self.factor.fill_(1 - lr * self.at(fraction))
+
+    def at(self, fraction: float) -> float:
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * fraction)) / 2
+
+    @torch.no_grad()
+    def _apply(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        moved = [p for p in self.parameters if p.grad is not None]
+        overflow = getattr(optimiser, "found_inf", None)  # a fused optimiser is told, and does nothing then
+        factor = self.factor if overflow is None else torch.where(overflow.squeeze() > 0, 1.0, self.factor)
+        torch._foreach_mul_(moved, factor)
 
 
 def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:

@@ -28,6 +28,13 @@ class Replay:
         self.seen: set[tuple] = set()
         self.recordings: dict[tuple, _Recording] = {}
         self.failed = False
+        self.phase = 0
+
+    def enter(self, phase: int) -> None:
+        """Steps of another phase are other steps."""
+        if phase != self.phase:
+            self.forget()
+        self.phase = phase
 
     def recording(
         self,

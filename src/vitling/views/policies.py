@@ -30,14 +30,17 @@ def idmm_finetune(size: int = 224) -> Plan:
     return Plan((Group(size, policy=Policy(steps=steps), mix=mix),))
 
 
-def dino(size: int = 224, local_size: int = 96, local_count: int = 8) -> Plan:
-    """DINO and EsViT: two global views that differ in blur and solarise, and local ones."""
+def dino(size: int = 224, local_size: int = 96, local_count: int = 8, global_count: int = 2) -> Plan:
+    """DINO and EsViT: two global views that differ in blur and solarise, and local ones. More global ones are as the
+    second."""
 
     def policy(scale: tuple[float, float], blur: float, solarise: float = 0.0) -> Policy:
         return Policy(scale=scale, steps=_two_view_steps(blur, solarise))
 
     wide, narrow = (0.4, 1.0), (0.05, 0.4)
-    groups = [Group(size, 1, policy(wide, 1.0)), Group(size, 1, policy(wide, 0.1, 0.2))]
+    groups = [Group(size, 1, policy(wide, 1.0))]
+    if global_count > 1:
+        groups.append(Group(size, global_count - 1, policy(wide, 0.1, 0.2)))
     if local_count:
         groups.append(Group(local_size, local_count, policy(narrow, 0.5)))
     return Plan(tuple(groups))

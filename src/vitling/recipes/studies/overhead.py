@@ -21,6 +21,8 @@ from vitling.recipes.studies.study import Start
 if TYPE_CHECKING:
     import torch
 
+    from vitling.views.config import Plan
+
 ROUNDS, STEPS = 7, 20
 
 
@@ -54,14 +56,22 @@ class Overhead:
 
 
 def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], device: torch.device) -> dict[str, Any]:
-    """Median seconds of a step and the share that each variant adds; the first round warms up."""
+    """What each variant of DRLoc adds to supervised training."""
     from vitling.objectives import Supervised
-    from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
     from vitling.views.policies import named
 
-    store = made_store(8 * batch, size, device)
     objectives = {"without": Supervised} | {variant: _with_drloc(variant) for variant in variants}
-    plan = named("supervised", size)
+    return compare(backbone, batch, size, named("supervised", size), objectives, device)
+
+
+def compare(
+    backbone: str, batch: int, size: int, plan: Plan, objectives: dict[str, Any], device: torch.device
+) -> dict[str, Any]:
+    """Median seconds of a step and the share that each objective adds to the one named `without`; the first round warms
+    up. An objective is made of (backbone, plan, number of images)."""
+    from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
+
+    store = made_store(8 * batch, size, device)
 
     def trainer(objective: Any) -> Any:
         compile: Any = "on" if device.type == "cuda" else "off"
@@ -76,7 +86,7 @@ def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], d
     if len({trainer.feed.accumulate for trainer in trainers.values()}) > 1:
         raise StoppedItself(f"Out of memory with a batch of {batch}: the steps are no longer alike.")
     seconds = {name: statistics.median(times[name] for times in rounds[1:]) for name in trainers}
-    overhead = {name: seconds[name] / seconds["without"] - 1 for name in variants}
+    overhead = {name: seconds[name] / seconds["without"] - 1 for name in seconds if name != "without"}
     about = {"backbone": backbone, "batch": batch, "size": size}
     pace_of = {name: batch / value for name, value in seconds.items()}
     figures = {"seconds": seconds, "images_per_second": pace_of, "overhead": overhead, "peak_gb": memory}

@@ -1,0 +1,162 @@
+"""Regions of one view beside those of another: which belong together, and what it costs that answers differ.
+
+Who is compared with whom is a plan [B, S, R] for each image: how much of the loss falls on the student's region s and
+the teacher's region r. S are the regions of all views of the student, R those of all global views of the teacher. So
+no loss has a loop over pairs of views, and a plan may be soft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from vitling.objectives.config import Match
+from vitling.objectives.heads import unit
+
+BLOCK = 2**27  # logits that are held at a time: 256 MB in bf16
+SHARPNESS, ROUNDS = 0.05, 10  # of optimal transport: the entropy's weight beside 1 - cosine, and rounds of scaling
+
+
+def regions_of(grid: Tensor, images: int) -> Tensor:
+    """The maps [V B, D, h, w] of V views as regions [B, V, T, D]."""
+    return grid.flatten(2).unflatten(0, (-1, images)).permute(1, 0, 3, 2)
+
+
+def joined(regions: Sequence[Tensor]) -> Tensor:
+    """Of views of several sizes, [B, V, T, D] each: [B, S, D]."""
+    return torch.cat([some.flatten(1, 2) for some in regions], dim=1)
+
+
+@torch.no_grad()
+def plan_of(seen: Sequence[Tensor], taught: Tensor, match: Match = "argmax") -> Tensor:
+    """Of regions [B, V, T, D] of the student, the global views first, and of the teacher's [B, G, T', D]. Each pair of
+    different views has the same share, and in it each region of the student; the shares of an image add up to 1.
+
+    The features are compared by their cosine (Eq. 2), each image's among themselves, one size of views at a time.
+    """
+    images, teachers, theirs, _ = taught.shape
+    pairs = teachers * (sum(some.shape[1] for some in seen) - 1)
+    with torch.autocast(taught.device.type, enabled=False):
+        keys = unit(taught.flatten(1, 2)).transpose(1, 2)
+        cosines = [(unit(some.flatten(1, 2)) @ keys).view(*some.shape[:3], teachers, theirs) for some in seen]
+    plans = [_MATCHES[match](block) / (pairs * block.shape[2]) for block in cosines]
+    itself = torch.eye(teachers, dtype=torch.bool, device=taught.device)[:, None, :, None]
+    plans[0] = plans[0].masked_fill(itself, 0.0)
+    return torch.cat([plan.reshape(images, -1, teachers * theirs) for plan in plans], dim=1)
+
+
+def _nearest(cosines: Tensor) -> Tensor:
+    """All of a region's share to the teacher's region that is most alike."""
+    return torch.zeros_like(cosines).scatter_(-1, cosines.argmax(-1, keepdim=True), 1.0)
+
+
+def _transport(cosines: Tensor) -> Tensor:
+    """The plan [.., T, .., T'] of least cost between all regions of two views, each of the student's giving 1 and each
+    of the teacher's taking T / T': Sinkhorn's scalings (Cuturi 2013), with exact sums over the teacher's regions."""
+    logs = cosines / SHARPNESS
+    for _ in range(ROUNDS):
+        logs = logs - logs.logsumexp(2, keepdim=True)
+        logs = logs - logs.logsumexp(4, keepdim=True)
+    return logs.exp()
+
+
+_MATCHES = {"argmax": _nearest, "sinkhorn": _transport}
+
+
+@torch.no_grad()
+def matched(mine: Tensor, theirs: Tensor, values: Tensor) -> Tensor:
+    """For each region of a view [B, T, D] what `values` [B, T', P] have of the region of another view [B, T', D] whose
+    features have the highest cosine with its own."""
+    with torch.autocast(mine.device.type, enabled=False):
+        best = (unit(mine) @ unit(theirs).transpose(1, 2)).argmax(2, keepdim=True)
+    return values.gather(1, best.expand(-1, -1, values.shape[2]))
+
+
+def squared_distance(student: Tensor, teacher: Tensor, plan: Tensor) -> Tensor:
+    """|u - v|^2 of vectors of unit length [B, S, P] and [B, R, P] by the plan, mean over images (BYOL, Eq. 2)."""
+    with torch.autocast(student.device.type, enabled=False):
+        cosines = student.float() @ teacher.float().transpose(1, 2)
+    return (plan * (2 - 2 * cosines)).sum() / len(plan)
+
+
+def cross_entropy(
+    student: Tensor,
+    prototypes: Tensor,
+    temperature: float,
+    teacher: Tensor,
+    teacher_prototypes: Tensor,
+    centre: Tensor,
+    teacher_temperature: Tensor,
+    plan: Tensor,
+) -> Tensor:
+    """- sum_(s, r) plan(s, r) p_r log q_s, mean over images (Eq. 2), where q_s = softmax(W u_s / temperature) for the
+    student's vectors u [B, S, P] and p_r = softmax((W' v_r - centre) / temperature') for the teacher's v [B, R, P].
+
+    With L_s = log sum exp (W u_s / temperature), the p of a region adding up to 1, it is
+    sum_s L_s sum_r plan(s, r) - sum_s u_s . sum_r plan(s, r) (p_r W) / temperature: the teacher's answers are needed as
+    p_r W [P] alone. So a few images at a time, K-wide rows are made, used and forgotten, in the loss as in its
+    gradient, which is taken in the same go; nothing of B T K numbers is ever held. The products are made in autocast's
+    type, in which the view loss has them too, and summed in float32; without autocast all is float32.
+    """
+    kind = student.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    with torch.autocast(kind, enabled=False):
+        targets = (teacher.float() / teacher_temperature).to(dtype), teacher_prototypes.to(dtype)
+        offset = (-centre / teacher_temperature).to(dtype)
+        return _CrossEntropy.apply(student, prototypes, temperature, *targets, offset, plan)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """The gradients are computed with the loss, for a loss of which the derivative is 1."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        student: Tensor,
+        prototypes: Tensor,
+        temperature: float,
+        teacher: Tensor,
+        teacher_prototypes: Tensor,
+        offset: Tensor,
+        plan: Tensor,
+    ) -> Tensor:
+        images, regions, _ = student.shape
+        weights = (prototypes / temperature).to(teacher.dtype)
+        loss = torch.zeros((), device=plan.device)
+        d_student, d_weights = student.new_empty(student.shape, dtype=torch.float32), torch.zeros_like(weights).float()
+        at_once = max(1, BLOCK // (max(plan.shape[1:]) * len(weights)))
+        for i in range(0, images, at_once):
+            some = slice(i, i + at_once)
+            u = student[some].to(teacher.dtype)
+            share = (plan[some] * regions).to(teacher.dtype)  # about 1: fp16 has no room for less
+            mass = share.float().sum(2, keepdim=True)
+            p = torch.addmm(offset, teacher[some].flatten(0, 1), teacher_prototypes.T).softmax(1)
+            due = share @ (p @ weights).view(*teacher[some].shape)
+            q, total = _softmax(u.flatten(0, 1) @ weights.T)
+            loss += (mass.flatten() * total).sum() - (u.float() * due.float()).sum()
+            d_student[some] = mass * (q @ weights).view(u.shape) - due
+            d_weights += q.T @ (mass * u).to(u.dtype).flatten(0, 1)
+            d_weights -= p.T @ (share.transpose(1, 2) @ u).flatten(0, 1)
+        count = images * regions
+        ctx.types = student.dtype, prototypes.dtype
+        ctx.save_for_backward(d_student / count, d_weights / (count * temperature))
+        return loss / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_student, of_prototypes = (
+            (gradients[0] * saved).to(dtype) for saved, dtype in zip(ctx.saved_tensors, ctx.types)
+        )
+        return of_student, of_prototypes, None, None, None, None, None
+
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """And the logarithm of what it divides by: the largest logit less the log of its share."""
+    shares = logits.softmax(1)
+    largest, at = logits.max(1, keepdim=True)
+    return shares, (largest.float() - shares.gather(1, at).float().log()).squeeze(1)

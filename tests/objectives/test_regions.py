@@ -1,0 +1,211 @@
+"""Plans and losses between regions against slow, literal versions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vitling.objectives import regions
+from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, squared_distance
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def seen_and_taught(images: int = 3, dim: int = 6) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Two global views of 3 x 4 regions, three local ones of 2 x 2, one of 1 x 3."""
+    shapes = [(2, 12), (3, 4), (1, 3)]
+    seen = [random(images, *shape, dim, seed=i) for i, shape in enumerate(shapes)]
+    return seen, random(images, 2, 12, dim, seed=9)
+
+
+def test_regions_of_a_map_that_is_not_square():
+    grid = random(6, 5, 2, 3)  # three views of two images
+    found = regions_of(grid, 2)
+    assert found.shape == (2, 3, 6, 5)
+    for view in range(3):
+        for image in range(2):
+            for i in range(6):
+                assert torch.equal(found[image, view, i], grid[view * 2 + image, :, i // 3, i % 3])
+
+
+# --- who is compared with whom --------------------------------------------------------------------------------------
+
+
+def literal_plan(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor:
+    """Eq. 2, region by region: j* = argmax cosine; 1 / |P| a pair and 1 / T a region."""
+    views = [view for some in seen for view in some.unbind(1)]
+    teachers, theirs = taught.shape[1:3]
+    pairs = sum(s != t for s in range(len(views)) for t in range(teachers))
+    plan = torch.zeros(len(taught), sum(view.shape[1] for view in views), teachers * theirs)
+    for image in range(len(taught)):
+        row = 0
+        for s, view in enumerate(views):
+            for z in view[image]:
+                for t in range(teachers):
+                    if s != t:
+                        cosines = [float(F.cosine_similarity(z, other, dim=0)) for other in taught[image, t]]
+                        best = max(range(theirs), key=cosines.__getitem__)
+                        plan[image, row, t * theirs + best] = 1 / (pairs * view.shape[1])
+                row += 1
+    return plan
+
+
+def test_matches_are_those_of_equation_2():
+    seen, taught = seen_and_taught()
+    taught = taught * random(3, 2, 12, 1, seed=5).exp()  # lengths do not count
+    plan = plan_of(seen, taught)
+    torch.testing.assert_close(plan, literal_plan(seen, taught))
+    torch.testing.assert_close(plan.sum((1, 2)), torch.ones(3))
+
+
+def test_there_need_be_no_local_views():
+    seen, taught = seen_and_taught()
+    torch.testing.assert_close(plan_of(seen[:1], taught), literal_plan(seen[:1], taught))
+
+
+@pytest.mark.parametrize("match", ["argmax", "sinkhorn"])
+def test_permuted_images_and_local_views_have_permuted_plans(match):
+    seen, taught = seen_and_taught()
+    plan = plan_of(seen, taught, match)
+    order = torch.tensor([2, 0, 1])
+    torch.testing.assert_close(plan_of([some[order] for some in seen], taught[order], match), plan[order])
+    turned = plan_of([seen[0], seen[1][:, order], seen[2]], taught, match)
+    torch.testing.assert_close(turned[:, 24:36].view(3, 3, 4, -1), plan[:, 24:36].view(3, 3, 4, -1)[:, order])
+
+
+def test_permuted_global_views_have_permuted_plans():
+    seen, taught = seen_and_taught()
+    plan = plan_of(seen, taught).view(3, -1, 2, 12)
+    turned = plan_of([seen[0].flip(1), *seen[1:]], taught.flip(1)).view(3, -1, 2, 12).flip(2)
+    torch.testing.assert_close(turned[:, 24:], plan[:, 24:])
+    torch.testing.assert_close(turned[:, :24].view(3, 2, 12, 2, 12).flip(1).flatten(1, 2), plan[:, :24])
+
+
+def test_no_gradient_goes_through_the_matching():
+    seen, taught = seen_and_taught()
+    assert not plan_of([some.requires_grad_() for some in seen], taught).requires_grad
+
+
+def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
+    """Sinkhorn by scaling rows and columns of exp(cosine / epsilon) in turns."""
+    rows, columns = cosines.shape
+    kernel = (cosines.double() / regions.SHARPNESS).exp()
+    a, b = torch.ones(rows).double(), torch.ones(columns).double()
+    for _ in range(regions.ROUNDS):
+        b = (rows / columns) / (kernel.T @ a)
+        a = 1 / (kernel @ b)
+    return (a[:, None] * kernel * b).float()
+
+
+def test_optimal_transport_is_the_literal_one():
+    seen, taught = seen_and_taught()
+    plan = plan_of(seen, taught, "sinkhorn")
+    torch.testing.assert_close(plan.sum((1, 2)), torch.ones(3))
+    pairs = 2 * 5
+    view, row = seen[1][:, 1], 24 + 4  # the second of the first local size
+    for image in range(3):
+        for t in range(2):
+            cosines = F.normalize(view[image], dim=1) @ F.normalize(taught[image, t], dim=1).T
+            found = plan[image, row : row + 4, t * 12 : t * 12 + 12] * pairs * 4
+            torch.testing.assert_close(found, literal_transport(cosines), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(found.sum(1), torch.ones(4))
+    assert not plan[:, :12, :12].any()
+    assert not plan[:, 12:24, 12:].any()
+
+
+# --- what it costs --------------------------------------------------------------------------------------------------
+
+
+def inputs(images: int = 5, k: int = 20) -> dict:
+    seen, taught = seen_and_taught(images)
+    return {
+        "student": F.normalize(random(images, 39, 8), dim=-1).requires_grad_(),
+        "prototypes": F.normalize(random(k, 8, seed=1), dim=1).requires_grad_(),
+        "temperature": 0.1,
+        "teacher": F.normalize(random(images, 24, 8, seed=2), dim=-1),
+        "teacher_prototypes": F.normalize(random(k, 8, seed=3), dim=1),
+        "centre": 0.1 * random(k, seed=4),
+        "teacher_temperature": torch.tensor(0.05),
+        "plan": plan_of(seen, taught),
+    }
+
+
+def literal(student, prototypes, temperature, teacher, teacher_prototypes, centre, teacher_temperature, plan):
+    """All answers at once, as Algorithm 1 has them."""
+    q = (student @ prototypes.T / temperature).softmax(-1)
+    p = ((teacher @ teacher_prototypes.T - centre) / teacher_temperature).softmax(-1)
+    return -(plan[..., None] * p[:, None] * q.log()[:, :, None]).sum() / len(plan)
+
+
+def gradients(loss, given):
+    return torch.autograd.grad(loss, (given["student"], given["prototypes"]))
+
+
+@pytest.mark.parametrize("block", [1, 2 * 39 * 20, regions.BLOCK])
+def test_the_loss_and_its_gradients_are_the_literal_ones(block, monkeypatch):
+    """One image at a time, two (the last alone), all."""
+    monkeypatch.setattr(regions, "BLOCK", block)
+    given = inputs()
+    torch.testing.assert_close(cross_entropy(**given), literal(**given))
+    found, expected = (gradients(3 * make(**given), given) for make in (cross_entropy, literal))
+    for a, b in zip(found, expected):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def test_soft_plans_cost_what_they_say():
+    given = inputs() | {"plan": plan_of(*seen_and_taught(5), "sinkhorn")}
+    torch.testing.assert_close(cross_entropy(**given), literal(**given))
+
+
+def test_in_bf16_it_is_within_two_percent():
+    given = inputs(images=16, k=512)
+    exact = cross_entropy(**given)
+    slopes = gradients(exact, given)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = cross_entropy(**given)
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough, exact, rtol=2e-3, atol=0)
+    for a, b in zip(gradients(rough, given), slopes):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() < 0.02 * b.norm()
+
+
+def test_uniform_answers_cost_ln_k():
+    given = inputs() | {"student": torch.zeros(5, 39, 8)}
+    assert cross_entropy(**given).item() == pytest.approx(math.log(20), rel=1e-5)
+
+
+def test_far_logits_stay_finite():
+    given = inputs() | {"temperature": 1e-4, "teacher_temperature": torch.tensor(1e-4)}
+    loss = cross_entropy(**given)
+    assert loss.isfinite()
+    assert all(slope.isfinite().all() for slope in gradients(loss, given))
+
+
+def test_rows_as_wide_as_k_are_not_kept(monkeypatch):
+    """What the graph holds is no larger than the vectors and the prototypes."""
+    monkeypatch.setattr(regions, "BLOCK", 1)
+    given, held = inputs(k=4096), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.numel()) or t, lambda t: t):
+        cross_entropy(**given)
+    assert max(held) <= 4096 * 8
+
+
+def test_squared_distances_are_the_literal_ones():
+    given = inputs()
+    u, v, plan = given["student"], given["teacher"], given["plan"]
+    expected = (plan * (u[:, :, None] - v[:, None]).square().sum(-1)).sum() / 5
+    torch.testing.assert_close(squared_distance(u, v, plan), expected)
+
+
+def test_views_of_several_sizes_lie_one_behind_the_other():
+    seen, _ = seen_and_taught()
+    flat = joined(seen)
+    assert flat.shape == (3, 39, 6)
+    assert torch.equal(flat[:, 24 + 8 : 24 + 12], seen[1][:, 2])
+    assert torch.equal(flat[:, 36:], seen[2][:, 0])

@@ -1,0 +1,114 @@
+"""The settings of the EsViT paper, and what becomes of them for fewer images."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recipes.test_two_stages import pretrain
+from tests.runs import read, refused
+from vitling.errors import UserError
+from vitling.objectives.config import EsViTConfig
+from vitling.recipes import esvit
+from vitling.recipes.config import PretrainConfig
+from vitling.recipes.pretrain import _with_preset
+
+
+def test_the_settings_of_the_paper():
+    stage = esvit.pretrain()
+    optim, objective = stage.optim, stage.objective
+    assert (stage.batch, stage.epochs, stage.size, stage.plan.crops) == (512, 300, 224, 10)
+    assert (optim.peak_lr(512), optim.min_lr, optim.warmup_epochs) == (1e-3, 1e-6, 10)
+    assert (optim.weight_decay, optim.final_weight_decay, optim.clip, optim.clip_per) == (0.04, 0.4, 3.0, "tensor")
+    assert (objective.prototypes, objective.hidden, objective.bottleneck) == (65_536, 2048, 256)
+    assert (objective.temperature, objective.teacher_start, objective.teacher_temperature) == (0.1, 0.04, 0.07)
+    assert (objective.teacher_warmup, objective.momentum, objective.centre) == (0.1, 0.996, 0.9)
+    assert (objective.view_weight, objective.region_weight, objective.region_from) == (0.5, 0.5, 0)
+    assert [group.size for group in stage.plan.groups] == [224, 224, 96]
+    with pytest.raises(UserError, match="one preset"):
+        esvit.pretrain(preset="released")
+
+
+def test_table_1():
+    rows = {name: esvit.table_1(name) for name in esvit.SWIN}
+    assert {name: row.objective.region_from for name, row in rows.items()} == {
+        "swin-t": 0,
+        "swin-s": 0,
+        "swin-b": 200,
+        "swin-t-w14": 200,
+        "swin-s-w14": 180,
+        "swin-b-w14": 200,
+    }
+    assert {name: row.drop_path for name, row in rows.items()} == {
+        name: 0.1 if name.startswith("swin-t") else 0.2 for name in rows
+    }
+    for row in (*rows.values(), *(esvit.table_1(name, regions=False) for name in rows)):
+        row.objective.check()
+    assert esvit.table_1("swin-b", regions=False).objective.region_weight == 0
+
+
+def test_tables_3_and_13():
+    """300, 50 and 30 epochs show about as many views; so do those that are computed."""
+    published = [esvit.table_3(n) for n in (esvit.IMAGENET, 7_500_000, 14_200_000)]
+    assert [(stage.epochs, stage.optim.warmup_epochs) for stage in published] == [(300, 10), (50, 2), (30, 1)]
+    assert esvit.table_3(2_400_000).epochs == 160  # 150 in the name of the released weights
+    for stage, images in zip(published, (esvit.IMAGENET, 7_500_000, 14_200_000)):
+        budget = 300 * esvit.IMAGENET * 10
+        assert stage.epochs == pytest.approx(esvit.views_budget(budget, images, 10), rel=0.15)
+
+
+def test_tables_4_and_5():
+    for name in esvit.OTHERS:
+        stage = esvit.table_4(name)
+        assert (stage.batch, stage.optim.peak_lr(1024), stage.objective.region_from) == (1024, 2e-3, 200)
+    pair = [esvit.table_5(regions) for regions in (True, False)]
+    assert [(stage.backbone, stage.epochs, stage.plan.crops) for stage in pair] == [("resnet50", 200, 2)] * 2
+    assert [stage.objective.region_weight for stage in pair] == [0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("images", "epochs", "batch", "prototypes", "teacher", "momentum"),
+    [
+        (300, 1067, 64, 1024, 0.04, 0.9953),
+        (2_000, 800, 64, 4096, 0.04, 0.996),
+        (10_000, 627, 256, 16_384, 0.04, 0.996),
+        (esvit.IMAGENET, 300, 512, 65_536, 0.07, 0.996),
+    ],
+)
+def test_settings_by_the_number_of_images(images, epochs, batch, prototypes, teacher, momentum):
+    """At ImageNet's they are the paper's."""
+    config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0"), images)
+    assert (config.epochs, config.batch, config.esvit.prototypes) == (epochs, batch, prototypes)
+    assert config.esvit.teacher_temperature == teacher
+    assert config.esvit.momentum == pytest.approx(momentum, abs=1e-4)
+    assert config.optim.peak_lr(config.batch) == pytest.approx(5e-4 * batch / 256)
+    if images == esvit.IMAGENET:
+        assert config.esvit == esvit.pretrain().objective
+
+
+def test_short_runs_have_a_teacher_that_follows_sooner():
+    momenta = [
+        _with_preset(
+            PretrainConfig(method="esvit", backbone="pvt_v2_b0", epochs=epochs, batch=100), 2_000
+        ).esvit.momentum
+        for epochs in (20, 100, 1000)
+    ]
+    assert momenta == pytest.approx([0.97, 0.9875, 0.996])
+
+
+def test_what_is_asked_for_goes_before():
+    asked = EsViTConfig(prototypes=512, momentum=0.9, region_from=3, teacher_temperature=0.07)
+    config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0", epochs=7, batch=32, esvit=asked), 2_000)
+    assert (config.epochs, config.batch) == (7, 32)
+    assert (config.esvit.prototypes, config.esvit.momentum, config.esvit.region_from) == (512, 0.9, 3)
+    assert config.esvit.teacher_temperature == 0.07
+
+
+def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
+    """30 images, two crops of each: 120 views are two epochs."""
+    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views-budget", "121"]
+    assert pretrain(folder, tmp_path / "pre", *small) == 0
+    config = read(tmp_path / "pre" / "config.json")
+    assert (config["epochs"], config["optim"]["final_weight_decay"]) == (2, 0.4)
+    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
+    assert "Leave one out" in said
+    assert "more than 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")

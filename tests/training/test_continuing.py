@@ -1,0 +1,136 @@
+"""A run that goes on from another's checkpoint with more to learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import make_folder
+from tests.objectives.drawn import make
+from tests.training.momentum_run import settings
+from tests.training.test_loop import lines
+from vitling import data
+from vitling.data.store import Store, build_store
+from vitling.errors import UserError
+from vitling.training import Progress, RunDirectory, fit
+
+PER_EPOCH = 5  # 33 images in batches of 8
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    folder = make_folder(tmp_path_factory.mktemp("images"), classes=3, each=11)
+    return build_store(data.open(str(folder), val="none").train, 16)
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAfter:
+    every = 1
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
+
+    def __call__(self, moment):
+        if moment.epoch > self.epoch:
+            raise Stop
+        return {}
+
+
+@pytest.fixture(scope="module", params=["dino", "esvit"])
+def views_alone(request, store, tmp_path_factory) -> Path:
+    """A run with the view loss, stopped after two of four epochs."""
+    out = tmp_path_factory.mktemp(request.param)
+    changes = {} if request.param == "dino" else {"region_weight": 0.0, "view_weight": 1.0}
+    with pytest.raises(Stop):
+        fit(make(request.param, **changes), store, settings("esvit"), [StopsAfter(2)], run=RunDirectory(out))
+    return out
+
+
+def last(folder: Path) -> dict:
+    return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
+
+
+def test_regions_are_added_to_a_run_with_views_alone(views_alone, store, tmp_path):
+    """Step, schedules, weights, teacher, centre and moments go on; regions start anew, alike in student and teacher."""
+    before, objective = last(views_alone), make("esvit")
+    fresh = {name: value.clone() for name, value in objective.state_dict().items()}
+    seen: dict = {}
+
+    class Looks(StopsAfter):
+        def __call__(self, moment):
+            seen.update({k: v.clone() for k, v in moment.objective.state_dict().items()})
+            raise Stop
+
+    began: dict = {}
+    first = objective.before_step
+
+    def before_step(progress: Progress) -> None:
+        if not began:
+            began.update({k: v.clone() for k, v in objective.state_dict().items()}, step=progress.step)
+        first(progress)
+
+    objective.before_step = before_step
+    with pytest.raises(Stop):
+        fit(objective, store, settings("esvit"), [Looks(0)], run=RunDirectory(tmp_path), start=views_alone)
+    assert began.pop("step") == 2 * PER_EPOCH
+    for name, value in began.items():
+        assert torch.equal(value, before["objective"].get(name, fresh[name])), name
+    new = {name for name in began if name not in before["objective"]}
+    assert {name.split(".")[0] for name in new} >= {"region_head", "teacher"}
+    assert all(torch.equal(began[f"region_head.{n}"], began[f"teacher.regions.{n}"]) for n in ("prototypes",))
+    assert "Going on at step 10 of 20; new in this run: " in (tmp_path / "log.txt").read_text()
+    assert any(not torch.equal(seen[name], began[name]) for name in new)
+
+
+def test_moments_are_those_of_the_names(views_alone, store, tmp_path):
+    """With a rate of nothing the second moment is what it was, decayed, plus the new gradient's."""
+    before, objective = last(views_alone), make("esvit")
+    still = replace(settings("esvit", lr=0.0, clip=0.0), epochs=4)
+    outcome = fit(objective, store, still, run=RunDirectory(tmp_path), start=views_alone)
+    assert outcome.steps == 4 * PER_EPOCH
+    after = last(tmp_path)
+    old = dict(zip(before["parameters"], range(len(before["parameters"]))))
+    assert set(old) < set(after["parameters"])
+    for i, name in enumerate(after["parameters"]):
+        moments = after["optimiser"]["state"][i]
+        assert moments["step"] == (4 if name in old else 2) * PER_EPOCH
+        if name in old:
+            least = before["optimiser"]["state"][old[name]]["exp_avg_sq"] * 0.999 ** (2 * PER_EPOCH)
+            assert (moments["exp_avg_sq"] >= least * (1 - 1e-4)).all()
+    assert [line["epoch"] for line in lines(tmp_path)] == [3, 4]
+
+
+def test_a_continued_run_is_resumed_from_its_own_checkpoint(views_alone, store, tmp_path):
+    whole, parts = make("esvit"), make("esvit")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    one, two = (RunDirectory(tmp_path / name) for name in "ab")
+    fit(whole, store, settings("esvit"), run=one, start=views_alone)
+    with pytest.raises(Stop):
+        fit(make("esvit"), store, settings("esvit"), [StopsAfter(3)], run=two, start=views_alone)
+    fit(parts, store, settings("esvit"), run=two, start=views_alone)
+    assert "Resuming at step 15" in (tmp_path / "b" / "log.txt").read_text()
+    for (name, a), b in zip(whole.state_dict().items(), parts.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_what_does_not_fit_is_said(views_alone, store, tmp_path):
+    def goes_on(objective, config, start=views_alone) -> None:
+        fit(objective, store, config, run=RunDirectory(tmp_path), start=start)
+
+    with pytest.raises(UserError, match=r"steps an epoch.*--batch"):
+        goes_on(make("esvit"), replace(settings("esvit"), batch=11))
+    with pytest.raises(UserError, match="more in all"):
+        goes_on(make("esvit"), replace(settings("esvit"), epochs=2))
+    with pytest.raises(UserError, match="another shape"):
+        goes_on(make("esvit", prototypes=20), settings("esvit"))
+    with pytest.raises(UserError, match="has no place"):
+        goes_on(make("moco-v2"), settings("moco-v2"))
+    with pytest.raises(UserError, match="no checkpoint"):
+        goes_on(make("esvit"), settings("esvit"), tmp_path / "nothing")
