@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types results install clean
+.PHONY: demo test lint types results datasets install clean
 
 demo: .venv/.installed
 	$(BIN)/vitling demo --overwrite
@@ -19,6 +19,9 @@ types: .venv/.installed-dev
 
 results: .venv/.installed
 	$(BIN)/python -m vitling.report.results results docs/results.md
+
+datasets: .venv/.installed
+	$(BIN)/python -m vitling.data.papers.page docs/datasets.md
 
 install: .venv/.installed
 

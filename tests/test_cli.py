@@ -24,12 +24,17 @@ FLAGS = {
     "finetune": ["DATA", "--out", "--from", "--keep-head", "--preset", "--optim.lr"],
     "compare": ["RUN RUN", "--split", "--weights", "--out"],
     "compare-methods": ["DATA", "--out", "--methods", "--minutes", "--val"],
-    "evaluate": ["RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device"],
+    "evaluate": [
+        *("RUN", "DATA", "--split", "--weights", "--out", "--allow-bad", "--device", "--with", "--metric", "--val"),
+        *("--seed", "--knn.k", "--linear.lr", "--linear.augment", "--logistic.backend", "--few-shot.shots"),
+    ],
+    "suite": ["RUN", "--data-root", "--with", "--table", "--only", "--out", "--weights", "--device"],
     "predict": ["RUN", "IMAGES", "--top", "--abstain", "--format", "--out", "--weights"],
     "embed": ["RUN", "IMAGES", "--out", "--weights", "--data.label-column"],
     "export": ["RUN", "--out", "--format", "--weights"],
+    "explain": ["RUN", "IMAGE", "IMAGE2", "--out", "--query", "--grey", "--weights"],
     "reproduce": ["NAME", "--data", "--seeds", "--only", "--minutes", "--epochs", "--runs-out", "--out"],
-    "list": ["backbones", "tables", "recipes"],
+    "list": ["backbones", "datasets", "tables", "recipes"],
 }
 
 

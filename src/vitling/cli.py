@@ -14,7 +14,9 @@ from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
+from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.recipes.suite_config import SuiteConfig
 
 # Metavars for the help; everything else about a flag is in its verb's signature and docstring.
 Data = Annotated[str, Positional, arg(metavar="DATA")]
@@ -161,26 +163,56 @@ def evaluate(
     out: OptionalOut = None,
     allow_bad: bool = False,
     device: str = "auto",
+    with_: Annotated[
+        tuple[Probe, ...], arg(name="with", metavar="{knn,linear,logistic,few-shot} ...", help_behavior_hint="")
+    ] = (),
+    probes: Annotated[ProbesConfig, arg(name="")] = ProbesConfig(),  # noqa: B008
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
-    """How good a trained model is on a data set.
+    """How good a trained model, or a probe of its features, is on a data set.
+
+    Without --with the model's own answers are judged. With it, classifiers are trained on its features: any classes
+    will do, and the model need not have learnt any.
 
     Args:
         run: A run directory or a model folder.
-        data_set: Labelled images; the class names must be those of the model.
-        split: Which of the data's splits; auto takes test, else val, else everything.
+        data_set: Labelled images; without --with the class names must be those of the model.
+        split: Which of the data's splits; auto takes test, else val, else everything (with --with: images held out).
         weights: Of the last epoch, or of the best on validation.
         out: Write everything, the confusion matrix too, as JSON.
         allow_bad: Go on although more than 1 % of the files cannot be read.
         device: auto, cpu, cuda.
+        with_: Probes of the frozen features, trained on train, chosen on validation, judged on the split.
+        probes: What the probes of --with are told.
         data: How the images are read; channels and bits are the model's.
     """
-    from vitling.recipes.evaluate import evaluate as judge
-    from vitling.recipes.summary import show_evaluation
+    from vitling.recipes.summary import show_evaluation, show_probes
 
-    show_evaluation(judge(run, data_set, split, weights, device, allow_bad, out, data))
+    if with_:
+        from vitling.recipes.probes import evaluate_frozen
+
+        probed = tuple(dict.fromkeys(with_))
+        show_probes(evaluate_frozen(run, data_set, probed, split, weights, device, allow_bad, out, data, probes))
+    elif probes != ProbesConfig():
+        raise UserError("--metric, --val, --seed, --knn, --linear, --logistic and --few-shot belong to --with PROBES.")
+    else:
+        from vitling.recipes.evaluate import evaluate as judge
+
+        show_evaluation(judge(run, data_set, split, weights, device, allow_bad, out, data))
     if out:
         print(f"Written: {out}")
+
+
+def suite(config: SuiteConfig) -> None:
+    """Evaluate frozen networks on the papers' data sets: those that are there."""
+    from vitling.recipes.suite import suite as run
+    from vitling.recipes.summary import show_suite
+
+    outcome = run(config)
+    show_suite(outcome.summary)
+    print(f"Written: {outcome.path}")
+    if outcome.failed:
+        raise StoppedItself(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
 
 
 def predict(
@@ -249,18 +281,51 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
     print(f"Written: {out} (largest difference from torch on random images: {difference:.1e})")
 
 
-def list_(
-    what: Annotated[
-        Literal["methods", "backbones", "policies", "recipes", "tables"],
-        Positional,
-        arg(metavar="{methods,backbones,policies,recipes,tables}"),
-    ],
+def explain(
+    run: Run,
+    image: Annotated[str, Positional, arg(metavar="IMAGE")],
+    image2: Annotated[str | None, Positional, arg(metavar="[IMAGE2]", help_behavior_hint="")] = None,
+    out: Annotated[str, arg(metavar="DIR")] = "explained",
+    query: str = "object",
+    grey: Literal["paper", "released"] = "paper",
+    seed: int = 0,
+    weights: Weights = "last",
 ) -> None:
-    """What there is: methods, backbones, policies, recipes, tables.
+    """What a network finds alike in an image and its mirrored view, or a second image, and what its heads look at.
+
+    A folder as IMAGE: how well all its images are found again in their mirrored views.
 
     Args:
-        what: methods: of pre-training. backbones: the tested networks, with parameters and grid. policies: the papers'
-            views. recipes: runs as functions. tables: what `vitling reproduce` can run, and the data that it wants.
+        run: A run directory or a model folder.
+        image: An image, or a folder of them.
+        image2: A second image; without it, the first one mirrored and recoloured.
+        out: Folder of the pictures and of explained.json.
+        query: Where the heads look from: object (the region most like the whole image), background (the least),
+            or row and column, such as 3,5.
+        grey: How the mirrored view loses its colours: paper, one in five; released, always, as in EsViT's code.
+        seed: Another one recolours differently.
+        weights: Of the last epoch, or of the best on validation.
+    """
+    from vitling.evaluation.explain import explain as draw
+    from vitling.recipes.summary import show_explained
+
+    show_explained(draw(run, image, image2, out, query, grey, seed, weights))
+    print(f"Written: {out}")
+
+
+def list_(
+    what: Annotated[
+        Literal["methods", "backbones", "datasets", "policies", "recipes", "tables"],
+        Positional,
+        arg(metavar="{methods,backbones,datasets,policies,recipes,tables}"),
+    ],
+) -> None:
+    """What there is: methods, backbones, datasets, policies, recipes, tables.
+
+    Args:
+        what: methods: of pre-training. backbones: the tested networks, with parameters and grid. datasets: the papers',
+            and where they come from. policies: the papers' views. recipes: runs as functions. tables: what `vitling
+            reproduce` can run, and the data that it wants.
     """
     from rich.console import Console
 
@@ -269,6 +334,7 @@ def list_(
     tables = {
         "methods": summary.method_table,
         "backbones": summary.backbone_table,
+        "datasets": summary.dataset_table,
         "policies": summary.policy_table,
         "recipes": summary.recipe_table,
         "tables": summary.study_table,
@@ -356,19 +422,22 @@ _VERBS: dict[str, Callable[..., None]] = {
         compare_methods,
         compare,
         evaluate,
+        suite,
         predict,
         embed,
         export,
+        explain,
         show_views,
         reproduce,
         list_,
     )
 }
-_TRAINING: dict[Callable[..., None], type] = {
+_CONFIGURED: dict[Callable[..., None], type] = {
     train: TrainConfig,
     pretrain: PretrainConfig,
     finetune: FinetuneConfig,
     compare_methods: ComparisonConfig,
+    suite: SuiteConfig,
 }
 
 
@@ -410,8 +479,8 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
     """The verb with its arguments, still to be called: tyro would take a ValueError of the work for one of its own."""
     function, markers = _VERBS[verb], (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     parse = partial(tyro.cli, args=argv, prog=f"vitling {verb}", config=markers)
-    if function in _TRAINING:  # their flags are those of the config, without a prefix
-        return partial(function, parse(_TRAINING[function]))
+    if function in _CONFIGURED:  # their flags are those of the config, without a prefix
+        return partial(function, parse(_CONFIGURED[function]))
 
     @wraps(function)
     def later(*values: Any, **named: Any) -> Callable[[], None]:

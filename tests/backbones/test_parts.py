@@ -15,6 +15,9 @@ KINDS = {
     "swin_tiny_patch4_window7_224": (224, 7),
     "t2t_vit_7": (32, 2),
     "cvt_13": (32, 3),
+    "cvt_tiny": (32, 4),
+    "pvt_small": (32, 4),
+    "vil_tiny": (64, 4),
 }
 
 

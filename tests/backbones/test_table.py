@@ -14,6 +14,13 @@ MEASURED = {
     "swin_tiny_patch4_window7_224": 27_519_354,
     "swin_small_patch4_window7_224": 48_837_258,
     "swin_base_patch4_window7_224": 86_743_224,
+    "swin_tiny_patch4_window7_224.window14": 27_569_754,
+    "swin_small_patch4_window7_224.window14": 48_968_298,
+    "swin_base_patch4_window7_224.window14": 86_917_944,
+    "cvt_tiny": 29_303_616,  # section 2.4
+    "vil_tiny": 27_569_352,
+    "vil_tiny_paper": 27_534_552,
+    "pvt_small": 24_485_864 - 513 * 1000,  # Wang et al. 2021, Table 2: 24.5 M
     "pvt_v2_b0": 3_409_760,
     "pvt_v2_b0_small": 870_320,  # section 3.4
     "pvt_v2_b3": 44_725_696,

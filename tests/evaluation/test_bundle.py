@@ -15,7 +15,7 @@ BACKBONES = [
     ("vit_micro_patch4_32", 24, 1),
     ("vit_micro_patch4_32", 32, 4),
     ("deit_tiny_patch16_224", 96, 3),
-    ("swin_tiny_patch4_window7_224", 64, 3),
+    ("swin_tiny_patch4_window7_224", 112, 3),
     ("pvt_v2_b0", 64, 2),
     ("pvt_v2_b0_small", 112, 3),
     ("pvt_v2_b0_small", 224, 3),
@@ -45,6 +45,9 @@ def test_timm_loads_it_and_gives_the_same_logits(make_bundle, tmp_path, name, si
         ("t2t_vit_t_7", 3, ()),
         ("cvt_13", 3, ("cat", "dog")),
         ("cvt_13_official", 3, ()),
+        ("cvt_tiny", 3, ()),
+        ("pvt_small", 1, ("cat", "dog")),
+        ("vil_tiny", 3, ("cat", "dog")),
     ],
 )
 @torch.no_grad()

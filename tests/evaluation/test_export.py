@@ -73,6 +73,14 @@ def test_timm_cannot_have_what_it_lacks(make_bundle, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_swin_that_pads_and_rolls_is_not_timms(make_bundle, tmp_path):
+    make_bundle(tmp_path / "m", "swin_tiny_patch4_window7_224", size=96)
+    with pytest.raises(UserError, match="96 px this Swin pads"):
+        export(tmp_path / "m", tmp_path / "out")
+    make_bundle(tmp_path / "n", "swin_tiny_patch4_window7_224.window14")
+    assert export(tmp_path / "n", tmp_path / "out") < 1e-4
+
+
 def test_a_model_that_differs_is_not_handed_out(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module, "TOLERANCE", -1.0)
     with pytest.raises(StoppedItself, match="differs from ours"):

@@ -83,6 +83,72 @@ def test_mean_average_precision_is_scikit_learns_over_classes_with_a_positive(mu
     assert metrics.log_loss(logits, labels) == pytest.approx(expected_loss)
 
 
+def literal_eleven_points(scores, positive) -> float:
+    """VOC 2007 by the book, over all thresholds."""
+    points = []
+    for threshold in sorted(set(scores.tolist())):
+        answered = scores >= threshold
+        hits = int((answered & positive).sum())
+        points.append((10 * hits, hits / int(answered.sum())))
+    total = int(positive.sum())
+    return sum(max(p for r, p in points if r >= k * total) for k in range(11)) / 11
+
+
+def test_eleven_points_are_those_of_the_definition(multi):
+    logits, labels = multi
+    found = metrics.eleven_point_precisions(logits, labels)
+    expected = {c: literal_eleven_points(logits[:, c], labels[:, c]) for c in (0, 1, 3, 4)}
+    assert found[2].isnan()
+    assert {c: float(found[c]) for c in expected} == pytest.approx(expected)
+    assert metrics.eleven_point_map(logits, labels) == pytest.approx(np.mean(list(expected.values())))
+    ten = torch.arange(20.0).flip(0)  # ten positives, every second one: each recall is a tenth
+    positive = torch.arange(20) % 2 == 0
+    value = float(metrics.eleven_point_precisions(ten[:, None], positive[:, None]))
+    assert value == pytest.approx(literal_eleven_points(ten, positive))
+    perfect = metrics.eleven_point_map(positive[:, None].double(), positive[:, None])
+    assert perfect == 1
+
+
+def test_roc_auc_is_scikit_learns_with_ties_and_without_classes(single, multi):
+    logits, labels = multi
+    expected = [sk.roc_auc_score(labels[:, c], logits[:, c]) for c in (0, 1, 3, 4)]
+    assert metrics.roc_auc(logits, labels) == pytest.approx(np.mean(expected))
+    assert metrics.roc_aucs(logits, labels)[2].isnan()
+    logits, labels = single
+    probabilities = logits.double().softmax(1)
+    expected = [sk.roc_auc_score(labels == c, probabilities[:, c]) for c in (0, 1, 2, 3, 5)]
+    assert metrics.roc_auc(logits, labels) == pytest.approx(np.mean(expected))
+    present = [0, 1, 2, 3, 5]  # scikit-learn's own mean wants every class to have images, and rows that sum to one
+    kept = logits[:, present].double()
+    renamed = torch.tensor([present.index(c) for c in labels.tolist()])
+    theirs = sk.roc_auc_score(renamed, kept.softmax(1), multi_class="ovr", average="macro")
+    assert metrics.roc_auc(kept, renamed) == pytest.approx(theirs)
+
+
+def test_roc_auc_of_two_classes():
+    logits = torch.tensor([[0.0, 1], [0, 1], [0, 3], [0, -2], [0, 0.5]])
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    assert metrics.roc_auc(logits, labels) == pytest.approx(sk.roc_auc_score(labels, logits[:, 1]))
+    assert metrics.roc_auc(torch.zeros(5, 2), labels) == 0.5
+    with pytest.raises(UserError, match="all are of one class"):
+        metrics.roc_auc(logits, labels * 0)
+
+
+def test_top5_is_scikit_learns(single):
+    logits, labels = single
+    theirs = sk.top_k_accuracy_score(labels, logits.numpy(), k=5, labels=range(6))
+    assert metrics.topk(logits, labels, 5) == pytest.approx(theirs)
+
+
+def test_a_metric_suits_the_labels():
+    assert (metrics.metric_for("auto", False), metrics.metric_for("auto", True)) == ("top1", "map")
+    assert metrics.metric_for("roc-auc", True) == "roc-auc"
+    with pytest.raises(UserError, match="--metric map does not suit one class an image"):
+        metrics.metric_for("map", False)
+    with pytest.raises(UserError, match="map-11-point"):
+        metrics.metric_for("top1", True)
+
+
 def test_summaries_are_json_and_say_what_was_left_out(single, multi):
     summary = metrics.summarise(*single, NAMES, temperature=2.0)
     assert json.loads(json.dumps(summary)) == summary

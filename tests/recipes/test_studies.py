@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_folder
+from tests.data.papers import copies
 from vitling.backbones import names
 from vitling.cli import run
+from vitling.data.config import DataConfig
+from vitling.data.splits import own_splits
 from vitling.errors import UserError
 from vitling.recipes.config import check
 from vitling.recipes.studies import all_studies, find
@@ -128,6 +131,15 @@ def test_data_are_found_by_name(tmp_path):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "t2t_vit_14.pth").touch()
     assert find_weights("t2t_vit_14", tmp_path) == str(tmp_path / "weights" / "t2t_vit_14.pth")
+
+
+def test_data_as_distributed_are_found_too(tmp_path):
+    copies.flowers102(tmp_path)
+    train, test = find_data("flowers102", tmp_path)
+    splits = own_splits(f"train={train},test={test}", DataConfig())
+    assert (len(splits.train), len(splits.hidden_test)) == (12, 6)
+    copies.openimages(tmp_path)
+    assert find_data("openimages", tmp_path) == (f"openimages:{tmp_path}", "")
 
 
 def test_data_without_a_test_split(tmp_path):

@@ -13,17 +13,27 @@ from torch import Tensor, nn
 from vitling.backbones import names
 from vitling.backbones.attention import attention_of, last_block, recorded, watched
 from vitling.backbones.cvt import CvT
+from vitling.backbones.cvt4 import CvT4
 from vitling.backbones.depth import with_one_depth
 from vitling.backbones.families import family_of
 from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import as_products
 from vitling.backbones.position import Grid
-from vitling.backbones.swin import UnbiasedSwin
+from vitling.backbones.pvt import PVT
+from vitling.backbones.swin import UnbiasedSwin, with_padding_first
 from vitling.backbones.t2t import T2TViT
+from vitling.backbones.vil import ViL
 from vitling.errors import UserError
 
 # architectures that timm lacks
-OWN: dict[str, type[nn.Module]] = {"t2t_vit": T2TViT, "cvt": CvT, "swin_unbiased": UnbiasedSwin}
+OWN: dict[str, type[nn.Module]] = {
+    "t2t_vit": T2TViT,
+    "cvt": CvT,
+    "cvt4": CvT4,
+    "pvt": PVT,
+    "vil": ViL,
+    "swin_unbiased": UnbiasedSwin,
+}
 
 
 class Backbone(nn.Module):
@@ -39,6 +49,7 @@ class Backbone(nn.Module):
         self.family = family_of(timm_model, name)
         self.grid_size(size)
         as_products(timm_model)
+        with_padding_first(timm_model)
         with_one_depth(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # our position step takes any grid
@@ -117,8 +128,10 @@ def _untested(name: str) -> names.Entry:
 
 
 def _size_args(entry: names.Entry, size: int) -> dict[str, Any]:
-    if entry.network.startswith(("vit_", "deit_", "t2t_vit")):
+    if entry.network.startswith(("vit_", "deit_", "t2t_vit")) or entry.network == "pvt":
         return {"img_size": size}
+    if entry.network == "vil":
+        return {"img_size": max(size, entry.size)}  # of its tables, which serve every smaller size
     if entry.network.startswith("swin_"):
         # Below its native size the windows stay those of the native grid, as in EsViT: the bias tables then
         # fit at every size, and a grid that is smaller than a window is padded.

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from timm.layers import DropPath, Mlp, QuickGELU
 from timm.models.vision_transformer import init_weights_vit_timm
 from torch import Tensor, nn
 
 from vitling.backbones.features import Features, Stages, to_map
+from vitling.backbones.mix import Mix
 from vitling.backbones.position import Grid
 
 
@@ -165,17 +165,6 @@ class ConvAttention(nn.Module):
         projected = self.proj_q(self.conv_q(tokens, grid)), self.proj_k(keys), self.proj_v(values)
         mixed = self.mix(*(t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in projected))
         return self.proj(mixed.transpose(1, 2).flatten(2))
-
-
-class Mix(nn.Module):
-    """A module, so that its queries and keys can be looked at: batch norm must not run twice to get them."""
-
-    def __init__(self, scale: float):
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
 
 
 class DepthwiseConv(nn.Module):

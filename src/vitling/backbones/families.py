@@ -15,10 +15,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones.cvt import CvT
+from vitling.backbones.cvt4 import CvT4
 from vitling.backbones.features import Features, Stages, to_map
 from vitling.backbones.position import Grid, resize_positions
+from vitling.backbones.pvt import PVT
 from vitling.backbones.swin import UnbiasedSwin
 from vitling.backbones.t2t import T2TViT
+from vitling.backbones.vil import ViL
 from vitling.errors import UserError
 
 
@@ -94,7 +97,7 @@ def _run_swin(model: Any, x: Tensor, stages: Stages) -> Features:
     for layer in model.layers:
         inside = [layer.downsample(maps)]
         for block in layer.blocks:
-            inside.append(block(inside[-1]))
+            inside.append(block(inside[-1], block.mask_for(inside[-1])))
         maps = inside[-1]
         outputs += [_channels_first(m) for m in _wanted(inside[1:], stages)]
     final = model.norm(maps)
@@ -159,6 +162,8 @@ def _patch(model: Any) -> int:
 
 
 _SWIN = Family(_patch, lambda m: len(m.layers) - 1, _run_swin, lambda m: _of_stages(m.layers))
+# patches of 4 x 4, and a halving before each further stage
+_OF_FOUR = Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own, lambda m: _of_stages(m.stages))
 _FAMILIES: dict[type, Family] = {
     VisionTransformer: Family(_patch, lambda m: 0, _run_vit, lambda m: list(m.blocks)),
     SwinTransformer: _SWIN,
@@ -169,5 +174,8 @@ _FAMILIES: dict[type, Family] = {
     ),
     ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _resnet_blocks),
     T2TViT: Family(lambda m: 4, lambda m: 2, _run_own, lambda m: [m.tokens_to_token, *m.blocks]),
-    CvT: Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own, lambda m: _of_stages(m.stages)),
+    CvT: _OF_FOUR,
+    CvT4: _OF_FOUR,
+    PVT: _OF_FOUR,
+    ViL: _OF_FOUR,
 }

@@ -35,6 +35,15 @@ _PERFORMER: dict[str, Any] = {"tokens": "performer", "token_dropout": 0.1}  # al
 _TRANSFORMER: dict[str, Any] = {"tokens": "transformer", "token_dropout": 0.0}
 _CVT: dict[str, Any] = {"dims": (64, 192, 384), "depths": (1, 2, 10), "heads": (1, 3, 6)}
 
+_VIL_T: dict[str, Any] = {"dims": (96, 192, 384, 768), "depths": (2, 2, 6, 2), "chunk": 7}
+_CVT_T: dict[str, Any] = {"dims": (64, 192, 384, 768), "depths": (2, 2, 6, 2), "heads": (1, 3, 6, 12), "window": 7}
+_PVT_S: dict[str, Any] = {
+    "dims": (64, 128, 320, 512),
+    "depths": (3, 4, 6, 3),
+    "heads": (1, 2, 5, 8),
+    "mlp_ratios": (8, 8, 4, 4),
+    "reductions": (8, 4, 2, 1),
+}
 _SWIN_T: dict[str, Any] = {
     "patch_size": 4,
     "window_size": 7,
@@ -71,6 +80,14 @@ _TESTED = (
     Entry("swin_tiny_patch4_window7_224", 27_519_354, grid=7, dim=768),
     Entry("swin_small_patch4_window7_224", 48_837_258, grid=7, dim=768),
     Entry("swin_base_patch4_window7_224", 86_743_224, grid=7, dim=1024),
+    *(
+        Entry(f"{name}.window14", parameters, grid=7, dim=dim, architecture=name, model_args={"window_size": 14})
+        for name, parameters, dim in (
+            ("swin_tiny_patch4_window7_224", 27_569_754, 768),
+            ("swin_small_patch4_window7_224", 48_968_298, 768),
+            ("swin_base_patch4_window7_224", 86_917_944, 1024),
+        )
+    ),
     Entry(
         "swin_tiny_patch4_window7_224.no_bias",
         27_496_032,
@@ -109,6 +126,25 @@ _TESTED = (
     Entry("t2t_vit_t_14", 21_080_422, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _TRANSFORMER),
     Entry("cvt_13", 19_551_296, grid=14, dim=384, architecture="cvt", model_args={"form": "drloc", **_CVT}),
     Entry("cvt_13_official", 19_612_480, grid=14, dim=384, architecture="cvt", model_args={"form": "official", **_CVT}),
+    # 4-stage networks of EsViT's Table 4; ViL-T with the heads of the released command, and with those of Table 6
+    Entry("cvt_tiny", 29_303_616, grid=7, dim=768, architecture="cvt4", model_args=_CVT_T),
+    Entry("pvt_small", 23_972_864, grid=7, dim=512, architecture="pvt", model_args=_PVT_S),
+    Entry(
+        "vil_tiny",
+        27_569_352,
+        grid=7,
+        dim=768,
+        architecture="vil",
+        model_args={"form": "released", "heads": (3, 6, 12, 24), **_VIL_T},
+    ),
+    Entry(
+        "vil_tiny_paper",
+        27_534_552,
+        grid=7,
+        dim=768,
+        architecture="vil",
+        model_args={"form": "paper", "heads": (3, 3, 6, 12), **_VIL_T},
+    ),
 )
 
 

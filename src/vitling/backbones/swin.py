@@ -1,12 +1,24 @@
-"""Swin without its relative position bias: to ask what that bias gives (DRLoc's supplement, Sec. 2.2)."""
+"""Swin as EsViT runs it: maps that windows do not divide are padded and then rolled, where timm rolls and then pads.
+
+At 224 px nothing is padded, and the two are equal. And Swin without its relative position bias, to ask what that bias
+gives (DRLoc's supplement, Sec. 2.2).
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from timm.layers import trunc_normal_
-from timm.models.swin_transformer import SwinTransformer, WindowAttention
+from timm.models.swin_transformer import (
+    SwinTransformer,
+    SwinTransformerBlock,
+    WindowAttention,
+    window_partition,
+    window_reverse,
+)
 from torch import Tensor, nn
 
 from vitling.backbones.position import Grid, resize_map
@@ -48,3 +60,86 @@ def _take_bias_from(attention: WindowAttention) -> None:
     zeros = torch.zeros_like(attention.relative_position_bias_table.data)
     del attention.relative_position_bias_table
     attention.register_buffer("relative_position_bias_table", zeros, persistent=False)
+
+
+class WindowBlock(nn.Module):
+    """timm's block, its layers and their names. Window and shift stay those of the grid that it was built for; padding
+    is not masked, and takes its part of the attention."""
+
+    def __init__(self, block: SwinTransformerBlock):
+        super().__init__()
+        self.window_size = block.window_size
+        self.shift_size = block.shift_size
+        self.norm1, self.attn, self.drop_path1 = block.norm1, block.attn, block.drop_path1
+        self.norm2, self.mlp, self.drop_path2 = block.norm2, block.mlp, block.drop_path2
+
+    def mask_for(self, maps: Tensor) -> Tensor | None:
+        """What keeps tokens apart that only the rolling made neighbours; to be asked for outside of compiled code."""
+        if not any(self.shift_size):
+            return None
+        grid = tuple(side + pad for side, pad in zip(maps.shape[1:3], self._padding(maps)))
+        arguments = (grid, self.window_size, self.shift_size, maps.device, maps.dtype)
+        return shift_mask.__wrapped__(*arguments) if torch.compiler.is_compiling() else shift_mask(*arguments)
+
+    def forward(self, maps: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, h, w, D] as it came; `mask` is `mask_for(maps)`."""
+        mask = self.mask_for(maps) if mask is None else mask
+        maps = maps + self.drop_path1(self._attended(self.norm1(maps), mask))
+        tokens = maps.flatten(1, 2)
+        tokens = tokens + self.drop_path2(self.mlp(self.norm2(tokens)))
+        return tokens.unflatten(1, maps.shape[1:3])
+
+    def _attended(self, maps: Tensor, mask: Tensor | None) -> Tensor:
+        high, wide = maps.shape[1:3]
+        down, across = self._padding(maps)
+        maps = F.pad(maps, (0, 0, 0, across, 0, down)) if down or across else maps
+        padded = maps.shape[1:3]
+        if mask is not None:
+            maps = maps.roll((-self.shift_size[0], -self.shift_size[1]), (1, 2))
+        windows = window_partition(maps, self.window_size)
+        windows = self.attn(windows.flatten(1, 2), mask=mask).view(windows.shape)
+        maps = window_reverse(windows, self.window_size, *padded)
+        if mask is not None:
+            maps = maps.roll(self.shift_size, (1, 2))
+        return maps[:, :high, :wide]
+
+    def _padding(self, maps: Tensor) -> Grid:
+        """Rows below and columns to the right, up to whole windows."""
+        down, across = (-side % window for side, window in zip(maps.shape[1:3], self.window_size))
+        return down, across
+
+
+@lru_cache(maxsize=256)
+def shift_mask(grid: Grid, window: Grid, shift: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """[windows, tokens, tokens]: 0, or −100 between tokens of a window that lie on two sides of a border of the map."""
+    with torch.inference_mode(False):
+        parts = [_side_parts(*axis, device) for axis in zip(grid, window, shift)]
+        regions = (3 * parts[0][:, None] + parts[1])[None, :, :, None]
+        inside = window_partition(regions, window).flatten(1)
+        return -100.0 * (inside[:, None] != inside[:, :, None]).to(dtype)
+
+
+def _side_parts(side: int, window: int, shift: int, device: torch.device) -> Tensor:
+    """0 for whole windows, then 1, and 2 for what was rolled from the other end."""
+    places = torch.arange(side, device=device)
+    return (places >= side - window).long() + (places >= side - shift).long()
+
+
+def with_padding_first(model: nn.Module) -> None:
+    """Replaces timm's blocks in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, SwinTransformerBlock):
+                setattr(parent, name, WindowBlock(child))
+
+
+def as_in_timm(model: nn.Module, size: int) -> bool:
+    """Whether timm's network with these weights gives the same at `size` px: where no map is both padded and rolled."""
+    if not isinstance(model, SwinTransformer):
+        return True
+    network = cast(Any, model)
+    sides = [size // network.patch_embed.patch_size[0]]
+    while len(sides) < len(network.layers):
+        sides.append(-(-sides[-1] // 2))
+    windows = [(side, block) for side, layer in zip(sides, network.layers) for block in layer.blocks]
+    return not any(any(block.shift_size) and side % block.window_size[0] for side, block in windows)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
-from vitling.backbones.position import resize_map, resize_positions
+from vitling.backbones.position import Grid, resize_map, resize_positions
 from vitling.errors import UserError
 
 _WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state_dict", "objective", "backbone")
@@ -123,15 +123,20 @@ def _one_later(found: re.Match) -> str:
 
 
 def _resized(backbone: Backbone, name: str, value: Tensor, own: Tensor) -> Tensor | None:
-    if name == "pos_embed" and value.ndim == 3 and value.shape[2] == own.shape[2]:
-        return _resized_positions(backbone, value, own)
+    if name.endswith("pos_embed") and value.ndim == 3 and value.shape[2] == own.shape[2]:
+        return _resized_positions(value, own, backbone.grid_size() if name == "pos_embed" else _square(own))
     if name.endswith(_TABLE) and value.shape[1:] == own.shape[1:]:
         return _resized_table(value, own)
     return None
 
 
-def _resized_positions(backbone: Backbone, value: Tensor, own: Tensor) -> Tensor | None:
-    new = backbone.grid_size()
+def _square(positions: Tensor) -> Grid:
+    """The grid of a stage of PVT, but for its class token."""
+    side = math.isqrt(positions.shape[1])
+    return side, side
+
+
+def _resized_positions(value: Tensor, own: Tensor, new: Grid) -> Tensor | None:
     prefix = own.shape[1] - new[0] * new[1]
     side = round((value.shape[1] - prefix) ** 0.5)
     if side < 1 or side * side + prefix != value.shape[1]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import OWN
+from vitling.backbones.swin import as_in_timm
 from vitling.errors import StoppedItself, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
@@ -76,12 +77,17 @@ def _to_timm(folder: Path, out: Path) -> float:
             f"timm has no {architecture}, so it cannot load this model. Export it with --format onnx, or use {folder} "
             "as it is: vitling.load reads it."
         )
+    model = load_bundle(folder)
+    if not as_in_timm(model.backbone.timm_model, model.meta.size):
+        raise UserError(
+            f"At {model.meta.size} px this Swin pads its maps before it rolls them, as EsViT does, unlike timm's: "
+            "its answers would differ. Export it with --format onnx, or train it at 224 px."
+        )
     check_writable(out / CONFIG)
     out.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS, CONFIG):
         if (out / name).resolve() != (folder / name).resolve():
             shutil.copyfile(folder / name, out / name)
-    model = load_bundle(out)
     images = _random_images(model, 2)
     with torch.inference_mode():
         theirs = timm.create_model(f"local-dir:{out}", pretrained=True).eval()(images)

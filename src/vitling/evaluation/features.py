@@ -27,7 +27,7 @@ def pooled_over(
 
     Past torch.compile, whose graphs belong to the training batch.
     """
-    with _evaluating(backbone):
+    with evaluating(backbone):
         views = views_over(store, size, crop_fraction, ids, batch)
         return torch.cat([backbone.forward(images).pooled.float() for images in views])
 
@@ -42,7 +42,7 @@ def views_over(
 
 
 @contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
+def evaluating(network: nn.Module) -> Iterator[None]:
     was_training = network.training
     network.eval()
     try:

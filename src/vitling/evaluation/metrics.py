@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,39 @@ def mean_average_precision(scores: Tensor, labels: Tensor) -> float:
     return float(values.nanmean())
 
 
+def eleven_point_precisions(scores: Tensor, labels: Tensor) -> Tensor:
+    """Interpolated average precision of each class [C] as PASCAL VOC 2007 has it (Everingham et al. 2010, Eq. 1): the
+    mean over the recalls 0, 0.1, ..., 1 of the best precision at that recall or a higher one. NaN for a class without a
+    positive image."""
+    check(scores, labels)
+    return torch.stack([_eleven_points(scores[:, c].double(), labels[:, c]) for c in range(scores.shape[1])])
+
+
+def eleven_point_map(scores: Tensor, labels: Tensor) -> float:
+    """The mean over the classes that have a positive image."""
+    values = eleven_point_precisions(scores, labels)
+    if values.isnan().all():
+        raise UserError("No image has any label, so there is no average precision.")
+    return float(values.nanmean())
+
+
+def roc_aucs(scores: Tensor, labels: Tensor) -> Tensor:
+    """Area under the ROC curve of each class against the others [C]: how often an image of the class has a higher score
+    than one of another, half of the ties counted. NaN for a class that no image has, or all."""
+    check(scores, labels)
+    if labels.ndim == 1:
+        scores, labels = scores.double().softmax(dim=1), F.one_hot(labels, scores.shape[1]).bool()
+    return torch.stack([_roc_auc(scores[:, c].double(), labels[:, c]) for c in range(scores.shape[1])])
+
+
+def roc_auc(scores: Tensor, labels: Tensor) -> float:
+    """The mean over the classes that some images have and some have not; two classes have the same."""
+    values = roc_aucs(scores, labels)
+    if values.isnan().all():
+        raise UserError("ROC-AUC needs images of a class and images of others; all are of one class.")
+    return float(values.nanmean())
+
+
 def per_class(logits: Tensor, labels: Tensor, class_names: Sequence[str]) -> list[dict[str, Any]]:
     """n, recall, precision and f1 of each class; recall is None for a class without images, precision for one
     that is never answered."""
@@ -95,8 +128,8 @@ def per_class(logits: Tensor, labels: Tensor, class_names: Sequence[str]) -> lis
 
 
 def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temperature: float = 1.0) -> dict[str, Any]:
-    """Everything that a report says of a split, ready for JSON. Only log_loss and calibration_error depend on
-    the temperature."""
+    """Everything that a report says of a split, ready for JSON. Only log_loss, calibration_error and, of
+    three classes or more, roc_auc depend on the temperature."""
     check(logits, labels)
     if len(class_names) != logits.shape[1]:
         raise UserError(f"{len(class_names)} class names for {logits.shape[1]} classes.")
@@ -114,12 +147,19 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
         precisions = average_precisions(logits, labels)
         for row, value in zip(rows, precisions):
             row["average_precision"] = _or_none(value)
-        return {"task": "multi", "mean_average_precision": mean_average_precision(logits, labels), **shared}
+        return {
+            "task": "multi",
+            "mean_average_precision": mean_average_precision(logits, labels),
+            "eleven_point_map": eleven_point_map(logits, labels),
+            "roc_auc": _or_none(roc_aucs(logits, labels).nanmean()),
+            **shared,
+        }
     return {
         "task": "single",
         "top1": top1(logits, labels),
         "top5": topk(logits, labels, 5),
         "mean_per_class": mean_per_class(logits, labels),
+        "roc_auc": _or_none(roc_aucs(scaled, labels).nanmean()),
         **shared,
         "confusion": confusion(logits, labels).tolist(),
     }
@@ -139,13 +179,34 @@ def check(logits: Tensor, labels: Tensor) -> None:
 
 
 def _average_precision(scores: Tensor, positive: Tensor) -> Tensor:
-    """Sum over thresholds of (recall gained) x precision; equal scores share one threshold."""
+    """Sum over thresholds of (recall gained) x precision."""
+    hits, answered = _by_threshold(scores, positive)
+    gained = torch.diff(hits, prepend=hits.new_zeros(1))
+    return (gained * hits / answered).sum() / hits[-1]
+
+
+def _eleven_points(scores: Tensor, positive: Tensor) -> Tensor:
+    hits, answered = _by_threshold(scores, positive)
+    best = (hits / answered).flip(0).cummax(0).values.flip(0)  # at this recall or a higher one
+    wanted = torch.arange(11, device=hits.device) * hits[-1]
+    first = torch.searchsorted(10 * hits, wanted)  # whole numbers: a recall of 3 in 10 is not below 0.3
+    return best[first].mean() if hits[-1] else hits.new_tensor(torch.nan)
+
+
+def _by_threshold(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Positives among the answered, and the answered, at every threshold; equal scores share one."""
     order = scores.argsort(descending=True)
     scores, hits = scores[order], positive[order].double().cumsum(0)
     ends = torch.cat([scores[1:] != scores[:-1], torch.ones_like(positive[:1])])
-    hits, rank = hits[ends], torch.arange(1, len(scores) + 1, device=scores.device)[ends]
-    gained = torch.diff(hits, prepend=hits.new_zeros(1))
-    return (gained * hits / rank).sum() / hits[-1]
+    return hits[ends], torch.arange(1, len(scores) + 1, device=scores.device)[ends]
+
+
+def _roc_auc(scores: Tensor, positive: Tensor) -> Tensor:
+    """Trapezoids under the curve: 0/0, NaN, where there are no positives or no negatives."""
+    hits, answered = _by_threshold(scores, positive)
+    wrong = answered - hits
+    before, gained = (torch.cat([hits.new_zeros(1), hits[:-1]]), torch.diff(wrong, prepend=wrong.new_zeros(1)))
+    return (gained * (hits + before) / 2).sum() / (hits[-1] * wrong[-1])
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
@@ -158,3 +219,25 @@ def _or_none(value: Tensor) -> float | None:
 
 def _mean(values: Tensor) -> float:
     return float(values.double().mean())
+
+
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "top1": top1,
+    "mean-per-class": mean_per_class,
+    "map": mean_average_precision,
+    "map-11-point": eleven_point_map,
+    "roc-auc": roc_auc,
+}
+
+
+def metric_for(name: str, several: bool) -> str:
+    """auto is top1, or for several labels an image map; what does not suit the labels is refused."""
+    if name == "auto":
+        return "map" if several else "top1"
+    fitting = [key for key in METRICS if key == "roc-auc" or key.startswith("map") == several]
+    if name not in fitting:
+        raise UserError(
+            f"--metric {name} does not suit {'several labels' if several else 'one class'} an image; these do: "
+            f"{', '.join(fitting)}."
+        )
+    return name

@@ -66,7 +66,7 @@ class Model:
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
         """Logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
-        return self._head()(self.features(images))
+        return self.require_head()(self.features(images))
 
     def probabilities(self, images: Tensor) -> Tensor:
         scaled = self.logits(images) / self.meta.temperature
@@ -74,10 +74,10 @@ class Model:
 
     def predict(self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None) -> list[Prediction]:
         """An answer for every image, in their order; below the probability `abstain` it is "unsure"."""
-        self._head()
+        self.require_head()
         sources = sources_of(inputs)
         predictions = [Prediction(source.name) for source in sources]
-        for batch in self._batches(sources):
+        for batch in self.batches(sources):
             for i, reason in batch.errors.items():
                 predictions[i].error = reason
             if batch.rows:
@@ -98,18 +98,19 @@ class Model:
         rows: list[int] = []
         errors: dict[str, str] = {}
         vectors = [np.zeros((0, self.backbone.dim), np.float32)]
-        for batch in self._batches(sources):
+        for batch in self.batches(sources):
             errors |= {sources[i].name: reason for i, reason in batch.errors.items()}
             rows += batch.rows
             if batch.rows:
                 vectors.append(self.features(batch.images).cpu().numpy())
         return Embeddings(rows, np.concatenate(vectors), errors)
 
-    def _head(self) -> nn.Linear:
+    def require_head(self) -> nn.Linear:
+        """The head, or a UserError that says what can be done without one."""
         if self.head is None:
             raise UserError(
                 "This model was trained without labels, so it names no classes. `vitling embed` gives its "
-                "features; `vitling finetune --from` teaches it classes."
+                "features, `vitling evaluate --with knn` judges them, `vitling finetune --from` teaches it classes."
             )
         return self.head
 
@@ -126,7 +127,8 @@ class Model:
         else:
             prediction.label = named[0][0]
 
-    def _batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
+    def batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
+        """The images that can be read, prepared and normalised, and why the others cannot."""
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             for start in range(0, len(sources), BATCH):
                 part = sources[start : start + BATCH]

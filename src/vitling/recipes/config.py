@@ -37,8 +37,8 @@ class RunConfig:
     """What every training verb can be told."""
 
     source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, but with --resume)")] = ""
-    """Your images: a folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR or embedded:digits;
-    or train=A,test=B where the parts lie in different places."""
+    """Your images: a folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR, a data set of the papers
+    such as flowers102:DIR, or embedded:digits; or train=A,test=B where the parts lie in different places."""
     out: Annotated[str, _shown("DIR", "(required)")] = ""
     """Directory of the run. It must be new or empty, unless --resume or --overwrite is given."""
     backbone: Annotated[str | None, _shown("NAME")] = None

@@ -41,13 +41,14 @@ def evaluate(
     if out:
         check_writable(out)
     model = load(model_path, weights, choose_device(device))
+    model.require_head()
     config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
     splits = own_splits(source, config, needs_train=False)
     splits.on_test_opened = log_of_openings(model_path)
     chosen = _choose(splits, split)
     dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {model_path} {source}"))
     log = Log()
-    if _trained_on(model_path, source, chosen):
+    if trained_on(model_path, source, chosen):
         log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
     with log.bar(f"Decoding {chosen}", len(dataset)) as progress:
         store = build_store(
@@ -87,9 +88,9 @@ def _run_of(model_path: str) -> Path | None:
     return next((folder for folder in there if (folder / "config.json").exists()), None)
 
 
-def _trained_on(model_path: str, source: str, split: str) -> bool:
+def trained_on(model_path: str, source: str, split: str, held_out_by: int | None = None) -> bool:
     """Whether the run was trained on images of this split: train, and the data's own val where --val or folds made it a
-    part of train."""
+    part of train. A val that was held out of train by a seed: unless the run held out the same."""
     folder = _run_of(model_path)
     if folder is None:
         return False
@@ -98,6 +99,8 @@ def _trained_on(model_path: str, source: str, split: str) -> bool:
     if trained != source and Path(trained).resolve() != Path(source).resolve():
         return False
     merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0
+    if held_out_by is not None:
+        return merged or config.get("seed") != held_out_by
     return split == "train" or (split == "val" and merged)
 
 

@@ -13,8 +13,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from vitling.backbones.names import table as backbones
+from vitling.data.papers import ENTRIES
+from vitling.data.papers.entry import Entry
 from vitling.recipes.methods import METHODS
 from vitling.recipes.studies import all_studies
+from vitling.recipes.suite_table import table_of
 from vitling.report.studies import lines
 from vitling.views.policies import POLICIES
 
@@ -28,6 +31,14 @@ _NAMES = {
     "mean_per_class": "mean per class",
     "mean_average_precision": "mAP",
     "calibration_error": "calibration error",
+}
+_MORE = {"eleven_point_map": "mAP, 11 points", "roc_auc": "ROC-AUC"}  # of one evaluation, which has the room
+_METRICS = {
+    "top1": "top-1",
+    "mean-per-class": "mean per class",
+    "map": "mAP",
+    "map-11-point": "mAP, 11 points",
+    "roc-auc": "ROC-AUC",
 }
 _SHORT = {"mean_per_class": "per class", "calibration_error": "calib."}  # a table has to fit in 80 columns
 
@@ -168,6 +179,67 @@ def show_evaluation(result: dict[str, Any]) -> None:
     Console().print(evaluation_table(result), class_table(result["per_class"]))
 
 
+def show_probes(result: dict[str, Any]) -> None:
+    images = result["images"]
+    print(
+        f"{result['split']} of {result['data']}: {images['judged']:,} images, {result['classes']} classes; probes of "
+        f"frozen features, weights: {result['weights']}"
+    )
+    print(
+        f"Trained on train, chosen on {images['validation']:,} images ({result['chosen_on']}), then trained on all "
+        f"{images['train'] + images['validation']:,}"
+    )
+    if any("chosen" in found for found in result["probes"].values()):
+        Console().print(probe_table(result))
+    if curves := result["probes"].get("few-shot"):
+        Console().print(few_shot_table(curves, result["metric"]))
+
+
+def probe_table(result: dict[str, Any]) -> Table:
+    """The chosen of each probe; of k-NN every k, because they cost nothing, those not chosen in brackets."""
+    table = Table("probe", "chosen")
+    for column in ("validation", result["split"]):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, found in result["probes"].items():
+        if "chosen" not in found:
+            continue
+        ((what, value),) = found["chosen"].items()
+        chosen = f"{what} {value:.4g}"
+        each = {f"k {k}": figures for k, figures in found.get("each_k", {}).items()} or {chosen: found}
+        for setting, figures in each.items():
+            marked = setting if setting == chosen else f"({setting})"
+            table.add_row(name, marked, _percent(figures["validation"]), _percent(figures["value"]))
+    table.caption = f"{_METRICS[result['metric']]}; nothing was chosen on {result['split']}"
+    return table
+
+
+def few_shot_table(curves: dict[str, Any], metric: str) -> Table:
+    table = Table("images a class")
+    for way in ("centroid", "logistic"):
+        table.add_column(way, justify="right", no_wrap=True)
+    for shots in curves["centroid"]:
+        cells = (curves[way][shots] for way in ("centroid", "logistic"))
+        table.add_row(shots, *(_with_spread(cell["mean"], cell["deviation"]) for cell in cells))
+    table.caption = f"{_METRICS[metric]}; mean and deviation of {curves['draws']} draws"
+    return table
+
+
+def _with_spread(mean: float, deviation: float | None) -> str:
+    return _percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
+
+
+def show_explained(found: dict[str, Any]) -> None:
+    pairs, heads = found["correspondence"], found.get("attention")
+    if "accuracy" in pairs:
+        of = f"{pairs['images']:,} images" if "images" in pairs else "the image"
+        where = f"{_percent(pairs['accuracy'])} of the pairs right, {pairs['distance']:.1f} px off on average"
+        print(f"Mirrored view of {of}: {where}.")
+    if heads:
+        place = f"row {heads['query'][0]}, column {heads['query'][1]}"
+        alike = f"{heads['redundant']} redundant (correlated by more than {heads['redundant_above']})"
+        print(f"Attention from {place}: {len(heads['heads'])} heads, {alike}.")
+
+
 def show_store_loss(losses: list[Loss], view: int) -> None:
     table = Table(title=f"Views of {view} px out of the store, beside the files")
     for column in ("store", "PSNR", "worst in 20", "MB / 1,000 images"):
@@ -202,9 +274,10 @@ def result_table(result: dict[str, Any]) -> Table:
 def evaluation_table(result: dict[str, Any]) -> Table:
     table = Table("metric")
     table.add_column("value", justify="right")
-    for key in _worth_showing(len(result["per_class"])):
-        if key in result:
-            table.add_row(_NAMES[key], _percent(result[key]))
+    names = _NAMES | _MORE
+    for key in (*_worth_showing(len(result["per_class"])), *_MORE):
+        if result.get(key) is not None:
+            table.add_row(names[key], _percent(result[key]))
     return table
 
 
@@ -256,6 +329,29 @@ def study_table() -> Table:
         table.add_row(names, f"{study.title}; {len(study.runs)} runs", ", ".join(study.data) or "none")
     table.caption = "vitling reproduce NAME --data DIR, with one folder in DIR for each of the data"
     return table
+
+
+def dataset_table() -> Table:
+    table = Table("name", "what, licence, from whom")
+    for entry in ENTRIES.values():
+        table.add_row(entry.name, "\n".join(described(entry)))
+    table.caption = "vitling train NAME:DIR, and any other verb; layouts and notes: docs/datasets.md"
+    return table
+
+
+def described(entry: Entry) -> list[str]:
+    images = " + ".join(f"{n:,}" for n in (entry.train, entry.val, entry.test) if n)
+    classes = f"{entry.classes:,} classes, " if entry.classes else ""
+    metric = f"; {entry.metric}" if entry.test else ""
+    about = f"{entry.title}: {classes}{images} images{metric}; {', '.join(entry.tables)}"
+    return [about, f"licence: {entry.licence}", f"from: {entry.where}"]
+
+
+def show_suite(summary: dict[str, Any]) -> None:
+    Console().print(table_of(summary))
+    for row in summary["rows"]:
+        for note in row["notes"]:
+            print(f"* {row['data']}: {note}")
 
 
 def recipe_table() -> Table:

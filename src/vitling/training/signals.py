@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from vitling.errors import INTERRUPTED, TERMINATED
+from vitling.errors import INTERRUPTED, TERMINATED, Interrupted
 
 EXIT_CODES = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
 
@@ -26,12 +27,29 @@ class Asked:
 @contextmanager
 def caught() -> Iterator[Asked]:
     asked = Asked()
+    with _handled_by(asked):
+        yield asked
+
+
+@contextmanager
+def ended(message: str) -> Iterator[None]:
+    """For work whose finished parts are whole files: a signal ends it where it is."""
+
+    def end(number: int, frame: object) -> None:
+        raise Interrupted(message, EXIT_CODES[signal.Signals(number)])
+
+    with _handled_by(end):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python forbids handlers elsewhere
-        yield asked
+        yield
         return
-    before = {number: signal.signal(number, asked) for number in EXIT_CODES}
+    before = {number: signal.signal(number, handler) for number in EXIT_CODES}
     try:
-        yield asked
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

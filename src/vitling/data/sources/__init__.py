@@ -6,6 +6,7 @@ part.parquet  folder/  "train-*.parquet" Hugging Face's Parquet
 part.tar  folder/  "d-{000..003}.tar"    WebDataset, or class folders in a tar
 arrays.npz                               x, y; or x_train, y_train, x_test, y_test
 torchvision:CIFAR100?root=DIR            a data set of torchvision's
+flowers102:DIR                           a data set of the papers, as distributed (vitling.data.papers)
 embedded:digits[?labels=100&seed=0]      1,797 digits, at hand; so many of them with labels, the rest a pool
 train=SPEC,test=SPEC[,val=SPEC][,pool=SPEC]   each split from its own
 """
@@ -19,6 +20,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from vitling.data import papers
 from vitling.data.config import DataConfig
 from vitling.data.sources.parts import Parts, set_aside_unlabelled
 from vitling.errors import UserError
@@ -42,6 +44,8 @@ def _read(spec: str, config: DataConfig) -> Parts:
     scheme, _, rest = spec.partition(":")
     if scheme in SCHEMES:
         return _module(SCHEMES[scheme]).read(rest, config)
+    if scheme in papers.ENTRIES and ":" in spec:
+        return papers.read(scheme, rest)
     path = Path(spec).expanduser()
     if path.is_dir():
         return _read_folder(path, config)

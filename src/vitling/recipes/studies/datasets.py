@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitling.data import papers
+from vitling.data.papers.entry import Entry
 from vitling.errors import UserError
 
 SUFFIXES = (".tar", ".parquet", ".csv", ".npz")
@@ -20,27 +22,14 @@ class DataSet:
     files: tuple[str, str] | None = None  # names of the two files, if they are not NAME-train and NAME-test
 
 
+def _of(entry: Entry) -> DataSet:
+    together = ", train and val together" if entry.val else ""
+    return DataSet(entry.title + together, entry.trained_on, entry.test)
+
+
 DATASETS = {
-    # drloc.txt Table 1 (a)
-    "imagenet1k": DataSet("ImageNet-1K", 1_281_167, 50_000),
-    "imagenet100": DataSet("ImageNet-100", 126_689, 5_000),
-    "cifar10": DataSet("CIFAR-10", 50_000, 10_000),
-    "cifar100": DataSet("CIFAR-100", 50_000, 10_000),
-    "flowers102": DataSet("Oxford Flowers102, train and val together", 2_040, 6_149),
-    "svhn": DataSet("SVHN without its extra images", 73_257, 26_032),
-    "domainnet-clipart": DataSet("DomainNet, ClipArt", 33_525, 14_604),
-    "domainnet-infograph": DataSet("DomainNet, Infograph", 36_023, 15_582),
-    "domainnet-painting": DataSet("DomainNet, Painting", 50_416, 21_850),
-    "domainnet-quickdraw": DataSet("DomainNet, Quickdraw", 120_750, 51_750),
-    "domainnet-real": DataSet("DomainNet, Real", 120_906, 52_041),
-    "domainnet-sketch": DataSet("DomainNet, Sketch", 48_212, 20_916),
-    # idmm.txt Table 1 and Sec. 4.3
-    "pets": DataSet("Oxford-IIIT Pets, train and val together", 3_680, 3_669),
-    "dtd": DataSet("Describable Textures, train and val together", 3_760, 1_880),
-    "indoor67": DataSet("MIT Indoor Scenes", 5_360, 1_340),
-    "cub": DataSet("Caltech-UCSD Birds-200-2011", 5_994, 5_794),
-    "aircraft": DataSet("FGVC-Aircraft, train and val together", 6_667, 3_333),
-    "cars": DataSet("Stanford Cars", 8_144, 8_041),
+    **{name: _of(entry) for name, entry in papers.ENTRIES.items()},
+    # idmm.txt Sec. 4.3
     "sin10k": DataSet("10 images of each class of ImageNet-1K", 10_000, 0),
     "sin-total10k": DataSet("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
     # not a benchmark of anybody's: every fifth training image, for where the whole is not at hand
@@ -52,9 +41,13 @@ DATASETS = {
 
 def find_data(name: str, folder: Path) -> tuple[str, str] | None:
     """Train and test, each as a DATA that `vitling train` takes ("" for a test split that the data set does not have);
-    None if one of them is not there."""
+    None if one of them is not there. A copy as its authors distribute it serves as well."""
+    about = DATASETS[name]
+    if name in papers.ENTRIES and (native := papers.find(name, folder)):
+        together = "?val=train" if papers.ENTRIES[name].val else ""
+        return native + together, native if about.test else ""
     train, test = (_find_split(folder, name, split, file) for split, file in zip(("train", "test"), _files(name)))
-    if not DATASETS[name].test:
+    if not about.test:
         return (str(train), "") if train else None
     return (str(train), str(test)) if train and test else None
 
@@ -91,8 +84,12 @@ def _wanted_data(name: str, folder: Path) -> str:
         )
     return (
         f"{name} ({about.title}, {about.train:,} + {about.test:,} images): {folder / name}/train/ and test/ with a "
-        f"folder a class, or {folder / train}.tar and {test}.tar ({others})"
+        f"folder a class, or {folder / train}.tar and {test}.tar ({others}){_as_distributed(name, folder)}"
     )
+
+
+def _as_distributed(name: str, folder: Path) -> str:
+    return f", or {folder / name}/ as distributed" if name in papers.ENTRIES else ""
 
 
 def check_folder(data: str | None) -> Path:

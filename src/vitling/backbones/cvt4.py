@@ -1,0 +1,73 @@
+"""CvT-T of EsViT (`cvt_v4/s1` in its release): CvT in four stages, with attention in windows that are not shifted.
+
+Tokens of neighbouring windows meet in the depthwise convolutions alone. There is no relative position bias, though the
+paper has one: with it the release cannot run at 96 px.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from timm.layers import QuickGELU
+from timm.models.swin_transformer import window_partition, window_reverse
+from torch import Tensor, nn
+
+from vitling.backbones.cvt import DepthwiseConv
+from vitling.backbones.mix import Mix, from_heads, to_heads
+from vitling.backbones.position import Grid
+from vitling.backbones.pyramid import Block, Embedding, Pyramid, Stage, drop_paths
+
+EPSILON = 1e-5
+
+
+class CvT4(Pyramid):
+    def __init__(
+        self,
+        dims: Sequence[int],
+        depths: Sequence[int],
+        heads: Sequence[int],
+        window: int,
+        in_chans: int = 3,
+        drop_path_rate: float = 0.0,
+    ):
+        stages, rates = [], drop_paths(drop_path_rate, depths)
+        for i, (dim_in, dim) in enumerate(zip((in_chans, *dims), dims)):
+            convolution = nn.Conv2d(dim_in, dim, 3, 2, padding=1) if i else nn.Conv2d(dim_in, dim, 7, 4, padding=2)
+            blocks = [
+                Block(dim, WindowedConvAttention(dim, heads[i], window), rate, EPSILON, activation=QuickGELU)
+                for rate in rates[i]
+            ]
+            stages.append(Stage(Embedding(convolution, EPSILON), blocks, class_token=False))
+        super().__init__(stages, nn.LayerNorm(dims[-1], EPSILON))
+        self.apply(_init)
+
+
+class WindowedConvAttention(nn.Module):
+    """The map is padded to whole windows before it is convolved; a map smaller than a window is one window."""
+
+    def __init__(self, dim: int, heads: int, window: int):
+        super().__init__()
+        self.heads, self.window = heads, window
+        self.conv = DepthwiseConv(dim, stride=1)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.mix = Mix(dim**-0.5)  # by the whole width, not a head's
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        high, wide = grid
+        side = min(self.window, high, wide)
+        rows, columns = high + -high % side, wide + -wide % side
+        maps = F.pad(tokens.unflatten(1, grid), (0, 0, 0, columns - wide, 0, rows - high))
+        projected = self.qkv(self.conv(maps.flatten(1, 2), (rows, columns)))
+        windows = window_partition(projected.unflatten(1, (rows, columns)), (side, side)).flatten(1, 2)
+        mixed = from_heads(self.mix(*to_heads(windows, 3, self.heads)))
+        maps = window_reverse(mixed.unflatten(1, (side, side)), (side, side), rows, columns)
+        return self.proj(maps[:, :high, :wide].flatten(1, 2))
+
+
+def _init(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,117 @@
+"""Do a network's regions find themselves again? EsViT, Sec. 2.1 and C.7, Fig. 8: an image against its mirrored view.
+
+Each region of the first view has its nearest by cosine in the second; of these pairs only the ten most alike count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitling.backbones.position import Grid
+from vitling.errors import UserError
+from vitling.evaluation.inputs import Source
+from vitling.evaluation.model import Model
+from vitling.keys import make_key
+from vitling.views.colour import draw_jitter, jitter, per_channel, to_grey
+from vitling.views.draws import Draws
+
+TOP = 10
+# The paper says RandomGrayscale, and its release makes every second view grey; 0.2 is how often its training views are.
+Grey = Literal["released", "paper"]
+_GREY = {"released": 1.0, "paper": 0.2}
+_JITTER = (0.4, 0.4, 0.2, 0.1)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Of each image the most alike pairs, best first: all [B, pairs]. A region is row * width + column."""
+
+    first: Tensor
+    second: Tensor
+    similarity: Tensor
+    grid: Grid
+
+    def places(self, regions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and columns."""
+        return regions // self.grid[1], regions % self.grid[1]
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    accuracy: float  # share of the pairs whose second region is the mirror image of the first
+    distance: float  # between that mirror image and the region that was found, in pixels of the view, on average
+    images: int
+    pairs: int  # of each image
+    grid: Grid
+    size: int
+    grey: Grey
+    seed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def match(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
+    """From the grids [B, D, h, w] of two views."""
+    similar = F.normalize(first.float().flatten(2), dim=1).transpose(1, 2) @ F.normalize(
+        second.float().flatten(2), dim=1
+    )
+    best, nearest = similar.max(dim=2)
+    ranked = best.topk(min(top, best.shape[1]), dim=1)
+    grid = (first.shape[-2], first.shape[-1])
+    return Matches(ranked.indices, nearest.gather(1, ranked.indices), ranked.values, grid)
+
+
+def mirror_errors(matches: Matches, size: int) -> Tensor:
+    """[B, pairs]: how far each pair is from the truth, where the second view is the first one mirrored; in pixels."""
+    (row, column), (found_row, found_column) = matches.places(matches.first), matches.places(matches.second)
+    down = (row - found_row) * (size / matches.grid[0])
+    across = (matches.grid[1] - 1 - column - found_column) * (size / matches.grid[1])
+    return torch.hypot(down, across)
+
+
+def mirrored(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed: int) -> Tensor:
+    """The second view of normalised images: mirrored, jittered with probability 0.8, and made grey.
+
+    The draws of an image depend on its id and the seed alone. What is neither grey nor RGB is mirrored and no more.
+    """
+    images = images.flip(-1)
+    if images.shape[1] not in (1, 3):
+        return images
+    mean, std = (255 * per_channel(values, images.device) for values in (model.meta.mean, model.meta.std))
+    draws = Draws.of([make_key("correspondence", seed)], torch.as_tensor(np.asarray(ids), device=images.device))
+    pixels = jitter((images * std + mean).clamp(0, 255), *draw_jitter(draws, _JITTER, 0.8))
+    return (to_grey(pixels, draws.chance("grey", _GREY[grey])) - mean) / std
+
+
+@torch.inference_mode()
+def correspondence(model: Model, sources: Sequence[Source], grey: Grey = "released", seed: int = 0) -> Correspondence:
+    """The benchmark over all images that can be read."""
+    errors = []
+    for batch in model.batches(sources):
+        if not batch.rows:
+            continue
+        second = mirrored(model, batch.images, batch.rows, grey, seed)
+        grids = model.backbone(torch.cat([batch.images, second])).grid.chunk(2)
+        matches = match(*grids)
+        errors.append(mirror_errors(matches, model.meta.size).cpu())
+    if not errors:
+        raise UserError("None of the images can be read.")
+    found = torch.cat(errors)
+    return Correspondence(
+        accuracy=float((found == 0).double().mean()),
+        distance=float(found.double().mean()),
+        images=len(found),
+        pairs=found.shape[1],
+        grid=matches.grid,
+        size=model.meta.size,
+        grey=grey,
+        seed=seed,
+    )

@@ -1,0 +1,123 @@
+"""`vitling explain`: what a trained network finds alike in two views, and what its heads look at, as pictures."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitling.backbones.features import Features
+from vitling.backbones.position import Grid
+from vitling.errors import UserError
+from vitling.evaluation import pictures
+from vitling.evaluation.attention_maps import ALIKE, Query, heads_of
+from vitling.evaluation.bundle import load
+from vitling.evaluation.correspondence import Grey, correspondence, match, mirror_errors, mirrored
+from vitling.evaluation.inputs import sources_of
+from vitling.evaluation.model import Model
+from vitling.files import check_writable, write_json
+
+
+def explain(
+    model_path: str | os.PathLike,
+    image: str,
+    second: str | None = None,
+    out: str | os.PathLike = "explained",
+    query: str = "object",
+    grey: Grey = "paper",
+    seed: int = 0,
+    weights: Literal["last", "best"] = "last",
+) -> dict[str, Any]:
+    """Writes pictures and `explained.json`, and gives what is in that. A folder as `image` is measured: no pictures."""
+    place = _query(query)
+    out = Path(out)
+    check_writable(out / "explained.json")
+    model = load(model_path, weights)
+    if Path(image).is_dir():
+        if second is not None:
+            raise UserError("A folder is measured against its own mirrored images: name one folder, or two images.")
+        found: dict[str, Any] = {"correspondence": correspondence(model, sources_of(image), grey, seed).as_dict()}
+    else:
+        found = _pictures(model, [image] if second is None else [image, second], out, place, grey, seed)
+    write_json(out / "explained.json", {"model": str(model_path), "images": [image, second], **found})
+    return found
+
+
+@torch.inference_mode()
+def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Grey, seed: int) -> dict[str, Any]:
+    out.mkdir(parents=True, exist_ok=True)
+    views = torch.cat([_view(model, name) for name in images])
+    if len(images) == 1:
+        views = torch.cat([views, mirrored(model, views, [0], grey, seed)])
+    found = {"correspondence": _correspondences(model, views, images, out / "correspondence.png")}
+    try:
+        return found | {"attention": _attention(model, views[:1], query, out)}
+    except UserError as problem:
+        raise UserError(f"{problem} Only {out / 'correspondence.png'} was made.") from problem
+
+
+def _correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:
+    features = model.backbone(views)
+    matches = match(features.grid[:1], features.grid[1:])
+    errors = mirror_errors(matches, model.meta.size)[0].cpu().numpy() if len(images) == 1 else None
+    names = (Path(images[0]).name, Path(images[1]).name if len(images) > 1 else "mirrored")
+    shown = [pictures.as_rgb(view, model.meta.mean, model.meta.std) for view in views]
+    nearest = [(_nearest(features, i, i), _nearest(features, i, 1 - i)) for i in range(2)]
+    pictures.draw_correspondences(shown, matches, nearest, errors, names, out)
+    found: dict[str, Any] = {
+        "first": [list(divmod(int(region), matches.grid[1])) for region in matches.first[0]],
+        "second": [list(divmod(int(region), matches.grid[1])) for region in matches.second[0]],
+        "similarity": matches.similarity[0].tolist(),
+        "nearest_to_global": [{"own": list(own), "other": list(other)} for own, other in nearest],
+    }
+    if errors is not None:
+        found |= {"accuracy": float((errors == 0).mean()), "distance": float(errors.mean())}
+    return found
+
+
+def _nearest(features: Features, view: int, other: int) -> Grid:
+    """The region of one view that is most like the global feature of the other (or its own)."""
+    regions = features.grid[view].float().flatten(1)
+    similar = F.cosine_similarity(regions, features.pooled[other].float()[:, None], dim=0)
+    return divmod(int(similar.argmax()), features.grid.shape[-1])
+
+
+def _attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str, Any]:
+    features = model.backbone(view, attention=True)
+    heads = heads_of(model.backbone, features, query)
+    shown = pictures.as_rgb(view[0], model.meta.mean, model.meta.std)
+    grid = (features.grid.shape[-2], features.grid.shape[-1])
+    pictures.draw_heads(shown, heads, grid, True, out / "attention-masks.png")
+    pictures.draw_heads(shown, heads, grid, False, out / "attention-maps.png")
+    pictures.draw_entropies(heads, out / "entropy.png")
+    return {
+        "query": list(heads.query),
+        "heads": heads.order.tolist(),
+        "entropy_bits": heads.entropy.tolist(),
+        "elsewhere": heads.elsewhere.tolist(),
+        "redundant": int(heads.redundant().sum()),
+        "redundant_above": ALIKE,
+    }
+
+
+def _view(model: Model, name: str) -> Tensor:
+    sources = sources_of(name)
+    if len(sources) != 1:
+        raise UserError(f"{name} names {len(sources)} images: give one or two, or a folder.")
+    (batch,) = model.batches(sources)
+    if batch.errors:
+        raise UserError(f"{name} cannot be read: {batch.errors[0]}.")
+    return batch.images
+
+
+def _query(text: str) -> Query:
+    if text in ("object", "background"):
+        return cast(Query, text)
+    if found := re.fullmatch(r"(\d+),(\d+)", text):
+        return int(found[1]), int(found[2])
+    raise UserError(f"--query {text}: object, background, or row and column of a region, such as 3,5 (from 0).")

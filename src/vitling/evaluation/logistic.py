@@ -1,0 +1,282 @@
+"""The logistic probe of CLIP (Radford et al. 2021, App. A.3) and EsViT (App. C.5): L-BFGS on frozen features.
+
+The strength of the penalty is one of 97 in 1e-6..1e6, eight to the decade, found by halving: first 1e-6, 1e-4, ...,
+1e6; then, four times, the two points half as far from the best so far as the last ones were; of equal scores the
+stronger penalty's counts. That is 15 of the 97 at most, each judged on validation. The best is fitted again on train
+and validation. The papers call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same
+range.
+
+Two backends solve the same problem, with X the features and N images,
+
+    mean over images of cross entropy(X w + b) + |w|^2 / (2 C N)
+
+scikit-learn's LogisticRegression, one C after the other, and `lbfgs.minimise`, all C of a round at once, on the device
+of the features. Two classes have one column and the binary cross entropy, several labels one such problem a label.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitling.errors import UserError
+from vitling.evaluation.knn import exact_products
+from vitling.evaluation.lbfgs import minimise
+
+ITERATIONS, TOLERANCE = 1000, 1e-4  # the papers' and scikit-learn's own
+TO_THE_DECADE, DECADES, FIRST = 8, 12, -6.0
+COARSE = 2 * TO_THE_DECADE  # steps between the first seven
+NEVER = -30.0  # logit of a label that no image of train has; of one that all have, the opposite
+BLOCK = 1 << 25  # logits held at once
+QUICK_DOUBLES = ((8, 0), (9, 0), (10, 0))  # GPUs whose float64 products are as quick as float32's
+
+Backend = Literal["auto", "sklearn", "torch"]
+Scorer = Callable[[Tensor, Tensor], float]  # logits and labels -> higher is better
+
+
+class LogisticFit(NamedTuple):
+    """Logits are features @ weight + bias, [N, classes] for as many classes as were asked for."""
+
+    weight: Tensor  # [D, classes] float64
+    bias: Tensor  # [classes]
+    iterations: int
+    converged: bool
+
+    def logits(self, features: Tensor) -> Tensor:
+        return features.to(self.weight) @ self.weight + self.bias
+
+
+@dataclass
+class LogisticProbe:
+    fit: LogisticFit
+    C: float
+    score: float  # on validation
+    scores: dict[float, float]  # of every C that was tried
+    iterations: dict[float, int]
+    not_converged: list[float]
+    backend: str
+
+
+def probe(
+    train: tuple[Tensor, Tensor],
+    validation: tuple[Tensor, Tensor],
+    classes: int,
+    score: Scorer,
+    backend: Backend = "auto",
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> LogisticProbe:
+    """Features and labels (int [N], or bool [N, C] for several) of both parts; chosen on the second, fitted on both."""
+    _check(*train)
+    name = chosen_backend(backend, train[0])
+    fits: dict[float, LogisticFit] = {}
+
+    def judged(strengths: Sequence[float]) -> list[float]:
+        new = fit_logistic(*train, classes, strengths, name)
+        fits.update(zip(strengths, new))
+        on_progress(len(fits))
+        return [score(one.logits(validation[0]), validation[1]) for one in new]
+
+    best, scores = search(judged)
+    both = [torch.cat(parts) for parts in zip(train, validation)]
+    (final,) = fit_logistic(both[0], both[1], classes, [best], name)
+    on_progress(len(fits) + 1)
+    return LogisticProbe(
+        final,
+        best,
+        scores[best],
+        dict(sorted(scores.items())),
+        {C: fits[C].iterations for C in sorted(fits)},
+        [C for C in sorted(fits) if not fits[C].converged],
+        name,
+    )
+
+
+def search(judged: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, dict[float, float]]:
+    """The best C and the scores of all that were tried; `judged` gives those of several at once."""
+    last = TO_THE_DECADE * DECADES
+    scores: dict[int, float] = {}
+
+    def try_out(steps: Sequence[int]) -> int:
+        new = [step for step in steps if 0 <= step <= last and step not in scores]
+        if new:
+            scores.update(zip(new, judged([strength(step) for step in new])))
+        return max(scores, key=lambda step: (scores[step], -step))
+
+    best, width = try_out(range(0, last + 1, COARSE)), COARSE
+    while width > 1:
+        width //= 2
+        best = try_out((best - width, best + width))
+    return strength(best), {strength(step): value for step, value in scores.items()}
+
+
+def strength(step: int) -> float:
+    return 10.0 ** (FIRST + step / TO_THE_DECADE)
+
+
+def chosen_backend(backend: Backend, features: Tensor) -> Literal["sklearn", "torch"]:
+    if backend == "auto":
+        return "torch" if features.device.type == "cuda" else "sklearn"
+    return backend
+
+
+def fit_logistic(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    strengths: Sequence[float],
+    backend: Literal["sklearn", "torch"] = "torch",
+    tolerance: float = TOLERANCE,
+    dtype: torch.dtype | None = None,
+) -> list[LogisticFit]:
+    """One fit for each C. `dtype` is that of the products with the features; by default float64 where it is quick."""
+    _check(features, labels)
+    solve = _by_sklearn if backend == "sklearn" else _by_torch
+    if labels.ndim == 2:
+        varied = (labels.any(dim=0) & ~labels.all(dim=0)).nonzero()[:, 0]
+        solved = solve(features, labels[:, varied], strengths, tolerance, dtype)
+        return [_of_labels(one, labels, varied) for one in solved]
+    there, numbers = labels.unique(return_inverse=True)
+    if len(there) < 2:
+        raise UserError("All images are of one class, so there is nothing to tell apart.")
+    targets = (numbers == 1)[:, None] if len(there) == 2 else numbers
+    return [_of_classes(one, there, classes) for one in solve(features, targets, strengths, tolerance, dtype)]
+
+
+def _of_classes(fit: LogisticFit, there: Tensor, classes: int) -> LogisticFit:
+    """Of two classes the first has the logit 0; a class without images gets one that is below all others."""
+    weight = fit.weight.new_zeros(len(fit.weight), classes)
+    bias = fit.bias.new_full((classes,), NEVER + float(fit.bias.min()))
+    if len(there) == 2:
+        weight[:, there[1:]], bias[there[0]], bias[there[1:]] = fit.weight, 0.0, fit.bias
+    else:
+        weight[:, there], bias[there] = fit.weight, fit.bias
+    return fit._replace(weight=weight, bias=bias)
+
+
+def _of_labels(fit: LogisticFit, labels: Tensor, varied: Tensor) -> LogisticFit:
+    weight = fit.weight.new_zeros(len(fit.weight), labels.shape[1])
+    bias = torch.where(labels.all(dim=0), -NEVER, NEVER).to(fit.bias)
+    weight[:, varied], bias[varied] = fit.weight, fit.bias
+    return fit._replace(weight=weight, bias=bias)
+
+
+def _by_sklearn(
+    features: Tensor, targets: Tensor, strengths: Sequence[float], tolerance: float, dtype: torch.dtype | None
+) -> list[LogisticFit]:
+    x = features.to("cpu", dtype or torch.float64).numpy()
+    columns = [targets.cpu().numpy()] if targets.ndim == 1 else list(targets.cpu().numpy().T)
+    return [_joined([_sklearn_fit(x, y, C, tolerance) for y in columns], features) for C in strengths]
+
+
+def _sklearn_fit(x: np.ndarray, y: np.ndarray, C: float, tolerance: float) -> LogisticFit:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver = LogisticRegression(C=C, max_iter=ITERATIONS, tol=tolerance).fit(x, y)
+    iterations = int(solver.n_iter_.max())
+    weight, bias = (torch.from_numpy(np.asarray(part, np.float64)) for part in (solver.coef_.T, solver.intercept_))
+    return LogisticFit(weight, bias, iterations, iterations < ITERATIONS)
+
+
+def _joined(fits: list[LogisticFit], features: Tensor) -> LogisticFit:
+    """The columns of several problems, on the device of the features."""
+    weight, bias = torch.cat([fit.weight for fit in fits], dim=1), torch.cat([fit.bias for fit in fits])
+    on_device = weight.to(features.device), bias.to(features.device)
+    return LogisticFit(*on_device, max(fit.iterations for fit in fits), all(fit.converged for fit in fits))
+
+
+def _by_torch(
+    features: Tensor, targets: Tensor, strengths: Sequence[float], tolerance: float, dtype: torch.dtype | None
+) -> list[LogisticFit]:
+    dtype = dtype or quick_dtype(features.device)
+    problems = Problems(features.to(dtype), targets, strengths)
+    noise = 0.0 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
+    with exact_products():
+        found = minimise(problems, problems.start(), tolerance, ITERATIONS, noise)
+    count = len(strengths)
+    points = found.points.view(count, problems.each, len(features[0]) + 1, problems.columns)
+    points = points.transpose(1, 2).flatten(2)  # [C, D + 1, columns of all its problems]
+    iterations, converged = (part.reshape(count, -1) for part in (found.iterations, found.converged))
+    return [
+        LogisticFit(points[i, :-1], points[i, -1], int(iterations[i].max()), bool(converged[i].all()))
+        for i in range(count)
+    ]
+
+
+def quick_dtype(device: torch.device) -> torch.dtype:
+    """float64, but on GPUs that are slow at it."""
+    slow = device.type != "cpu" and (
+        device.type != "cuda" or torch.cuda.get_device_capability(device) not in QUICK_DOUBLES
+    )
+    return torch.float32 if slow else torch.float64
+
+
+class Problems:
+    """One problem for each C and, where the targets are bool [N, K], for each of their K columns; the parameters of a
+    problem are [D + 1, columns], the bias last. Called with points of some of the problems: values and gradients."""
+
+    def __init__(self, features: Tensor, targets: Tensor, strengths: Sequence[float]):
+        self.features, self.targets = features, targets
+        self.softmax = targets.ndim == 1
+        self.each = 1 if self.softmax else targets.shape[1]  # problems for each C
+        self.columns = int(targets.max()) + 1 if self.softmax else 1
+        penalty = 1 / (torch.tensor(strengths, dtype=torch.float64, device=features.device) * len(features))
+        self.penalty = penalty.repeat_interleave(self.each)
+
+    def start(self) -> Tensor:
+        return self.penalty.new_zeros(len(self.penalty), (self.features.shape[1] + 1) * self.columns)
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        points = points.view(len(points), -1, self.columns)
+        weight, bias = points[:, :-1], points[:, -1]
+        side_by_side = weight.transpose(0, 1).flatten(1).to(self.features)  # [D, problems * columns]
+        shift = bias.flatten().to(self.features)
+        value, gradient = torch.zeros_like(self.penalty[rows]), torch.zeros_like(points)
+        step = max(1, BLOCK // max(1, side_by_side.shape[1]))
+        for start in range(0, len(self.features), step):
+            part = slice(start, start + step)
+            logits = torch.addmm(shift, self.features[part], side_by_side)
+            losses, errors = self._errors(logits.view(len(logits), len(points), -1), part, rows)
+            value += losses
+            errors = errors.flatten(1)
+            product = self.features[part].T @ errors
+            gradient[:, :-1] += product.unflatten(1, (len(points), -1)).transpose(0, 1)
+            gradient[:, -1] += errors.sum(dim=0, dtype=torch.float64).view(len(points), -1)
+        penalty = self.penalty[rows]
+        value = value / len(self.features) + penalty / 2 * weight.square().sum(dim=(1, 2))
+        gradient /= len(self.features)
+        gradient[:, :-1] += penalty[:, None, None] * weight
+        return value, gradient.flatten(1)
+
+    def _errors(self, logits: Tensor, part: slice, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses [problems], summed over the images, and what is to be changed of the logits."""
+        if self.softmax:
+            target = self.targets[part][:, None, None].expand(-1, logits.shape[1], 1)
+            logs = logits.log_softmax(dim=2)
+            losses = -logs.gather(2, target).sum(dim=(0, 2), dtype=torch.float64)
+            errors = logs.exp_()
+            return losses, errors.scatter_add_(2, target, errors.new_full((), -1.0).expand(target.shape))
+        wanted = self.targets[part][:, rows % self.each].to(logits)[:, :, None]
+        losses = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(
+            dim=(0, 2), dtype=torch.float64
+        )
+        return losses, logits.sigmoid() - wanted
+
+
+def _check(features: Tensor, labels: Tensor) -> None:
+    if len(features) != len(labels):
+        raise UserError(f"{len(features)} features and {len(labels)} labels do not belong together.")
+    if not features.isfinite().all():
+        bad = int((~features.isfinite()).any(dim=1).sum())
+        raise UserError(f"The features are not finite for {bad} of {len(features)} images. Did training diverge?")
+    if labels.ndim == 2 and not (labels.any(dim=0) & ~labels.all(dim=0)).any():
+        raise UserError("Every label is on all images or on none, so there is nothing to tell apart.")

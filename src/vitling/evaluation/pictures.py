@@ -1,0 +1,178 @@
+"""Pictures of what a network sees: correspondences as in EsViT's Fig. 5 and 9, attention heads as in Fig. 6 and 10."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from PIL import Image, ImageColor
+from torch import Tensor
+
+from vitling.backbones.position import Grid
+from vitling.evaluation.attention_maps import MASS, Heads
+from vitling.evaluation.correspondence import Matches
+from vitling.files import atomic
+
+LARGEST = 480_000  # bytes of a picture
+YELLOW, ORANGE, BLUE, RED = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b"
+_OUTLINE = [withStroke(linewidth=2.5, foreground="black")]
+
+
+def draw_correspondences(
+    views: list[np.ndarray],
+    matches: Matches,
+    nearest: list[tuple[Grid, Grid]],
+    errors: np.ndarray | None,
+    names: tuple[str, str],
+    out: Path,
+) -> None:
+    """Two views [H, W, 3] side by side and lines between the pairs of their first image, numbered by likeness.
+
+    `nearest`: of each view the regions most like its own and the other view's global feature. `errors`: of each pair,
+    in pixels, where the truth is known.
+    """
+    high, wide = views[0].shape[:2]
+    gap = wide // 16
+    figure = Figure(figsize=(10, 10 * high / (2 * wide + gap) + 1.0), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    for i, (view, name) in enumerate(zip(views, names)):
+        left = i * (wide + gap)
+        axes.imshow(view, extent=(left, left + wide, high, 0), interpolation="bilinear")
+        axes.text(left + wide / 2, -0.01 * high, name, ha="center", va="bottom", fontsize=11)
+    cell = np.array([high / matches.grid[0], wide / matches.grid[1]])
+    _draw_lines(axes, matches, cell, wide + gap, errors)
+    for i, (own, other) in enumerate(nearest):
+        for place, marker, colour in ((own, "o", BLUE), (other, "^", RED)):
+            y, x = (np.array(place) + 0.5) * cell
+            axes.plot(x + i * (wide + gap), y, marker, color=colour, mec="white", mew=1.5, ms=15, zorder=4, alpha=0.9)
+    axes.set(xlim=(0, 2 * wide + gap), ylim=(high, -0.06 * high))
+    axes.axis("off")
+    figure.suptitle(_title(errors), fontsize=12)
+    _save(figure, out)
+
+
+def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, errors: np.ndarray | None) -> None:
+    pairs = [
+        np.stack([part[0].cpu().numpy() for part in matches.places(regions)], axis=1)
+        for regions in (matches.first, matches.second)
+    ]
+    crowd: dict[tuple, int] = {}
+    for rank, (a, b) in enumerate(zip(*pairs), start=1):
+        (y, x), (found_y, found_x) = (a + 0.5) * cell, (b + 0.5) * cell
+        colour = YELLOW if errors is None or errors[rank - 1] == 0 else ORANGE
+        axes.plot([x, right + found_x], [y, found_y], "-o", color=colour, lw=1.3, ms=5, mec="black", mew=0.6, zorder=2)
+        for left, down in ((x, y), (right + found_x, found_y)):
+            nth = crowd.get((left, down), 0)  # several pairs may meet in a region
+            crowd[(left, down)] = nth + 1
+            axes.annotate(
+                str(rank),
+                (left, down),
+                (5 + 13 * nth, 5),
+                textcoords="offset points",
+                color=colour,
+                fontsize=11,
+                fontweight="bold",
+                path_effects=_OUTLINE,
+                zorder=5,
+            )
+
+
+def _title(errors: np.ndarray | None) -> str:
+    marks = "Regions most like the global feature: of this view the blue dot, of the other the red triangle"
+    if errors is None:
+        return f"The most alike pairs of regions, numbered\n{marks}"
+    right = int((errors == 0).sum())
+    return f"{right} of {len(errors)} pairs right (yellow), {errors.mean():.0f} px off on average\n{marks}"
+
+
+def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Path) -> None:
+    """Every head's mask over the image, or its whole map; the query is the blue dot."""
+    count = len(heads.maps)
+    columns = min(6, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.75 * columns, 1.95 * rows + 0.5), dpi=100, layout="constrained")
+    what = f"The places of {MASS:.0%} of its attention" if masks else "Attention"
+    figure.suptitle(f"{what}, head by head, from the blue dot; grey names: redundant", fontsize=11)
+    axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+    high, wide = view.shape[:2]
+    shown = heads.masks() if masks else heads.maps
+    redundant = heads.redundant()
+    for i, axis in enumerate(axes):
+        axis.axis("off")
+        if i >= count:
+            continue
+        spread = F.interpolate(shown[i][None, None].float().cpu(), size=(high, wide), mode="nearest")[0, 0].numpy()
+        if masks:
+            axis.imshow(_tinted(view, spread))
+        else:
+            axis.imshow(spread, cmap="viridis")
+        y, x = (np.array(heads.query) + 0.5) * (high / grid[0], wide / grid[1])
+        axis.plot(x, y, "o", color=BLUE, mec="white", mew=1.2, ms=8)
+        axis.set_title(
+            f"head {int(heads.order[i])}: {float(heads.entropy[i]):.2f} bits",
+            fontsize=8,
+            color="grey" if redundant[i] else "black",
+        )
+    _save(figure, out)
+
+
+def _tinted(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Red where the mask is, darker where it is not."""
+    red = np.array([255, 30, 30])
+    tinted = np.where(mask[..., None] > 0, 0.5 * view + 0.5 * red, 0.75 * view)
+    return tinted.astype(np.uint8)
+
+
+def draw_entropies(heads: Heads, out: Path) -> None:
+    entropy = heads.entropy.cpu().numpy()
+    redundant = heads.redundant().numpy()
+    most = np.log2(heads.maps[0].numel())
+    figure = Figure(figsize=(max(5.0, 0.32 * len(entropy) + 1.5), 3.2), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(entropy))
+    axes.bar(places, entropy, color=np.where(redundant, "lightgrey", BLUE))
+    axes.axhline(most, color="black", lw=1, ls="--")
+    axes.text(len(entropy) - 0.5, most, f"uniform: {most:.2f}", ha="right", va="bottom", fontsize=9)
+    axes.set(xlabel="head", ylabel="entropy (bits)", ylim=(0, 1.12 * most), xticks=places)
+    axes.set_xticklabels([str(int(head)) for head in heads.order], fontsize=8)
+    axes.set_title(f"{int(redundant.sum())} of {len(entropy)} heads redundant (grey)", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, out)
+
+
+def as_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+    """A normalised view [C, H, W] as [H, W, 3]; one channel is shown grey, of more than three the first three."""
+    pixels = view.float().cpu() * view.new_tensor(std).cpu()[:, None, None] + view.new_tensor(mean).cpu()[:, None, None]
+    pixels = pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
+    pixels = F.pad(pixels, (0, 0, 0, 0, 0, 3 - len(pixels)))
+    return (255 * pixels).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+
+
+def _save(figure: Figure, out: Path) -> None:
+    """With 256 colours, and smaller if the file would be too large to send around."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    picture = Image.open(buffer).convert("RGB")
+    while True:
+        encoded = io.BytesIO()
+        picture.quantize(palette=_palette(picture), dither=Image.Dither.NONE).save(encoded, "PNG", optimize=True)
+        if encoded.tell() <= LARGEST:
+            break
+        picture = picture.resize((picture.width * 4 // 5, picture.height * 4 // 5), Image.Resampling.LANCZOS)
+    with atomic(out) as file:
+        file.write(encoded.getvalue())
+
+
+def _palette(picture: Image.Image) -> Image.Image:
+    """The picture's own colours and those that are drawn with, which are rare and would be lost."""
+    drawn = [channel for colour in (YELLOW, ORANGE, BLUE, RED, "white") for channel in ImageColor.getrgb(colour)]
+    most = 256 - len(drawn) // 3
+    own = (picture.quantize(most).getpalette() or [])[: 3 * most]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(own + drawn)
+    return palette

@@ -1,0 +1,26 @@
+"""The benchmark of probes runs, at a small size, and both sides of it agree."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_it_measures_and_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    out = tmp_path / "found.json"
+    sizes = ["--bank", "150", "--queries", "40", "--images", "200", "--judged", "60", "--classes", "4", "--dim", "12"]
+    importlib.import_module("probes").main([*sizes, "--device", "cpu", "--out", str(out)])
+    found = json.loads(out.read_text())
+    knn, ours, theirs = found["rows"]
+    assert (knn["bank"], knn["queries"], set(knn["top1"])) == (150, 40, {"k 10", "k 20", "k 100"})
+    assert (ours["C"], ours["top1"]) == pytest.approx((theirs["C"], theirs["top1"]))
+    assert ours["times_as_quick"] == pytest.approx(theirs["seconds"] / ours["seconds"])
+    assert found["command"].startswith("python benchmarks/probes.py --bank 150")
+    assert {"packages", "commit", "cpus", "gpu"} <= found["environment"].keys()
+    assert "scikit-learn's time" in capsys.readouterr().out

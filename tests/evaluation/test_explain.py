@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.runs import refused
+from vitling.cli import run
+
+DRAWN = {"correspondence.png", "attention-masks.png", "attention-maps.png", "entropy.png"}
+
+
+@pytest.fixture
+def image(pictures):
+    return str(pictures / "0.png")
+
+
+@pytest.mark.parametrize("classes", [("cat", "dog"), ()])
+def test_an_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, classes):
+    make_bundle(tmp_path / "m", classes=classes, task="single" if classes else "none")
+    assert run(["explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out")]) == 0
+    assert "of the pairs right" in capsys.readouterr().out
+    for name in DRAWN:
+        assert Image.open(tmp_path / "out" / name).width >= 400
+        assert (tmp_path / "out" / name).stat().st_size < 500_000
+    found = json.loads((tmp_path / "out" / "explained.json").read_text())
+    assert len(found["correspondence"]["first"]) == 10
+    assert 0 <= found["correspondence"]["accuracy"] <= 1
+    assert len(found["attention"]["entropy_bits"]) == 4
+    assert 0 <= found["attention"]["redundant"] < 4
+
+
+def test_two_images_and_a_chosen_place(make_bundle, tmp_path, pictures):
+    make_bundle(tmp_path / "m", "swin_tiny_patch4_window7_224", size=64, channels=1)
+    names = [str(pictures / "0.png"), str(pictures / "1.png")]
+    assert run(["explain", str(tmp_path / "m"), *names, "--query", "1,0", "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "explained.json").read_text())
+    assert "accuracy" not in found["correspondence"]
+    assert found["attention"]["query"] == [1, 0]
+    assert found["images"] == names
+
+
+def test_a_folder_is_measured(bundle, tmp_path, pictures, capsys):
+    assert run(["explain", str(bundle), str(pictures), "--grey", "released", "--out", str(tmp_path / "out")]) == 0
+    assert "6 images" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "explained.json").read_text())
+    assert found["correspondence"]["grey"] == "released"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["explained.json"]
+
+
+def test_a_network_without_attention_says_so(make_bundle, tmp_path, image, capsys):
+    make_bundle(tmp_path / "m", "resnet18", size=64)
+    shown = refused(capsys, "explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out"))
+    assert "no attention to show" in shown
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["correspondence.png"]
+
+
+def test_what_is_wrong_is_named(bundle, tmp_path, pictures, image, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    assert "3,5" in refused(capsys, "explain", str(bundle), image, "--query", "left", *out)
+    assert "8 rows of 8" in refused(capsys, "explain", str(bundle), image, "--query", "8,0", *out)
+    assert "no images at" in refused(capsys, "explain", str(bundle), str(tmp_path / "none.png"), *out)
+    assert "one folder, or two images" in refused(capsys, "explain", str(bundle), str(pictures), image, *out)
+    broken = Path(tmp_path / "broken.png")
+    broken.write_bytes(b"no image")
+    assert "cannot be read" in refused(capsys, "explain", str(bundle), str(broken), *out)

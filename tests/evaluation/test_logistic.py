@@ -1,0 +1,231 @@
+"""The logistic probe: the batched L-BFGS beside scikit-learn's, and the search for C."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+
+from vitling.errors import UserError
+from vitling.evaluation.lbfgs import minimise
+from vitling.evaluation.logistic import Problems, fit_logistic, probe, search, strength
+from vitling.evaluation.metrics import mean_average_precision, top1
+
+STRENGTHS = [1e-6, 1e-3, 1.0, 1e3, 1e6]
+
+
+def made(classes: int, n: int = 300, dim: int = 12, uneven: float = 0.0, noise: float = 1.5):
+    """Clusters that overlap; uneven ones lie on axes of unlike length, away from zero."""
+    torch.manual_seed(0)
+    labels = torch.arange(n) % classes
+    features = torch.randn(classes, dim)[labels] + noise * torch.randn(n, dim)
+    return features * torch.logspace(uneven / 2, -uneven / 2, dim) + uneven, labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_every_fit_is_that_of_scikit_learn(classes):
+    """Not only the minimum: the same steps towards it, so the same place at which the tolerance ends them."""
+    features, labels = made(classes, noise=3.0)  # classes that overlap: where they do not, a large C has no minimum
+    ours = fit_logistic(features, labels, classes, STRENGTHS, "torch")
+    theirs = fit_logistic(features, labels, classes, STRENGTHS, "sklearn")
+    for one, other in zip(ours, theirs):
+        assert other.converged
+        assert one.converged
+        assert one.iterations == other.iterations
+        assert (one.weight - other.weight).abs().max() < 1e-5
+        assert (one.bias - other.bias).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_uneven_features_have_the_same_minimum(classes):
+    """Rounding makes the two part after some hundred steps; a tight tolerance lets them meet again."""
+    features, labels = made(classes, uneven=1.0)
+    ours, theirs = (fit_logistic(features, labels, classes, [1e-2, 1.0], b, 1e-7) for b in ("torch", "sklearn"))
+    for one, other in zip(ours, theirs):
+        assert (one.weight - other.weight).abs().max() < 1e-3
+        assert (one.bias - other.bias).abs().max() < 1e-3
+
+
+def test_scikit_learns_own_probabilities_come_out():
+    for classes in (2, 4):
+        features, labels = made(classes)
+        reference = LogisticRegression(C=0.3, max_iter=1000).fit(features.double().numpy(), labels.numpy())
+        for backend in ("sklearn", "torch"):
+            (fit,) = fit_logistic(features, labels, classes, [0.3], backend)
+            expected = reference.predict_proba(features.double().numpy())
+            assert np.abs(fit.logits(features).softmax(dim=1).numpy() - expected).max() < 1e-6
+
+
+def test_at_a_tight_tolerance_the_gradient_vanishes():
+    features, labels = made(5)
+    (fit,) = fit_logistic(features, labels, 5, [2.0], "torch", tolerance=1e-7)
+    weight = fit.weight.clone().requires_grad_()
+    bias = fit.bias.clone().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(features.double() @ weight + bias, labels)
+    (loss + weight.square().sum() / (2 * 2.0 * len(features))).backward()
+    assert max(weight.grad.abs().max(), bias.grad.abs().max()) <= 1e-7
+
+
+def test_float32_products_come_close():
+    features, labels = made(5)
+    exact = fit_logistic(features, labels, 5, STRENGTHS, "torch")
+    rough = fit_logistic(features, labels, 5, STRENGTHS, "torch", dtype=torch.float32)
+    for one, other in zip(rough, exact):
+        assert (one.logits(features) - other.logits(features)).abs().max() < 0.01
+        assert one.converged
+
+
+def test_several_labels_are_one_problem_each():
+    features, labels = made(4)
+    several = torch.nn.functional.one_hot(labels, 6).bool() | (torch.rand(len(labels), 6) < 0.1)
+    several[:, 4], several[:, 5] = False, True
+    for backend in ("torch", "sklearn"):
+        (fit,) = fit_logistic(features, several, 6, [0.5], backend)
+        for c in range(4):
+            (alone,) = fit_logistic(features, several[:, c].long(), 2, [0.5], "sklearn")
+            assert (fit.logits(features)[:, c] - alone.logits(features)[:, 1]).abs().max() < 1e-3
+        assert (fit.logits(features)[:, 4] < -20).all()
+        assert (fit.logits(features)[:, 5] > 20).all()
+
+
+def test_classes_without_images_are_never_answered():
+    features, labels = made(3)
+    for shifted, n in ((labels * 2 + 1, 8), ((labels % 2) * 3, 5)):
+        ours, theirs = (fit_logistic(features, shifted, n, [1.0], b)[0].logits(features) for b in ("torch", "sklearn"))
+        assert (ours - theirs).abs().max() < 1e-3
+        assert set(ours.argmax(dim=1).tolist()) <= set(shifted.tolist())
+        assert top1(ours, shifted) > 0.5
+
+
+def test_images_in_blocks_of_any_size(monkeypatch):
+    features, labels = made(3)
+    problems = Problems(features.double(), labels, [0.1, 10.0])
+    points = torch.randn_like(problems.start())
+    whole = problems(points, torch.arange(2))
+    monkeypatch.setattr("vitling.evaluation.logistic.BLOCK", 100)
+    assert all(torch.allclose(one, other) for one, other in zip(whole, problems(points, torch.arange(2))))
+    alone = problems(points[1:], torch.tensor([1]))
+    assert all(torch.allclose(one[1:], other) for one, other in zip(whole, alone))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_minimise_takes_the_steps_of_scipy_in_a_curved_valley(seed):
+    """Rosenbrock's function in six dimensions, from several starts at once: the line search has work to do."""
+
+    def value(x):
+        return 100 * (x[:, 1:] - x[:, :-1] ** 2).square().sum(dim=1) + (1 - x[:, :-1]).square().sum(dim=1)
+
+    def objective(x, rows):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            f = value(x)
+            (gradient,) = torch.autograd.grad(f.sum(), x)
+        return f.detach(), gradient
+
+    def alone(x):
+        f, g = objective(torch.from_numpy(x)[None], None)
+        return float(f[0]), g[0].numpy()
+
+    start = torch.from_numpy(np.random.default_rng(seed).normal(0, 1.5, (4, 6)))
+    found = minimise(objective, start, tolerance=1e-6)
+    for i in range(4):
+        options = {"maxiter": 1000, "maxls": 50, "gtol": 1e-6, "ftol": 64 * np.finfo(float).eps}
+        theirs = minimize(alone, start[i].numpy(), jac=True, method="L-BFGS-B", options=options)
+        assert found.iterations[i] == theirs.nit
+        assert np.abs(found.points[i].numpy() - theirs.x).max() < 1e-4
+    assert found.converged.all()
+
+
+def test_a_start_at_the_minimum_and_an_end_after_so_many_steps():
+    def bowl(x, rows):
+        return x.square().sum(dim=1), 2 * x
+
+    found = minimise(bowl, torch.tensor([[0.0, 0.0], [3.0, 1.0]], dtype=torch.float64))
+    assert found.iterations[0] == 0
+    assert found.converged.all()
+    assert found.points.abs().max() < 1e-4
+    features, labels = made(4)
+    problems = Problems(features.double(), labels, [1e6])
+    cut = minimise(problems, problems.start(), most=3)
+    assert not cut.converged[0]
+    assert cut.iterations[0] == 3
+
+
+def test_a_function_that_never_falls_ends():
+    """Its gradient lies: no step is lower, so the search gives up instead of going round for ever."""
+    found = minimise(lambda x, rows: (x.sum(dim=1), -torch.ones_like(x)), torch.zeros(1, 2, dtype=torch.float64))
+    assert not found.converged[0]
+
+
+def test_the_search_tries_fifteen_of_97():
+    tried: list[float] = []
+
+    def peaked_at(peak):
+        def judged(strengths):
+            tried.extend(strengths)
+            return [-abs(np.log10(C) - peak) for C in strengths]
+
+        return judged
+
+    for step in (0, 3, 41, 96):
+        tried.clear()
+        best, scores = search(peaked_at(np.log10(strength(step))))
+        assert best == pytest.approx(strength(step))
+        assert tried[:7] == pytest.approx([1e-6, 1e-4, 1e-2, 1, 1e2, 1e4, 1e6])
+        assert len(tried) == len(scores) <= 15
+    assert (strength(0), strength(96)) == pytest.approx((1e-6, 1e6))
+    assert strength(8) / strength(0) == pytest.approx(10)
+
+
+def test_of_equal_scores_the_stronger_penalty_is_taken():
+    best, _ = search(lambda strengths: [0.5] * len(strengths))
+    assert best == pytest.approx(1e-6)
+
+
+def test_both_backends_choose_the_same_and_refit_on_both_parts():
+    features, labels = made(3, n=240, dim=8, noise=2.5)
+    parts = (features[:150], labels[:150]), (features[150:], labels[150:])
+    ours, theirs = (probe(*parts, 3, top1, backend) for backend in ("torch", "sklearn"))
+    assert ours.C == theirs.C
+    assert ours.scores == pytest.approx(theirs.scores)
+    assert (ours.fit.weight - theirs.fit.weight).abs().max() < 1e-3
+    (whole,) = fit_logistic(features, labels, 3, [ours.C], "torch")
+    assert torch.allclose(whole.weight, ours.fit.weight)
+    assert ours.score == max(ours.scores.values())
+    assert not ours.not_converged
+
+
+def test_several_labels_are_chosen_by_what_is_asked():
+    features, labels = made(3, n=120, dim=6)
+    several = torch.nn.functional.one_hot(labels, 3).bool()
+    found = probe((features[:80], several[:80]), (features[80:], several[80:]), 3, mean_average_precision, "torch")
+    assert 0.5 < found.score <= 1
+    assert found.backend == "torch"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_fits_are_scikit_learns():
+    features, labels = made(7, noise=3.0)
+    theirs = fit_logistic(features, labels, 7, STRENGTHS, "sklearn")
+    for dtype, near in ((torch.float64, 1e-3), (torch.float32, 1e-2)):
+        ours = fit_logistic(features.cuda(), labels.cuda(), 7, STRENGTHS, "torch", dtype=dtype)
+        for one, other in zip(ours, theirs):
+            assert (one.weight.cpu() - other.weight).abs().max() < near
+    parts = (features[:200].cuda(), labels[:200].cuda()), (features[200:].cuda(), labels[200:].cuda())
+    on_host = [(x.cpu(), y.cpu()) for x, y in parts]
+    assert probe(*parts, 7, top1).C == probe(*on_host, 7, top1).C
+
+
+def test_what_cannot_be_fitted_is_refused():
+    features, labels = made(2, n=20)
+    with pytest.raises(UserError, match="one class"):
+        fit_logistic(features, labels * 0, 2, [1.0])
+    with pytest.raises(UserError, match="on all images or on none"):
+        fit_logistic(features, torch.zeros(20, 3, dtype=torch.bool), 3, [1.0])
+    with pytest.raises(UserError, match="not belong together"):
+        fit_logistic(features[:9], labels, 2, [1.0])
+    features[3, 0] = torch.nan
+    with pytest.raises(UserError, match="not finite for 1 of 20"):
+        fit_logistic(features, labels, 2, [1.0])
