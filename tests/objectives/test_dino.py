@@ -149,6 +149,19 @@ def test_without_centring_the_centre_stays_at_nothing():
     assert not objective.centre.mean.any()
 
 
+def test_answers_that_are_always_the_same_are_told():
+    centre = Centre(64, 1.0)
+    assert centre.health() == 1
+    for logits, health in ((torch.zeros(4, 64), 1.0), (F.one_hot(torch.zeros(4).long(), 64).float(), 0.0)):
+        for _ in range(100):
+            centre.targets(logits, 0.01)
+        assert centre.health() == pytest.approx(health, abs=1e-3)
+    for i in range(100):  # one image at a time, eight answers in turn
+        centre.targets(F.one_hot(torch.tensor([i % 8]), 64).float(), 0.01)
+    assert centre.health() > 0.45
+    assert make().health().keys() == {"teacher's choice of answers"}
+
+
 def test_the_teacher_warms_up():
     at = [warming(SMALL, t) for t in (0, 0.05, 0.1, 0.5, 1)]
     assert at == pytest.approx([0.04, 0.055, 0.07, 0.07, 0.07])

@@ -5,6 +5,7 @@ The parts know nothing of whole views: a head takes vectors [..., D], the centre
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -88,8 +89,10 @@ class Centre(nn.Module):
         return targets
 
     def health(self) -> float:
-        """1 less the share that the most frequent answer had of late: 0 if all are given the same, whatever it is."""
-        return float(1 - self.answered.max())
+        """The entropy of the answers of late, all together, beside ln K: 0 if all images are given the same answer, 1
+        if all answers are given as often."""
+        shares = self.answered / self.answered.sum().clamp(min=1e-6)
+        return float(torch.special.entr(shares).sum()) / math.log(len(shares)) if self.answered.any() else 1.0
 
     @torch.no_grad()
     def add(self, logits: Tensor) -> None:
