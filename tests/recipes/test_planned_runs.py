@@ -114,8 +114,8 @@ def _stop_early(patch, module) -> None:
     """After an epoch, with a checkpoint."""
     fit = import_module(f"vitling.recipes.{module}").fit
 
-    def some(objective, store, config, watchers, run, processes):
-        fit(objective, store, replace(config, epochs=1), (), run=run, processes=processes)
+    def some(objective, store, config, watchers, **named):
+        fit(objective, store, replace(config, epochs=1), (), **named)
         raise Interrupted("stopped", 143)
 
     patch.setattr(f"vitling.recipes.{module}.fit", some)
@@ -297,7 +297,7 @@ def test_a_run_from_before_there_was_a_method_has_one_stage(images, tmp_path):
 def test_a_schedule_is_laid_out_for_the_epochs_that_fit(images, tmp_path, monkeypatch):
     seen = []
 
-    def fit(objective, store, config, watchers, run, processes):
+    def fit(objective, store, config, watchers, **named):
         seen.append(objective.weights["drloc"](Progress(config.epochs - 1, config.epochs, config.epochs)))
         raise Interrupted("stopped", 143)
 
