@@ -6,6 +6,7 @@ import pytest
 
 from tests.recipes.test_two_stages import pretrain
 from tests.runs import read, refused
+from vitling.backbones import names
 from vitling.errors import UserError
 from vitling.objectives.config import EsViTConfig
 from vitling.recipes import esvit
@@ -112,3 +113,23 @@ def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
     said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
     assert "Leave one out" in said
     assert "more than 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")
+
+
+def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
+    """By the commands: two epochs of views, then two more of both."""
+    small = ["hidden", "32", "prototypes", "64", "local-crops", "0"]
+    dino, both = (
+        [f"--{name}.{word}" if i % 2 == 0 else word for i, word in enumerate(small)] for name in ("dino", "esvit")
+    )
+    assert pretrain(folder, tmp_path / "views", "--method", "dino", *dino, "--epochs", "2") == 0
+    words = ["--method", "esvit", *both, "--epochs", "4", "--continue-from", str(tmp_path / "views")]
+    assert pretrain(folder, tmp_path / "both", *words) == 0
+    assert "Going on at step 4 of 8" in (tmp_path / "both" / "log.txt").read_text()
+    assert read(tmp_path / "both" / "result.json")["steps"] == 8
+    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *words, "--minutes", "1")
+    assert "leave out --from and --minutes" in said
+
+
+@pytest.mark.parametrize("backbone", [*esvit.SWIN.values(), *esvit.OTHERS.values()])
+def test_every_network_of_the_tables_is_there(backbone):
+    assert names.tested(backbone) is not None

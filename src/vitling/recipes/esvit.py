@@ -21,17 +21,17 @@ SWIN = {
     "swin-t": "swin_tiny_patch4_window7_224",
     "swin-s": "swin_small_patch4_window7_224",
     "swin-b": "swin_base_patch4_window7_224",
-    "swin-t-w14": "swin_tiny_patch4_window14_224",
-    "swin-s-w14": "swin_small_patch4_window14_224",
-    "swin-b-w14": "swin_base_patch4_window14_224",
+    "swin-t-w14": "swin_tiny_patch4_window7_224.window14",
+    "swin-s-w14": "swin_small_patch4_window7_224.window14",
+    "swin-b-w14": "swin_base_patch4_window7_224.window14",
 }
 OTHERS = {
     "deit": "deit_small_patch16_224",
     "r-50": "resnet50",
     "swin": SWIN["swin-t"],
-    "vil": "vil_tiny_window7_224",
-    "cvt": "cvt_tiny_window7_224",
-    "pvt": "pvt_tiny_224",
+    "vil": "vil_tiny",
+    "cvt": "cvt_tiny",
+    "pvt": "pvt_small",
 }
 
 
