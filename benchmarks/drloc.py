@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 
 import torch
+from record import write_rows
 
-from vitling.files import write_json
 from vitling.recipes.studies.overhead import measure
-from vitling.training.rundir import environment
 
 
 def main() -> None:
@@ -30,18 +29,9 @@ def main() -> None:
         rows.append(measure(backbone, options.batch, options.size, options.variants, torch.device(options.device)))
         row = rows[-1]
         print(backbone, {name: f"{share:+.2%}" for name, share in row["overhead"].items()}, row["peak_gb"], flush=True)
-        if options.out:
-            command = f"python benchmarks/drloc.py --backbones {' '.join(row['backbone'] for row in rows)}"
-            command += f" --variants {' '.join(options.variants)} --batch {options.batch} --size {options.size}"
-            write_json(
-                options.out,
-                {
-                    "what": "What DRLoc adds to a training step",
-                    "command": command,
-                    "environment": environment() | {"command": command},
-                    "rows": rows,
-                },
-            )
+        command = f"python benchmarks/drloc.py --backbones {' '.join(row['backbone'] for row in rows)}"
+        command += f" --variants {' '.join(options.variants)} --batch {options.batch} --size {options.size}"
+        write_rows(options.out, "What DRLoc adds to a training step", command, rows)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ import argparse
 from typing import Any
 
 import torch
+from record import write_rows
 
-from vitling.files import write_json
 from vitling.objectives import EsViT, EsViTConfig, dino_plan
 from vitling.recipes.studies.overhead import compare
-from vitling.training.rundir import environment
 
 
 def main() -> None:
@@ -38,12 +37,10 @@ def main() -> None:
         rows.append(row | {"prototypes": options.prototypes})
         memory = {name: f"{gb:.2f} GB" for name, gb in row["peak_gb"].items()}
         print(batch, {name: f"{share:+.2%}" for name, share in row["overhead"].items()}, memory, flush=True)
-        if options.out:
-            command = f"python benchmarks/esvit.py --backbone {options.backbone} --size {options.size}"
-            command += f" --batches {' '.join(map(str, options.batches))} --prototypes {options.prototypes}"
-            what = "What the region loss of EsViT adds to a training step with the view loss"
-            known = environment() | {"command": command}
-            write_json(options.out, {"what": what, "command": command, "environment": known, "rows": rows})
+        command = f"python benchmarks/esvit.py --backbone {options.backbone} --size {options.size}"
+        command += f" --batches {' '.join(map(str, options.batches))} --prototypes {options.prototypes}"
+        what = "What the region loss of EsViT adds to a training step with the view loss"
+        write_rows(options.out, what, command, rows)
 
 
 def _maker(config: EsViTConfig) -> Any:

@@ -15,13 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from record import write_rows
 from torch import Tensor
 
 from vitling.evaluation.knn import knn_scores
 from vitling.evaluation.logistic import Backend, probe
 from vitling.evaluation.metrics import top1
-from vitling.files import write_json
-from vitling.training.rundir import environment
 
 KS = (10, 20, 100, 200)
 FALL = -0.75  # power of an axis's number that its length is
@@ -117,19 +116,9 @@ def main(argv: list[str] | None = None) -> None:
     print(rows[0], flush=True)
     rows += measure_logistic(options.images, options.judged, options.dim, options.classes, device)
     print(f"The logistic probe by torch takes 1/{rows[1]['times_as_quick']:.1f} of scikit-learn's time.")
-    if options.out:
-        sizes = ("bank", "queries", "images", "judged", "classes", "dim")
-        settings = " ".join(f"--{name} {getattr(options, name)}" for name in sizes)
-        command = f"python benchmarks/probes.py {settings}"
-        write_json(
-            options.out,
-            {
-                "what": "Seconds of probes of frozen features",
-                "command": command,
-                "environment": environment() | {"command": command},
-                "rows": rows,
-            },
-        )
+    sizes = ("bank", "queries", "images", "judged", "classes", "dim")
+    settings = " ".join(f"--{name} {getattr(options, name)}" for name in sizes)
+    write_rows(options.out, "Seconds of probes of frozen features", f"python benchmarks/probes.py {settings}", rows)
 
 
 if __name__ == "__main__":

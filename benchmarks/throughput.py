@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from operations import operation_times
 from peers import Kornia, as_lightly, installed, pil_loader
+from record import write_rows
 from torch import Tensor
 from torch.utils.data import DataLoader
 from workloads import WORKLOADS
@@ -175,19 +176,10 @@ def main() -> None:
     compile = options.compile if device.type == "cuda" else "off"
 
     def write() -> None:
-        if options.out:
-            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            # Rows of several calls may stand together: this is the call that would give them all.
-            command = f"python benchmarks/throughput.py --workloads {' '.join(row['workload'] for row in rows)}"
-            command += " --operations" if operations else ""
-            found = {
-                "what": "Throughput of training, images a second",
-                "command": command,
-                "environment": environment() | {"command": command},
-                "rows": rows,
-                "operations": operations,
-            }
-            Path(options.out).write_text(json.dumps(found, indent=2) + "\n")
+        # Rows of several calls may stand together: this is the call that would give them all.
+        command = f"python benchmarks/throughput.py --workloads {' '.join(row['workload'] for row in rows)}"
+        command += " --operations" if operations else ""
+        write_rows(options.out, "Throughput of training, images a second", command, rows, operations=operations)
 
     for name in options.workloads:
         rows.append(measure(name, device, options.workers, compile, not options.no_peers, options.steps))

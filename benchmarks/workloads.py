@@ -18,7 +18,7 @@ from vitling.views.policies import named
 class Instances(Objective):
     """IDMM and supervised: a linear classifier over instances, on every crop."""
 
-    steady = True
+    steady_forward = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)
@@ -35,7 +35,7 @@ class Instances(Objective):
 class Contrast(Objective):
     """SimCLR: two views, a projection, NT-Xent."""
 
-    steady = True
+    steady_forward = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)
@@ -52,7 +52,7 @@ class Contrast(Objective):
 class Distillation(Objective):
     """DINO: a student on all views, a teacher on the two global ones."""
 
-    steady = True
+    steady_forward = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)

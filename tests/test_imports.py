@@ -22,6 +22,7 @@ ROOM = {  # each part may import itself, the modules beside the parts, and these
     "dense": {"objectives", "backbones", "views", "data"},
     "recipes": {"training", "evaluation", "dense", "objectives", "backbones", "views", "data", "report"},
     "report": set(),
+    "verbs": {"recipes", "training", "evaluation", "dense", "objectives", "backbones", "views", "data", "report"},
 }
 SHARED = {"errors", "files", "keys", "console", "lazy", "__version__"}
 

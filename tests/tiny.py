@@ -38,3 +38,21 @@ def _counted(name: str, difference: Tensor) -> Tensor:
     if name.endswith("qkv.bias"):
         difference = torch.cat([difference.chunk(3)[0], difference.chunk(3)[2]])
     return difference.float().flatten().cpu()
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAfter:
+    """A watcher that ends a run in the epoch behind this one."""
+
+    every = 1
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
+
+    def __call__(self, moment):
+        if moment.epoch > self.epoch:
+            raise Stop
+        return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+def speaks() -> bool:
+    """Of several processes, one speaks for all."""
+    return int(os.environ.get("RANK") or "0") == 0
 
 
 class Advance(Protocol):

@@ -10,6 +10,7 @@ import torch
 
 from tests.conftest import make_folder
 from tests.objectives.drawn import make
+from tests.tiny import Stop, StopsAfter
 from tests.training.momentum_run import settings
 from tests.training.test_loop import lines
 from vitling import data
@@ -24,22 +25,6 @@ PER_EPOCH = 5  # 33 images in batches of 8
 def store(tmp_path_factory) -> Store:
     folder = make_folder(tmp_path_factory.mktemp("images"), classes=3, each=11)
     return build_store(data.open(str(folder), val="none").train, 16)
-
-
-class Stop(Exception):
-    pass
-
-
-class StopsAfter:
-    every = 1
-
-    def __init__(self, epoch: int):
-        self.epoch = epoch
-
-    def __call__(self, moment):
-        if moment.epoch > self.epoch:
-            raise Stop
-        return {}
 
 
 @pytest.fixture(scope="module", params=["dino", "esvit"])

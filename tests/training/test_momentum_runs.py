@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.conftest import make_folder
 from tests.objectives.drawn import METHODS, make
-from tests.tiny import strayed, tiny_backbone
+from tests.tiny import Stop, StopsAfter, strayed, tiny_backbone
 from tests.training.momentum_run import CHANGES, comparable, settings, train
 from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
@@ -88,22 +88,6 @@ def test_passes_change_nothing_where_images_are_not_compared(method, store, tmp_
     """The queue and the centre are those of whole steps."""
     one, three = (train(method, store, tmp_path / str(n), ALONE, accumulate=n) for n in (1, 3))
     assert strayed(one, three, make(method).state_dict()) < 1e-3
-
-
-class Stop(Exception):
-    pass
-
-
-class StopsAfter:
-    every = 1
-
-    def __init__(self, epoch: int):
-        self.epoch = epoch
-
-    def __call__(self, moment):
-        if moment.epoch > self.epoch:
-            raise Stop
-        return {}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,8 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
     rows = -(-count // columns)
     figure = Figure(figsize=(1.75 * columns, 1.95 * rows + 0.5), dpi=100, layout="constrained")
     what = f"The places of {MASS:.0%} of its attention" if masks else "Attention"
-    figure.suptitle(f"{what}, head by head, from the blue dot; grey names: redundant", fontsize=11)
+    title = f"{what}, head by head, from the blue dot; grey names: redundant"
+    figure.suptitle(fill(title, width=max(20, 13 * columns)), fontsize=11)
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
     high, wide = view.shape[:2]
     shown = heads.masks() if masks else heads.maps

@@ -39,6 +39,8 @@ class BYOL(Objective):
     both of unit length, under a softmax as EsViT has it: the student's at 0.1, the copy's centred and at 0.04.
     """
 
+    steady_forward = True
+
     def __init__(self, backbone: Backbone, plan: Plan, config: BYOLConfig | None = None):
         super().__init__(backbone, plan)
         self.config = config or BYOLConfig()
@@ -99,10 +101,6 @@ class BYOL(Objective):
         if self.centre is not None:
             self.centre.move()
         self.copy.follow(rising(self.config.momentum, progress))
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.copy.backbone]

@@ -35,6 +35,7 @@ class DINO(Objective):
 
     teacher_temperature: Tensor
     teaches_itself = True
+    steady_forward = True
 
     def __init__(
         self,
@@ -83,10 +84,6 @@ class DINO(Objective):
         for centre in self.centres:
             centre.move()
         self.teacher.follow(rising(self.config.momentum, progress))
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.teacher.backbone]

@@ -31,6 +31,8 @@ class IDMM(Objective):
     weighs half a global one; `instance` where the plan has one group. `seed` is that of the sampled classifier.
     """
 
+    steady_forward = True
+
     def __init__(self, backbone: Backbone, plan: Plan, images: int, config: IDMMConfig | None = None, seed: int = 0):
         super().__init__(backbone, plan)
         config = config or IDMMConfig()
@@ -63,10 +65,6 @@ class IDMM(Objective):
         whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.share is None else v.share for v in views]
         scores = self.classifier(self.projection(pooled), own, partner, batch.key)
         return cross_entropy(scores, torch.cat(whole), self.epsilon)
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def uniform_loss(self) -> dict[str, float]:
         """ln N: what guessing costs."""

@@ -37,6 +37,8 @@ class MoCoV2(Objective):
     order changes anything: so nothing is shuffled.
     """
 
+    steady_forward = True
+
     def __init__(
         self,
         backbone: Backbone,
@@ -84,10 +86,6 @@ class MoCoV2(Objective):
         for queue in self.queues.values():
             queue.end()
         self.copy.follow(self.config.momentum)
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.copy.backbone]

@@ -34,6 +34,7 @@ class MoCoV3(Objective):
     """
 
     compares_images = True
+    steady_forward = True
 
     def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV3Config | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
@@ -62,10 +63,6 @@ class MoCoV3(Objective):
 
     def after_step(self, progress: Any) -> None:
         self.copy.follow(rising(self.config.momentum, progress))
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.copy.backbone]

@@ -37,6 +37,12 @@ class Objective(nn.Module):
     """
 
     compares_images = False  # whether an image's loss depends on the others that are in its pass
+    steady_forward = False
+    """Whether `forward` does the same at every step, but for what its tensors hold (`Batch.key` is one): it looks
+    neither at `progress` nor at numbers of its own that change within a phase, and never waits for the GPU. What
+    `before_step` fills, and what `forward` leaves for `after_step`, lies in buffers."""
+    teaches_itself = False
+    """Its targets are answers of its own: a loss above that of guessing is then disagreement, not guessing."""
     phases = 1  # with several, some parameters rest in the first
     phase = 0  # `before_step` sets it; what is steady is so within a phase
 
@@ -55,11 +61,9 @@ class Objective(nn.Module):
 
     @property
     def steady(self) -> bool:
-        """Whether `forward` does the same at every step, but for what its tensors hold (`Batch.key` is one): it looks
-        neither at `progress` nor at numbers of its own that change within a phase, and never waits for the GPU. Then a
-        step can be recorded and played. What `before_step` fills, and what `forward` leaves for `after_step`, lies in
-        buffers."""
-        return False
+        """Whether a step can be recorded and played: neither an auxiliary term nor a weight changes either."""
+        terms = all(getattr(term, "steady", False) for term in self.auxiliaries.values())
+        return self.steady_forward and terms and not any(callable(weight) for weight in self.weights.values())
 
     def before_step(self, progress: Any) -> None:
         """Fills, in place, the tensors that hold what changes from step to step (temperatures): `forward` may be a
@@ -67,9 +71,6 @@ class Objective(nn.Module):
 
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
-
-    teaches_itself = False
-    """Its targets are answers of its own: a loss above that of guessing is then disagreement, not guessing."""
 
     def uniform_loss(self) -> dict[str, float]:
         """Terms by name, and what each costs when all answers are equally likely (ln K for a softmax over K): a run
@@ -104,12 +105,6 @@ class Objective(nn.Module):
                 value = term(some, replace(batch, first_view=sum(views[:i])), progress)
                 terms[name] = terms.get(name, 0) + value * (views[i] / sum(views))
         return terms
-
-    @property
-    def steadily_aided(self) -> bool:
-        """Neither an auxiliary term nor a weight changes from step to step."""
-        terms = all(getattr(term, "steady", False) for term in self.auxiliaries.values())
-        return terms and not any(callable(weight) for weight in self.weights.values())
 
     def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
         weighted = [self._weight(name, progress) * value for name, value in terms.items()]

@@ -29,6 +29,7 @@ class SimCLR(Objective):
     """
 
     compares_images = True
+    steady_forward = True
 
     def __init__(self, backbone: Backbone, plan: Plan, config: SimCLRConfig | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
@@ -50,10 +51,6 @@ class SimCLR(Objective):
     def losses(self, z: Tensor, batch: Batch) -> Tensor:
         """[2B], of the views of this process: their first B rows are first views. Each has unit length."""
         return nt_xent(z, everyone(z, batch), self.temperature)
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def uniform_loss(self) -> dict[str, float]:
         """ln(2n - 1) for a batch of n images: all other views are equally likely to be the partner."""

@@ -21,6 +21,8 @@ class Supervised(Objective):
 
     class_weights: Tensor | None
 
+    steady_forward = True
+
     def __init__(
         self,
         backbone: Backbone,
@@ -43,10 +45,6 @@ class Supervised(Objective):
         logits = self.head(features.pooled).float()
         loss = self.loss(logits, self.targets(view, batch))
         return {"classification": loss, **self.auxiliary_terms(features, batch, progress)}
-
-    @property
-    def steady(self) -> bool:
-        return self.steadily_aided
 
     def uniform_loss(self) -> dict[str, float]:
         """ln C, or ln 2 for each of several labels; weights of classes would give it another scale."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitling.console import Log
+from vitling.console import Log, speaks
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.recipes.config import Config, check
@@ -32,7 +31,7 @@ def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[
         own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.held_out_by()}
         results.append(run(replace(config, **own, out=str(out / f"seed{seed}"))))
         found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
-        if int(os.environ.get("RANK", "0")) == 0:
+        if speaks():
             write_json(out / FILE, found)
     return found
 

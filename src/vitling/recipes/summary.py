@@ -115,7 +115,9 @@ def show_seeds(result: dict[str, Any], out: str) -> None:
     for column in ("mean", "deviation", "seeds"):
         table.add_column(column, justify="right")
     for name, found in result["scores"].items():
-        table.add_row(name, _percent(found["mean"]), _percent(found["deviation"]), str(len(found["values"])))
+        *what, metric = name.split()
+        shown = " ".join((*what, _NAMES.get(metric, metric)))
+        table.add_row(shown, _percent(found["mean"]), _percent(found["deviation"]), str(len(found["values"])))
     Console().print(table)
     print(f"Written: {out}, a run directory for each seed")
 

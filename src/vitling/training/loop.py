@@ -16,22 +16,23 @@ from torch.nn.parallel import DistributedDataParallel
 from vitling.data.store import Store
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.keys import make_key
-from vitling.objectives.heads import BatchNorm
 from vitling.objectives.objective import Batch, Objective
 from vitling.training import precision as machine
+from vitling.training import states
 from vitling.training.ahead import Ahead
+from vitling.training.batch_norm import check_batch_norm
 from vitling.training.checkpoint import Checkpoints, full_disk_named
 from vitling.training.config import FitConfig
-from vitling.training.continuing import checkpoint_of, fill, names_of, with_moments
+from vitling.training.continuing import checkpoint_of
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
 from vitling.training.moments import Best, Moment, Outcome, Watcher
-from vitling.training.optim import Average, ChangingDecay, clip_gradients, load_optimiser, make_optimiser, set_lr
+from vitling.training.optim import Average, ChangingDecay, clip_gradients, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Replay
 from vitling.training.rundir import RunDirectory
-from vitling.training.schedules import Progress, Schedule, warmup_cosine
+from vitling.training.schedules import Progress, lr_schedule
 from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
@@ -74,12 +75,6 @@ def fit(
     )
 
 
-def _lr_schedule(config: FitConfig) -> Schedule:
-    optim, epochs = config.optim, config.epochs
-    peak, warmup, over = optim.peak_lr(config.batch), optim.warmup(epochs), optim.over_epochs(epochs)
-    return warmup_cosine(peak, optim.min_lr, warmup, optim.warmup_lr, over, optim.cosine_from)
-
-
 class Trainer:
     def __init__(
         self,
@@ -106,8 +101,8 @@ class Trainer:
         self.feed = Feed(store, objective.plan, config, processes)
         self.per_epoch = self.feed.per_epoch
         self.steps, self.done = self.per_epoch * config.epochs, 0
-        self.lr = _lr_schedule(config)
-        self._check_batch_norm()
+        self.lr = lr_schedule(config)
+        check_batch_norm(objective, len(store), config, processes, self.feed.accumulate, run.log.warn)
         if self.feed.accumulate > 1 and objective.compares_images:
             run.log.warn(f"An image is compared with those of its pass alone: {FEWER}.")
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
@@ -139,24 +134,6 @@ class Trainer:
         """In fp16 the host asks at every step whether gradients are finite; DDP's exchange is not recorded."""
         alone = self.store.device.type == "cuda" and self.processes.world == 1
         return alone and self.precision.name != "fp16" and self.objective.steady
-
-    def _check_batch_norm(self) -> None:
-        """Batch statistics are taken over what one pass holds."""
-        kind = torch.nn.modules.batchnorm._BatchNorm
-        norms = [module for module in self.objective.modules() if isinstance(module, kind)]
-        if not norms:
-            return
-        world, passes = self.processes.world, self.processes.world * self.feed.accumulate
-        last = len(self.store) % self.config.batch or self.config.batch
-        smallest = min(self.config.batch if self.config.loop.drop_last else last, len(self.store)) // passes
-        if smallest < 2:
-            raise UserError(
-                "There is batch norm, which needs two images in every pass, and the last batch of an epoch has "
-                "fewer. Pass --loop.drop-last, or another --batch."
-            )
-        joined = self.store.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
-        if passes > 1 and not (joined and passes == world):
-            self.run.log.warn("Batch norm takes its statistics over each pass, not over the whole batch.")
 
     def _parallel(self, objective: Objective) -> torch.nn.Module:
         if self.processes.world == 1:
@@ -229,7 +206,7 @@ class Trainer:
     def _one_step(self, place: Place, parts: list[Part]) -> None:
         progress = Progress(self.done, self.steps, self.config.epochs)
         machine.mark_step()
-        self._seed_layers()
+        machine.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
         set_lr(self.optimiser, self.lr(progress))
         if self.decay:
             self.decay.set(self.lr(progress), progress.fraction)
@@ -317,18 +294,6 @@ class Trainer:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return norm
-
-    def _seed_layers(self) -> None:
-        """Dropout and stochastic depth: a function of the step, so that a resume meets the same ones."""
-        seed = make_key("layers", self.config.seed, self.done, self.processes.rank) % 2**63
-        device = self.store.device
-        if device.type not in ("cpu", "cuda"):
-            torch.manual_seed(seed)
-            return
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, which takes its time
-        if device.type == "cuda":
-            index = torch.cuda.current_device() if device.index is None else device.index
-            torch.cuda.default_generators[index].manual_seed(seed)
 
     # --- between steps -------------------------------------------------------------------------------------------
 
@@ -426,72 +391,19 @@ class Trainer:
 
     def _save(self) -> None:
         self._write_epochs(self._read(), {})  # also the check that what is saved is finite
-        state = self.shards.whole(self._state())
+        state = self.shards.whole(states.state_of(self))
         if self.run.writes:
             self.checkpoints.save(self.done, state)
         self.saved_at = time.monotonic()
 
-    def _state(self) -> dict[str, Any]:
-        best = self.best
-        return {
-            "step": self.done,
-            "seconds": self.seconds,
-            "data": self.store.identity,
-            "accumulate": self.feed.accumulate,
-            "objective": self.objective.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "parameters": names_of(self.objective, self.optimiser),
-            "per_epoch": self.per_epoch,
-            "scaler": self.scaler.state_dict(),
-            "average": self.average.state_dict() if self.average else None,
-            "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
-            "last_metrics": self.last_metrics,
-            "recorder": self.recorder.state_dict(),
-        }
-
     def resume(self, start: Path | None = None) -> None:
         state = self.checkpoints.load_latest(self.store.device, self.run.log.warn)
-        if state is None:
-            self.run.forget_after(-1)
-            if start:
-                self._go_on(checkpoint_of(start, self.store.device, self.run.log.warn))
+        if state is not None:
+            states.restore(self, state)
+            self.run.forget_after(self.done)
+            self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
             return
-        self._check_images(state)
-        state = self.shards.part(state)
-        self.done, self.feed.accumulate = state["step"], state["accumulate"]
-        self.seconds_before = state.get("seconds", 0.0)
-        self.objective.load_state_dict(state["objective"])
-        load_optimiser(self.optimiser, state["optimiser"])
-        self.scaler.load_state_dict(state["scaler"])
-        if self.average:
-            self.average.load_state_dict(state["average"])
-        if best := state["best"]:
-            self.best = Best(best["epoch"], best["value"], {k: v.cpu() for k, v in best["weights"].items()})
-        self.last_metrics = state["last_metrics"]
-        self.recorder.load_state_dict(state["recorder"])
-        self.run.forget_after(self.done)
-        self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
-
-    def _go_on(self, state: dict[str, Any]) -> None:
-        """Where another run stood, with its weights and moments: schedules continue."""
-        self._check_images(state)
-        if state["per_epoch"] != self.per_epoch or state["step"] >= self.steps:
-            raise UserError(
-                f"That run stood at step {state['step']}, with {state['per_epoch']} steps an epoch. This one must have "
-                f"as many an epoch and more in all; it has {self.per_epoch} and {self.steps}: --batch and --epochs."
-            )
-        new = fill(self.objective, state["objective"])
-        load_optimiser(self.optimiser, with_moments(self.optimiser, names_of(self.objective, self.optimiser), state))
-        self.scaler.load_state_dict(state["scaler"])
-        if self.average and state["average"]:
-            self.average.load_state_dict(state["average"])
-        self.done, self.feed.accumulate = state["step"], state["accumulate"]
-        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in new)) or "nothing"
-        self.run.log.say(f"Going on at step {self.done} of {self.steps}; new in this run: {parts}.")
-
-    def _check_images(self, state: dict[str, Any]) -> None:
-        if state["data"] != self.store.identity:
-            raise UserError(
-                "The training images are not those that this run was started with, so it cannot go on exactly. Put "
-                "them back, or start again with --overwrite or another --out."
-            )
+        self.run.forget_after(-1)
+        if start:
+            new = states.go_on(self, checkpoint_of(start, self.store.device, self.run.log.warn))
+            self.run.log.say(f"Going on at step {self.done} of {self.steps}; new in this run: {new}.")

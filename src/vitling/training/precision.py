@@ -61,6 +61,18 @@ def set_deterministic(on: bool) -> None:
         torch.backends.cudnn.benchmark = False
 
 
+def seed_layers(key: int, device: torch.device) -> None:
+    """Dropout and stochastic depth: by a key of the step, so that a resume meets the same ones."""
+    seed = key % 2**63
+    if device.type not in ("cpu", "cuda"):
+        torch.manual_seed(seed)
+        return
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, which takes its time
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
+
+
 def chosen_compile(config: LoopConfig, device: torch.device, steps: int) -> Compile:
     if config.compile == "auto":
         return "on" if device.type == "cuda" and steps >= WORTH_COMPILING else "off"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitling.training.config import CosineFrom
+from vitling.training.config import CosineFrom, FitConfig
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,9 @@ def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule
         return peak * (1 - (epoch - rise_epochs) / (over_epochs - rise_epochs))
 
     return value
+
+
+def lr_schedule(config: FitConfig) -> Schedule:
+    optim, epochs = config.optim, config.epochs
+    peak, warmup, over = optim.peak_lr(config.batch), optim.warmup(epochs), optim.over_epochs(epochs)
+    return warmup_cosine(peak, optim.min_lr, warmup, optim.warmup_lr, over, optim.cosine_from)

@@ -72,7 +72,10 @@ LARGE = (
         where="ETH Zürich, WebVision 2017: info/, google/, flickr/, val_images_256/",
         cite="Li et al., 2017",
         tables=(PRETRAINING,),
-        notes=("Labels are search words, not checked by a person.",),
+        notes=(
+            "Labels are search words, not checked by a person.",
+            "The number of training images was not checked on a copy.",
+        ),
     ),
     Entry(
         "openimages",

@@ -26,7 +26,7 @@ def page() -> str:
             *("## Numbers", ""),
             *_table(("name", "data set", "classes", "train", "val", "test", "metric", "tables"), numbers),
             *("", "## Licences and origins", ""),
-            *_table(("name", "licence, as its authors state it", "from", "cite"), origins),
+            *_table(("name", "licence, as far as known", "from", "cite"), origins),
             *("", "## What shows where a copy is", ""),
             *_table(("name", "one of these is in its folder", "the folder may also be called"), layouts),
             *("", "## Notes", "", *notes, ""),

@@ -1,0 +1,150 @@
+"""What looks at data and views, lists what there is, and runs the papers' tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from vitling.data.config import DataConfig
+from vitling.errors import StoppedItself, UserError
+from vitling.verbs.flags import Data, Out
+
+
+def inspect(
+    data_set: Data,
+    out: Out = "inspection.json",
+    store_loss: Annotated[int | None, arg(metavar="PX", help_behavior_hint="")] = None,
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
+    """What is in a data set: counts, sizes, bad files, duplicates, leakage.
+
+    DATA is what `vitling train` takes.
+
+    Args:
+        data_set: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
+        out: Where the findings are written, as JSON.
+        store_loss: Also measure what views of this size lose by the pixel store, for several sizes of the store.
+        data: How the images are read.
+    """
+    from rich.console import Console
+
+    from vitling.console import Log
+    from vitling.data.inspection import inspect as look
+    from vitling.files import check_writable, write_json
+
+    check_writable(out)
+    if store_loss is not None and store_loss < 8:
+        raise UserError(f"--store-loss {store_loss}: the size of the views in pixels, such as 224.")
+    with Log().bar("Looking at the images") as progress:
+        found = look(data_set, data, on_progress=progress)
+    found.render(Console())
+    findings = found.to_json()
+    if store_loss is not None:
+        from vitling.recipes.store_loss import store_loss as measure
+        from vitling.recipes.summary import show_store_loss
+
+        losses = measure(data_set, store_loss, config=data)
+        show_store_loss(losses, store_loss)
+        findings["store_loss"] = [asdict(loss) for loss in losses]
+    write_json(out, findings)
+    print(f"Written: {out}")
+
+
+def show_views(
+    data_set: Data,
+    policy: str = "supervised",
+    out: Out = "views.png",
+    images: int = 6,
+    draws: int = 8,
+    boxes: bool = False,
+    size: Annotated[int | None, arg(metavar="PX", help_behavior_hint="(default: the policy's own)")] = None,
+    seed: int = 0,
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
+    """A picture of what the network sees: each image beside its random views.
+
+    DATA is what `vitling train` takes.
+
+    Args:
+        data_set: Your images.
+        policy: `vitling list policies` shows them.
+        out: The picture, .png, .jpg or .webp.
+        images: Rows: images spread over the data set.
+        draws: Columns: views of each.
+        boxes: Draw on the original where the views were cut out.
+        size: Pixels of the (global) views.
+        seed: Another one draws other views.
+        data: How the images are read.
+    """
+    from vitling.files import check_writable
+    from vitling.recipes.show_views import show_views as draw
+
+    check_writable(out)
+    print(f"Written: {draw(data_set, policy, out, images, draws, boxes, size, seed, data)}")
+
+
+def list_(
+    what: Annotated[
+        Literal["methods", "backbones", "datasets", "policies", "recipes", "tables"],
+        Positional,
+        arg(metavar="{methods,backbones,datasets,policies,recipes,tables}"),
+    ],
+) -> None:
+    """What there is: methods, backbones, datasets, policies, recipes, tables.
+
+    Args:
+        what: methods: of pre-training. backbones: the tested networks, with parameters and grid. datasets: the papers',
+            and where they come from. policies: the papers' views. recipes: runs as functions. tables: what `vitling
+            reproduce` can run, and the data that it wants.
+    """
+    from rich.console import Console
+
+    from vitling.recipes import summary
+
+    tables = {
+        "methods": summary.method_table,
+        "backbones": summary.backbone_table,
+        "datasets": summary.dataset_table,
+        "policies": summary.policy_table,
+        "recipes": summary.recipe_table,
+        "tables": summary.study_table,
+    }
+    Console().print(tables[what]())
+
+
+def reproduce(
+    name: Annotated[str, Positional, arg(metavar="NAME")],
+    data: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None,
+    seeds: int = 1,
+    only: Annotated[tuple[str, ...], arg(metavar="PART ...", help_behavior_hint="")] = (),
+    minutes: Annotated[float | None, arg(metavar="M", help_behavior_hint="")] = None,
+    epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    runs_out: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="(default: runs/NAME)")] = None,
+    out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
+) -> None:
+    """A table of a paper: run what is missing, print ours beside the paper's.
+
+    What is in results/NAME.json or has finished in --runs-out is not run again; what was interrupted goes on.
+
+    Args:
+        name: `vitling list tables` shows them.
+        data: Folder of the data sets: DIR/flowers102/train/ and test/, or DIR/flowers102-train.tar and -test.tar.
+        seeds: Runs of each entry.
+        only: Only runs with one of these in their name.
+        minutes: Start no further run after so many minutes.
+        epochs: A trial of so many epochs; its results are kept apart.
+        runs_out: Where the run directories go.
+        out: Where the results are written.
+    """
+    from vitling.recipes.studies import find
+    from vitling.recipes.studies.reproduce import reproduce as run_study
+    from vitling.recipes.summary import show_study
+
+    outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
+    show_study(outcome.results)
+    if outcome.path.exists():
+        print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
+    if outcome.failed:
+        raise StoppedItself(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
