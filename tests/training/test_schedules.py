@@ -6,8 +6,7 @@ import pytest
 
 from vitling.errors import UserError
 from vitling.training import FitConfig, OptimConfig, Progress
-from vitling.training.loop import _lr_schedule
-from vitling.training.schedules import rise_and_fall, warmup_cosine
+from vitling.training.schedules import lr_schedule, rise_and_fall, warmup_cosine
 
 PER_EPOCH = 7
 
@@ -40,7 +39,7 @@ def test_the_released_learning_rate_of_drloc():
     optim = OptimConfig(
         lr=1e-3, min_lr=1e-5, warmup_epochs=20, warmup_lr=1e-6, schedule_epochs=300, cosine_from="start"
     )
-    lr = _lr_schedule(FitConfig(epochs=101, batch=1024, optim=optim))
+    lr = lr_schedule(FitConfig(epochs=101, batch=1024, optim=optim))
     assert lr(at(0)) == pytest.approx(1e-6)
     assert lr(at(10)) == pytest.approx((1e-6 + 1e-3) / 2)
     assert lr(at(20)) / 1e-3 == pytest.approx(0.989, abs=5e-4)
@@ -54,7 +53,7 @@ def test_the_released_learning_rate_of_drloc():
 def test_the_released_learning_rate_of_idmm(epochs, warmup, epoch, released, meant):
     for shape, value in (("idmm", released), ("warmup", meant)):
         optim = OptimConfig(lr=1.0, min_lr=0.0, warmup_epochs=warmup, cosine_from=shape)
-        assert _lr_schedule(FitConfig(epochs=epochs, optim=optim))(at(epoch, epochs)) == pytest.approx(value, abs=5e-4)
+        assert lr_schedule(FitConfig(epochs=epochs, optim=optim))(at(epoch, epochs)) == pytest.approx(value, abs=5e-4)
 
 
 def test_the_released_learning_rate_of_idmm_is_nothing_before_the_end():
