@@ -36,10 +36,10 @@ def make(**settings) -> EsViT:
 # --- Algorithm 1 ----------------------------------------------------------------------------------------------------
 
 
-def outputs(network, head, region_head, crop):
-    """p [n, K], pz [n, T, K] and z [n, T, P] of lines 5 to 8, before the softmax."""
+def outputs(network, head, region_head, crop, stride=1):
+    """p [n, K], pz [n, T, K] and z [n, T, P] of lines 5 to 8, before the softmax; of the regions every `stride`-th."""
     features = network(crop)
-    z = features.grid.flatten(2).permute(0, 2, 1)
+    z = features.grid[:, :, ::stride, ::stride].flatten(2).permute(0, 2, 1)
     return head(features.pooled), region_head(z), z
 
 
@@ -63,11 +63,11 @@ def hr(ps, pt, zs, zt, objective):
 def algorithm_1(objective: EsViT, views: list[Views]) -> tuple[torch.Tensor, torch.Tensor]:
     """Over all pairs of a global view of the teacher and another of the student."""
     crops = [crop for view in views for crop in view.pixels.split(len(views[0].pixels) // views[0].count)]
-    teacher = objective.teacher
-    student = [outputs(objective.backbone, objective.head, objective.region_head, crop) for crop in crops]
+    teacher, stride = objective.teacher, objective.config.region_stride
+    student = [outputs(objective.backbone, objective.head, objective.region_head, crop, stride) for crop in crops]
     with torch.no_grad():
         wide = crops[: objective.config.global_crops]
-        taught = [outputs(teacher.backbone, teacher.head, teacher.regions, crop) for crop in wide]
+        taught = [outputs(teacher.backbone, teacher.head, teacher.regions, crop, stride) for crop in wide]
     pairs = [(s, t) for t in range(len(taught)) for s in range(len(student)) if s != t]
     loss_v = sum(hv(student[s][0], taught[t][0], objective) for s, t in pairs) / len(pairs)
     loss_r = sum(hr(student[s][1], taught[t][1], student[s][2], taught[t][2], objective) for s, t in pairs) / len(pairs)
@@ -90,6 +90,20 @@ def test_it_is_algorithm_1(global_crops, local_crops):
     total = objective.total(terms, START)
     torch.testing.assert_close(total, view / 2 + region / 2, rtol=1e-4, atol=1e-5)
     for found, expected in zip(slopes(total, objective), slopes(view / 2 + region / 2, objective), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_it_is_algorithm_1_for_sampled_regions():
+    """Of 4 x 4 and 2 x 2 regions every second one down and across; the head is asked of no other."""
+    objective = make(region_stride=2)
+    views, asked = noise(objective, 3), []
+    objective.region_head.mlp.register_forward_pre_hook(lambda module, given: asked.append(given[0].shape[:-1]))
+    terms = objective(views, batch_of(3), START)
+    assert asked == [(3, 2 * 4 + 3 * 1)]
+    view, region = algorithm_1(objective, views)
+    torch.testing.assert_close(terms["region"], region, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(terms["view"], view, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(slopes(terms["region"], objective), slopes(region, objective), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
@@ -142,14 +156,15 @@ def test_multi_stage_networks_and_those_without_a_last_norm(name):
 # --- centres, halves, phases ----------------------------------------------------------------------------------------
 
 
-def test_each_half_has_its_own_centre_and_all_regions_count():
-    objective = make(centre=0.9)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_each_half_has_its_own_centre_and_all_regions_count(stride):
+    objective = make(centre=0.9, region_stride=stride)
     before = objective.centre.mean.clone(), objective.region_centre.mean.clone()
     views = noise(objective, 4, 1)
     with torch.no_grad():
         teacher = objective.teacher
         wide = torch.cat([v.pixels for v in views[:2]])
-        p, pz, _ = outputs(teacher.backbone, teacher.head, teacher.regions, wide)
+        p, pz, _ = outputs(teacher.backbone, teacher.head, teacher.regions, wide, stride)
     step(objective, torch.optim.SGD(objective.param_groups(0.0), lr=0.1), 1)
     torch.testing.assert_close(objective.centre.mean, 0.9 * before[0] + 0.1 * p.mean(0))
     torch.testing.assert_close(objective.region_centre.mean, 0.9 * before[1] + 0.1 * pz.mean((0, 1)))
@@ -261,6 +276,7 @@ def test_both_last_layers_are_held_still_in_the_first_epoch():
         ({"view_weight": -1.0}, "view weight"),
         ({"region_weight": math.inf}, "region weight"),
         ({"view_weight": 0.0, "region_weight": 0.0}, "more than 0"),
+        ({"region_stride": 0}, "region stride of at least 1"),
         ({"region_from": -1}, "region from"),
         ({"region_from": 3, "region_weight": 0.0}, "both need a weight"),
         ({"region_from": 3, "view_weight": 0.0}, "both need a weight"),

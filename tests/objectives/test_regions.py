@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from vitling.objectives import regions
-from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, squared_distance
+from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, sampled, squared_distance
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -31,6 +31,36 @@ def test_regions_of_a_map_that_is_not_square():
         for image in range(2):
             for i in range(6):
                 assert torch.equal(found[image, view, i], grid[view * 2 + image, :, i // 3, i % 3])
+
+
+def places(side: int, stride: int) -> list[int]:
+    """As many as can be, so far apart, of all such rows the one nearest to the middle (the first of two)."""
+    rows = [list(range(first, side, stride)) for first in range(stride)]
+    most = max(map(len, rows))
+    return min((row for row in rows if len(row) == most), key=lambda row: abs(row[0] - (side - 1 - row[-1])))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 20])
+def test_sampled_places_are_evenly_spaced_whatever_the_grid(stride):
+    for height, width in ((14, 14), (6, 6), (7, 3), (1, 4), (8, 5)):
+        grid = random(2, 3, height, width)
+        expected = grid[:, :, places(height, stride)][..., places(width, stride)]
+        assert torch.equal(sampled(grid, stride), expected)
+
+
+def test_every_second_token_of_a_patch_of_16_is_the_grid_of_four_stages():
+    assert sampled(random(1, 1, 14, 14), 2).shape[2:] == (7, 7)  # 224 px
+    assert sampled(random(1, 1, 6, 6), 2).shape[2:] == (3, 3)  # 96 px
+
+
+def test_the_gradient_goes_to_sampled_places_alone():
+    grid = random(2, 3, 5, 6).requires_grad_()
+    (slope,) = torch.autograd.grad(sampled(grid, 2).square().sum(), grid)
+    there = torch.zeros(5, 6)
+    for row in (0, 2, 4):
+        for column in (0, 2, 4):
+            there[row, column] = 1
+    torch.testing.assert_close(slope, 2 * grid.detach() * there)
 
 
 # --- who is compared with whom --------------------------------------------------------------------------------------

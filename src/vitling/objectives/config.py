@@ -325,6 +325,8 @@ class EsViTConfig(DINOConfig):
     """Which of the teacher's regions a region is compared with: the most alike, or several by optimal transport."""
     region_loss: RegionLoss = "softmax"
     """softmax: cross-entropy of what the prototypes say; mse: squared distance of the vectors before them."""
+    region_stride: int = 1
+    """Every so many-th region down and across takes part; 2 for a ViT, whose grid is twice as fine as Swin's."""
 
     def check(self) -> None:
         """A UserError for what cannot be meant."""
@@ -337,6 +339,7 @@ class EsViTConfig(DINOConfig):
                 raise UserError(f"EsViT's {name} weight must not be negative, and a number, but is {weight}.")
         if not self.view_weight + self.region_weight:
             raise UserError("EsViT needs a view weight or a region weight that is more than 0.")
+        _check_numbers(self.method, whole={"a region stride": self.region_stride}, shares={})
         if self.region_from < 0:
             raise UserError(f"EsViT's region from must not be negative, but is {self.region_from}.")
         if self.region_from and not (self.view_weight and self.region_weight):

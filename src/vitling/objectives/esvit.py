@@ -17,7 +17,7 @@ from vitling.objectives.dino import DINO, new_head
 from vitling.objectives.distillation import Centre, DistillationHead
 from vitling.objectives.gather import has_own
 from vitling.objectives.objective import Batch
-from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, squared_distance
+from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, sampled, squared_distance
 from vitling.views.config import Plan
 
 
@@ -64,7 +64,9 @@ class EsViT(DINO):
 
     def _region(self, head: DistillationHead, seen: Sequence[Features], taught: Features, batch: Batch) -> Tensor:
         teacher, images = cast(DistillationHead, self.teacher.regions), len(batch.ids)
-        mine, theirs = [regions_of(features.grid, images) for features in seen], regions_of(taught.grid, images)
+        *mine, theirs = (
+            regions_of(sampled(features.grid, self.config.region_stride), images) for features in (*seen, taught)
+        )
         plan = plan_of([some.detach() for some in mine], theirs, self.config.match)
         student = head.units(joined(mine))
         with torch.no_grad():

@@ -21,6 +21,16 @@ BLOCK = 2**27  # logits that are held at a time: 256 MB in bf16
 SHARPNESS, ROUNDS = 0.05, 10  # of optimal transport: the entropy's weight beside 1 - cosine, and rounds of scaling
 
 
+def sampled(grid: Tensor, stride: int) -> Tensor:
+    """Of maps [.., h, w] every `stride`-th place down and across, as near to the middle as they can lie.
+
+    EsViT sampled DeiT's features "uniformly" (Sec. 4.3). A stride, and not a number of regions, keeps them as far apart
+    in local views as in global ones: every second of DeiT's 14 x 14 and 6 x 6 are 7 x 7 and 3 x 3, Swin's own.
+    """
+    down, across = ((side - 1) % stride // 2 for side in grid.shape[-2:])
+    return grid[..., down::stride, across::stride]
+
+
 def regions_of(grid: Tensor, images: int) -> Tensor:
     """The maps [V B, D, h, w] of V views as regions [B, V, T, D]."""
     return grid.flatten(2).unflatten(0, (-1, images)).permute(1, 0, 3, 2)
