@@ -176,7 +176,7 @@ def gradients(loss, given):
     return torch.autograd.grad(loss, (given["student"], given["prototypes"]))
 
 
-@pytest.mark.parametrize("block", [1, 2 * 39 * 20, regions.BLOCK])
+@pytest.mark.parametrize("block", [1, 2 * (39 + 24) * 20, regions.BLOCK])
 def test_the_loss_and_its_gradients_are_the_literal_ones(block, monkeypatch):
     """One image at a time, two (the last alone), all."""
     monkeypatch.setattr(regions, "BLOCK", block)
@@ -192,14 +192,14 @@ def test_soft_plans_cost_what_they_say():
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
 
 
-def test_in_bf16_it_is_within_two_percent():
+def test_in_bf16_the_loss_is_that_of_float32_and_its_gradients_are_within_two_percent():
     given = inputs(images=16, k=512)
     exact = cross_entropy(**given)
     slopes = gradients(exact, given)
     with torch.autocast("cpu", torch.bfloat16):
         rough = cross_entropy(**given)
     assert rough.dtype == torch.float32
-    torch.testing.assert_close(rough, exact, rtol=2e-3, atol=0)
+    torch.testing.assert_close(rough, exact, rtol=2e-4, atol=0)
     for a, b in zip(gradients(rough, given), slopes):
         assert a.dtype == torch.float32
         assert (a - b).norm() < 0.02 * b.norm()
@@ -215,6 +215,26 @@ def test_far_logits_stay_finite():
     loss = cross_entropy(**given)
     assert loss.isfinite()
     assert all(slope.isfinite().all() for slope in gradients(loss, given))
+
+
+@pytest.mark.parametrize("least", [1e-9, 0.0])
+def test_the_log_of_a_sum_is_found_by_any_logit(least):
+    """By the first, or by the largest."""
+    logits = 3 * random(40, 500)
+    found = regions._log_sums(logits, logits.softmax(1), least)
+    torch.testing.assert_close(found, logits.logsumexp(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("temperature", [0.1, 0.01])
+def test_rounded_shares_do_not_lose_the_sum(dtype, temperature):
+    """The student's vectors lie on a prototype or opposite to it: the shares of others are as small as they can be."""
+    given = inputs(images=2, k=256) | {"temperature": temperature}
+    with torch.no_grad():
+        given["student"].copy_(given["prototypes"][0] * torch.tensor([1.0, -1.0])[:, None, None])
+    with torch.autocast("cpu", dtype):
+        rough = cross_entropy(**given)
+    torch.testing.assert_close(rough, cross_entropy(**given), rtol=5e-3, atol=0)
 
 
 def test_rows_as_wide_as_k_are_not_kept(monkeypatch):

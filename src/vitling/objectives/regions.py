@@ -7,6 +7,7 @@ no loss has a loop over pairs of views, and a plan may be soft.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from vitling.objectives.config import Match
 from vitling.objectives.heads import unit
 
-BLOCK = 2**27  # logits that are held at a time: 256 MB in bf16
+BLOCK = 2**28  # logits that are held at a time: 512 MB in bf16, and their softmax as much again
 SHARPNESS, ROUNDS = 0.05, 10  # of optimal transport: the entropy's weight beside 1 - cosine, and rounds of scaling
 
 
@@ -136,37 +137,55 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         images, regions, _ = student.shape
         weights = (prototypes / temperature).to(teacher.dtype)
+        least = math.exp(-2 / temperature) / len(weights)  # share, of vectors of unit length
         loss = torch.zeros((), device=plan.device)
-        d_student, d_weights = student.new_empty(student.shape, dtype=torch.float32), torch.zeros_like(weights).float()
-        at_once = max(1, BLOCK // (max(plan.shape[1:]) * len(weights)))
+        d_student = student.new_empty(student.shape, dtype=torch.float32)
+        d_weights = torch.zeros_like(weights, dtype=torch.float32)
+        at_once = max(1, BLOCK // (sum(plan.shape[1:]) * len(weights)))
         for i in range(0, images, at_once):
             some = slice(i, i + at_once)
-            u = student[some].to(teacher.dtype)
-            share = (plan[some] * regions).to(teacher.dtype)  # about 1: fp16 has no room for less
-            mass = share.float().sum(2, keepdim=True)
-            p = torch.addmm(offset, teacher[some].flatten(0, 1), teacher_prototypes.T).softmax(1)
-            due = share @ (p @ weights).view(*teacher[some].shape)
-            q, total = _softmax(u.flatten(0, 1) @ weights.T)
-            loss += (mass.flatten() * total).sum() - (u.float() * due.float()).sum()
-            d_student[some] = mass * (q @ weights).view(u.shape) - due
-            d_weights += q.T @ (mass * u).to(u.dtype).flatten(0, 1)
-            d_weights -= p.T @ (share.transpose(1, 2) @ u).flatten(0, 1)
+            share = plan[some] * regions  # about 1: fp16 has no room for less
+            given = student[some].to(weights.dtype), weights, teacher[some], teacher_prototypes, offset, share, least
+            of_some, d_student[some], slopes = _of_some_images(*given)
+            loss += of_some
+            d_weights += slopes
         count = images * regions
-        ctx.types = student.dtype, prototypes.dtype
-        ctx.save_for_backward(d_student / count, d_weights / (count * temperature))
+        ctx.scales = (1 / count, student.dtype), (1 / (count * temperature), prototypes.dtype)
+        ctx.save_for_backward(d_student, d_weights)
         return loss / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_student, of_prototypes = (
-            (gradients[0] * saved).to(dtype) for saved, dtype in zip(ctx.saved_tensors, ctx.types)
+            (gradients[0] * scale * saved).to(dtype) for saved, (scale, dtype) in zip(ctx.saved_tensors, ctx.scales)
         )
         return of_student, of_prototypes, None, None, None, None, None
 
 
-def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """And the logarithm of what it divides by: the largest logit less the log of its share."""
-    shares = logits.softmax(1)
+def _of_some_images(
+    u: Tensor, weights: Tensor, v: Tensor, teacher_weights: Tensor, offset: Tensor, share: Tensor, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss, and what it changes by with u and with the weights. The rows as wide as K are the student's and, below
+    them, the teacher's: so they are read twice after their softmax, and the slopes of the weights are summed once."""
+    own, mass = u.shape[:2].numel(), share.sum(2, keepdim=True)
+    logits = weights.new_empty(own + v.shape[:2].numel(), len(weights))
+    torch.mm(u.flatten(0, 1), weights.T, out=logits[:own])
+    torch.addmm(offset, v.flatten(0, 1), teacher_weights.T, out=logits[own:])
+    answers = logits.softmax(1)
+    total = _log_sums(logits[:own], answers[:own], least)
+    del logits
+    met = (answers @ weights).float()  # q W, and p W
+    due = share @ met[own:].view(v.shape)
+    loss = (mass.flatten() * total).sum() - (u * due).sum()
+    rows = torch.cat([(mass * u).flatten(0, 1), (share.transpose(1, 2) @ -u.float()).flatten(0, 1)])
+    return loss, mass * met[:own].view(u.shape) - due, answers.T @ rows.to(u.dtype)
+
+
+def _log_sums(logits: Tensor, shares: Tensor, least: float) -> Tensor:
+    """The logarithm of what a softmax divides by: any logit less the log of its share. The first of each row, if even
+    the `least` share is more than nothing in the shares' type; or else the largest, which takes a look at all."""
+    if least > torch.finfo(shares.dtype).tiny:
+        return logits[:, 0].float() - shares[:, 0].float().log()
     largest, at = logits.max(1, keepdim=True)
-    return shares, (largest.float() - shares.gather(1, at).float().log()).squeeze(1)
+    return (largest.float() - shares.gather(1, at).float().log()).squeeze(1)
