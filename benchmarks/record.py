@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from vitling.files import write_json
+from vitling.files import read_json, write_json
 from vitling.training.rundir import environment
 
 
@@ -13,3 +14,13 @@ def write_rows(out: str | None, what: str, command: str, rows: list[dict[str, An
     if out:
         known = environment() | {"command": command}
         write_json(out, {"what": what, "command": command, "environment": known, "rows": rows, **more})
+
+
+def found_before(out: str | None) -> dict[str, Any]:
+    """What an earlier call has written, if that was with these versions on such a machine: figures of others are not to
+    be set beside ours."""
+    if not out or not Path(out).exists():
+        return {}
+    found, here = read_json(out), environment()
+    alike = all(found["environment"].get(key) == here.get(key) for key in ("gpu", "cpus", "packages"))
+    return found if alike else {}

@@ -13,18 +13,16 @@ method's work: they are for timing, not for training.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 from operations import operation_times
 from peers import Kornia, as_lightly, installed, pil_loader
-from record import write_rows
+from record import found_before, write_rows
 from torch import Tensor
 from torch.utils.data import DataLoader
 from workloads import WORKLOADS
@@ -152,12 +150,8 @@ def _reset(device: torch.device) -> None:
 
 def _measured_before(out: str | None, workloads: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """A table may be measured in several calls: rows of other workloads stay, if the machine is the same."""
-    if not out or not Path(out).exists():
-        return [], []
-    found, here = json.loads(Path(out).read_text()), environment()
-    if any(found["environment"].get(key) != here.get(key) for key in ("gpu", "cpus", "packages")):
-        return [], []
-    return [row for row in found["rows"] if row["workload"] not in workloads], found["operations"]
+    found = found_before(out)
+    return [row for row in found.get("rows", []) if row["workload"] not in workloads], found.get("operations", [])
 
 
 def main() -> None:

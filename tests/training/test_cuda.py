@@ -10,12 +10,14 @@ import torch
 
 from tests.objectives.drawn import METHODS, noise
 from tests.objectives.drawn import make as with_copy
+from tests.objectives.test_regions import gradients as region_gradients
+from tests.objectives.test_regions import inputs as region_inputs
 from tests.tiny import strayed, tiny_backbone
 from tests.training.contrast_run import objective as contrastive
 from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.data.store import build_store
-from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term
+from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term, regions
 from vitling.training import OptimConfig, Processes, Progress, fit
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
@@ -319,3 +321,19 @@ def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
     again, _ = train(dataset, tmp_path / "whole", settings)
     assert "Resuming" in (tmp_path / "whole" / "log.txt").read_text()
     assert equal(weights(whole), weights(again))
+
+
+def test_the_loss_between_regions_is_that_on_the_cpu(monkeypatch):
+    """In bf16, several blocks, prototypes as many as the kernels of long rows have."""
+    given = region_inputs(images=6, k=8192)
+    monkeypatch.setattr(regions, "BLOCK", 2 * 63 * 8192)
+    expected = regions.cross_entropy(**given)
+    slopes = region_gradients(expected, given)
+    there = {name: value.detach().cuda() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    for name in ("student", "prototypes"):
+        there[name].requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        found = regions.cross_entropy(**there)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=0)
+    for a, b in zip(region_gradients(found, there), slopes):
+        assert (a.cpu() - b).norm() < 0.05 * b.norm()

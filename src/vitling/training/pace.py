@@ -1,8 +1,9 @@
-"""How fast training steps are, measured with the loop's own: for benchmarks, and for tables of costs."""
+"""How fast the loop's own training steps are, and a network by itself: for benchmarks, and for tables of costs."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +117,32 @@ def pace(trainer: Trainer, steps: int, batch: int) -> float:
     source = _endless(trainer)
     _take(trainer, source, WARM)
     return steps * batch / _take(trainer, source, steps)[0]
+
+
+def inference_pace(backbone: str, batch: int, size: int, device: torch.device, compile: Compile = "on") -> float:
+    """Images a second of which a network makes features, the pixels being there: the median of seven rounds. On GPUs
+    compiled, in the format that training has there."""
+    network = create(backbone, size, seed=0).to(device).eval()
+    precision = machine.choose_precision(LoopConfig(), device)
+    if device.type == "cuda" and compile == "blocks":
+        machine.compile_parts(network)
+    elif device.type == "cuda" and compile == "on":
+        machine.compile_in_place(network, graphs=True)
+    pixels = torch.randn(batch, network.channels, size, size, device=device, dtype=precision.dtype)
+
+    def seconds(calls: int) -> float:
+        wait(device)
+        started = time.perf_counter()
+        for _ in range(calls):
+            machine.mark_step()
+            network(pixels)
+        wait(device)
+        return (time.perf_counter() - started) / calls
+
+    with torch.no_grad(), precision.autocast():
+        seconds(WARM)
+        calls = max(1, round(0.5 / seconds(2)))
+        return batch / statistics.median(seconds(calls) for _ in range(7))
 
 
 def _endless(trainer: Trainer) -> Iterator[Loaded]:

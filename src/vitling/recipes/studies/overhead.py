@@ -1,4 +1,4 @@
-"""What an auxiliary term costs: a compiled training step without it and with it, by turns in one process.
+"""What a term of the loss costs: compiled training steps without it and with it, in one process.
 
 The step is the loop's own, on ready views: networks, losses, backward pass, clipping and the optimiser.
 """
@@ -11,19 +11,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitling.errors import StoppedItself, UserError
 from vitling.files import read_json, write_json
 from vitling.objectives.config import Variant
 from vitling.recipes.studies.study import Start
+from vitling.recipes.studies.training import free_memory
 
 if TYPE_CHECKING:
     import torch
 
+    from vitling.training.precision import Compile
     from vitling.views.config import Plan
 
 ROUNDS, STEPS = 7, 20
+SECONDS = 2.0  # of a round, about: slow steps are fewer
 
 
 @dataclass(frozen=True)
@@ -40,19 +44,33 @@ class Overhead:
         return asdict(self)
 
     def __call__(self, start: Start) -> dict[str, Any]:
-        from vitling.training.processes import choose_device
+        measuring = partial(measure, self.backbone, self.batch, self.size, [self.variant])
+        row = measured(start.out, f"The cost of DRLoc with {self.backbone}", self.size, measuring)
+        return {"value": round(100 * row["overhead"][self.variant], 2), **figures_of(row)}
 
-        result = start.out / "result.json"
-        if not result.exists():
-            if choose_device("auto").type == "cpu" and self.size >= 96:
-                raise UserError(f"The cost of DRLoc with {self.backbone} is measured on a GPU, and there is none.")
-            began = time.monotonic()
-            row = measure(self.backbone, self.batch, self.size, [self.variant], choose_device("auto"))
-            write_json(result, row | {"took": round(time.monotonic() - began, 2)})
-        row = read_json(result)
-        figures = {f"step_{name}": seconds for name, seconds in row["seconds"].items()}
-        figures |= {f"peak_gb_{name}": memory for name, memory in row["peak_gb"].items()}
-        return {"value": round(100 * row["overhead"][self.variant], 2), "seconds": row["took"], **figures}
+
+def measured(folder: Path, what: str, size: int, measuring: Callable[[torch.device], dict[str, Any]]) -> dict[str, Any]:
+    """What lies in the folder, once it has been measured. On CPUs that is for small trials alone."""
+    from vitling.training.processes import choose_device
+    from vitling.training.rundir import environment
+
+    result = folder / "result.json"
+    if not result.exists():
+        device = choose_device("auto")
+        if device.type == "cpu" and size >= 96:
+            raise UserError(f"{what} is measured on a GPU, and there is none.")
+        began = time.monotonic()
+        row = measuring(device)
+        write_json(folder / "environment.json", environment())
+        write_json(result, row | {"took": round(time.monotonic() - began, 2)})
+    return read_json(result)
+
+
+def figures_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Of what `compare` gives, for a table of results."""
+    figures = {f"step_{name}": seconds for name, seconds in row["seconds"].items()}
+    figures |= {f"peak_gb_{name}": memory for name, memory in row["peak_gb"].items()}
+    return {"seconds": row["took"], **figures}
 
 
 def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], device: torch.device) -> dict[str, Any]:
@@ -65,35 +83,77 @@ def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], d
 
 
 def compare(
-    backbone: str, batch: int, size: int, plan: Plan, objectives: dict[str, Any], device: torch.device
+    backbone: str,
+    batch: int,
+    size: int,
+    plan: Plan,
+    objectives: dict[str, Any],
+    device: torch.device,
+    compile: Compile = "on",
+    by_turns: bool = True,
 ) -> dict[str, Any]:
-    """Median seconds of a step and the share that each objective adds to the one named `without`; the first round warms
-    up. An objective is made of (backbone, plan, number of images)."""
-    from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
+    """Median seconds of a step, the share that each objective adds to the first, and the peak of the GPU's memory. An
+    objective is made of (backbone, plan, number of images). All are measured by turns, a round each, of which the first
+    warms up; or one after the other, where the GPU cannot hold them together."""
+    from vitling.training.pace import ReadyViews, Workload, made_store, trainer_of
 
-    store = made_store(8 * batch, size, device)
+    store, first = made_store(8 * batch, size, device), next(iter(objectives))
 
-    def trainer(objective: Any) -> Any:
-        compile: Any = "on" if device.type == "cuda" else "off"
-        return trainer_of(ReadyViews, Workload(backbone, plan, batch, objective), store, compile)
+    def trainer(name: str) -> Any:
+        work = Workload(backbone, plan, batch, objectives[name])
+        return trainer_of(ReadyViews, work, store, compile if device.type == "cuda" else "off")
 
-    def short(objective: Any) -> None:
-        pace(trainer(objective), 5, batch)
-
-    memory = {name: _peak(partial(short, objective), device) for name, objective in objectives.items()}
-    trainers = {name: trainer(objective) for name, objective in objectives.items()}
-    rounds = [{name: batch / pace(trainer, STEPS, batch) for name, trainer in trainers.items()} for _ in range(ROUNDS)]
-    if len({trainer.feed.accumulate for trainer in trainers.values()}) > 1:
-        raise StoppedItself(f"Out of memory with a batch of {batch}: the steps are no longer alike.")
-    seconds = {name: statistics.median(times[name] for times in rounds[1:]) for name in trainers}
-    overhead = {name: seconds[name] / seconds["without"] - 1 for name in seconds if name != "without"}
+    try:
+        rounds: list[dict[str, float]] = [{} for _ in range(ROUNDS)]
+        ways: set[tuple[int, bool]] = set()
+        for names in [list(objectives)] if by_turns else [[name] for name in objectives]:
+            free_memory()
+            found, how = _rounds(names, trainer, batch, ROUNDS)
+            ways |= how
+            for whole, part in zip(rounds, found):
+                whole.update(part)
+        memory = {name: _peak(partial(_rounds, [name], trainer, batch, 1), device) for name in objectives}
+    finally:
+        forget()
+    _check_alike(ways, backbone, batch)
+    seconds = {name: statistics.median(times[name] for times in rounds[1:]) for name in objectives}
+    overhead = {name: seconds[name] / seconds[first] - 1 for name in seconds if name != first}
     about = {"backbone": backbone, "batch": batch, "size": size}
     pace_of = {name: batch / value for name, value in seconds.items()}
     figures = {"seconds": seconds, "images_per_second": pace_of, "overhead": overhead, "peak_gb": memory}
     return about | figures | {"rounds": rounds}
 
 
-def _peak(work: Callable[[], None], device: torch.device) -> float:
+def _rounds(
+    names: list[str], trainer: Callable[[str], Any], batch: int, rounds: int
+) -> tuple[list[dict[str, float]], set[tuple[int, bool]]]:
+    """Seconds of a step, round by round; and in how many passes steps were taken, and whether they were recorded."""
+    from vitling.training.pace import pace
+
+    trainers, steps = {name: trainer(name) for name in names}, 5
+    found: list[dict[str, float]] = []
+    for _ in range(rounds):
+        found.append({name: batch / pace(one, steps, batch) for name, one in trainers.items()})
+        steps = max(3, min(STEPS, round(SECONDS / max(found[0].values()))))
+    return found, {(one.feed.accumulate, bool(one.replay and one.replay.recordings)) for one in trainers.values()}
+
+
+def _check_alike(ways: set[tuple[int, bool]], backbone: str, batch: int) -> None:
+    if any(passes > 1 for passes, _ in ways):
+        raise StoppedItself(f"Out of memory: {backbone} cannot train {batch} images in one pass.")
+    if len(ways) > 1:
+        raise StoppedItself(f"Of {backbone} at a batch of {batch} not all steps could be recorded: they are not alike.")
+
+
+def forget() -> None:
+    """What another network has no use for: the GPU's memory, and graphs, of which a process keeps so many."""
+    import torch
+
+    torch._dynamo.reset()
+    free_memory()
+
+
+def _peak(work: Callable[[], Any], device: torch.device) -> float:
     """GB of the GPU's memory that some work takes, what was there before included; 0 on CPUs."""
     import torch
 
