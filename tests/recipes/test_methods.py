@@ -126,7 +126,7 @@ def test_pre_training_and_a_resume(folder, tmp_path, method):
 
 @pytest.mark.parametrize("method", TERMS)
 def test_methods_with_a_momentum_copy(folder, tmp_path, method):
-    """Pre-training, a resume, and what is saved: the student's backbone, ready to be fine-tuned."""
+    """Pre-training, a resume, and what is saved: the network that the method's paper judges, ready to be fine-tuned."""
     words = ["--method", method, "--aux", "drloc", "--checkpoint.every-seconds", "0", *SMALL_HEADS[method]]
     out = tmp_path / "pre"
     assert pretrain(folder, out, *words) == 0
@@ -140,7 +140,9 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
     state = torch.load(newest[-1])["objective"]
     saved = {name: value for name, value in before.items() if not name.startswith("head.")}
     assert len(saved) > 50
-    assert all(torch.equal(value, state[f"backbone.timm_model.{name}"]) for name, value in saved.items())
+    of = "teacher." if method in ("dino", "esvit") else ""
+    assert all(torch.equal(value, state[f"{of}backbone.timm_model.{name}"]) for name, value in saved.items())
+    assert any(not torch.equal(value, state[f"{other_than(of, state)}{name}"]) for name, value in saved.items())
     newest[-1].unlink()  # as if it had been stopped before
     assert run(["pretrain", "--out", str(out), "--resume"]) == 0
     assert "Resuming at step" in (out / "log.txt").read_text()
@@ -148,6 +150,13 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
     assert all(torch.equal(before[name], after[name]) for name in before)
     words = ["finetune", str(folder), "--from", str(out), "--out", str(tmp_path / "fine"), "--epochs", "1"]
     assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
+
+
+def other_than(network, state) -> str:
+    """Where the other of the two networks is in a checkpoint."""
+    places = {name.partition("backbone.timm_model.")[0] for name in state if "backbone.timm_model." in name}
+    (other,) = places - {network}
+    return f"{other}backbone.timm_model."
 
 
 SMALL_HEADS = {

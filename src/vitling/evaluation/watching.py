@@ -113,7 +113,7 @@ class KnnWatcher:
         return len(self.voters.store.dataset.class_names)
 
     def _features(self, moment: Any, part: Part) -> Tensor:
-        return pooled_over(moment.objective.backbone, part.store, self.size, self.crop_fraction, part.ids)
+        return pooled_over(moment.objective.kept, part.store, self.size, self.crop_fraction, part.ids)
 
 
 @dataclass
@@ -128,7 +128,7 @@ class SpreadWatcher:
 
     def __call__(self, moment: Any) -> dict[str, float]:
         ids = _evenly(len(self.store), self.sample)
-        return _spread(pooled_over(moment.objective.backbone, self.store, self.size, self.crop_fraction, ids))
+        return _spread(pooled_over(moment.objective.kept, self.store, self.size, self.crop_fraction, ids))
 
 
 def _spread(features: Tensor) -> dict[str, float]:

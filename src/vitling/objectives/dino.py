@@ -88,6 +88,11 @@ class DINO(Objective):
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.teacher.backbone]
 
+    @property
+    def kept(self) -> Backbone:
+        """The teacher's, as in DINO's and EsViT's own evaluations: an average over many steps of the student's."""
+        return self.teacher.backbone
+
     def uniform_loss(self) -> dict[str, float]:
         """ln K."""
         return {"view": math.log(self.config.prototypes)}

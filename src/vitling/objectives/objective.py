@@ -60,6 +60,11 @@ class Objective(nn.Module):
         return [self.backbone]
 
     @property
+    def kept(self) -> Backbone:
+        """The network that a run is for: it is watched, saved and judged."""
+        return self.backbone
+
+    @property
     def steady(self) -> bool:
         """Whether a step can be recorded and played: neither an auxiliary term nor a weight changes either."""
         terms = all(getattr(term, "steady", False) for term in self.auxiliaries.values())

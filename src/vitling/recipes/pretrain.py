@@ -133,12 +133,12 @@ def _conclude(
 ) -> dict[str, Any]:
     objective.eval()
     if run.writes:
-        save_bundle(run.path / "model", objective.backbone, None, meta_of(config, stores.train))
+        save_bundle(run.path / "model", objective.kept, None, meta_of(config, stores.train))
     result = {
         **figures(config, stores, outcome),
         "method": config.method,
         "preset": config.preset,
-        "parameters": sum(p.numel() for p in objective.backbone.parameters()),
+        "parameters": sum(p.numel() for p in objective.kept.parameters()),
         "last": outcome.metrics,
     }
     run.write("result.json", result)

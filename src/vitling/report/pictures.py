@@ -15,14 +15,16 @@ DPI = 100
 
 
 def draw(results: dict[str, Any], path: Path, runs: Path | None = None) -> bool:
-    """Whether there is something new at `path`. A heat map needs the results alone. t-SNE needs the coordinates that
-    every run has left in its folder in `runs`: where one is gone, the picture stays as it is."""
-    from vitling.report import heatmap, tsne
+    """Whether there is something new at `path`. Heat maps and charts need the results alone. t-SNE needs the
+    coordinates that every run has left in its folder in `runs`: where one is gone, the picture stays as it is."""
+    from vitling.report import charts, heatmap, tsne
 
     figure: Figure | None = None
     if any("value" in row for row in results["rows"]):
         if results.get("picture") == "heatmap":
             figure = heatmap.figure(results)
+        if results.get("picture") in ("curves", "scatter", "bars"):
+            figure = charts.figure(results)
         if results.get("picture") == "tsne" and runs is not None:
             figure = tsne.figure(results, runs)
     if figure is not None:

@@ -72,12 +72,24 @@ def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     if compared:
         reached = (_reached(own[seed], base[seed]) for seed in compared)
         notes.append(f"reaches the baseline's last at epoch {', '.join(reached)}")
+    notes += _ahead(own, base)
     notes += _sharing([row for row in own.values() if "stages" in row])
     for kind in ("caution", "failed", "stopped"):
         notes += sorted({f"{kind}: {row[kind]}" for row in own.values() if kind in row})
     if any(row["fingerprint"] != run.get("fingerprint") for row in own.values()):
         notes.append("made with other settings than the study has now")
     return notes
+
+
+def _ahead(own: Rows, base: Rows) -> list[str]:
+    """EsViT counts the data sets on which a network is ahead of its counterpart."""
+    pairs = [(row["each"], base[seed]["each"]) for seed, row in own.items() if _both_have_each(row, base.get(seed, {}))]
+    ahead = [sum(value > theirs[name] for name, value in mine.items() if name in theirs) for mine, theirs in pairs]
+    return [f"ahead on {', '.join(map(str, ahead))} of {len(pairs[0][0])}"] if pairs else []
+
+
+def _both_have_each(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    return "each" in row and "each" in other
 
 
 def _sharing(rows: list[dict[str, Any]]) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from vitling.errors import UserError
-from vitling.recipes.studies import drloc, idmm, idmm_methods
+from vitling.recipes.studies import drloc, esvit, idmm, idmm_methods, small
 from vitling.recipes.studies.study import Study
 
 
 def all_studies() -> tuple[Study, ...]:
-    return (*drloc.studies(), *idmm.studies(), *idmm_methods.studies())
+    return (*drloc.studies(), *idmm.studies(), *idmm_methods.studies(), *esvit.studies(), *small.studies())
 
 
 def find(name: str) -> Study:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig
+from vitling.recipes.config import FinetuneConfig, Preset
 from vitling.recipes.methods import METHODS, SIZE, Name
-from vitling.recipes.studies.stages import Staged
+from vitling.recipes.studies.stages import Staged, pretraining
 
 NETWORKS = {
     "deit-tiny": "deit_tiny_patch16_224",
@@ -21,26 +20,6 @@ NETWORKS = {
 }
 CLASSES = {"flowers102": 102, "pets": 37, "dtd": 47, "indoor67": 67, "cub": 200, "aircraft": 100, "cars": 196}
 COLUMNS = tuple(CLASSES)  # Flowers-102 first: what is at hand
-
-
-def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
-    """With everything that the preset says written out, so that another preset some day makes another run.
-
-    A table has a figure for a baseline that learns next to nothing too, so none is stopped for that.
-    """
-    field = METHODS[method].settings
-    others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
-    return PretrainConfig(
-        backbone=stage.backbone,
-        preset=preset,
-        epochs=stage.epochs,
-        batch=stage.batch,
-        size=stage.size,
-        drop_path=stage.drop_path,
-        optim=stage.optim,
-        **({field: stage.objective} if field else {}),
-        **others,
-    )
 
 
 def finetuning(

@@ -92,7 +92,7 @@ def _ready(lacking: list[tuple[Run, int]], data: str | None, everywhere: Start, 
     splits = {name: datasets.find_data(name, where) for name in {name: 0 for run, _ in lacking for name in run.wants}}
     weights = {name: datasets.find_weights(name, where) for name in {run.weights: 0 for run, _ in lacking} if name}
     jobs = [
-        _Job(run, _start(run, seed, everywhere, splits, weights))
+        _Job(run, _start(run, seed, replace(everywhere, folder=where), splits, weights))
         for run, seed in lacking
         if all(splits[name] for name in run.wants) and (not run.weights or weights[run.weights])
     ]

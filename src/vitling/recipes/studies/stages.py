@@ -13,12 +13,34 @@ from typing import Any, Literal
 
 from vitling.console import Log
 from vitling.files import read_json, write_json
-from vitling.recipes.config import FinetuneConfig, PretrainConfig
+from vitling.recipes import idmm as recipe
+from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig
+from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, shortened
 
 Kind = Literal["pretrain", "finetune", "enlarge"]
+
+
+def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
+    """With everything that the preset says written out, so that another preset some day makes another run.
+
+    A table has a figure for a baseline that learns next to nothing too, so none is stopped for that.
+    """
+    field = METHODS[method].settings
+    others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
+    return PretrainConfig(
+        backbone=stage.backbone,
+        preset=preset,
+        epochs=stage.epochs,
+        batch=stage.batch,
+        size=stage.size,
+        drop_path=stage.drop_path,
+        optim=stage.optim,
+        **({field: stage.objective} if field else {}),
+        **others,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,14 +87,14 @@ class Staged:
 
     def __call__(self, start: Start) -> dict[str, Any]:
         stages, answer = self.stages(start), start.out / "result.json"
-        if answer.exists() and _is_of(given := read_json(answer), stages):
+        if answer.exists() and is_of(given := read_json(answer), stages):
             return given
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
-            shared, there = _shared(stage, start.out), " is there already." if stage.finished else ""
+            shared, there = was_there(stage, start.out), " is there already." if stage.finished else ""
             log.say(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
             results.append(stage())
-            entries.append(_entry(stage, results[-1], shared))
+            entries.append(entry_of(stage, results[-1], shared))
         write_json(start.out / "environment.json", read_json(stages[-1].out / "environment.json"))
         given = _figures(results, entries) | ({"images_before": results[0]["images"]} if start.before else {})
         write_json(answer, given)
@@ -83,17 +105,9 @@ class Staged:
         found: list[Stage] = []
         origin = start.weights
         for kind, config in self._configs():
-            config, first = shortened(config, start.epochs), kind == "pretrain"
-            seed = start.seed if self.seeded in ("all", "pretrain" if first else "finetune") else 0
-            data = start.before or start.data if first else start.data
-            key = digest([kind, chosen(config), data, seed, Path(origin).name])
-            out = str(start.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
-            source = f"train={start.train},test={start.test}"
-            if first:  # the test images are of no use to it
-                source = f"train={start.train_before or start.train}"
-            started = replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True)
-            found.append(Stage(kind, started))
-            origin = out
+            seed = start.seed if self.seeded in ("all", "pretrain" if kind == "pretrain" else "finetune") else 0
+            found.append(stage_of(kind, config, start, seed, origin))
+            origin = str(found[-1].out)
         return found
 
     def _configs(self) -> Iterator[tuple[Kind, PretrainConfig | FinetuneConfig]]:
@@ -104,12 +118,24 @@ class Staged:
             yield "enlarge", self.enlarge
 
 
-def _is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
+def stage_of(kind: Kind, config: PretrainConfig | FinetuneConfig, start: Start, seed: int, origin: str) -> Stage:
+    """`origin` is the run or the weights file that it starts from, or ""."""
+    config, first = shortened(config, start.epochs), kind == "pretrain"
+    data = start.before or start.data if first else start.data
+    key = digest([kind, chosen(config), data, seed, Path(origin).name])
+    out = str(start.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
+    source = f"train={start.train},test={start.test}"
+    if first:  # the test images are of no use to it
+        source = f"train={start.train_before or start.train}"
+    return Stage(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
+
+
+def is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
     """A run of another study may have had the same folder."""
     return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
 
 
-def _shared(stage: Stage, out: Path) -> bool:
+def was_there(stage: Stage, out: Path) -> bool:
     """Whether another run had finished it when this one first came to it. The run's folder keeps that, for a start that
     goes on from an interrupted one."""
     path = out / "stages.json"
@@ -120,7 +146,7 @@ def _shared(stage: Stage, out: Path) -> bool:
     return known[stage.out.name]
 
 
-def _entry(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
+def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
     knn = result["last"].get("knn/top1")
     return {
         "stage": stage.kind,

@@ -20,6 +20,7 @@ class Start:
     data: str = ""  # the names of the two data sets
     before: str = ""
     train_before: str = ""  # the images of `before`
+    folder: Path = Path()  # of all data sets
     stages: Path = Path("runs/stages")  # where stages lie, which several runs may share
 
 
@@ -46,12 +47,13 @@ class Run:
     against: str = ""  # the run that this one is meant to be better than
     note: str = ""
     before: str = ""  # the data set that it is pre-trained on, if that is another one
+    others: tuple[str, ...] = ()  # further data sets, which its work finds in the folder of all
     cell: tuple[str, str] | None = None  # row and column in the study's picture, where it has one
 
     @property
     def wants(self) -> tuple[str, ...]:
         """Its data sets."""
-        return tuple(name for name in (self.before, self.data) if name)
+        return tuple(name for name in (self.before, self.data, *self.others) if name)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Study:
     runs: tuple[Run, ...]
     unit: str = "top-1 on test, last epoch, %"
     also: tuple[str, ...] = ()  # other tables with the same figures
-    picture: Literal["", "heatmap", "tsne"] = ""  # beside the results: report/pictures.py
+    picture: Literal["", "heatmap", "tsne", "curves", "scatter", "bars"] = ""  # beside the results: report/pictures.py
 
     @property
     def data(self) -> tuple[str, ...]:

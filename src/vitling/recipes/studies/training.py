@@ -88,12 +88,14 @@ def shortened(config: Config, epochs: int | None) -> Config:
 
 
 def history(metrics: Path, epochs: int) -> dict[str, Any]:
-    """The terms of the last epoch, and curves of the auxiliary term and of what was watched."""
+    """The terms of the last epoch, and curves of the auxiliary term and of what was watched: k-NN whole, for its looks
+    are few."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}
     terms = {name: value for name, value in by_epoch[epochs].items() if name not in _PACE and "/" not in name}
     shown = [line for epoch, line in by_epoch.items() if epoch % max(1, epochs // POINTS) == 0]
     curves = {"drloc": _curve(shown, "drloc"), "top1": _curve(shown, "val/top1", 100)}
+    curves["knn"] = _curve(list(by_epoch.values()), "knn/top1", 100)
     return {"terms": terms, "curves": {name: curve for name, curve in curves.items() if curve["epoch"]}}
 
 

@@ -1,0 +1,209 @@
+"""A network that is trained no further, and what its features are worth: with a probe of them, or by themselves.
+
+Which network: one that is pre-trained on images as a stage (see stages.py: runs that want the same one train it once),
+or the one of a weights file, or, where there is none, one with random weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from vitling.data.papers.entry import Metric
+from vitling.errors import StoppedItself
+from vitling.files import read_json, write_json
+from vitling.recipes.config import PretrainConfig
+from vitling.recipes.studies.stages import entry_of, stage_of, was_there
+from vitling.recipes.studies.study import Start
+from vitling.recipes.studies.training import chosen, free_memory, history
+
+if TYPE_CHECKING:
+    from vitling.data.dataset import Dataset
+
+Figure = Literal["knn", "linear", "logistic", "correspondence", "distance"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network with the run's weights or, where it has none, with random ones of its seed."""
+
+    backbone: str
+    size: int = 224
+
+
+Network = PretrainConfig | Given
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A figure of the run's test images, in percent: a probe of the features, trained on the run's train images
+    (recipes/probes.py), or how many of an image's regions are found again in its mirrored view (correspondence). The
+    distance of those that are found, from where they should be, is in pixels."""
+
+    network: Network
+    figure: Figure
+    metric: Metric = "accuracy"  # of a probe
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        metric = {} if self.metric == "accuracy" else {"metric": self.metric}
+        return {**settings_of(self.network), "figure": self.figure, **metric}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        return answered(self.network, start, self._judge)
+
+    def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
+        if self.figure == "correspondence" or self.figure == "distance":
+            return self._found_again(folder, self.figure, start)
+        from vitling.evaluation.config import ProbesConfig
+        from vitling.recipes.probes import evaluate_frozen
+        from vitling.recipes.suite import CHOOSE_BY
+
+        settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=start.seed)
+        source = f"train={start.train},test={start.test}"
+        found = evaluate_frozen(str(folder), source, [self.figure], settings=settings)
+        probe = found["probes"][self.figure]
+        return {
+            "value": round(100 * probe["value"], 4),
+            "validation": round(100 * probe["validation"], 4),
+            "chosen": probe["chosen"],
+            "looked_at": found["images"],
+        }
+
+    def _found_again(self, folder: Path, figure: str, start: Start) -> dict[str, Any]:
+        from vitling.evaluation.bundle import load
+        from vitling.evaluation.correspondence import correspondence
+        from vitling.evaluation.inputs import Source
+
+        images = _test_images(start, f"{figure} of regions")
+        sources = [Source(key, partial(images.read, i)) for i, key in enumerate(images.keys)]
+        found = correspondence(load(folder), sources)
+        figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
+        return {"value": figures[figure], **figures, "looked_at": found.images, "grid": list(found.grid)}
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A figure, and beside it how many images a second the network takes without gradients."""
+
+    work: Probed
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**self.work.settings, "paced": True}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        from vitling.recipes.studies.region_cost import Throughput
+
+        network = self.work.network
+        pace = Throughput(network.backbone or "")(replace(start, out=start.out / "pace"))
+        return {**self.work(start), "images_per_second": pace["value"]}
+
+
+@dataclass(frozen=True)
+class SuiteAverage:
+    """The mean over the data sets of a table, each with its metric, by the logistic probe; `each` has them all."""
+
+    network: Network
+    table: Literal["esvit-t10"] = "esvit-t10"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**settings_of(self.network), "suite": self.table}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        return answered(self.network, start, self._judge)
+
+    def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
+        from vitling.recipes.suite import suite
+        from vitling.recipes.suite_config import SuiteConfig
+
+        asked = SuiteConfig((str(folder),), str(start.folder), table=self.table, out=str(start.out / "suite"))
+        outcome = suite(asked)
+        values = {row["data"]: row["values"][0] for row in outcome.summary["rows"]}
+        missing = [entry.name for entry in asked.entries() if values.get(entry.name) is None]
+        if missing:
+            raise StoppedItself(f"A mean over all data sets of {self.table} needs a figure of {', '.join(missing)}.")
+        each = {name: round(100 * value, 4) for name, value in values.items()}
+        return {"value": round(sum(each.values()) / len(each), 4), "each": each}
+
+
+def settings_of(network: Network) -> dict[str, Any]:
+    if isinstance(network, Given):
+        return asdict(network)
+    return {f"pretrain.{name}": value for name, value in chosen(network).items()}
+
+
+def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
+    """What `judge` says of the network in a folder, with what is known of how that was made. Asked once."""
+    answer = start.out / "result.json"
+    ready = _ready(network, start) if isinstance(network, Given) else _stage(network, start)
+    if answer.exists() and (given := read_json(answer))["folder"] == ready.folder.name:
+        return given
+    given = {"folder": ready.folder.name, **ready.make()}
+    began = time.monotonic()
+    given |= judge(ready.folder, start)
+    given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
+    write_json(answer, given)
+    free_memory()
+    return given
+
+
+class _Ready(NamedTuple):
+    folder: Path
+    make: Callable[[], dict[str, Any]]  # sees to it that the network is there, and says what is known of it
+
+
+def _stage(config: PretrainConfig, start: Start) -> _Ready:
+    stage = stage_of("pretrain", config, start, start.seed, start.weights)
+
+    def make() -> dict[str, Any]:
+        shared, result = was_there(stage, start.out), stage()
+        entry = entry_of(stage, result, shared)
+        write_json(start.out / "environment.json", read_json(stage.out / "environment.json"))
+        curves = history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
+        known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
+        return known | {"images_before" if start.before else "images": result["images"]}
+
+    return _Ready(stage.out, make)
+
+
+def _ready(network: Given, start: Start) -> _Ready:
+    origin = Path(start.weights).stem if start.weights else f"random-seed{start.seed}"
+    folder = start.stages / f"given-{network.backbone}-{network.size}-{origin}"
+
+    def make() -> dict[str, Any]:
+        from vitling.training.rundir import environment
+
+        write_json(start.out / "environment.json", environment())
+        return {"parameters": _save(network, folder, start)}
+
+    return _Ready(folder, make)
+
+
+def _save(network: Given, folder: Path, start: Start) -> int:
+    """Gives the number of parameters."""
+    from vitling.backbones import create
+    from vitling.backbones.transfer import load_weights
+    from vitling.data.store import IMAGENET_MEAN, IMAGENET_STD
+    from vitling.evaluation.bundle import BundleMeta, save_bundle
+
+    made = create(network.backbone, network.size, seed=start.seed)
+    if start.weights:
+        load_weights(made, Path(start.weights))
+    meta = BundleMeta("none", (), network.size, 0, IMAGENET_MEAN, IMAGENET_STD)
+    save_bundle(folder, made, None, replace(meta, store_size=round(network.size / meta.crop_fraction)))
+    return sum(p.numel() for p in made.parameters())
+
+
+def _test_images(start: Start, why: str) -> Dataset:
+    from vitling import data
+    from vitling.training.rundir import RunDirectory
+
+    splits = data.open(f"train={start.train},test={start.test}", val="none")
+    splits.on_test_opened = RunDirectory(start.out).test_opened
+    return splits.open_test(why)
