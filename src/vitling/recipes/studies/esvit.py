@@ -63,6 +63,7 @@ TABLE_6 = {
     "swin_base_patch4_window7_224": 86_743_224,
     "swin_tiny_patch4_window7_224.window14": 27_569_754,
     "swin_small_patch4_window7_224.window14": 48_968_298,
+    "swin_base_patch4_window7_224.window14": 86_917_944,
     "vil_tiny": 27_569_352,
     "vil_tiny_paper": 27_534_552,
     "cvt_tiny": 29_303_616,
