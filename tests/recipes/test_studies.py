@@ -103,7 +103,7 @@ def test_what_the_runs_change():
     assert config("drloc-t4", "swin-t-cifar10").optim.lr == 5e-4
     assert config("drloc-t3-causes", "swin-t-flowers102-raw").drloc.target == "offset"
     assert config("drloc-t3-causes", "t2t-vit-14-flowers102-no-drop-path").objective.drop_path == 0
-    assert config("drloc-t3-causes", "swin-t-flowers102-batch512").optim.lr == 5e-4
+    assert config("drloc-t3-causes", "swin-t-flowers102-batch128").optim.lr == 1.25e-4
     assert entry("drloc-t4", "swin-t-cifar10").weights == "swin_tiny_patch4_window7_224"
 
 
