@@ -273,6 +273,7 @@ def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
                 **{"view": look.get("view", 3.0), "one answer": 0.0},
             )
         )
+    assert watcher.words == said
     return said
 
 

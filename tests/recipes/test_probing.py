@@ -16,6 +16,7 @@ from tests.recipes.test_stages import FIRST
 from tests.runs import lines
 from vitling.data.papers import ENTRIES
 from vitling.errors import StoppedItself, UserError
+from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load
 from vitling.evaluation.correspondence import correspondence
 from vitling.evaluation.inputs import sources_of
@@ -105,6 +106,17 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
     outcome = reproduce(replace(STUDY, name="given", runs=(given,)), data)
     assert outcome.failed == ()
     assert torch.equal(weights(stages / "given-vit_nano_patch4_32-8-vit_nano_patch4_32"), second)
+
+
+def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(collapse, "GRACE_STEPS", 0)
+    monkeypatch.setattr(collapse, "bad_signs", lambda *a: [collapse.Sign("flat", 0.0, "all is flat", "nothing")])
+    watched = Probed(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
+    outcome = reproduce(replace(STUDY, runs=(Run("watched", watched, "made"),)), data)
+    (row,) = outcome.results["rows"]
+    (words,) = row["stages"][0]["warnings"]
+    assert words.startswith("Epoch 3: this run has collapsed. Since epoch 1 all is flat.")
+    assert words in document(tmp_path / "results")
 
 
 def test_a_pace_beside_a_figure(data, monkeypatch):

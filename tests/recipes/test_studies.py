@@ -31,7 +31,17 @@ NAMED_IN_THE_ISSUE = [
     *("idmm-t1", "idmm-t3", "idmm-t4", "idmm-t7", "idmm-t8", "idmm-t9", "idmm-f3", "idmm-200"),
     *("idmm-t2", "idmm-t5", "idmm-t5-corner", "idmm-t6", "idmm-f2", "idmm-f4"),
     *("esvit-t1", "esvit-t3", "esvit-t4", "esvit-t5", "esvit-t6", "esvit-t8", "esvit-t9", "esvit-t10", "esvit-t11"),
-    *("esvit-t12", "esvit-t13", "esvit-f1", "esvit-f3", "esvit-f4", "esvit-f8", "esvit-small", "frozen-small"),
+    *(
+        "esvit-t12",
+        "esvit-t13",
+        "esvit-f1",
+        "esvit-f3",
+        "esvit-f4",
+        "esvit-f8",
+        "esvit-small",
+        "frozen-small",
+        "t2t-collapse",
+    ),
 ]
 
 

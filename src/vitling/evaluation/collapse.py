@@ -48,6 +48,7 @@ class CollapseWatcher:
         init=False, default_factory=dict
     )  # bad looks in a row: epoch, level
     said: set[str] = field(init=False, default_factory=set)
+    words: list[str] = field(init=False, default_factory=list)  # what it has said
 
     @property
     def every(self) -> int:
@@ -63,6 +64,7 @@ class CollapseWatcher:
             if self.stop:
                 raise StoppedItself(words)
             self.said |= {s.name for s in alarms}
+            self.words.append(words)
             self.say(words)
         return metrics
 

@@ -66,10 +66,10 @@ def pretrain_in(
     config = fitted(config, objective, stores, run, processes, began)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
-    watchers = [_watcher(config, stores, run)]
+    watcher = _watcher(config, stores, run)
     start = Path(config.continue_from) if config.continue_from else None
-    outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes, start=start)
-    return _conclude(config, stores, objective, outcome, run)
+    outcome = fit(objective, stores.train, config.for_the_loop(), [watcher], run=run, processes=processes, start=start)
+    return _conclude(config, stores, objective, outcome, watcher.words, run)
 
 
 def _open(config: PretrainConfig) -> Splits:
@@ -129,7 +129,12 @@ def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> Colla
 
 
 def _conclude(
-    config: PretrainConfig, stores: Stores, objective: Objective, outcome: Outcome, run: RunDirectory
+    config: PretrainConfig,
+    stores: Stores,
+    objective: Objective,
+    outcome: Outcome,
+    warnings: list[str],
+    run: RunDirectory,
 ) -> dict[str, Any]:
     objective.eval()
     if run.writes:
@@ -140,6 +145,7 @@ def _conclude(
         "preset": config.preset,
         "parameters": sum(p.numel() for p in objective.kept.parameters()),
         "last": outcome.metrics,
+        "warnings": warnings,
     }
     run.write("result.json", result)
     return result

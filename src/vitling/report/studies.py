@@ -73,6 +73,9 @@ def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
         reached = (_reached(own[seed], base[seed]) for seed in compared)
         notes.append(f"reaches the baseline's last at epoch {', '.join(reached)}")
     notes += _ahead(own, base)
+    notes += dict.fromkeys(
+        words for row in own.values() for stage in row.get("stages", []) for words in stage.get("warnings", [])
+    )
     notes += _sharing([row for row in own.values() if "stages" in row])
     for kind in ("caution", "failed", "stopped"):
         notes += sorted({f"{kind}: {row[kind]}" for row in own.values() if kind in row})

@@ -156,6 +156,7 @@ def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, An
         "commit": read_json(stage.out / "environment.json")["commit"],
         "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
+        **({"warnings": result["warnings"]} if result.get("warnings") else {}),
     }
 
 
