@@ -100,7 +100,8 @@ def trained_on(model_path: str, source: str, split: str, held_out_by: int | None
         return False
     merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0
     if held_out_by is not None:
-        return merged or config.get("seed") != held_out_by
+        own = config.get("split_seed")  # None: its seed
+        return merged or (config.get("seed") if own is None else own) != held_out_by
     return split == "train" or (split == "val" and merged)
 
 
