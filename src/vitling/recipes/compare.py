@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -132,15 +133,12 @@ def _interval(one: Group, other: Group) -> Interval:
     if not one.answers[0].several:
         return difference_interval(one.right, other.right)
 
-    def difference(images: np.ndarray) -> float:
-        means = [statistics.mean(score(_only(a, images)) for a in group.answers) for group in (one, other)]
-        return means[0] - means[1]
-
-    return statistic_interval(difference, len(one.answers[0]))
+    scores, other_scores = ([partial(_score_at, answers) for answers in group.answers] for group in (one, other))
+    return statistic_interval(scores, other_scores, len(one.answers[0]))
 
 
-def _only(answers: Answers, images: np.ndarray) -> Answers:
-    return Answers(answers.keys[images], answers.labels[images], answers.given[images])
+def _score_at(answers: Answers, images: np.ndarray) -> float:
+    return score(Answers(answers.keys[images], answers.labels[images], answers.given[images]))
 
 
 def _in_words(better: Group, worse: Group, interval: Interval) -> str:
