@@ -26,7 +26,7 @@ from vitling.evaluation.config import Metric as ChosenBy
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import Frozen
 from vitling.files import atomic, read_json, write_json
-from vitling.recipes.evaluate import log_of_openings
+from vitling.recipes.evaluate import as_trained, log_of_openings
 from vitling.recipes.probes import PROBES, Bench, Part, features_of, open_parts
 from vitling.recipes.studies.datasets import find_data
 from vitling.recipes.suite_config import SuiteConfig
@@ -215,7 +215,7 @@ def _embed(
     path: Path,
     log: Log,
 ) -> None:
-    data = replace(config.data, channels=model.meta.channels, bits=model.meta.bits)
+    data = as_trained(model, config.data)
     splits = open_parts(place.source, data, "test", settings)
     splits.splits.on_test_opened = log_of_openings(place.run)
     test = splits.open_judged(f"vitling suite {place.run}, {place.entry.name}")
