@@ -126,7 +126,7 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> Pr
     assert labels is not None
     metric_for(settings.metric, labels.ndim == 2)
     if "knn" in probes:
-        ks = settings.knn.k or tuple(k for k in KS if k <= len(labels)) or (len(labels),)
+        ks = settings.knn.k or neighbours(len(labels))
         if max(ks) > len(labels):
             raise UserError(
                 f"--knn.k {max(ks)} needs as many images to train on; there are {len(labels)}. Use a smaller k."
@@ -139,6 +139,11 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> Pr
             parts.notes.append(f"Few-shot: {', '.join(left_out)} images are more than some class has, and left out.")
         settings = replace(settings, few_shot=replace(settings.few_shot, shots=tuple(shots)))
     return settings
+
+
+def neighbours(images: int) -> tuple[int, ...]:
+    """EsViT's numbers of them, as far as there are images."""
+    return tuple(k for k in KS if k <= images) or (images,)
 
 
 class Part(NamedTuple):
