@@ -107,7 +107,7 @@ def test_the_summary_says_what_it_cannot_tell(capsys):
     differences = [beside("simclr", 0.02, -0.01, 0.05), beside("dino", 0.50, 0.44, 0.56)]
     show_comparison({"data": "my images", "rows": rows, "differences": differences}, "runs/methods")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "200 held-out images cannot tell idmm, which is ahead, from simclr (+2.0 points" in shown
+    assert "200 held-out images cannot tell idmm, the first here, from simclr (+2.0 points" in shown
     assert "dino (" not in shown
     assert "One seed each" in shown
     assert "vitling train 'my images' --method idmm" in shown

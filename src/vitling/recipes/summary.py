@@ -155,7 +155,7 @@ def told_apart(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
     close = [other for other, found in zip(others, differences) if Interval(*found["interval"]).has_zero]
     if close:
         said = (
-            f"{best['images']:,} held-out images cannot tell {best['method']}, which is ahead, from {', '.join(close)}."
+            f"{best['images']:,} held-out images cannot tell {best['method']}, the first here, from {', '.join(close)}."
         )
     else:
         said = f"{best['method']} is better than the others; the next is {others[0]}."
