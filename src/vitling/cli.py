@@ -12,6 +12,7 @@ import tyro
 
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
 from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.verbs.judging import compare, evaluate, explain, suite
 from vitling.verbs.looking import inspect, list_, reproduce, show_views
@@ -44,6 +45,7 @@ _CONFIGURED: dict[Callable[..., None], type] = {
     pretrain: PretrainConfig,
     finetune: FinetuneConfig,
     compare_methods: ComparisonConfig,
+    evaluate: EvaluationConfig,
     suite: SuiteConfig,
 }
 

@@ -27,7 +27,14 @@ def test_several_labels_keep_their_scores(tmp_path):
     save_answers(tmp_path, {"best/val": make_answers(LOGITS, LOGITS > 0.5, NAMES)})
     found = load_answers(tmp_path)["best/val"]
     assert found.several
-    assert np.allclose(found.given, LOGITS)
+    assert np.array_equal(found.given, LOGITS)
+
+
+def test_scores_that_are_close_stay_apart(tmp_path):
+    """Rounded scores are ties: the mean average precision of the run would be another one than that of the file."""
+    close = np.array([[-8.0], [-8.001]], dtype=np.float32)
+    save_answers(tmp_path, {"last/test": make_answers(close, np.array([[True], [False]]), NAMES[:2])})
+    assert np.diff(load_answers(tmp_path)["last/test"].given, axis=0)[0, 0] < 0
 
 
 def test_a_folder_without_them(tmp_path):

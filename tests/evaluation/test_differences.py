@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -51,17 +53,45 @@ def test_seeds_that_differ_widen_it():
 def test_draws_in_parts_are_draws(monkeypatch):
     one, other = rights(4, 0.8, 0.75)
     whole = difference_interval(one, other)
-    monkeypatch.setattr("vitling.evaluation.differences.BLOCK", 2000 * (DRAWS // 3))
+    monkeypatch.setattr("vitling.evaluation.differences.BLOCK", 4 * (DRAWS // 3))
     parts = difference_interval(one, other)
     assert parts.low == pytest.approx(whole.low, abs=0.003)
 
 
+def test_three_seeds_are_drawn_as_widely_as_they_vary():
+    """Seeds that differ far more than images do: the interval is that of the difference of two means of three."""
+    random = np.random.default_rng(6)
+    one, other = (np.arange(2000) < random.normal(1000, 200, (3, 1)) for _ in range(2))
+    found = difference_interval(one, other)
+    error = np.sqrt(sum(group.mean(axis=1).var(ddof=1) / 3 for group in (one, other)))
+    assert 3.5 < (found.high - found.low) / error < 4.5  # 2 * 1.96 of a normal one
+
+
+def means(answers):
+    return [lambda images, right=right: right[images].mean() for right in answers]
+
+
 def test_any_statistic():
-    one, other = (right[0] for right in rights(5, 0.8, 0.7))
-    found = statistic_interval(lambda images: one[images].mean() - other[images].mean(), len(one))
-    expected = difference_interval(one[None], other[None])
+    one, other = rights(5, 0.8, 0.7)
+    found = statistic_interval(means(one), means(other), one.shape[1])
+    expected = difference_interval(one, other)
     assert found.low == pytest.approx(expected.low, abs=0.01)
     assert found.high == pytest.approx(expected.high, abs=0.01)
+
+
+def test_any_statistic_of_several_seeds():
+    shaky, other = np.concatenate(rights(2, 0.6, 0.7, 0.8)), np.concatenate(rights(3, 0.7, 0.7, 0.7))
+    found, expected = statistic_interval(means(shaky), means(other), 2000), difference_interval(shaky, other)
+    assert found.low == pytest.approx(expected.low, abs=0.02)
+    assert found.high == pytest.approx(expected.high, abs=0.02)
+
+
+def test_as_many_images_as_imagenet_has_take_no_time():
+    one, other = (right[0] for right in rights(7, 0.5, 0.5, images=50_000))
+    began = time.perf_counter()
+    assert 0 < mcnemar(one, other) < 1
+    difference_interval(one[None], other[None])
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize(("only_one", "only_other"), [(0, 0), (1, 0), (5, 5), (3, 12), (40, 17), (700, 600)])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.conftest import make_folder, make_image
+from tests.recipes.test_compare import made_run
 from tests.runs import read, refused
 from vitling.cli import run
 from vitling.errors import StoppedItself
 from vitling.recipes import compare_methods as comparing
 from vitling.recipes.config import ComparisonConfig
 from vitling.recipes.methods import METHODS
-from vitling.recipes.summary import chance, comparison_table, show_comparison
+from vitling.recipes.summary import comparison_table, show_comparison
 
 TINY = ["--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", "--loop.device", "cpu", "--val", "0.3"]
 SHORT = ["--pretrain-epochs", "2", "--epochs", "2", "--minutes", "0.5", "--loop.trackers", "none"]
@@ -26,11 +28,17 @@ def test_methods_side_by_side(folder, tmp_path, capsys):
     assert compare(folder, tmp_path / "out", *methods, "--idmm.smoothing", "0.2") == 0
     shown = capsys.readouterr()
     assert "3 methods, 0.5 minutes each: about 2 minutes in all." in shown.err
-    assert "may be chance" in shown.out
+    assert "One seed each" in shown.out
     rows = read(tmp_path / "out" / "comparison.json")["rows"]
     assert [row["method"] for row in rows] == ["supervised", "simclr", "idmm"]
     assert [("knn" in row, len(row["epochs"])) for row in rows] == [(False, 1), (True, 2), (True, 2)]
     assert len({row["images"] for row in rows}) == 1
+    differences = read(tmp_path / "out" / "comparison.json")["differences"]
+    best = max(rows, key=lambda row: row["value"])
+    assert [found["better"] for found in differences] == 2 * [best["method"]]
+    values = {row["method"]: row["value"] for row in rows}
+    for found in differences:
+        assert found["difference"] == pytest.approx(best["value"] - values[found["worse"]])
     configs = {name: read(tmp_path / "out" / name / "config.json") for name in ("simclr", "idmm")}
     assert [config["idmm"]["smoothing"] for config in configs.values()] != [0.2, 0.2]
     assert configs["idmm"]["idmm"]["smoothing"] == 0.2
@@ -92,13 +100,33 @@ def test_the_summary_says_what_it_cannot_tell(capsys):
     def row(method, value):
         return {"method": method, "value": value, "images": 200, "epochs": [8, 2], "seconds": [3.0, 1.0], "knn": 0.4}
 
+    def beside(worse, difference, low, high):
+        return {"better": "idmm", "worse": worse, "difference": difference, "interval": [low, high]}
+
     rows = [row("idmm", 0.80), row("simclr", 0.78), row("dino", 0.30), {"method": "byol", "stopped": "because"}]
-    assert chance(rows[0]) == pytest.approx(0.08)
-    show_comparison({"data": "my images", "rows": rows}, "runs/methods")
-    shown = capsys.readouterr().out
-    assert "below about 8.0 points" in shown
-    assert "idmm is ahead, but simclr cannot be told from it" in shown
+    differences = [beside("simclr", 0.02, -0.01, 0.05), beside("dino", 0.50, 0.44, 0.56)]
+    show_comparison({"data": "my images", "rows": rows, "differences": differences}, "runs/methods")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "200 held-out images cannot tell idmm, the first here, from simclr (+2.0 points" in shown
+    assert "dino (" not in shown
+    assert "One seed each" in shown
     assert "vitling train 'my images' --method idmm" in shown
+    show_comparison({"data": "x", "rows": [rows[0], rows[2]], "differences": differences[1:]}, "runs/methods")
+    assert "idmm is better than the others; the next is dino (+50.0 points" in capsys.readouterr().out
     assert comparison_table({"rows": rows}).row_count == 4
-    show_comparison({"data": "x", "rows": rows[-1:]}, "runs/methods")
+    show_comparison({"data": "x", "rows": rows[-1:], "differences": []}, "runs/methods")
     assert "Every method stopped" in capsys.readouterr().out
+
+
+def test_methods_are_judged_on_the_same_images(tmp_path):
+    """Two methods that differ on few images, always in favour of one: by their shares alone it would be chance."""
+    right = np.arange(200) < 160
+    rows = []
+    for method, lost in (("idmm", 0), ("simclr", 10)):
+        made_run(tmp_path / method, right & (np.arange(200) >= lost), split="last/val")
+        rows.append({"method": method, "value": (160 - lost) / 200, "images": 200})
+    comparing._write(ComparisonConfig(source="x", out=str(tmp_path)), rows)
+    (found,) = read(tmp_path / "comparison.json")["differences"]
+    assert (found["better"], found["worse"]) == ("idmm", "simclr")
+    assert found["interval"][0] > 0
+    assert found["mcnemar_p"] < 0.01

@@ -171,3 +171,12 @@ def test_images_that_the_run_was_trained_on_are_a_warning(pretrained, tmp_path, 
         write_json(pretrained / "config.json", {"source": str(source), "val": val, "seed": 0})
         probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
         assert ("was trained on the judged images" in capsys.readouterr().err) is warned
+
+
+@pytest.mark.parametrize(("seed", "warned"), [("5", False), ("6", True)])
+def test_what_a_run_of_several_seeds_held_out_is_by_its_split_seed(pretrained, tmp_path, capsys, seed, warned):
+    """The second run of --seed 5 --seeds 3."""
+    source = pretrained.parent / "images"
+    write_json(pretrained / "config.json", {"source": str(source), "val": None, "seed": 6, "split_seed": 5})
+    probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
+    assert ("was trained on the judged images" in capsys.readouterr().err) is warned

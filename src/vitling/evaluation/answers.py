@@ -41,7 +41,7 @@ class Answers:
 
 
 def make_answers(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Answers:
-    given = logits.astype(np.float16) if labels.ndim == 2 else logits.argmax(axis=1).astype(np.int32)
+    given = logits.astype(np.float32) if labels.ndim == 2 else logits.argmax(axis=1).astype(np.int32)
     return Answers(np.array([_key(name) for name in names], dtype=np.uint64), labels, given)
 
 

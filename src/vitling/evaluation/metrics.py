@@ -97,9 +97,9 @@ def roc_aucs(scores: Tensor, labels: Tensor) -> Tensor:
     """Area under the ROC curve of each class against the others [C]: how often an image of the class has a higher score
     than one of another, half of the ties counted. NaN for a class that no image has, or all."""
     check(scores, labels)
-    if labels.ndim == 1:
-        scores, labels = scores.double().softmax(dim=1), F.one_hot(labels, scores.shape[1]).bool()
-    return torch.stack([_roc_auc(scores[:, c].double(), labels[:, c]) for c in range(scores.shape[1])])
+    several = labels.ndim == 2
+    columns = (scores.double() if several else scores.double().softmax(dim=1)).T.contiguous()
+    return torch.stack([_roc_auc(column, labels[:, c] if several else labels == c) for c, column in enumerate(columns)])
 
 
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
@@ -202,11 +202,11 @@ def _by_threshold(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _roc_auc(scores: Tensor, positive: Tensor) -> Tensor:
-    """Trapezoids under the curve: 0/0, NaN, where there are no positives or no negatives."""
-    hits, answered = _by_threshold(scores, positive)
-    wrong = answered - hits
-    before, gained = (torch.cat([hits.new_zeros(1), hits[:-1]]), torch.diff(wrong, prepend=wrong.new_zeros(1)))
-    return (gained * (hits + before) / 2).sum() / (hits[-1] * wrong[-1])
+    """Each of the others is looked up among the positives: only these, the fewer, are sorted. NaN where either is
+    lacking."""
+    ranked, others = scores[positive].sort().values, scores[~positive]
+    lower, not_higher = (torch.searchsorted(ranked, others, right=right) for right in (False, True))
+    return 1 - (lower + not_higher).double().mean() / (2 * len(ranked))
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -56,20 +58,26 @@ def compare(
         check_writable(out)
     if len(set(runs)) < 2:
         raise UserError("Name two runs or more: vitling compare runs/first runs/second")
-    chosen, groups = _groups(runs, split, weights)
-    groups, images = _aligned(groups, chosen)
-    ranked = sorted(groups, key=lambda group: -group.mean)
+    chosen, ranked = ranked_groups({run: run for run in runs}, split, weights)
+    answers = ranked[0].answers[0]
     result = {
         "split": chosen,
         "weights": weights,
-        "images": images,
-        "metric": "mean_average_precision" if groups[0].answers[0].several else "top1",
+        "images": len(answers),
+        "metric": "mean_average_precision" if answers.several else "top1",
         "runs": [_row(group) for group in ranked],
-        "differences": [_difference(better, worse) for better, worse in pairwise(ranked)],
+        "differences": [difference_of(better, worse) for better, worse in pairwise(ranked)],
     }
     if out:
         write_json(out, result)
     return result
+
+
+def ranked_groups(runs: Mapping[str, str], split: str, weights: Weights) -> tuple[str, list[Group]]:
+    """By name, a run each: the split that was chosen, and what they answered there to the images that all of them
+    answered, in one order; the best first."""
+    chosen, groups = _groups(runs, split, weights)
+    return chosen, sorted(_aligned(groups, chosen), key=lambda group: -group.mean)
 
 
 def score(answers: Answers) -> float:
@@ -83,25 +91,24 @@ def score(answers: Answers) -> float:
     return mean_average_precision(from_numpy(answers.given).float(), from_numpy(answers.labels))
 
 
-def _groups(runs: tuple[str, ...], split: str, weights: Weights) -> tuple[str, list[Group]]:
-    found = {run: [load_answers(folder) for folder in runs_of(run)] for run in dict.fromkeys(runs)}
+def _groups(runs: Mapping[str, str], split: str, weights: Weights) -> tuple[str, list[Group]]:
+    found = {name: [load_answers(folder) for folder in runs_of(run)] for name, run in runs.items()}
     every = [parts for group in found.values() for parts in group]
     wanted = ("test", "val") if split == "auto" else (split,)
     chosen = next((s for s in wanted if all(f"{weights}/{s}" in parts for parts in every)), None)
     if chosen is None:
         raise UserError(
             f"Not all of these runs have answers of their {weights} weights on {' or '.join(wanted)}: "
-            f"{'; '.join(f'{run} has {_known(group)}' for run, group in found.items())}."
+            f"{'; '.join(f'{name} has {_known(group)}' for name, group in found.items())}."
         )
-    return chosen, [Group(run, [parts[f"{weights}/{chosen}"] for parts in group]) for run, group in found.items()]
+    return chosen, [Group(name, [parts[f"{weights}/{chosen}"] for parts in group]) for name, group in found.items()]
 
 
 def _known(group: list[dict[str, Answers]]) -> str:
     return ", ".join(sorted({part for parts in group for part in parts})) or "none"
 
 
-def _aligned(groups: list[Group], split: str) -> tuple[list[Group], int]:
-    """On the images that all of them answered, in one order."""
+def _aligned(groups: list[Group], split: str) -> list[Group]:
     every = [one for group in groups for one in group.answers]
     keys = every[0].keys
     for one in every[1:]:
@@ -112,14 +119,14 @@ def _aligned(groups: list[Group], split: str) -> tuple[list[Group], int]:
     labels = [one.labels for group in aligned for one in group.answers]
     if any(not np.array_equal(labels[0], other) for other in labels[1:]):
         raise UserError("These runs disagree about the labels of the images; their classes are not the same.")
-    return aligned, len(keys)
+    return aligned
 
 
 def _row(group: Group) -> dict[str, Any]:
     return {"run": group.name, "values": group.values, "mean": group.mean, "deviation": group.deviation}
 
 
-def _difference(better: Group, worse: Group) -> dict[str, Any]:
+def difference_of(better: Group, worse: Group) -> dict[str, Any]:
     interval = _interval(better, worse)
     found = {"better": better.name, "worse": worse.name, "difference": better.mean - worse.mean, "interval": interval}
     single = len(better.answers) == len(worse.answers) == 1 and not better.answers[0].several
@@ -132,22 +139,22 @@ def _interval(one: Group, other: Group) -> Interval:
     if not one.answers[0].several:
         return difference_interval(one.right, other.right)
 
-    def difference(images: np.ndarray) -> float:
-        means = [statistics.mean(score(_only(a, images)) for a in group.answers) for group in (one, other)]
-        return means[0] - means[1]
-
-    return statistic_interval(difference, len(one.answers[0]))
+    scores, other_scores = ([partial(_score_at, answers) for answers in group.answers] for group in (one, other))
+    return statistic_interval(scores, other_scores, len(one.answers[0]))
 
 
-def _only(answers: Answers, images: np.ndarray) -> Answers:
-    return Answers(answers.keys[images], answers.labels[images], answers.given[images])
+def _score_at(answers: Answers, images: np.ndarray) -> float:
+    return score(Answers(answers.keys[images], answers.labels[images], answers.given[images]))
 
 
 def _in_words(better: Group, worse: Group, interval: Interval) -> str:
-    points, low, high = (100 * x for x in (better.mean - worse.mean, *interval))
-    span = f"{points:+.1f} points, 95 % from {low:+.1f} to {high:+.1f}"
+    span = in_points(better.mean - worse.mean, *interval)
     seeds = (len(better.answers), len(worse.answers))
     caution = "" if min(seeds) > 1 else " What another seed would give is not in this: train with --seeds 3."
     if interval.has_zero:
         return f"These images cannot tell {better.name} and {worse.name} apart ({span}).{caution}"
     return f"{better.name} is better than {worse.name} ({span}).{caution}"
+
+
+def in_points(difference: float, low: float, high: float) -> str:
+    return f"{100 * difference:+.1f} points, 95 % from {100 * low:+.1f} to {100 * high:+.1f}"

@@ -13,6 +13,7 @@ from vitling.console import Log
 from vitling.data.splits import own_splits
 from vitling.errors import StoppedItself, UserError
 from vitling.files import read_json, write_json
+from vitling.recipes.compare import difference_of, ranked_groups
 from vitling.recipes.config import ComparisonConfig, TrainConfig
 from vitling.recipes.methods import METHODS, check_task
 from vitling.recipes.plan import OF_TWO_STAGES
@@ -106,5 +107,15 @@ def _before(config: TrainConfig, result: dict[str, Any]) -> Row:
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:
-    about = {"data": config.source, "minutes": config.minutes, "seed": config.seed}
-    write_json(Path(config.out) / RESULT, {**about, "environment": environment(), "rows": rows})
+    about = {"data": config.source, "minutes": config.minutes, "seed": config.seed, "environment": environment()}
+    ended = [row["method"] for row in rows if "value" in row]
+    write_json(Path(config.out) / RESULT, {**about, "rows": rows, "differences": _differences(config, ended)})
+
+
+def _differences(config: ComparisonConfig, methods: list[str]) -> list[dict[str, Any]]:
+    """The method that is ahead beside each of the others, on the same held-out images."""
+    if len(methods) < 2:
+        return []
+    runs = {method: str(Path(config.out) / method) for method in methods}
+    _, (best, *others) = ranked_groups(runs, "val", "last")
+    return [difference_of(best, other) for other in others]

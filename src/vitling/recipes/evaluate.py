@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,55 +14,62 @@ from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.sources.parts import some
 from vitling.data.splits import own_splits
-from vitling.data.store import build_store
+from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
+from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.training.processes import choose_device
 from vitling.training.rundir import RunDirectory
 
-Split = Literal["auto", "train", "val", "test"]
 
-
-def evaluate(
-    model_path: str,
-    source: str,
-    split: Split = "auto",
-    weights: Literal["last", "best"] = "last",
-    device: str = "auto",
-    allow_bad: bool = False,
-    out: str | None = None,
-    config: DataConfig | None = None,
-) -> dict[str, Any]:
+def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     """Everything that `summarise` says, of one split; also in `out` (JSON). `auto` takes test, else val, else train."""
-    if out:
-        check_writable(out)
-    model = load(model_path, weights, choose_device(device))
+    model, data = prepared(config)
     model.require_head()
-    config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
-    splits = own_splits(source, config, needs_train=False)
-    splits.on_test_opened = log_of_openings(model_path)
-    chosen = _choose(splits, split)
-    dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {model_path} {source}"))
+    splits = own_splits(config.source, data, needs_train=False)
+    splits.on_test_opened = log_of_openings(config.run)
+    chosen = _choose(splits, config.split)
+    dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {config.run} {config.source}"))
     log = Log()
-    if trained_on(model_path, source, chosen):
+    if trained_on(config.run, config.source, chosen):
         log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
-    with log.bar(f"Decoding {chosen}", len(dataset)) as progress:
-        store = build_store(
-            dataset, model.meta.store_size, config, model.device, "auto", allow_bad, chosen, True, progress, log.warn
-        )
-    store.mean, store.std = model.meta.mean, model.meta.std
+    store = decoded(model, dataset, chosen, data, config.allow_bad, log)
     with log.bar("Evaluating", len(store)) as progress:
         logits = logits_over(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, labels_of(store), model.class_names, model.meta.temperature)
-    result = {"model": str(model_path), "weights": weights, "data": source, "split": chosen, **summary}
+    result = {"model": config.run, "weights": config.weights, "data": config.source, "split": chosen, **summary}
     result["bad_files"] = [vars(file) for file in store.bad]
-    if out:
-        write_json(Path(out), result)
+    if config.out:
+        write_json(Path(config.out), result)
     return result
+
+
+def prepared(config: EvaluationConfig) -> tuple[Model, DataConfig]:
+    """The model, and how it wants images to be read; a UserError before anything was done for nothing."""
+    config.check()
+    if config.out:
+        check_writable(config.out)
+    model = load(config.run, config.weights, choose_device(config.device))
+    return model, as_trained(model, config.data)
+
+
+def as_trained(model: Model, config: DataConfig) -> DataConfig:
+    return replace(config, channels=model.meta.channels, bits=model.meta.bits)
+
+
+def decoded(model: Model, dataset: Dataset, split: str, config: DataConfig, allow_bad: bool, log: Log) -> Store:
+    """The pixels of a split, of the size and with the statistics that the model was trained with."""
+    meta = model.meta
+    with log.bar(f"Decoding {split}", len(dataset)) as progress:
+        store = build_store(
+            dataset, meta.store_size, config, model.device, "auto", allow_bad, split, True, progress, log.warn
+        )
+    store.mean, store.std = meta.mean, meta.std
+    return store
 
 
 def log_of_openings(model_path: str) -> Callable[[str], None]:
@@ -100,11 +107,12 @@ def trained_on(model_path: str, source: str, split: str, held_out_by: int | None
         return False
     merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0
     if held_out_by is not None:
-        return merged or config.get("seed") != held_out_by
+        own = config.get("split_seed")  # None: its seed
+        return merged or (config.get("seed") if own is None else own) != held_out_by
     return split == "train" or (split == "val" and merged)
 
 
-def _choose(splits: Splits, split: Split) -> str:
+def _choose(splits: Splits, split: str) -> str:
     if split == "auto":
         return "test" if splits.has_test else "val" if splits.val is not None else "train"
     there = {"train": len(splits.train) > 0, "val": splits.val is not None, "test": splits.has_test}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,57 +25,41 @@ from vitling.data.inspection import leakage_warning
 from vitling.data.scan import Facts
 from vitling.data.sources.parts import some
 from vitling.data.splits import HELD_OUT, own_splits, require_labels
-from vitling.data.store import Store, build_store
+from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation import few_shot, linear_probe, logistic
-from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import labels_of
 from vitling.evaluation.config import KS, Probe, ProbesConfig
 from vitling.evaluation.knn import knn_votes
 from vitling.evaluation.metrics import METRICS, metric_for, summarise
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import Frozen, frozen_over
-from vitling.files import check_writable, write_json
-from vitling.recipes.evaluate import Split, log_of_openings, trained_on
-from vitling.training.processes import choose_device
+from vitling.files import write_json
+from vitling.recipes.evaluate import decoded, log_of_openings, prepared, trained_on
+from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.views.config import Group, Plan, Policy
 
 EPSILON = 1e-6  # of a share of votes, whose logarithm is a logit
 
 
-def evaluate_frozen(
-    model_path: str,
-    source: str,
-    probes: Sequence[Probe],
-    split: Split = "auto",
-    weights: Literal["last", "best"] = "last",
-    device: str = "auto",
-    allow_bad: bool = False,
-    out: str | None = None,
-    config: DataConfig | None = None,
-    settings: ProbesConfig | None = None,
-) -> dict[str, Any]:
+def evaluate_frozen(config: EvaluationConfig) -> dict[str, Any]:
     """A figure for each probe, with what was chosen and everything that `summarise` says; also in `out` (JSON)."""
-    settings, log = settings or ProbesConfig(), Log()
-    settings.check()
-    if out:
-        check_writable(out)
-    model = load(model_path, weights, choose_device(device))
-    config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
-    parts = open_parts(source, config, split, settings)
-    settings = settled(settings, probes, parts)
-    parts.splits.on_test_opened = log_of_openings(model_path)
-    judged = parts.open_judged(f"vitling evaluate {model_path} {source} --with {' '.join(probes)}")
+    model, data_config = prepared(config)
+    log, probes = Log(), tuple(dict.fromkeys(config.probes))
+    parts = open_parts(config.source, data_config, config.split, config.settings)
+    settings = settled(config.settings, probes, parts)
+    parts.splits.on_test_opened = log_of_openings(config.run)
+    judged = parts.open_judged(f"vitling evaluate {config.run} {config.source} --with {' '.join(probes)}")
     for note in parts.notes:
         log.say(note)
-    if trained_on(model_path, source, parts.judged, settings.seed if parts.held_out else None):
+    if trained_on(config.run, config.source, parts.judged, settings.seed if parts.held_out else None):
         log.warn("The network was trained on the judged images, with labels or without; expect less of new ones.")
-    found = features_of(model, parts, judged, config, allow_bad, probes, settings, log)
+    found = features_of(model, parts, judged, data_config, config.allow_bad, probes, settings, log)
     bench = Bench(model, settings, parts.train.class_names, found)
     result = {
-        "model": str(model_path),
-        "weights": weights,
-        "data": source,
+        "model": config.run,
+        "weights": config.weights,
+        "data": config.source,
         "split": parts.judged,
         "trained_on": "train and validation",
         "chosen_on": parts.chosen,
@@ -87,8 +71,8 @@ def evaluate_frozen(
         "probes": {name: PROBES[name](bench, log) for name in probes},
         "bad_files": [vars(file) for part in found.values() if part.store for file in part.store.bad],
     }
-    if out:
-        write_json(Path(out), result)
+    if config.out:
+        write_json(Path(config.out), result)
     return result
 
 
@@ -111,7 +95,7 @@ class Parts:
         return part
 
 
-def open_parts(source: str, config: DataConfig, split: Split, settings: ProbesConfig) -> Parts:
+def open_parts(source: str, config: DataConfig, split: str, settings: ProbesConfig) -> Parts:
     """Which images train a probe, which choose, and which judge."""
     if split == "train":
         raise UserError("--split train: probes are trained on it, so it cannot judge them. Leave out --split.")
@@ -142,7 +126,7 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> Pr
     assert labels is not None
     metric_for(settings.metric, labels.ndim == 2)
     if "knn" in probes:
-        ks = settings.knn.k or tuple(k for k in KS if k <= len(labels)) or (len(labels),)
+        ks = settings.knn.k or neighbours(len(labels))
         if max(ks) > len(labels):
             raise UserError(
                 f"--knn.k {max(ks)} needs as many images to train on; there are {len(labels)}. Use a smaller k."
@@ -155,6 +139,11 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> Pr
             parts.notes.append(f"Few-shot: {', '.join(left_out)} images are more than some class has, and left out.")
         settings = replace(settings, few_shot=replace(settings.few_shot, shots=tuple(shots)))
     return settings
+
+
+def neighbours(images: int) -> tuple[int, ...]:
+    """EsViT's numbers of them, as far as there are images."""
+    return tuple(k for k in KS if k <= images) or (images,)
 
 
 class Part(NamedTuple):
@@ -312,12 +301,7 @@ def features_of(
     facts: dict[str, Facts] = {}
     for name, dataset in (("train", parts.train), ("validation", parts.validation), ("judged", judged)):
         split = parts.judged if name == "judged" else name
-        with log.bar(f"Decoding {split}", len(dataset)) as progress:
-            store = build_store(
-                dataset, model.meta.store_size, config, model.device, "auto", allow_bad, split, True, progress, log.warn
-            )
-        store.mean, store.std = model.meta.mean, model.meta.std
-        meta = model.meta
+        store, meta = decoded(model, dataset, split, config, allow_bad, log), model.meta
         with log.bar(f"Features of {split}", len(store)) as progress:
             frozen = frozen_over(model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress)
         facts[name] = store.facts

@@ -21,13 +21,13 @@ from vitling.data import papers
 from vitling.data.papers.entry import Entry, Metric
 from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder, load
-from vitling.evaluation.config import KS, Probe, ProbesConfig
 from vitling.evaluation.config import Metric as ChosenBy
+from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import Frozen
 from vitling.files import atomic, read_json, write_json
-from vitling.recipes.evaluate import log_of_openings
-from vitling.recipes.probes import PROBES, Bench, Part, features_of, open_parts
+from vitling.recipes.evaluate import as_trained, log_of_openings
+from vitling.recipes.probes import PROBES, Bench, Part, features_of, neighbours, open_parts
 from vitling.recipes.studies.datasets import find_data
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.recipes.suite_table import Cell, summary_of
@@ -195,8 +195,7 @@ def _bench(place: Place, probes: tuple[Probe, ...], config: SuiteConfig, log: Lo
         for labels in [_tensor(arrays[f"{name}_labels"], model)]
     }
     images = {name: len(part.labels) for name, part in parts.items()}
-    ks = tuple(k for k in KS if k <= images["train"]) or (images["train"],)
-    settings = replace(settings, knn=replace(settings.knn, k=ks))
+    settings = replace(settings, knn=replace(settings.knn, k=neighbours(images["train"])))
     names = tuple(arrays["class_names"].tolist())
     about = {"images": images, "classes": len(names), "notes": arrays["notes"].tolist()}
     return Bench(model, settings, names, parts), about
@@ -215,7 +214,7 @@ def _embed(
     path: Path,
     log: Log,
 ) -> None:
-    data = replace(config.data, channels=model.meta.channels, bits=model.meta.bits)
+    data = as_trained(model, config.data)
     splits = open_parts(place.source, data, "test", settings)
     splits.splits.on_test_opened = log_of_openings(place.run)
     test = splits.open_judged(f"vitling suite {place.run}, {place.entry.name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,8 @@ from rich.table import Column, Table
 from vitling.backbones.names import table as backbones
 from vitling.data.papers import ENTRIES
 from vitling.data.papers.entry import Entry
+from vitling.evaluation.differences import Interval
+from vitling.recipes.compare import in_points
 from vitling.recipes.methods import METHODS
 from vitling.recipes.studies import all_studies
 from vitling.recipes.suite_table import table_of
@@ -138,22 +139,27 @@ def show_differences(result: dict[str, Any]) -> None:
 
 def show_comparison(result: dict[str, Any], out: str) -> None:
     Console().print(comparison_table(result))
-    best, *others = ranked(result["rows"])
+    best = ranked(result["rows"])[0]
     if "value" not in best:
         print("Every method stopped; the reasons are above.")
         return
-    within = chance(best)
-    close = [row["method"] for row in others if best["value"] - row.get("value", -1.0) < within]
-    print(f"With {best['images']:,} held-out images, differences below about {100 * within:.1f} points may be chance.")
-    if close:
-        print(f"{best['method']} is ahead, but {', '.join(close)} cannot be told from it by this run.")
+    if result["differences"]:
+        print(told_apart(best, result["differences"]))
     print(f"Written: {out}, a run directory for each method")
     print(f"To go on with it: vitling train {shlex.quote(result['data'])} --method {best['method']} --out RUN")
 
 
-def chance(row: dict[str, Any]) -> float:
-    """Twice the deviation of the difference of two such shares, if their errors had nothing in common."""
-    return 2 * math.sqrt(2 * row["value"] * (1 - row["value"]) / row["images"])
+def told_apart(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
+    """What the held-out images say of the method that is ahead, and what they cannot say."""
+    others = [f"{found['worse']} ({in_points(found['difference'], *found['interval'])})" for found in differences]
+    close = [other for other, found in zip(others, differences) if Interval(*found["interval"]).has_zero]
+    if close:
+        said = (
+            f"{best['images']:,} held-out images cannot tell {best['method']}, the first here, from {', '.join(close)}."
+        )
+    else:
+        said = f"{best['method']} is better than the others; the next is {others[0]}."
+    return f"{said} One seed each: what another would give is not in this."
 
 
 def comparison_table(result: dict[str, Any]) -> Table:

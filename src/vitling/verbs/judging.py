@@ -6,59 +6,26 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitling.data.config import DataConfig
-from vitling.errors import StoppedItself, UserError
-from vitling.evaluation.config import Probe, ProbesConfig
+from vitling.errors import StoppedItself
+from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.recipes.suite_config import SuiteConfig
-from vitling.verbs.flags import Data, OptionalOut, Run, Weights
+from vitling.verbs.flags import OptionalOut, Run, Weights
 
 
-def evaluate(
-    run: Run,
-    data_set: Data,
-    split: Literal["auto", "train", "val", "test"] = "auto",
-    weights: Weights = "last",
-    out: OptionalOut = None,
-    allow_bad: bool = False,
-    device: str = "auto",
-    with_: Annotated[
-        tuple[Probe, ...], arg(name="with", metavar="{knn,linear,logistic,few-shot} ...", help_behavior_hint="")
-    ] = (),
-    probes: Annotated[ProbesConfig, arg(name="")] = ProbesConfig(),  # noqa: B008
-    data: DataConfig = DataConfig(),  # noqa: B008
-) -> None:
-    """How good a trained model, or a probe of its features, is on a data set.
-
-    Without --with the model's own answers are judged. With it, classifiers are trained on its features: any classes
-    will do, and the model need not have learnt any.
-
-    Args:
-        run: A run directory or a model folder.
-        data_set: Labelled images; without --with the class names must be those of the model.
-        split: Which of the data's splits; auto takes test, else val, else everything (with --with: images held out).
-        weights: Of the last epoch, or of the best on validation.
-        out: Write everything, the confusion matrix too, as JSON.
-        allow_bad: Go on although more than 1 % of the files cannot be read.
-        device: auto, cpu, cuda.
-        with_: Probes of the frozen features, trained on train, chosen on validation, judged on the split.
-        probes: What the probes of --with are told.
-        data: How the images are read; channels and bits are the model's.
-    """
+def evaluate(config: EvaluationConfig) -> None:
+    """How good a trained model, or a probe of its features, is on a data set."""
     from vitling.recipes.summary import show_evaluation, show_probes
 
-    if with_:
+    if config.probes:
         from vitling.recipes.probes import evaluate_frozen
 
-        probed = tuple(dict.fromkeys(with_))
-        show_probes(evaluate_frozen(run, data_set, probed, split, weights, device, allow_bad, out, data, probes))
-    elif probes != ProbesConfig():
-        raise UserError("--metric, --val, --seed, --knn, --linear, --logistic and --few-shot belong to --with PROBES.")
+        show_probes(evaluate_frozen(config))
     else:
         from vitling.recipes.evaluate import evaluate as judge
 
-        show_evaluation(judge(run, data_set, split, weights, device, allow_bad, out, data))
-    if out:
-        print(f"Written: {out}")
+        show_evaluation(judge(config))
+    if config.out:
+        print(f"Written: {config.out}")
 
 
 def suite(config: SuiteConfig) -> None:

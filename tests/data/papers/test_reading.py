@@ -90,6 +90,24 @@ def test_a_missing_image_is_a_bad_file(tmp_path):
         [train.read(i) for i in range(len(train))]
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("cub", "image_class_labels.txt", "CUB_200_2011 is not as Caltech-UCSD Birds-200-2011 is distributed"),
+        ("domainnet-clipart", "clipart_train.txt", "cut short"),
+        ("hateful-memes", "train.jsonl", "cut short"),
+        ("stl10", "train_X.bin", "cut short"),
+        ("ucf101", "trainlist01.txt", "cut short"),
+        ("flowers102", "setid.mat", "cannot be read as a MATLAB file"),
+    ],
+)
+def test_a_file_that_is_cut_short(name, file, said, tmp_path):
+    (path,) = made(name, tmp_path).rglob(file)
+    path.write_bytes(path.read_bytes()[: 0 if name in ("ucf101", "flowers102") else -3])
+    with pytest.raises(UserError, match=said):
+        read_source(f"{name}:{tmp_path}", DataConfig())
+
+
 def test_splits_of_which_there_are_several(tmp_path):
     root = made("dtd", tmp_path)
     shutil.copy(root / "dtd/dtd/labels/test1.txt", root / "dtd/dtd/labels/train3.txt")

@@ -63,8 +63,9 @@ def svhn(copy: Copy) -> Parts:
 
 def _load(path: Path) -> dict[str, Any]:
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     try:
         return {key: np.asarray(value) for key, value in loadmat(path, squeeze_me=True).items()}
-    except (ValueError, TypeError, OSError, NotImplementedError) as error:
+    except (MatReadError, ValueError, TypeError, OSError, NotImplementedError) as error:
         raise UserError(f"{path} cannot be read as a MATLAB file: {error}") from None

@@ -18,14 +18,25 @@ def read_entry(entry: Entry, rest: str) -> Parts:
         raise UserError(f"Say where the files are: {entry.name}:DIR")
     copy = Copy(entry, home(Path(where).expanduser(), entry), dict(parse_qsl(query, keep_blank_values=True)))
     merged = copy.options.pop("val", None)
-    module, _, function = entry.layout.reader.partition(".")
-    found: Parts = getattr(importlib.import_module(f"vitling.data.papers.{module}"), function)(copy)
+    found = _parts(copy)
     if unknown := [*copy.options, *(["val"] if merged not in (None, "train") else [])]:
         raise UserError(f"{entry.name}:{rest}: it takes no option {unknown[0]}.")
     found.notes += other_numbers(entry, found)
     if merged and "val" in found.parts:  # as the papers train
         found.parts["train"] = join([found.parts["train"], found.parts.pop("val")])
     return found
+
+
+def _parts(copy: Copy) -> Parts:
+    module, _, function = copy.entry.layout.reader.partition(".")
+    reader = getattr(importlib.import_module(f"vitling.data.papers.{module}"), function)
+    try:
+        return reader(copy)
+    except (LookupError, ValueError, TypeError, EOFError) as error:  # what a file that is cut short leads to
+        raise UserError(
+            f"{copy.root} is not as {copy.entry.title} is distributed ({type(error).__name__}: {error}). Is a file cut "
+            f"short? It comes from: {copy.entry.where}."
+        ) from error
 
 
 def other_numbers(entry: Entry, found: Parts) -> list[str]:

@@ -29,7 +29,10 @@ def voc2007(copy: Copy) -> Parts:
             difficult += bool(hard - plain)
         found.parts[part] = listed(folder, [f"{number}.jpg" for number in numbers], labels)
     if difficult:
-        found.notes.append(f"{difficult:,} images have a class of which every object is difficult; it is not counted.")
+        found.notes.append(
+            f"{difficult:,} images have a class of which every object is difficult; it counts as not there, where the "
+            "challenge leaves the image out of that class's precision."
+        )
     return found
 
 
