@@ -21,6 +21,7 @@ from vitling.evaluation.bundle import load
 from vitling.evaluation.correspondence import correspondence
 from vitling.evaluation.inputs import sources_of
 from vitling.recipes import pretrain as pretraining
+from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.recipes.probes import evaluate_frozen
 from vitling.recipes.studies import datasets, probing, region_cost
 from vitling.recipes.studies.probing import Given, Paced, Probed, SuiteAverage
@@ -69,7 +70,7 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert [rows[f"idmm-{figure}"]["stages"][0]["shared"] for figure in FIGURES] == [False, True, True, True, True]
     train, test = (f"{data}/made/{split}" for split in ("train", "test"))
     for figure in FIGURES[:3]:
-        found = evaluate_frozen(str(stage), f"train={train},test={test}", [figure])
+        found = evaluate_frozen(EvaluationConfig(str(stage), f"train={train},test={test}", probes=(figure,)))
         assert rows[f"idmm-{figure}"]["value"] == pytest.approx(100 * found["probes"][figure]["value"], abs=1e-3)
         assert rows[f"idmm-{figure}"]["chosen"] == found["probes"][figure]["chosen"]
     again = correspondence(load(stage), sources_of(test))

@@ -60,12 +60,13 @@ class Probed:
         if self.figure == "correspondence" or self.figure == "distance":
             return self._found_again(folder, self.figure, start)
         from vitling.evaluation.config import ProbesConfig
+        from vitling.recipes.evaluate_config import EvaluationConfig
         from vitling.recipes.probes import evaluate_frozen
         from vitling.recipes.suite import CHOOSE_BY
 
         settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=start.seed)
         source = f"train={start.train},test={start.test}"
-        found = evaluate_frozen(str(folder), source, [self.figure], settings=settings)
+        found = evaluate_frozen(EvaluationConfig(str(folder), source, probes=(self.figure,), settings=settings))
         probe = found["probes"][self.figure]
         return {
             "value": round(100 * probe["value"], 4),
