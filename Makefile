@@ -29,10 +29,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml | $(BIN)/python
+	@echo "Installing vitling and PyTorch into .venv; the first time this takes minutes."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
 .venv/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing vitling, PyTorch and the test tools into .venv; the first time this takes minutes."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@ .venv/.installed
 

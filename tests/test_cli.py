@@ -12,6 +12,7 @@ import vitling
 from tests.conftest import make_folder
 from tests.runs import read, refused
 from vitling.cli import run
+from vitling.errors import INTERRUPTED, Interrupted
 
 FLAGS = {
     "demo": ["--out", "--epochs", "--pretrain-epochs", "--seed", "--resume", "--overwrite"],
@@ -107,6 +108,25 @@ def test_wrong_settings(folder, tmp_path, capsys, what):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_mistyped_backbone_is_no_matter_of_the_first_stage(folder, tmp_path, capsys):
+    said = refused(capsys, "train", folder, "--out", tmp_path / "run", "--backbone", "pvt_v2_b00")
+    assert "Did you mean pvt_v2_b0" in said
+    assert "first stage" not in said
+
+
+def test_an_interrupted_table_is_told_how_to_go_on(monkeypatch, capsys):
+    """Its runs say --resume, which `reproduce` does not have."""
+
+    def stopped(*_: object) -> None:
+        raise Interrupted("Stopped at step 1 of 2; continue with --resume.", INTERRUPTED)
+
+    monkeypatch.setattr("vitling.recipes.studies.reproduce.reproduce", stopped)
+    assert run(["reproduce", "esvit-t6"]) == INTERRUPTED
+    said = capsys.readouterr().err
+    assert "The same command goes on" in said
+    assert "--resume" not in said
+
+
 def test_what_is_missing_is_asked_for(folder, tmp_path, capsys):
     assert "--out DIR" in refused(capsys, "train", folder)
     assert "Which images?" in refused(capsys, "train", "--out", tmp_path / "run")
@@ -119,11 +139,11 @@ def no_such_path(root):
 
 def no_images(root):
     (root / "empty").mkdir()
-    return root / "empty", ["no images"]
+    return root / "empty", ["no images", "Name the folder"]
 
 
 def one_class(root):
-    return make_folder(root / "one", classes=1, each=20), ["one class only", "class-0"]
+    return make_folder(root / "one", classes=1, each=20), ["train of one has images of one class only", "class-0"]
 
 
 def csv_without_columns(root):

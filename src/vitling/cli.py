@@ -9,7 +9,9 @@ from functools import partial, wraps
 from typing import Any, NoReturn
 
 import tyro
+from rich.console import Console
 
+from vitling.console import speaks
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
 from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
 from vitling.recipes.evaluate_config import EvaluationConfig
@@ -48,6 +50,7 @@ _CONFIGURED: dict[Callable[..., None], type] = {
     evaluate: EvaluationConfig,
     suite: SuiteConfig,
 }
+_QUICK = ("inspect", "compare", "reproduce", "list")  # they need no torch, or not at once
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -66,7 +69,10 @@ def run(argv: list[str]) -> int:
         return _complain(f"There is no verb {argv[0]!r}.{_nearest(argv[0])} `vitling --help` lists them.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, which spin by default, crawl on busy CPUs
     try:
-        _parsed(argv[0], argv[1:])()
+        work = _parsed(argv[0], argv[1:])
+        if argv[0] not in _QUICK:
+            _load()
+        work()
     except (UserError, StoppedItself) as problem:
         return _complain(str(problem), problem.exit_code)
     except Interrupted as stop:
@@ -96,6 +102,14 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
         return partial(function, *values, **named)
 
     return parse(later)
+
+
+def _load() -> None:
+    """torch takes seconds to import: somebody who looks on is told what the command is at."""
+    console = Console(stderr=True)
+    if console.is_terminal and speaks():
+        with console.status("Loading PyTorch"):
+            import timm  # noqa: F401
 
 
 def _print(text: str) -> int:

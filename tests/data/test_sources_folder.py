@@ -120,6 +120,8 @@ def test_no_images_and_no_folder(tmp_path):
         data.open(tmp_path / "flowers")
     with pytest.raises(UserError, match=r"flwers does not exist. Did you mean .*flowers\?"):
         data.open(tmp_path / "flwers")
+    with pytest.raises(UserError, match=r"no data set 'flowers103'. Did you mean flowers102:DIR\?"):
+        data.open("flowers103:DIR")
     (tmp_path / "x.pdf").write_text("x")
     with pytest.raises(UserError, match=r"x\.pdf is no data set"):
         data.open(tmp_path / "x.pdf")

@@ -130,6 +130,28 @@ def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
     assert "leave out --from and --minutes" in said
 
 
+def test_a_run_goes_on_with_the_batch_and_the_heads_of_the_first(folder, tmp_path, capsys):
+    """DINO has 4,096 prototypes and batches of 512 by itself, EsViT on 30 images has fewer of both."""
+    words = ["--dino.hidden", "32", "--dino.local-crops", "0", "--epochs", "1"]
+    assert pretrain(folder, tmp_path / "views", "--method", "dino", *words) == 0
+    both = ["--method", "esvit", "--esvit.local-crops", "0", "--epochs", "2"]
+    both += ["--continue-from", str(tmp_path / "views")]
+    assert pretrain(folder, tmp_path / "both", *both) == 0
+    first, second = (read(tmp_path / name / "config.json") for name in ("views", "both"))
+    assert second["batch"] == first["batch"]
+    assert {name: second["esvit"][name] for name in ("prototypes", "hidden")} == {"prototypes": 4096, "hidden": 32}
+    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *both, "--esvit.hidden", "64")
+    assert "--esvit.hidden 32" in said
+    both[-1] = str(tmp_path / "nothing")
+    assert "there is no such run" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *both)
+
+
+def test_regions_that_never_come_are_said(folder, tmp_path, capsys):
+    words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--epochs", "1"]
+    assert pretrain(folder, tmp_path / "pre", *words, "--esvit.region-from", "1") == 0
+    assert "regions are not compared" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("backbone", [*esvit.SWIN.values(), *esvit.OTHERS.values()])
 def test_every_network_of_the_tables_is_there(backbone):
     assert names.tested(backbone) is not None

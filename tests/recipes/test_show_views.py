@@ -7,7 +7,10 @@ import pytest
 from PIL import Image
 
 from vitling.cli import run
+from vitling.recipes.config import PretrainConfig
+from vitling.recipes.methods import plan_of
 from vitling.recipes.show_views import CELL, GAP, HEAD, show_views
+from vitling.views.policies import _SHARED, named
 
 STEP = CELL + GAP
 
@@ -71,3 +74,14 @@ def test_list(what, capsys):
     assert run(["list", what]) == 0
     expected = {"backbones": "swin_tiny_patch4_window7_224", "policies": "idmm-finetune"}
     assert expected[what] in capsys.readouterr().out
+
+
+def test_methods_that_share_a_policy_are_led_to_it(folder, tmp_path, capsys):
+    for name, said in (("esvit", "The views of esvit are dino."), ("dinoo", "Did you mean dino?")):
+        assert run(["show-views", str(folder), "--policy", name, "--out", str(tmp_path / "x.png")]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["idmm", "supcon", "esvit", "densecl"])
+def test_the_views_of_a_method_are_those_that_are_named(method):
+    assert plan_of(PretrainConfig(method=method), 224) == named(_SHARED[method], 224)

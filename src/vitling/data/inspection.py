@@ -207,6 +207,8 @@ def _warnings(found: Inspection, leaks: list[Leak]) -> list[str]:
     copies = sum(len(cluster) - 1 for cluster in train.exact_duplicates)
     if copies:
         warnings.append(f"Train images that are copies of others, byte for byte: {copies:,}.")
+    if sum(n > 0 for n in train.classes.values()) == 1:
+        warnings.append("There is one class only. A classifier needs two; `vitling pretrain` needs none.")
     if train.imbalance is not None and train.imbalance >= SHOWN:
         warnings.append(f"The largest class has {train.imbalance:.0f} times the images of the smallest.")
     return warnings

@@ -76,16 +76,22 @@ def require_labels(splits: Splits) -> None:
     train = splits.train
     if train.task == "none":
         raise UserError(
-            f"{train.name} has no labels. Put the images into a folder a class, or name a CSV with a label column; "
-            "images without labels serve for `vitling pretrain --method idmm`."
+            f"{_in_words(train)} has no labels. Put the images into a folder a class, or name a CSV with a label "
+            "column; images without labels serve for `vitling pretrain --method idmm`."
         )
     there = [train.class_names[c] for c in sorted(_classes(train))]
     if len(there) < 2:
         has = f'images of one class only, "{there[0]}"' if there else "no image with a class"
         raise UserError(
-            f"{train.name} has {has}. A classifier needs two classes: name the folder that holds the class folders; "
-            "`vitling pretrain --method idmm` needs no classes."
+            f"{_in_words(train)} has {has}. A classifier needs two classes: name the folder that holds the class "
+            "folders; `vitling pretrain --method idmm` needs no classes."
         )
+
+
+def _in_words(split: Dataset) -> str:
+    """`train of photos`: a folder photos/train need not be there."""
+    where, _, name = split.name.rpartition("/")
+    return f"{name} of {where}" if where else name
 
 
 def drop_bad(
@@ -141,8 +147,8 @@ def _with_hold_out(splits: Splits, fraction: float, seed: int) -> Splits:
         require_labels(splits)
     if not held.any() or held.all():
         raise UserError(
-            f"{train.name} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none to train "
-            "on everything, or --val 0.5."
+            f"{_in_words(train)} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none to "
+            "train on everything, or --val 0.5."
         )
     how = [word for word, true in (("by class", train.task != "none"), ("by group", train.groups is not None)) if true]
     splits.notes.append(
@@ -162,7 +168,7 @@ def _fold(spec: str | os.PathLike[str], config: DataConfig, val: str | None, see
     folds = fold_of(train.labels, train.groups, len(train), config.folds, seed)
     held = folds == config.fold
     if not held.any() or held.all():
-        raise UserError(f"{train.name} has too few images or groups for {config.folds} folds. Take fewer.")
+        raise UserError(f"{_in_words(train)} has too few images or groups for {config.folds} folds. Take fewer.")
     splits.notes.append(f"Fold {config.fold} of {config.folds}: {held.sum():,} of {len(train):,} train images are val.")
     if fixed := int((folds < 0).sum()):
         splits.notes.append(f"{fixed:,} images are in train in every fold, and never val: their class has no others.")
@@ -179,8 +185,8 @@ def _check_there_is_train(found: Parts, spec: str, needed: bool) -> bool:
     """Whether there is none, where that is allowed: the other parts then stand in for it, to say what classes are."""
     found.parts = {split: part for split, part in found.parts.items() if len(part)}
     if not found.parts:
-        why = " ".join(found.notes)
-        raise UserError(f"{spec} has no images. {why}".rstrip())
+        why = " ".join(found.notes) or "Name the folder that holds the images, or the folders of the classes."
+        raise UserError(f"{spec} has no images. {why}")
     if set(found.parts) == {"pool"}:
         found.parts["train"] = found.parts.pop("pool")
     if "train" in found.parts:

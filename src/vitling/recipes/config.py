@@ -185,6 +185,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     """Train a network on your images, from scratch: first on the images alone, then on their labels.
 
     What you do not say is planned from the images and the machine; the plan is printed, with its reasons.
+
     A first run: vitling train images/ --out runs/first
     """
 

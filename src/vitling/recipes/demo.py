@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes.config import PretrainConfig, TrainConfig
@@ -44,14 +45,18 @@ def demo(
     few = f"{DIGITS}?labels=100&seed={seed}"
     start = {"seed": seed, "resume": resume, "overwrite": overwrite}
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
+    say, found = Log().say, {}
     with _one_thread():
-        return {
-            "random": train(labelled(few, random, epochs, **start)),
-            "pretrain": pretrain(unlabelled(few, pre, pretrain_epochs, **start)),
-            "idmm": train(labelled(few, idmm, epochs, from_=pre, **start)),
-            # Fifteen times as many images: a fifth of the epochs is three times as many steps.
-            "all-labels": train(labelled(DIGITS, all_labels, -(-epochs // 5), **start)),
-        }
+        say("1 of 4: 100 labels, from a random start.")
+        found["random"] = train(labelled(few, random, epochs, **start))
+        say("2 of 4: IDMM on 1,498 digits, without labels.")
+        found["pretrain"] = pretrain(unlabelled(few, pre, pretrain_epochs, **start))
+        say("3 of 4: the same 100 labels, from what IDMM has learnt.")
+        found["idmm"] = train(labelled(few, idmm, epochs, from_=pre, **start))
+        say("4 of 4: all 1,498 labels, from a random start.")
+        # Fifteen times as many images: a fifth of the epochs is three times as many steps.
+        found["all-labels"] = train(labelled(DIGITS, all_labels, -(-epochs // 5), **start))
+    return found
 
 
 @contextmanager

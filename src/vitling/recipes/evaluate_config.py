@@ -16,8 +16,9 @@ from vitling.evaluation.config import Probe, ProbesConfig
 class EvaluationConfig:
     """How good a trained model, or a probe of its features, is on a data set.
 
-    Without --with the model's own answers are judged. With it, classifiers are trained on its features: any classes
-    will do, and the model need not have learnt any.
+    Without --with the model's own answers are judged.
+
+    With it, classifiers are trained on its features: any classes will do, and the model need not have learnt any.
     """
 
     run: Annotated[str, Positional, arg(metavar="RUN")]

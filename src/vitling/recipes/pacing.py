@@ -39,7 +39,11 @@ def fitted(
     epochs = max(1, min(config.epochs, fitting))
     run.log.say(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
     if fitting < 1:
-        run.log.warn(f"{config.minutes:.3g} minutes are too short: one epoch takes {len(stores.train) / pace:.0f} s.")
+        gone = time.monotonic() - began
+        run.log.warn(
+            f"{config.minutes:.3g} minutes are too short: {gone:.0f} s went by before the training, and one epoch "
+            f"takes {max(1, len(stores.train) / pace):.0f} s."
+        )
     warmup = config.optim.warmup(epochs)
     optim = replace(config.optim, warmup_epochs=min(warmup, epochs / 10))
     return replace(config, epochs=epochs, optim=optim, loop=replace(config.loop, compile=how))

@@ -15,6 +15,7 @@ from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
 from vitling.recipes.esvit import views_budget
+from vitling.recipes.going_on import settings_before, with_batch, with_shapes
 from vitling.recipes.methods import METHODS, SIZE, check_task, check_views, make_objective, plan_of, stage_of
 from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
@@ -51,7 +52,9 @@ def pretrain_in(
     splits = _open(config)
     config, notes = settle_network(config, splits.train, SIZE)
     if not (config.resume and begun(run)):  # what was saved is complete
-        config = _with_preset(config, len(splits.train))
+        before = settings_before(config)
+        asked = with_batch(config, before)
+        config = with_shapes(_with_preset(asked, len(splits.train)), asked, before)
     check(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
@@ -66,6 +69,9 @@ def pretrain_in(
     config = fitted(config, objective, stores, run, processes, began)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
+    if config.method == "esvit" and 0 < config.epochs <= config.esvit.region_from and config.esvit.region_weight:
+        never = "regions are not compared in this run"
+        run.log.warn(f"--esvit.region-from {config.esvit.region_from}, and {config.epochs} epochs: {never}.")
     watcher = _watcher(config, stores, run)
     start = Path(config.continue_from) if config.continue_from else None
     outcome = fit(objective, stores.train, config.for_the_loop(), [watcher], run=run, processes=processes, start=start)

@@ -167,12 +167,20 @@ def second_stage(config: TrainConfig) -> TrainConfig:
 
 def _look_ahead(first: PretrainConfig, second: TrainConfig, labelled: bool) -> None:
     """What the stages may stumble over is looked at before anything is deleted or has taken its time."""
+    early = _problem(first, SIZE)
+    late = _problem(second, 224) if labelled else None
+    if early is not None and str(early) != str(late):
+        raise UserError(f"In the first stage (--pretrain-optim is its --optim): {early}")
+    if late is not None:  # of both stages, or of the second
+        raise late
+
+
+def _problem(config: Config, view: int) -> UserError | None:
     try:
-        _try(first, SIZE)
+        _try(config, view)
     except UserError as problem:
-        raise UserError(f"In the first stage (--pretrain-optim is its --optim): {problem}") from None
-    if labelled:
-        _try(second, 224)
+        return problem
+    return None
 
 
 def _try(config: Config, view: int) -> None:

@@ -74,9 +74,10 @@ def explain(
     seed: int = 0,
     weights: Weights = "last",
 ) -> None:
-    """What a network finds alike in an image and its mirrored view, or a second image, and what its heads look at.
+    """What a network finds alike in two views of an image, and what its heads look at.
 
-    A folder as IMAGE: how well all its images are found again in their mirrored views.
+    The second view is the image mirrored, or IMAGE2. A folder as IMAGE: how well all its images are found again in
+    their mirrored views.
 
     Args:
         run: A run directory or a model folder.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.verbs.flags import Data, Out
 
 
@@ -142,7 +142,10 @@ def reproduce(
     from vitling.recipes.studies.reproduce import reproduce as run_study
     from vitling.recipes.summary import show_study
 
-    outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
+    try:
+        outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
+    except Interrupted as stop:  # a run says --resume, which is no flag of this verb
+        raise Interrupted("Stopped; everything is saved. The same command goes on from here.", stop.exit_code) from None
     show_study(outcome.results)
     if outcome.path.exists():
         print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))

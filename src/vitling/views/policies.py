@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from vitling.errors import UserError
 from vitling.views.config import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Solarise, Step
@@ -90,10 +91,18 @@ POLICIES: dict[str, Callable[..., Plan]] = {
     "byol": byol,
     "eval": evaluation,
 }
+_SHARED = {"idmm": "idmm-pretrain", "supcon": "simclr", "esvit": "dino", "densecl": "moco-v2"}  # methods and policies
+
+
+def _hint(name: str) -> str:
+    if name in _SHARED:
+        return f" The views of {name} are {_SHARED[name]}."
+    near = get_close_matches(name, POLICIES, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def named(name: str, size: int | None = None) -> Plan:
     """A plan by name, at its own size or another."""
     if name not in POLICIES:
-        raise UserError(f"There is no policy {name!r}: {', '.join(POLICIES)}.")
+        raise UserError(f"There is no policy {name!r}: {', '.join(POLICIES)}.{_hint(name)}")
     return POLICIES[name]() if size is None else POLICIES[name](size)

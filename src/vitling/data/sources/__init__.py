@@ -53,6 +53,9 @@ def _read(spec: str, config: DataConfig) -> Parts:
         return _read_files([path], path.stem, config)
     if matches := _expand(str(path)):
         return _read_files(matches, _pattern_name(path), config)
+    if rest and (close := difflib.get_close_matches(scheme, [*SCHEMES, *papers.ENTRIES], n=3)):
+        known = f"Did you mean {' or '.join(f'{name}:{rest}' for name in close)}?"
+        raise UserError(f"There is no data set {scheme!r}. {known} `vitling list datasets` shows them.")
     raise _not_there(path)
 
 
