@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import make_folder
 from tests.runs import read, refused, train
+from vitling import data
 from vitling.backbones import create
 from vitling.backbones.position import resize_positions
 from vitling.cli import run
@@ -17,6 +18,7 @@ from vitling.errors import StoppedItself
 from vitling.evaluation import BundleMeta, load, save_bundle
 from vitling.recipes.config import FinetuneConfig
 from vitling.recipes.finetune import with_preset
+from vitling.recipes.running import settle_network
 from vitling.training.config import OptimConfig
 
 SMALL = ["--epochs", "1", "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]
@@ -175,3 +177,11 @@ def test_the_command_has_them(folder, trained, tmp_path, monkeypatch):
     config = read(tmp_path / "large" / "config.json")
     assert (config["epochs"], config["batch"], config["optim"]["lr"]) == (100, 128, 5e-5)
     assert "Chosen for 448 px: --epochs 100 --batch 128." in (tmp_path / "large" / "log.txt").read_text()
+
+
+def test_views_are_no_larger_than_the_network_is_made_for(tmp_path):
+    """Patches of 4 px, meant for 32 px, would be 3,136 at 224."""
+    images = make_folder(tmp_path / "images", each=1, width=256, height=256)
+    train = data.open(str(images), val="none").train
+    assert settle_network(FinetuneConfig(backbone="vit_nano_patch4_32"), train, 224)[0].size == 32
+    assert settle_network(FinetuneConfig(backbone="pvt_v2_b0"), train, 224)[0].size == 224

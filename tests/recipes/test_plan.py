@@ -141,3 +141,10 @@ def test_each_choice_has_a_reason_and_a_flag():
     assert "--pretrain-epochs 800" in "\n".join(words)
     assert all(len(line.split("  ")[-1]) > 3 for line in words[1:])
     assert make_plan(plan(), FLOWERS).in_words() == []  # nothing is left to choose: a resume
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_network_for_small_views_gets_small_views(gpu):
+    config = plan(sight(gpu=gpu), backbone="vit_nano_patch4_32")
+    assert (config.size, config.pretrain_size) == (32, 32)
+    assert plan(sight(gpu=gpu), backbone="vit_nano_patch4_32", size=64).size == 64

@@ -135,7 +135,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     preset: Preset = "paper"
     """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
     epochs: int = 800
-    """Passes over the training images. Left at that, esvit has fewer where there are more than 2,000 images."""
+    """Passes over the training images. Left at that, esvit has more below 2,000 images and fewer above."""
     views_budget: Annotated[float | None, _shown("VIEWS")] = None
     """Instead of --epochs: as many as show about so many views in all (3.8e9 in the EsViT paper)."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED

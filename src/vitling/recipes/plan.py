@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+from vitling.backbones import names
 from vitling.errors import UserError
 from vitling.recipes import idmm
 from vitling.recipes.config import PLANNED, MethodsConfig, TrainConfig
@@ -82,7 +83,7 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
         _check_one_stage(config)
     if sight.classes and not sight.own_val and not config.data.folds:
         choose("val", *_val(sight))
-    choose("size", *_size(sight))
+    choose("size", *_size(config.backbone, sight))
     choose("backbone", *_backbone(config.size or 0, sight))
     if two:
         choose("pretrain_size", *_first_size(config.size or 0))
@@ -151,8 +152,11 @@ def _val(sight: Sight) -> tuple[str, str]:
     return "0.1", "held out, to judge by"
 
 
-def _size(sight: Sight) -> tuple[int, str]:
+def _size(backbone: str | None, sight: Sight) -> tuple[int, str]:
     usual = VIEW if sight.gpu else CPU_VIEW
+    entry = names.tested(backbone or "")
+    if entry is not None and entry.size < min(usual, sight.longer):
+        return entry.size, f"{backbone} is made for it"
     if sight.longer >= usual * 5 // 7:
         return usual, "the usual size of a view" if sight.gpu else "without a GPU, larger views take too long"
     return smaller_view(sight.longer), f"the images have {sight.longer} px"
