@@ -51,7 +51,10 @@ def test_tables_3_and_13():
     """300, 50 and 30 epochs show about as many views; so do those that are computed."""
     published = [esvit.table_3(n) for n in (esvit.IMAGENET, 7_500_000, 14_200_000)]
     assert [(stage.epochs, stage.optim.warmup_epochs) for stage in published] == [(300, 10), (50, 2), (30, 1)]
-    assert esvit.table_3(2_400_000).epochs == 160  # 150 in the name of the released weights
+    assert esvit.table_3(2_400_000).epochs == 150  # of the released weights
+    assert esvit.table_3(5_000_000).epochs == 77  # as many views
+    batches = {regions: [esvit.table_3(n, regions).batch for n in (esvit.IMAGENET, 7_500_000)] for regions in (0, 1)}
+    assert batches == {0: [1024, 1024], 1: [512, 1024]}
     for stage, images in zip(published, (esvit.IMAGENET, 7_500_000, 14_200_000)):
         budget = 300 * esvit.IMAGENET * 10
         assert stage.epochs == pytest.approx(esvit.views_budget(budget, images, 10), rel=0.15)
@@ -61,6 +64,10 @@ def test_tables_4_and_5():
     for name in esvit.OTHERS:
         stage = esvit.table_4(name)
         assert (stage.batch, stage.optim.peak_lr(1024), stage.objective.region_from) == (1024, 2e-3, 200)
+        assert stage.drop_path == (0.0 if name == "r-50" else 0.1)
+    assert [stage.drop_path for stage in (esvit.table_5(), esvit.contrastive(), esvit.contrastive(dense=True))] == [
+        0
+    ] * 3
     pair = [esvit.table_5(regions) for regions in (True, False)]
     assert [(stage.backbone, stage.epochs, stage.plan.crops) for stage in pair] == [("resnet50", 200, 2)] * 2
     assert [stage.objective.region_weight for stage in pair] == [0.5, 0.0]
