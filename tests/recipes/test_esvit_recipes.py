@@ -7,6 +7,7 @@ import pytest
 from tests.recipes.test_two_stages import pretrain
 from tests.runs import read, refused
 from vitling.backbones import names
+from vitling.cli import run
 from vitling.errors import UserError
 from vitling.objectives.config import EsViTConfig
 from vitling.recipes import esvit
@@ -120,6 +121,18 @@ def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
     said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
     assert "Leave one out" in said
     assert "more than 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")
+
+
+def test_a_run_that_ends_before_its_regions_begin_is_refused(folder, tmp_path, capsys):
+    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.prototypes", "64", "--esvit.local-crops", "0"]
+    words = ["pretrain", folder, "--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", *small]
+    words += ["--loop.device", "cpu", "--loop.trackers", "none", "--out", tmp_path / "out", "--esvit.region-from"]
+    said = refused(capsys, *words, "2", "--epochs", "2")
+    assert "the run has 2 epochs" in said
+    said = refused(capsys, *words, "700000", "--epochs", "800000", "--minutes", "0.01")  # as many as fit
+    assert "never be switched on" in said
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    assert run([*map(str, words), "1", "--epochs", "2"]) == 0
 
 
 def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
