@@ -11,6 +11,7 @@ from vitling.backbones.backbone import build
 from vitling.backbones.cvt4 import WindowedConvAttention
 from vitling.backbones.pvt import ReducedAttention
 from vitling.backbones.vil import FullAttention, SlidingAttention
+from vitling.evaluation.probe_features import frozen_features
 
 COMMON = {"dims": (8, 16, 24, 32), "depths": (1, 2, 1, 2), "heads": (1, 2, 3, 4)}
 ARGUMENTS = {
@@ -69,6 +70,14 @@ def test_what_is_pooled(kind):
     assert torch.allclose(features.pooled, mean, atol=1e-5) == (kind != "pvt")  # PVT has a class token
     normed = F.layer_norm(features.raw_grid.permute(0, 2, 3, 1), (32,))
     assert not torch.allclose(normed.permute(0, 3, 1, 2), features.raw_grid, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_probe_sees_of_the_last_block_what_is_pooled(kind):
+    """PVT's class token, the others' mean."""
+    frozen = frozen_features(shaken(tiny(kind)), drawn(2, 3, 64, 64), blocks=2)
+    assert torch.allclose(frozen.blocks[:, -32:], frozen.pooled, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -325,3 +325,16 @@ def test_two_signs_are_told_together():
 
 def test_a_healthy_run_says_nothing():
     assert not alarms([{}] * 70)
+
+
+def test_a_term_that_comes_later_has_a_grace_of_its_own():
+    """EsViT's regions may begin late in a run, at ln K like everything that begins."""
+    said = []
+    watcher = CollapseWatcher(Says(), stop=False, say=said.append)
+    without, later = Parts(), Parts()
+    later.uniform_loss = lambda: {"view": 10.0, "region": 10.0}
+    watcher(at(without, 30, 100, 3000, view=3.0))
+    for epoch in range(31, 36):
+        watcher(at(later, epoch, 100, 100 * epoch, view=3.0, region=10.0))
+        assert bool(said) == (epoch >= 34)  # 300 steps, and three looks
+    assert "the term 'region' sits at 10.000" in said[0]

@@ -7,6 +7,7 @@ import pytest
 from tests.recipes.test_two_stages import pretrain
 from tests.runs import read, refused
 from vitling.backbones import names
+from vitling.cli import run
 from vitling.errors import UserError
 from vitling.objectives.config import EsViTConfig
 from vitling.recipes import esvit
@@ -51,7 +52,10 @@ def test_tables_3_and_13():
     """300, 50 and 30 epochs show about as many views; so do those that are computed."""
     published = [esvit.table_3(n) for n in (esvit.IMAGENET, 7_500_000, 14_200_000)]
     assert [(stage.epochs, stage.optim.warmup_epochs) for stage in published] == [(300, 10), (50, 2), (30, 1)]
-    assert esvit.table_3(2_400_000).epochs == 160  # 150 in the name of the released weights
+    assert esvit.table_3(2_400_000).epochs == 150  # of the released weights
+    assert esvit.table_3(5_000_000).epochs == 77  # as many views
+    batches = {regions: [esvit.table_3(n, regions).batch for n in (esvit.IMAGENET, 7_500_000)] for regions in (0, 1)}
+    assert batches == {0: [1024, 1024], 1: [512, 1024]}
     for stage, images in zip(published, (esvit.IMAGENET, 7_500_000, 14_200_000)):
         budget = 300 * esvit.IMAGENET * 10
         assert stage.epochs == pytest.approx(esvit.views_budget(budget, images, 10), rel=0.15)
@@ -61,6 +65,10 @@ def test_tables_4_and_5():
     for name in esvit.OTHERS:
         stage = esvit.table_4(name)
         assert (stage.batch, stage.optim.peak_lr(1024), stage.objective.region_from) == (1024, 2e-3, 200)
+        assert stage.drop_path == (0.0 if name == "r-50" else 0.1)
+    assert [stage.drop_path for stage in (esvit.table_5(), esvit.contrastive(), esvit.contrastive(dense=True))] == [
+        0
+    ] * 3
     pair = [esvit.table_5(regions) for regions in (True, False)]
     assert [(stage.backbone, stage.epochs, stage.plan.crops) for stage in pair] == [("resnet50", 200, 2)] * 2
     assert [stage.objective.region_weight for stage in pair] == [0.5, 0.0]
@@ -113,6 +121,18 @@ def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
     said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
     assert "Leave one out" in said
     assert "more than 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")
+
+
+def test_a_run_that_ends_before_its_regions_begin_is_refused(folder, tmp_path, capsys):
+    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.prototypes", "64", "--esvit.local-crops", "0"]
+    words = ["pretrain", folder, "--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", *small]
+    words += ["--loop.device", "cpu", "--loop.trackers", "none", "--out", tmp_path / "out", "--esvit.region-from"]
+    said = refused(capsys, *words, "2", "--epochs", "2")
+    assert "the run has 2 epochs" in said
+    said = refused(capsys, *words, "700000", "--epochs", "800000", "--minutes", "0.01")  # as many as fit
+    assert "never be switched on" in said
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    assert run([*map(str, words), "1", "--epochs", "2"]) == 0
 
 
 def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):

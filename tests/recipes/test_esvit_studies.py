@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from vitling.recipes.studies import find
+from vitling.recipes.config import PretrainConfig
+from vitling.recipes.methods import METHODS
+from vitling.recipes.pretrain import _with_preset
+from vitling.recipes.studies import all_studies, find
+from vitling.recipes.studies.datasets import DATASETS
 from vitling.recipes.studies.probing import Given
 from vitling.recipes.studies.reproduce import reproduce
 from vitling.recipes.studies.stages import stage_of
@@ -71,6 +75,19 @@ def test_what_is_trained():
     assert entry("esvit-t11", "swin-t-both-hateful-memes").work.metric == "ROC-AUC"
 
 
+def test_presets_leave_what_is_trained_as_it_is():
+    """A setting that is also the verb's default must not become that of the method's preset."""
+    for study in (study for study in all_studies() if study.name.startswith("esvit-") and study.name != "esvit-small"):
+        for run in study.runs:
+            config = getattr(getattr(run.work, "work", run.work), "network", None)
+            if not isinstance(config, PretrainConfig):
+                continue
+            then = _with_preset(config, DATASETS[run.before or run.data].train)
+            assert (then.batch, then.epochs, then.optim) == (config.batch, config.epochs, config.optim), run.name
+            settings = METHODS[config.method].settings_of
+            assert settings(then) == settings(config), run.name
+
+
 def test_tables_share_what_they_train():
     """Of the whole paper's Swin-T, one run with both losses and one without."""
     both = [
@@ -83,6 +100,9 @@ def test_tables_share_what_they_train():
     assert len({stage(run) for run in both}) == 1
     assert stage(entry("esvit-t5", "r-50-both-knn")) == stage(entry("esvit-t12", "r-50-both-linear"))
     assert stage(entry("esvit-t1", "swin-t-views-linear")) != stage(both[0])
+    assert stage(entry("esvit-t3", "imagenet1k-both-knn")) == stage(both[0])
+    assert stage(entry("esvit-t3", "imagenet1k-views-knn")) == stage(entry("esvit-t4", "swin-views-knn"))
+    assert "its baseline 1024" in entry("esvit-t3", "imagenet1k-both-knn").note
     probes = [entry("frozen-small", f"idmm-{data}-knn") for data in ("flowers102", "cifar100-10k")]
     assert stage(probes[0]) == stage(probes[1])
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.conftest import make_image
 from tests.recipes.test_two_stages import TINY, pretrain, with_pool
 from tests.runs import lines, read, refused
+from vitling.backbones import create, load_weights
 from vitling.cli import run
 from vitling.errors import StoppedItself, UserError
 from vitling.objectives import SupCon
@@ -143,6 +144,9 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
     of = "teacher." if method in ("dino", "esvit") else ""
     assert all(torch.equal(value, state[f"{of}backbone.timm_model.{name}"]) for name, value in saved.items())
     assert any(not torch.equal(value, state[f"{other_than(of, state)}{name}"]) for name, value in saved.items())
+    filled = create("vit_micro_patch4_32", 8)
+    load_weights(filled, newest[-1])  # --from takes a checkpoint too
+    assert all(torch.equal(value, filled.timm_model.state_dict()[name]) for name, value in saved.items())
     newest[-1].unlink()  # as if it had been stopped before
     assert run(["pretrain", "--out", str(out), "--resume"]) == 0
     assert "Resuming at step" in (out / "log.txt").read_text()

@@ -84,6 +84,23 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert all(row["environment"]["commit"] == "abc123" for row in rows.values())
 
 
+def test_a_part_of_the_images_is_said(data, tmp_path, monkeypatch):
+    """Of a probe, whatever the network was trained on; and of the images that it is judged on."""
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 50))
+    make_folder(tmp_path / "data" / "pool", each=2, split="train")
+    runs = (
+        Run("random-knn", Probed(RANDOM, "knn"), "made"),
+        Run("random-distance", Probed(RANDOM, "distance"), "made"),
+        Run("idmm-knn", Probed(FIRST, "knn"), "made", before="pool"),
+    )
+    rows = reproduce(replace(STUDY, runs=runs), data).results["rows"]
+    both = "12 training images, not 1,000; 6 test images, not 50"
+    assert [row["caution"] for row in rows] == [both, "6 test images, not 50", both]
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 6))
+    again = reproduce(replace(STUDY, name="whole", runs=runs), data).results["rows"]
+    assert not any("caution" in row for row in again)
+
+
 def test_what_was_asked_once_is_not_asked_again(data, tmp_path, trained, monkeypatch):
     before = reproduce(KNN, data).results["rows"]
     (tmp_path / "results" / "probed.json").unlink()

@@ -136,6 +136,30 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     assert "Resuming at step 2" in (tmp_path / "runs" / "tiny" / "plain-seed0" / "log.txt").read_text()
 
 
+def test_the_command_names_the_runs_that_are_there(tmp_path):
+    works = {
+        f"{net}-{data}-{loss}": [1.0] for net in ("swin-t", "cvt-13") for data in ("a", "b") for loss in ("base", "aux")
+    }
+    study = study_of(**works)
+
+    def command(*only: str) -> str:
+        (tmp_path / "results" / "given.json").unlink(missing_ok=True)
+        for values in works.values():
+            values[:] = [1.0]
+        return reproduce(study, only=only).results["command"]
+
+    assert command() == "vitling reproduce given --seeds 1"  # it wants no data
+    assert command("swin") == "vitling reproduce given --only swin-t --seeds 1"
+    assert command("a-base") == "vitling reproduce given --only a-base --seeds 1"
+    assert command("swin-t-a", "cvt-13-b-aux") == "vitling reproduce given --only swin-t-a cvt-13-b-aux --seeds 1"
+    assert len({command(*name.split()) for name in works}) == len(works)
+
+
+def test_a_name_within_another_is_named_nonetheless(tmp_path):
+    outcome = reproduce(study_of(tiny=[1.0], **{"tiny-paper": [2.0]}), only=("tiny-paper",))
+    assert outcome.results["command"].endswith("--only tiny-paper --seeds 1")
+
+
 def test_a_trial_is_kept_apart(data, tmp_path):
     one = replace(TRAINED, runs=TRAINED.runs[:1])
     outcome = reproduce(one, data, epochs=1)

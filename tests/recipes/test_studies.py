@@ -117,6 +117,14 @@ def test_what_the_runs_change():
     assert entry("drloc-t4", "swin-t-cifar10").weights == "swin_tiny_patch4_window7_224"
 
 
+@pytest.mark.parametrize(("epochs", "later"), [(1, 0), (2, 1), (3, 2), (30, 20), (600, 400)])
+def test_a_trial_reaches_a_region_loss_that_comes_later(epochs, later):
+    """After 200 of 300 epochs, in the tables."""
+    config = next(run for run in find("esvit-t1").runs if run.name == "swin-b-both-knn").work.network
+    assert (config.epochs, config.esvit.region_from) == (300, 200)
+    assert shortened(config, epochs).esvit.region_from == later
+
+
 def test_a_trial_is_shorter_and_warms_up_in_the_same_share():
     config = entry("drloc-t3", "swin-t-svhn").work.config
     assert shortened(config, None) == config

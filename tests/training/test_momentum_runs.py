@@ -28,6 +28,7 @@ from vitling.evaluation.watching import watch_pretraining
 from vitling.objectives import DINO, DINOConfig, EsViT
 from vitling.recipes.esvit import for_images, pretrain
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit
+from vitling.training.pace import settled_pace
 from vitling.views.config import Flip, Group, Plan, Policy
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -103,6 +104,13 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
     assert "Resuming" in (tmp_path / "run" / "log.txt").read_text()
     for (name, a), b in zip(whole.items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_the_pace_of_a_run_is_that_with_regions(store):
+    """They may come late: --minutes must not count on steps without them."""
+    objective = make("esvit", region_from=3000)
+    settled_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE)
+    assert objective.phase == 1
 
 
 FEW = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,11 @@ class Pyramid(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.norm = norm
 
+    @property
+    def cls_token(self) -> Tensor | None:
+        """As timm's networks have it: None says that the pooled features are a mean."""
+        return cast(Stage, self.stages[-1]).cls_token
+
     def no_weight_decay(self) -> set[str]:
         kinds = ("cls_token", "pos_embed", "position_bias_table", "position_bias")
         return {name for name, _ in self.named_parameters() if name.endswith(kinds)}
@@ -42,7 +47,7 @@ class Pyramid(nn.Module):
             outputs += [to_map(t, grid) for t in blocks[:-1]] if stages == "blocks" else []
             outputs.append(maps)
         final = self.norm(blocks[-1])
-        pooled = final.mean(dim=1) if self.stages[-1].cls_token is None else final[:, 0]
+        pooled = final.mean(dim=1) if self.cls_token is None else final[:, 0]
         return Features(pooled, to_map(final, grid), outputs if stages else None, raw_grid=maps)
 
 

@@ -17,6 +17,7 @@ from vitling.backbones.position import Grid, resize_map, resize_positions
 from vitling.errors import UserError
 
 _WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state_dict", "objective", "backbone")
+_TEACHER = "teacher.backbone."
 _PREFIXES = ("module.", "model.", "backbone.", "timm_model.", "encoder.", "_orig_mod.")
 _TABLE = "relative_position_bias_table"
 _HEADS = ("head.", "head_dist.", "fc.", "classifier.")
@@ -102,7 +103,9 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 def _unwrapped(content: dict[str, Any]) -> dict[str, Tensor]:
     while inner := next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), None):
         content = inner
-    return {_bare(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if any(name.startswith(_TEACHER) for name in content):  # a checkpoint of DINO or EsViT, which keep their teacher
+        content = {name: value for name, value in content.items() if name.startswith(_TEACHER)}
+    return {_bare(name.removeprefix(_TEACHER)): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
 def _bare(name: str) -> str:

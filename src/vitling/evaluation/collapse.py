@@ -19,6 +19,7 @@ GRACE_STEPS, GRACE_SHARE = 300, 0.1  # until then a whole run may look so: some 
 LOOKS = 3  # one after the other, so that a dip is not a collapse
 HEALING = 0.2  # of the way from dead to the limit, gained over these looks: slow, but alive
 
+FEATURES = "features"
 FIRST_ADVICE = "a lower --optim.lr, a longer --optim.warmup-epochs or a larger --batch"
 
 
@@ -35,6 +36,7 @@ class Sign(NamedTuple):
     level: float
     seen: str
     advice: str
+    of: str = FEATURES  # the term, or the part, that shows it
 
 
 @dataclass
@@ -49,6 +51,7 @@ class CollapseWatcher:
     )  # bad looks in a row: epoch, level
     said: set[str] = field(init=False, default_factory=set)
     words: list[str] = field(init=False, default_factory=list)  # what it has said
+    began: dict[str, int] = field(init=False, default_factory=dict)  # step since which there is something to look at
 
     @property
     def every(self) -> int:
@@ -57,6 +60,7 @@ class CollapseWatcher:
     def __call__(self, moment: Any) -> dict[str, float]:
         metrics = self.watcher(moment)
         signs = bad_signs(metrics, moment)
+        self._notice(moment)
         self.seen = {s.name: [*self.seen.get(s.name, []), (moment.epoch, s.level)] for s in signs}
         alarms = [s for s in signs if self._is_alarm(s, moment) and s.name not in self.said]
         if alarms:
@@ -68,9 +72,15 @@ class CollapseWatcher:
             self.say(words)
         return metrics
 
+    def _notice(self, moment: Any) -> None:
+        """A term that a run begins with has its grace from the start, one that comes later from then on."""
+        now = moment.step if self.began else 0
+        for name in (*moment.objective.uniform_loss(), *moment.objective.health(), FEATURES):
+            self.began.setdefault(name, now)
+
     def _is_alarm(self, sign: Sign, moment: Any) -> bool:
         looks = self.seen[sign.name][-LOOKS:]
-        settled = moment.step >= GRACE_STEPS and moment.epoch >= GRACE_SHARE * moment.epochs
+        settled = moment.step - self.began[sign.of] >= GRACE_STEPS and moment.epoch >= GRACE_SHARE * moment.epochs
         return settled and len(looks) == LOOKS and sign.level - looks[0][1] < HEALING
 
     def _explain(self, alarms: list[Sign]) -> str:
@@ -115,12 +125,18 @@ def _of_loss(name: str, value: float, uniform: float, teaches_itself: bool) -> S
     advice = (
         "if the loss never moved, a higher --optim.lr; views that are less altered; a colder teacher, if there is one"
     )
-    return Sign(f"uniform {name}", gained / GUESSING, seen, advice)
+    return Sign(f"uniform {name}", gained / GUESSING, seen, advice, name)
 
 
 def _of_health(moment: Any) -> list[Sign]:
     advice = "a higher momentum of the network that fills it, if one does; a centred teacher, if it is a teacher's"
     return [
-        Sign(f"dead {name}", value / DEAD, f"the {name} is dead: its health is {value:.3f} (1 is well, 0 dead)", advice)
+        Sign(
+            f"dead {name}",
+            value / DEAD,
+            f"the {name} is dead: its health is {value:.3f} (1 is well, 0 dead)",
+            advice,
+            name,
+        )
         for name, value in moment.objective.health().items()
     ]

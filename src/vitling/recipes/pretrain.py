@@ -9,6 +9,7 @@ from typing import Any
 
 from vitling import data
 from vitling.data.dataset import Splits, joined
+from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.objective import Objective
@@ -56,6 +57,7 @@ def pretrain_in(
         asked = with_batch(config, before)
         config = with_shapes(_with_preset(asked, len(splits.train)), asked, before)
     check(config)
+    _check_regions(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
     auxiliary = make_auxiliary(config, backbone)
@@ -67,6 +69,7 @@ def pretrain_in(
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
     config = fitted(config, objective, stores, run, processes, began)
+    _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
     if config.method == "esvit" and 0 < config.epochs <= config.esvit.region_from and config.esvit.region_weight:
@@ -118,6 +121,16 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
     if method.settings:
         changed[method.settings] = overlaid(stage.objective, method.settings_of(config), type(stage.objective)())
     return replace(config, **changed)
+
+
+def _check_regions(config: PretrainConfig) -> None:
+    """A UserError for a run that would end before its region loss begins; asked when the epochs are known."""
+    later = config.esvit.region_from
+    if later >= config.epochs:
+        raise UserError(
+            f"--esvit.region-from {later}: the run has {config.epochs} epochs, so the loss between regions would never "
+            "be switched on."
+        )
 
 
 def _epochs(config: PretrainConfig, images: int) -> int:

@@ -48,7 +48,7 @@ def _curves(axes: Axes, rows: Rows, papers: Papers) -> None:
             (line,) = axes.plot(curve["epoch"], curve["value"], marker=".", label=run)
             if (paper := papers.get(run)) is not None:
                 axes.plot(curve["epoch"][-1:], [paper], "x", color=line.get_color())
-    axes.set(xlabel="epoch", ylabel="k-NN while training, %")
+    axes.set(xlabel="epoch", ylabel="k-NN of held-out training images, %")
     axes.plot([], [], "kx", label="paper, at the end")
     axes.legend(fontsize=8, frameon=False)
 

@@ -97,11 +97,13 @@ def trainer_of(kind: type[Trainer], work: Workload, store: Store, compile: Compi
 
 def settled_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
     """Images a second of training, over a second or more, and how that was compiled. The clock starts when all
-    that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own."""
+    that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own. An objective
+    with phases is in its last one, where most takes part."""
     how = machine.chosen_compile(config.loop, store.device, config.epochs * math.ceil(len(store) / config.batch))
-    quiet = replace(config, epochs=max(config.epochs, 1000), loop=replace(config.loop, compile=how))
+    quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
+        trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0
         source, steps = _endless(trainer), 1
         _take(trainer, source, trainer.per_epoch + WARM if how != "off" else 1)
         while True:

@@ -55,13 +55,12 @@ class Ledger:
         listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
         named = {row["run"] for row in listed}
         named |= {run.against for run in self.study.runs if run.name in named}
-        seeds = 1 + max((row["seed"] for row in listed), default=0)
         return {
             "study": self.study.name,
             "title": self.study.title,
             "source": self.study.source,
             "unit": self.study.unit,
-            "command": self._command(seeds),
+            "command": self._command(listed),
             **({"trial": self.trial} if self.trial else {}),
             **self._picture(),
             "runs_in_all": len(self.study.runs),
@@ -77,9 +76,26 @@ class Ledger:
         cells = [{"run": run.name, "row": row, "column": column, "paper": run.paper} for run, row, column in placed]
         return {"picture": self.study.picture, "cells": cells}
 
-    def _command(self, seeds: int) -> str:
+    def _command(self, rows: list[Row]) -> str:
+        """What makes these rows again: of a part of the runs it names the part."""
+        seeds, there = 1 + max((row["seed"] for row in rows), default=0), {row["run"] for row in rows}
+        runs, others = ([run.name for run in self.study.runs if (run.name in there) == here] for here in (True, False))
+        data = " --data DIR" if self.study.data else ""
+        only = f" --only {' '.join(_parts(runs, others))}" if runs and others else ""
         trial = f" --epochs {self.trial}" if self.trial else ""
-        return f"vitling reproduce {self.study.name} --data DIR --seeds {seeds}{trial}"
+        return f"vitling reproduce {self.study.name}{data}{only} --seeds {seeds}{trial}"
+
+
+def _parts(runs: list[str], others: list[str]) -> list[str]:
+    """A few parts of names, each of one or more of these runs and of none of the others; or the whole name."""
+    left, parts = runs, []
+    while left:
+        words = left[0].split("-")
+        spans = ["-".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+        own = [span for span in spans if not any(span in other for other in others)] or [left[0]]
+        parts.append(max(own, key=lambda span: (sum(span in name for name in left), len(span))))
+        left = [name for name in left if parts[-1] not in name]
+    return parts
 
 
 def fingerprint(run: Run) -> str:

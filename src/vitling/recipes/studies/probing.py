@@ -67,12 +67,13 @@ class Probed:
         settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=start.seed)
         source = f"train={start.train},test={start.test}"
         found = evaluate_frozen(EvaluationConfig(str(folder), source, probes=(self.figure,), settings=settings))
-        probe = found["probes"][self.figure]
+        probe, seen = found["probes"][self.figure], found["images"]
         return {
             "value": round(100 * probe["value"], 4),
             "validation": round(100 * probe["validation"], 4),
             "chosen": probe["chosen"],
-            "looked_at": found["images"],
+            "images": seen["train"] + seen["validation"],
+            "images_tested": seen["judged"],
         }
 
     def _found_again(self, folder: Path, figure: str, start: Start) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class Probed:
         sources = [Source(key, partial(images.read, i)) for i, key in enumerate(images.keys)]
         found = correspondence(load(folder), sources)
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
-        return {"value": figures[figure], **figures, "looked_at": found.images, "grid": list(found.grid)}
+        return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
 
 
 @dataclass(frozen=True)

@@ -166,11 +166,16 @@ def _run(job: _Job, ledger: Ledger) -> str | None:
 
 def _other_images(run: Run, given: dict[str, Any]) -> dict[str, str]:
     """A figure from a part of a data set is not one of the data set."""
-    seen = ((run.data, "images", "training images"), (run.before, "images_before", "images to pre-train on"))
+    own, before = (datasets.DATASETS.get(name) for name in (run.data, run.before))
+    seen = (
+        ("images", "training images", own and own.train),
+        ("images_tested", "test images", own and own.test),
+        ("images_before", "images to pre-train on", before and before.train),
+    )
     other = [
-        f"{given[key]:,} {what}, not {datasets.DATASETS[name].train:,}"
-        for name, key, what in seen
-        if name and given.get(key) not in (None, datasets.DATASETS[name].train)
+        f"{given[key]:,} {what}, not {count:,}"
+        for key, what, count in seen
+        if count is not None and given.get(key) not in (None, count)
     ]
     return {"caution": "; ".join(other)} if other else {}
 

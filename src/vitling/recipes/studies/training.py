@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.recipes.config import Config, RunConfig, TrainConfig, leaves
+from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfig, leaves
 from vitling.recipes.studies.study import Start
 
 POINTS = 10  # of a curve
@@ -80,11 +80,16 @@ def free_memory() -> None:
 
 
 def shortened(config: Config, epochs: int | None) -> Config:
-    """A trial of so many epochs, with the same share of warm-up."""
+    """A trial of so many epochs, with the same share of warm-up. A region loss that comes later comes after the same
+    share too, and in the last epoch at the latest: a trial is to try it."""
     if epochs is None:
         return config
-    warmup = config.optim.warmup(config.epochs) * min(1.0, epochs / config.epochs)
-    return replace(config, epochs=epochs, optim=replace(config.optim, warmup_epochs=warmup))
+    share = epochs / config.epochs
+    optim = replace(config.optim, warmup_epochs=config.optim.warmup(config.epochs) * min(1.0, share))
+    if isinstance(config, PretrainConfig) and config.esvit.region_from:
+        later = min(epochs - 1, round(config.esvit.region_from * share))
+        config = replace(config, esvit=replace(config.esvit, region_from=later))
+    return replace(config, epochs=epochs, optim=optim)
 
 
 def history(metrics: Path, epochs: int) -> dict[str, Any]:
