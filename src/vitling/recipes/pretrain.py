@@ -72,9 +72,6 @@ def pretrain_in(
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
-    if config.method == "esvit" and 0 < config.epochs <= config.esvit.region_from and config.esvit.region_weight:
-        never = "regions are not compared in this run"
-        run.log.warn(f"--esvit.region-from {config.esvit.region_from}, and {config.epochs} epochs: {never}.")
     watcher = _watcher(config, stores, run)
     start = Path(config.continue_from) if config.continue_from else None
     outcome = fit(objective, stores.train, config.for_the_loop(), [watcher], run=run, processes=processes, start=start)
