@@ -13,7 +13,7 @@ from rich.console import Console
 
 from vitling.console import speaks
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
-from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig, named_in
 from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.verbs.judging import compare, evaluate, explain, suite
@@ -95,7 +95,10 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
     function, markers = _VERBS[verb], (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     parse = partial(tyro.cli, args=argv, prog=f"vitling {verb}", config=markers)
     if function in _CONFIGURED:  # their flags are those of the config, without a prefix
-        return partial(function, parse(_CONFIGURED[function]))
+        config = parse(_CONFIGURED[function])
+        if isinstance(config, RunConfig):
+            config.said = named_in(argv)
+        return partial(function, config)
 
     @wraps(function)
     def later(*values: Any, **named: Any) -> Callable[[], None]:

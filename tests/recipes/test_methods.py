@@ -18,7 +18,7 @@ from vitling.cli import run
 from vitling.errors import StoppedItself, UserError
 from vitling.objectives import SupCon
 from vitling.recipes import baselines
-from vitling.recipes.config import MethodsConfig, PretrainConfig
+from vitling.recipes.config import MethodsConfig, PretrainConfig, named_in
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.plan import Sight, make_plan
 from vitling.recipes.pretrain import _with_preset
@@ -97,6 +97,28 @@ def test_the_rest_of_table_10():
     assert (two.dim, two.temperature, two.queue) == (256, 0.2, 2048)
     assert (three.dim, three.temperature) == (256, 0.2)
     assert (distilled.bottleneck, distilled.temperature) == (256, 0.1)
+
+
+def test_what_is_said_stays_also_where_it_is_usual(folder, tmp_path):
+    """--esvit.prototypes 4096 is what help shows, and few images would have 1,024."""
+
+    def settled(*flags):
+        words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", *flags]
+        assert pretrain(folder, tmp_path / "pre", *words, "--overwrite") == 0
+        return read(tmp_path / "pre" / "config.json")
+
+    fitted = settled()
+    assert (fitted["esvit"]["prototypes"], fitted["esvit"]["momentum"]) == (1024, 0.97)
+    assert fitted["optim"]["weight_decay"] == 0.04
+    said = settled("--esvit.prototypes", "4096", "--esvit.momentum=0.996", "--optim.weight-decay", "0.05")
+    assert (said["esvit"]["prototypes"], said["esvit"]["momentum"]) == (4096, 0.996)
+    assert said["optim"]["weight_decay"] == 0.05
+    assert OptimConfig().weight_decay == 0.05
+
+
+def test_what_a_command_names():
+    words = ["images/", "--esvit.region-from", "9", "--no-cache", "--moco-v3.no-frozen-patches", "--optim.lr=1e-3"]
+    assert named_in(words) == ("esvit.region_from", "cache", "moco_v3.frozen_patches", "optim.lr")
 
 
 def test_what_is_asked_for_goes_before_the_table():

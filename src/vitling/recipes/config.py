@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -84,6 +85,13 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    said: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    """Dotted names of settings that were named by whoever started the run: no preset and no plan changes those, also
+    where they are what is usual. Where none are known, they are those that differ from what is usual."""
+
+    def said_of(self, part: str) -> set[str]:
+        """Of the settings in `optim`, for example, those that were named."""
+        return {name.removeprefix(f"{part}.") for name in self.said if name.startswith(f"{part}.")}
 
     def held_out_by(self) -> int:
         return self.seed if self.split_seed is None else self.split_seed
@@ -133,9 +141,9 @@ class PretrainConfig(MethodsConfig, RunConfig):
     method: methods.Name = "idmm"
     """`vitling list methods` says what each does. idmm: tell every image from every other."""
     preset: Preset = "paper"
-    """Learning rate, warm-up, smoothing of the paper or of its code. What you set otherwise than shown here wins."""
+    """Learning rate, warm-up, smoothing of the paper or of its code. What you set yourself wins."""
     epochs: int = 800
-    """Passes over the training images. Left at that, esvit has more below 2,000 images and fewer above."""
+    """Passes over the training images. Not set, esvit has more below 2,000 images and fewer above."""
     views_budget: Annotated[float | None, _shown("VIEWS")] = None
     """Instead of --epochs: as many as show about so many views in all (3.8e9 in the EsViT paper)."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
@@ -172,9 +180,9 @@ class FinetuneConfig(LabelledConfig):
     keep_head: bool = False
     """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
     preset: Preset = "paper"
-    """Learning rate and warm-up of the paper or of its code. What you set otherwise than shown here wins."""
+    """Learning rate and warm-up of the paper or of its code. What you set yourself wins."""
     epochs: int = 200
-    """Passes over the training images. Above 224 px 100, unless you set otherwise than shown here."""
+    """Passes over the training images. Not set, 100 above 224 px."""
     batch: int = 256
     """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
@@ -225,14 +233,23 @@ class ComparisonConfig(TrainConfig):
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def overlaid(preset: Any, asked: Any, default: Any) -> Any:
-    """The preset's settings, but those that were asked for, which are the ones that differ from the default."""
+def overlaid(preset: Any, asked: Any, default: Any, said: Collection[str] = ()) -> Any:
+    """The preset's settings, but those that were asked for: named in `said`, or other than the default."""
     changed = {f.name: getattr(asked, f.name) for f in fields(asked)}
-    return replace(preset, **{k: v for k, v in changed.items() if v != getattr(default, k)})
+    return replace(preset, **{k: v for k, v in changed.items() if k in said or v != getattr(default, k)})
+
+
+def named_in(argv: Sequence[str]) -> tuple[str, ...]:
+    """The settings that a command line names: --esvit.region-from 9 is esvit.region_from, --no-cache is cache."""
+    flags = [word.partition("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")]
+    return tuple(dict.fromkeys(_NEGATED.sub(r"\1", flag) for flag in flags))
+
+
+_NEGATED = re.compile(r"(^|\.)no_(?=[a-z_]+$)")
 
 
 # They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
-_OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad")
+_OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad", "said")
 _FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 
@@ -341,6 +358,7 @@ def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:
         for part in path:
             owner = getattr(owner, part)
         object.__setattr__(owner, last, value)  # some parts are frozen
+    config.said = (*config.said, *overrides)
     return config
 
 

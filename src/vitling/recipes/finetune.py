@@ -52,11 +52,11 @@ def with_preset(config: FinetuneConfig) -> tuple[FinetuneConfig, list[str]]:
     """The preset's settings, which depend on the network and the size, where nothing else was asked for; with a note
     of those that a large size changes."""
     backbone, usual = config.backbone or _backbone_of(config.from_ or ""), FinetuneConfig()
-    epochs = None if config.epochs == usual.epochs else config.epochs
+    epochs = None if config.epochs == usual.epochs and "epochs" not in config.said else config.epochs
     stage = idmm.finetune(backbone, config.preset, epochs, config.size or 224)
-    optim = overlaid(stage.optim, config.optim, OptimConfig())
+    optim = overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))
     preset = replace(usual, epochs=stage.epochs, batch=stage.batch)
-    settled = overlaid(preset, replace(config, backbone=backbone, optim=optim), usual)
+    settled = overlaid(preset, replace(config, backbone=backbone, optim=optim), usual, config.said)
     chosen = [f"--{name} {getattr(settled, name)}" for name in ("epochs", "batch") if _differ(name, settled, config)]
     return settled, [f"Chosen for {config.size} px: {' '.join(chosen)}."] if chosen else []
 

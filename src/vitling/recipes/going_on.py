@@ -38,7 +38,8 @@ def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str,
     if method.settings and other is not None and other.settings:
         own, saved = method.settings_of(config), before.get(other.settings, {})
         usual = {name: getattr(type(own)(), name) for name in SHAPES if hasattr(own, name)}
-        unsaid = [name for name in usual if name in saved and getattr(method.settings_of(asked), name) == usual[name]]
+        wanted, said = method.settings_of(asked), config.said_of(method.settings)
+        unsaid = [name for name in usual if name in saved and name not in said and getattr(wanted, name) == usual[name]]
         own = replace(own, **{name: saved[name] for name in unsaid})
         config = replace(config, **{method.settings: own})
         wrong += [(f"{config.method}.{name}", saved.get(name), getattr(own, name)) for name in usual]

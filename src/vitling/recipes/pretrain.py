@@ -112,11 +112,12 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
     stage = stage_of(config)
     if images is not None and method.fitted_to:
         stage = method.fitted_to(stage, images, None if config.batch == PLANNED else config.batch)
-    changed: dict[str, Any] = {"optim": overlaid(stage.optim, config.optim, OptimConfig())}
+    changed: dict[str, Any] = {"optim": overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))}
     if config.batch == PLANNED:
         changed["batch"] = stage.batch
     if method.settings:
-        changed[method.settings] = overlaid(stage.objective, method.settings_of(config), type(stage.objective)())
+        asked, said = method.settings_of(config), config.said_of(method.settings)
+        changed[method.settings] = overlaid(stage.objective, asked, type(stage.objective)(), said)
     return replace(config, **changed)
 
 
@@ -134,7 +135,11 @@ def _epochs(config: PretrainConfig, images: int) -> int:
     if config.views_budget is not None:
         return views_budget(config.views_budget, images, plan_of(config, config.size or SIZE).crops)
     by_method = METHODS[config.method].epochs_for
-    return by_method(images) if by_method and config.epochs == PretrainConfig.epochs else config.epochs
+    return (
+        by_method(images)
+        if by_method and "epochs" not in config.said and config.epochs == PretrainConfig.epochs
+        else config.epochs
+    )
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -141,7 +142,13 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         drop_path=config.objective.drop_path,
         on_collapse=config.on_collapse,
         views=_first_views(config),
+        said=(*(f"optim.{name}" for name in config.said_of("pretrain_optim")), *_of_methods(config.said)),
     )
+
+
+def _of_methods(said: Sequence[str]) -> list[str]:
+    """Settings that both stages have under the same name, and the first one uses."""
+    return [name for name in said if name.partition(".")[0] in {f.name for f in fields(MethodsConfig)}]
 
 
 def _first_views(config: TrainConfig) -> ViewChanges:
@@ -162,7 +169,9 @@ def second_stage(config: TrainConfig) -> TrainConfig:
     views, usual = config.views, ViewsConfig()
     if _has_colours(config) and replace(views, crop_fraction=usual.crop_fraction) == usual:
         views = replace(views, policy="idmm-finetune")
-    return replace(config, optim=overlaid(stage.optim, config.optim, OptimConfig()), views=views)
+    return replace(
+        config, optim=overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim")), views=views
+    )
 
 
 def _look_ahead(first: PretrainConfig, second: TrainConfig, labelled: bool) -> None:
@@ -242,6 +251,7 @@ def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
         "eval_every": None,
         "resume": True,
         "overwrite": False,
+        "said": (),
     }
     return FinetuneConfig(**known | own)
 

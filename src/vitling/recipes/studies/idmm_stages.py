@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset
+from vitling.recipes.config import FinetuneConfig, Preset, leaves
 from vitling.recipes.methods import METHODS, SIZE, Name
 from vitling.recipes.studies.stages import Staged, pretraining
 
@@ -25,7 +25,7 @@ COLUMNS = tuple(CLASSES)  # Flowers-102 first: what is at hand
 def finetuning(
     stage: recipe.Stage[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
 ) -> FinetuneConfig:
-    return FinetuneConfig(
+    config = FinetuneConfig(
         backbone=stage.backbone,
         preset=preset,
         epochs=stage.epochs,
@@ -36,6 +36,7 @@ def finetuning(
         optim=stage.optim,
         objective=stage.objective,
     )
+    return replace(config, said=tuple(name for name, _ in leaves(config)))
 
 
 def random_start(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> Staged:

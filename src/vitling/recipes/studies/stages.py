@@ -14,7 +14,7 @@ from typing import Any, Literal
 from vitling.console import Log
 from vitling.files import read_json, write_json
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig
+from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, leaves
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
@@ -30,7 +30,7 @@ def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "i
     """
     field = METHODS[method].settings
     others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
-    return PretrainConfig(
+    config = PretrainConfig(
         backbone=stage.backbone,
         preset=preset,
         epochs=stage.epochs,
@@ -41,6 +41,7 @@ def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "i
         **({field: stage.objective} if field else {}),
         **others,
     )
+    return replace(config, said=tuple(name for name, _ in leaves(config)))
 
 
 @dataclass(frozen=True)

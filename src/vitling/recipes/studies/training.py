@@ -61,7 +61,7 @@ class Training:
 def chosen(config: RunConfig) -> dict[str, Any]:
     """The settings that are not the verb's defaults."""
     default = dict(leaves(type(config)()))
-    return {name: value for name, value in leaves(config) if value != default[name]}
+    return {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
 
 
 def drop_checkpoints(out: Path) -> None:
