@@ -109,7 +109,7 @@ def test_tables_share_what_they_train():
 
 def test_what_can_be_counted_is(tmp_path):
     """Parameters as in the released code, epochs for as many views (the paper rounds: 50, 30)."""
-    rows = reproduce(find("esvit-t6"), only=("tiny",)).results["rows"]
+    rows = reproduce(find("esvit-t6"), only=("-t", "tiny")).results["rows"]
     assert all(row["value"] == entry("esvit-t6", row["run"]).paper for row in rows)
     assert len(rows) == 5
     epochs = {row["run"]: row["value"] for row in reproduce(find("esvit-t13")).results["rows"]}

@@ -79,7 +79,7 @@ def test_every_kind_of_file(tmp_path):
     write(tmp_path, "odd.json", {"command": "make odd", "result": {"other": 1}, "rows": 3})
     write(tmp_path, "list.json", [1, 2])
     text = document(tmp_path)
-    assert "| base | 31.00 (1 seed) | 30.00 |  |  |  |" in text
+    assert "| run | ours | paper |\n| --- | --- | --- |\n| base | 31.00 (1 seed) | 30.00 |" in text
     assert "1 of 3 runs, 2.0 minutes in all. On A100; timm 1.0, torch 2.11; commit abc." in text
     assert "| workload | batch | ratio | whole loop | cost, l1 |" in text
     assert "| idmm | 256 | 0.988 | 4,682 |  |" in text

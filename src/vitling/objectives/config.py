@@ -77,7 +77,7 @@ class DRLocConfig:
 
 
 _WEIGHTS = (  # the first prefix that fits
-    ("swin", 0.5),  # drloc.txt Sec. 4
+    ("swin", 0.5),  # DRLoc, Sec. 4
     ("t2t", 0.1),  # Sec. 4
     ("cvt", 0.1),  # Sec. 4
     ("vit_base", 0.01),  # supplement Sec. 3

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from vitling.data.papers import ENTRIES
 from vitling.recipes.suite_config import SuiteConfig
 
-# esvit.txt Table 11, logistic probe: supervised Swin-T and EsViT's, both trained on ImageNet-1K
+# EsViT, Table 11, logistic probe: supervised Swin-T and EsViT's, both trained on ImageNet-1K
 PAPER = {
     "food101": (77.4, 80.0),
     "cifar10": (94.0, 95.3),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from vitling.backbones.names import table as backbones
-from vitling.data.papers import ENTRIES
-from vitling.data.papers.entry import Entry
 from vitling.evaluation.differences import Interval
 from vitling.recipes.compare import in_points
-from vitling.recipes.methods import METHODS
-from vitling.recipes.studies import all_studies
 from vitling.recipes.suite_table import table_of
-from vitling.report.studies import lines
-from vitling.views.policies import POLICIES
+from vitling.report.studies import filled, lines
 
 if TYPE_CHECKING:
     from vitling.recipes.config import PretrainConfig
@@ -303,56 +296,21 @@ def class_table(rows: list[dict[str, Any]], most: int = 20) -> Table:
     return table
 
 
-def backbone_table() -> Table:
-    table = Table("name")
-    for column in ("parameters", "size", "grid", "width"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for entry in backbones():
-        grid = f"{entry.grid} x {entry.grid}"
-        table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
-    table.caption = "parameters without a head; size in pixels; most other timm names of these families work too"
-    return table
-
-
 def show_study(results: dict[str, Any]) -> None:
     """Ours beside the paper's."""
     trial = f", a trial of {results['trial']} epochs" if results.get("trial") else ""
     print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))
-    for column in ("ours", "paper", "gain", "paper's"):
-        table.add_column(column, justify="right", no_wrap=True)
     found = lines(results)
+    columns = filled(found, {"ours": "ours", "paper": "paper", "gain": "gain", "paper_gain": "paper's"})
+    for title in columns.values():
+        table.add_column(title, justify="right", no_wrap=True)
     for line in found:
-        table.add_row(line.run, line.ours, line.paper, line.gain, line.paper_gain)
+        table.add_row(line.run, *(getattr(line, name) for name in columns))
     Console().print(table)
     for line in found:  # below: a column of them would leave no room for the figures
         if line.note:
             print(f"{line.run}: {line.note}")
-
-
-def study_table() -> Table:
-    table = Table("name", "what", "data")
-    for study in all_studies():
-        names = " ".join((study.name, *study.also))
-        table.add_row(names, f"{study.title}; {len(study.runs)} runs", ", ".join(study.data) or "none")
-    table.caption = "vitling reproduce NAME --data DIR, with one folder in DIR for each of the data"
-    return table
-
-
-def dataset_table() -> Table:
-    table = Table("name", "what, licence, from whom")
-    for entry in ENTRIES.values():
-        table.add_row(entry.name, "\n".join(described(entry)))
-    table.caption = "vitling train NAME:DIR, and any other verb; layouts and notes: docs/datasets.md"
-    return table
-
-
-def described(entry: Entry) -> list[str]:
-    images = " + ".join(f"{n:,}" for n in (entry.train, entry.val, entry.test) if n)
-    classes = f"{entry.classes:,} classes, " if entry.classes else ""
-    metric = f"; {entry.metric}" if entry.test else ""
-    about = f"{entry.title}: {classes}{images} images{metric}; {', '.join(entry.tables)}"
-    return [about, f"licence: {entry.licence}", f"from: {entry.where}"]
 
 
 def show_suite(summary: dict[str, Any]) -> None:
@@ -360,36 +318,6 @@ def show_suite(summary: dict[str, Any]) -> None:
     for row in summary["rows"]:
         for note in row["notes"]:
             print(f"* {row['data']}: {note}")
-
-
-def recipe_table() -> Table:
-    """A recipe is a function; its docstring has the paper's figure."""
-    table = Table("in vitling.recipes", "what it is")
-    for name in (
-        *("train.train", "demo.demo", "drloc.scratch", "drloc.finetune", "idmm.pretrain", "idmm.finetune"),
-        *("baselines.simclr", "baselines.supcon", "baselines.moco_v2", "baselines.moco_v3"),
-        *("baselines.byol", "baselines.dino"),
-    ):
-        module, _, function = name.partition(".")
-        found = getattr(import_module(f"vitling.recipes.{module}"), function)
-        table.add_row(name, " ".join((found.__doc__ or "").partition("\n\n")[0].split()))
-    return table
-
-
-def method_table() -> Table:
-    table = Table("name", "what it does", "labels")
-    for name, method in METHODS.items():
-        table.add_row(name, method.what, {"ignored": "no"}.get(method.labels, "yes"))
-    table.caption = "vitling pretrain --method NAME, or train --method NAME: docs/methods.md"
-    return table
-
-
-def policy_table() -> Table:
-    table = Table("name", "views", "what it is")
-    for name, policy in POLICIES.items():
-        views = ", ".join(f"{group.count} x {group.size} px" for group in policy().groups)
-        table.add_row(name, views, (policy.__doc__ or "").partition("\n")[0])
-    return table
 
 
 def _worth_showing(classes: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitling.files import atomic, read_json
 from vitling.report.pictures import draw
-from vitling.report.studies import lines
+from vitling.report.studies import filled, lines
 
 HEAD = """# Results
 
@@ -33,10 +33,10 @@ def document(folder: Path) -> str:
 def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
     trial = f" A trial of {results['trial']} epochs." if results.get("trial") else ""
-    table = _table(
-        ("run", "ours", "paper", "gain", "paper's gain", "note"),
-        ((x.run, x.ours, x.paper, x.gain, x.paper_gain, x.note) for x in lines(results)),
-    )
+    found = lines(results)
+    titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
+    columns = filled(found, titles)
+    table = _table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
     measured = len({row["run"] for row in rows if "value" in row})
     minutes = sum(row["minutes"] for row in rows)
     where = _where([row["environment"] for row in rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,11 @@ def lines(results: dict[str, Any]) -> list[Line]:
     for row in results["rows"]:
         rows.setdefault(row["run"], {})[row["seed"]] = row
     return [_line(about.get(run, {"run": run}), own, about, rows) for run, own in rows.items()]
+
+
+def filled(found: Sequence[Line], titles: dict[str, str]) -> dict[str, str]:
+    """The columns in which something stands, by name."""
+    return {name: title for name, title in titles.items() if any(getattr(line, name) for line in found)}
 
 
 def _line(run: dict[str, Any], own: Rows, about: dict[str, Any], rows: dict[str, Rows]) -> Line:

@@ -29,6 +29,7 @@ class Display:
     def __init__(self, log: Log, steps: int, done: int):
         self.log, self.steps, self.first = log, steps, done
         self.started, self.last_line = time.monotonic(), 0.0
+        self.last_sign = self.started  # of life
         self.progress: _BarOverText | None = None
 
     def __enter__(self) -> Display:
@@ -52,8 +53,11 @@ class Display:
             self.progress.stop()
 
     def step(self, done: int) -> None:
+        """Without a terminal a line in every ten seconds that have none: an epoch may take long."""
         if self.progress:
             self.progress.update(self.task, completed=done)
+        elif time.monotonic() - self.last_sign >= PLAIN_EVERY:
+            self._say(f"step {done} of {self.steps}", done)
 
     def metrics(self, done: int, text: str, last: bool) -> None:
         """At the end of an epoch; without a terminal not more often than every ten seconds. log.txt has them all."""
@@ -63,7 +67,11 @@ class Display:
             self.progress.update(self.task, completed=done)
         elif last or time.monotonic() - self.last_line >= PLAIN_EVERY:
             self.last_line = time.monotonic()
-            self.log.console.print(f"{text}  left {self._left(done)}", markup=False)
+            self._say(text, done)
+
+    def _say(self, text: str, done: int) -> None:
+        self.last_sign = time.monotonic()
+        self.log.console.print(f"{text}  left {self._left(done)}", markup=False)
 
     def _left(self, done: int) -> str:
         pace = (time.monotonic() - self.started) / max(done - self.first, 1)

@@ -36,7 +36,8 @@ def state_of(trainer: Trainer) -> State:
 
 def restore(trainer: Trainer, state: State) -> None:
     """Where the run itself stood."""
-    _check_images(trainer, state)
+    advice = "Put them back, or start again with --overwrite or another --out."
+    _check_images(trainer, state, "this run was started with", advice)
     state = trainer.shards.part(state)
     trainer.seconds_before = state.get("seconds", 0.0)
     trainer.objective.load_state_dict(state["objective"])
@@ -50,7 +51,7 @@ def restore(trainer: Trainer, state: State) -> None:
 
 def go_on(trainer: Trainer, state: State) -> str:
     """Where another run stood, with its weights and moments: schedules continue. Gives what is new in this one."""
-    _check_images(trainer, state)
+    _check_images(trainer, state, "that run was trained on", "Name the same DATA, with the same --val and --seed.")
     if state["per_epoch"] != trainer.per_epoch or state["step"] >= trainer.steps:
         raise UserError(
             f"That run stood at step {state['step']}, with {state['per_epoch']} steps an epoch. This one must have as "
@@ -60,7 +61,14 @@ def go_on(trainer: Trainer, state: State) -> str:
     names = names_of(trainer.objective, trainer.optimiser)
     load_optimiser(trainer.optimiser, with_moments(trainer.optimiser, names, state))
     _take_place(trainer, state)
-    return ", ".join(dict.fromkeys(name.split(".")[0] for name in new)) or "nothing"
+    return ", ".join(dict.fromkeys(_whole(name, state["objective"]) for name in new)) or "nothing"
+
+
+def _whole(name: str, before: State) -> str:
+    """The largest part with this name in it of which nothing was there before: teacher.regions, not teacher."""
+    parts = name.split(".")
+    prefixes = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    return next(part for part in prefixes if not any(f"{old}.".startswith(f"{part}.") for old in before))
 
 
 def _take_place(trainer: Trainer, state: State) -> None:
@@ -70,9 +78,6 @@ def _take_place(trainer: Trainer, state: State) -> None:
         trainer.average.load_state_dict(state["average"])
 
 
-def _check_images(trainer: Trainer, state: State) -> None:
+def _check_images(trainer: Trainer, state: State, whose: str, advice: str) -> None:
     if state["data"] != trainer.store.identity:
-        raise UserError(
-            "The training images are not those that this run was started with, so it cannot go on exactly. Put them "
-            "back, or start again with --overwrite or another --out."
-        )
+        raise UserError(f"The training images are not those that {whose}, so it cannot go on exactly. {advice}")

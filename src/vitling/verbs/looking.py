@@ -101,15 +101,15 @@ def list_(
     """
     from rich.console import Console
 
-    from vitling.recipes import summary
+    from vitling.recipes import listing
 
     tables = {
-        "methods": summary.method_table,
-        "backbones": summary.backbone_table,
-        "datasets": summary.dataset_table,
-        "policies": summary.policy_table,
-        "recipes": summary.recipe_table,
-        "tables": summary.study_table,
+        "methods": listing.method_table,
+        "backbones": listing.backbone_table,
+        "datasets": listing.dataset_table,
+        "policies": listing.policy_table,
+        "recipes": listing.recipe_table,
+        "tables": listing.study_table,
     }
     Console().print(tables[what]())
 

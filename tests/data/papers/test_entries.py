@@ -15,7 +15,7 @@ from vitling.data.papers.page import MARK, page
 from vitling.recipes.studies.datasets import DATASETS
 
 DOCS = Path(__file__).parents[3] / "docs"
-ESVIT = {  # esvit.txt Table 10: classes, train, test, metric
+ESVIT = {  # EsViT, Table 10: classes, train, test, metric
     "food101": (102, 75_750, 25_250, "accuracy"),
     "cifar10": (10, 50_000, 10_000, "accuracy"),
     "cifar100": (100, 50_000, 10_000, "accuracy"),
@@ -36,7 +36,7 @@ ESVIT = {  # esvit.txt Table 10: classes, train, test, metric
     "hateful-memes": (2, 8_500, 500, "ROC-AUC"),
 }
 MISPRINTS = {"food101": "102 classes", "fer2013": "8 classes", "gtsrb": "26,728"}
-DRLOC = {  # drloc.txt Table 1 (a): train, test, classes
+DRLOC = {  # DRLoc, Table 1 (a): train, test, classes
     "imagenet100": (126_689, 5_000, 100),
     "cifar10": (50_000, 10_000, 10),
     "cifar100": (50_000, 10_000, 100),
@@ -49,7 +49,7 @@ DRLOC = {  # drloc.txt Table 1 (a): train, test, classes
     "domainnet-real": (120_906, 52_041, 345),
     "domainnet-sketch": (48_212, 20_916, 345),
 }
-IDMM = {  # idmm.txt Table 1: classes, train, test
+IDMM = {  # IDMM, Table 1: classes, train, test
     "flowers102": (102, 2_040, 6_149),
     "pets": (37, 3_680, 3_669),
     "dtd": (47, 3_760, 1_880),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitling.data.papers.entry import DRLOC, PRETRAINING, Entry, Layout
 
 IMAGENET_TERMS = "non-commercial research and education, by ImageNet's terms"
-DOMAINS = {  # drloc.txt Table 1 (a): images of train and test
+DOMAINS = {  # DRLoc, Table 1 (a): images of train and test
     "clipart": ("ClipArt", 33_525, 14_604),
     "infograph": ("Infograph", 36_023, 15_582),
     "painting": ("Painting", 50_416, 21_850),

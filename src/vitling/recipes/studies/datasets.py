@@ -29,7 +29,7 @@ def _of(entry: Entry) -> DataSet:
 
 DATASETS = {
     **{name: _of(entry) for name, entry in papers.ENTRIES.items()},
-    # idmm.txt Sec. 4.3
+    # IDMM, Sec. 4.3
     "sin10k": DataSet("10 images of each class of ImageNet-1K", 10_000, 0),
     "sin-total10k": DataSet("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
     # not a benchmark of anybody's: every fifth training image, for where the whole is not at hand

@@ -1,8 +1,8 @@
 """The tables of the DRLoc paper and of its supplement, and two questions that they raise.
 
 The figures are the authors': one seed and, as their code has it, the best test epoch of the run. Ours are of the last.
-COCO and ADE20K (drloc.txt Tables 5 and 6, supplement Tables 10 to 13) are not here: vitling does not detect or segment
-yet. Beside runs on large data stand the same ones on smaller data, without a figure to compare with.
+COCO and ADE20K (Tables 5 and 6, supplement Tables 10 to 13) are not here: vitling does not detect or segment yet.
+Beside runs on large data stand the same ones on smaller data, without a figure to compare with.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TABLE_4 = {
 
 
 def studies() -> tuple[Study, ...]:
-    paper, supplement = "drloc.txt", "drloc-supplement.txt"
+    paper, supplement = "DRLoc,", "DRLoc, supplement,"
     return (
         Study("drloc-t1b", "variants of the loss", f"{paper} Table 1 (b)", _variants(), also=("drloc-supp-t6",)),
         Study("drloc-t2a", "pairs of tokens an image (m)", f"{paper} Table 2 (a)", _pairs()),

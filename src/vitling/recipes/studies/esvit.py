@@ -94,7 +94,7 @@ LATER = f"the region loss from epoch {recipe.LATER} on"
 
 
 def studies() -> tuple[Study, ...]:
-    paper, probes = "esvit.txt", "top-1 on test by the probe that the name ends with, %"
+    paper, probes = "EsViT,", "top-1 on test by the probe that the name ends with, %"
     found = "regions found again in the mirrored view, %; distance: pixels from where they should be"
     return (
         Study("esvit-t1", "Swin by size and window", f"{paper} Table 1", _sizes(), probes),
@@ -201,28 +201,34 @@ def _resnet_linear() -> tuple[Run, ...]:
     )
 
 
+def _short(backbone: str) -> str:
+    """swin-t-w14, deit-small."""
+    short = {name: key for key, name in recipe.SWIN.items()}
+    return short.get(backbone, backbone.removesuffix("_patch16_224").replace("_", "-"))
+
+
 def _layouts() -> tuple[Run, ...]:
     twice = "Table 6 has heads of 3, 3, 6, 12, against its own width of 32"
     return tuple(
-        Run(name.replace("_", "-"), Parameters(name), paper=count, note=twice if name == "vil_tiny_paper" else "")
+        Run(_short(name), Parameters(name), paper=count, note=twice if name == "vil_tiny_paper" else "")
         for name, count in TABLE_6.items()
     )
 
 
 def _paces() -> tuple[Run, ...]:
-    return tuple(Run(name.replace("_", "-"), Throughput(name), paper=pace) for name, pace in TABLE_8.items())
+    return tuple(Run(_short(name), Throughput(name), paper=pace) for name, pace in TABLE_8.items())
 
 
 def _costs() -> tuple[Run, ...]:
     """The paper's batches, and one that a GPU of today is busy with."""
-    names = {recipe.OTHERS["deit"]: "vit-s", **{backbone: name for name, backbone in recipe.SWIN.items()}}
 
     def rows() -> Iterator[Run]:
-        for backbone, batch in (*TABLE_9, *((backbone, 128) for backbone in names)):
+        networks = dict.fromkeys(backbone for backbone, _ in TABLE_9)
+        for backbone, batch in (*TABLE_9, *((backbone, 128) for backbone in networks)):
             published = TABLE_9.get((backbone, batch))
             for figure in get_args(Cost):
                 paper = round(published.ratio[figure], 4) if published else None
-                yield Run(f"{names[backbone]}-batch{batch}-{figure}", RegionCost(backbone, batch, figure), paper=paper)
+                yield Run(f"{_short(backbone)}-batch{batch}-{figure}", RegionCost(backbone, batch, figure), paper=paper)
 
     return tuple(rows())
 

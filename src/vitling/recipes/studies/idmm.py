@@ -93,7 +93,7 @@ SMALLEST = 93.8  # Sec. 4.1
 
 
 def studies() -> tuple[Study, ...]:
-    paper, both = "idmm.txt", "IDMM and random starts, 200 epochs"
+    paper, both = "IDMM,", "IDMM and random starts, 200 epochs"
     released = "by the released code"
     return (
         Study("idmm-200", both, f"{paper} Tables 2 and 5", _short("paper")),

@@ -103,7 +103,7 @@ CORNER_EPOCHS, CORNER_SIZE = (200, 100), 112  # epochs of Flowers-102 before and
 
 
 def studies() -> tuple[Study, ...]:
-    paper = "idmm.txt"
+    paper = "IDMM,"
     matrix = "pre-trained on one data set, fine-tuned on another"
     pre, fine = CORNER_EPOCHS
     seen = f"as many images as {pre} epochs of Flowers-102 show, then {fine} epochs, all at {CORNER_SIZE} px"

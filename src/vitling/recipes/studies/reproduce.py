@@ -128,7 +128,7 @@ def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) 
         if minutes is not None and spent >= minutes:
             log.say(f"{spent:.0f} minutes are spent; {len(jobs) - i} runs are left for another time.")
             break
-        left = f" About {spent / i * (len(jobs) - i):.0f} minutes to go." if i else ""
+        left = f" {_about(spent / i * (len(jobs) - i))} to go." if i else ""
         log.say(f"Run {i + 1} of {len(jobs)}: {job.name}.{left}")
         reason = _run(job, ledger)
         if reason:
@@ -136,6 +136,12 @@ def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) 
             failed.append(job.name)
         free_memory()
     return failed
+
+
+def _about(minutes: float) -> str:
+    if minutes < 0.75:
+        return "Less than a minute"
+    return f"About {minutes:.0f} minutes" if minutes >= 1.5 else "About a minute"
 
 
 def _run(job: _Job, ledger: Ledger) -> str | None:

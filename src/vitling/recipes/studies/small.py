@@ -25,8 +25,8 @@ def studies() -> tuple[Study, ...]:
     found = "top-1 of the probe, or regions found again (correspondence), %; distance in pixels"
     return (
         Study("frozen-small", "probes of DeiT-Tiny after 2,040 images", "ours", _frozen(), "top-1 on test, %"),
-        Study("t2t-collapse", f"T2T-ViT-7 after {EPOCHS} epochs", "after idmm.txt Table 6", _failing(), "k-NN, %"),
-        Study("esvit-small", "EsViT on 2,040 images: views, regions", "after esvit.txt Fig. 8", _esvit(), found),
+        Study("t2t-collapse", f"T2T-ViT-7 after {EPOCHS} epochs", "after IDMM, Table 6", _failing(), "k-NN, %"),
+        Study("esvit-small", "EsViT on 2,040 images: views, regions", "after EsViT, Figure 8", _esvit(), found),
     )
 
 
