@@ -156,6 +156,12 @@ def tested(name: str) -> Entry | None:
     return next((entry for entry in _TESTED if entry.name == name), None)
 
 
+def own_size(name: str | None) -> int | None:
+    """Pixels of the views that a tested network is made for."""
+    entry = tested(name or "")
+    return entry.size if entry else None
+
+
 def of_a_known_family(name: str) -> bool:
     return name.startswith(FAMILIES)
 

@@ -7,12 +7,13 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitling.data.dataset import Raw
+from vitling.data.dataset import Dataset, Raw
 from vitling.data.sources.parts import IMAGE_SUFFIXES
 from vitling.errors import UserError
 
@@ -48,6 +49,10 @@ def sources_of(inputs: Input | Sequence[Input]) -> list[Source]:
         else:
             raise UserError(f"A {type(one).__name__} is no image: give a path, a PIL image or an array.")
     return sources
+
+
+def sources_in(dataset: Dataset) -> list[Source]:
+    return [Source(key, partial(dataset.read, i)) for i, key in enumerate(dataset.keys)]
 
 
 def _matching(pattern: str) -> list[Path]:

@@ -239,6 +239,11 @@ def overlaid(preset: Any, asked: Any, default: Any, said: Collection[str] = ()) 
     return replace(preset, **{k: v for k, v in changed.items() if k in said or v != getattr(default, k)})
 
 
+def all_said(config: Config) -> Config:
+    """The same, complete as it is: no preset and no plan changes anything."""
+    return replace(config, said=tuple(name for name, _ in leaves(config)))
+
+
 def named_in(argv: Sequence[str]) -> tuple[str, ...]:
     """The settings that a command line names: --esvit.region-from 9 is esvit.region_from, --no-cache is cache."""
     flags = [word.partition("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")]

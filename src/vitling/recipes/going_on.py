@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
+from vitling.files import read_json
 from vitling.recipes.config import PLANNED, PretrainConfig
 from vitling.recipes.methods import METHODS
 
@@ -22,7 +22,7 @@ def settings_before(config: PretrainConfig) -> dict[str, Any]:
     if not start.exists():
         raise UserError(f"--continue-from {start}: there is no such run, and no such checkpoint.")
     saved = start / "config.json"
-    return json.loads(saved.read_text(encoding="utf-8")) if saved.exists() else {}
+    return read_json(saved) if saved.exists() else {}
 
 
 def with_batch(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:

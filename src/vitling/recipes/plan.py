@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from vitling.backbones import names
+from vitling.backbones.names import own_size
 from vitling.errors import UserError
 from vitling.recipes import idmm
 from vitling.recipes.config import PLANNED, MethodsConfig, TrainConfig
@@ -154,9 +154,9 @@ def _val(sight: Sight) -> tuple[str, str]:
 
 def _size(backbone: str | None, sight: Sight) -> tuple[int, str]:
     usual = VIEW if sight.gpu else CPU_VIEW
-    entry = names.tested(backbone or "")
-    if entry is not None and entry.size < min(usual, sight.longer):
-        return entry.size, f"{backbone} is made for it"
+    own = own_size(backbone)
+    if own is not None and own < min(usual, sight.longer):
+        return own, f"{backbone} is made for it"
     if sight.longer >= usual * 5 // 7:
         return usual, "the usual size of a view" if sight.gpu else "without a GPU, larger views take too long"
     return smaller_view(sight.longer), f"the images have {sight.longer} px"

@@ -134,12 +134,9 @@ def _check_regions(config: PretrainConfig) -> None:
 def _epochs(config: PretrainConfig, images: int) -> int:
     if config.views_budget is not None:
         return views_budget(config.views_budget, images, plan_of(config, config.size or SIZE).crops)
-    by_method = METHODS[config.method].epochs_for
-    return (
-        by_method(images)
-        if by_method and "epochs" not in config.said and config.epochs == PretrainConfig.epochs
-        else config.epochs
-    )
+    by_method, usual = METHODS[config.method].epochs_for, PretrainConfig.epochs
+    unsaid = config.epochs == usual and "epochs" not in config.said
+    return by_method(images) if by_method and unsaid else config.epochs
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:

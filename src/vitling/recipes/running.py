@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from vitling import data
-from vitling.backbones import names
 from vitling.backbones.backbone import Backbone, create
+from vitling.backbones.names import own_size
 from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
@@ -109,19 +109,13 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one, and so does a network
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
-    view = min(view, own_size(config.backbone, view))
+    view = min(view, own_size(config.backbone) or view)
     longer = choose_size(train, largest_view=view)  # at most 12/7 of it: what the images have, if that is less
     size = config.size or (view if longer >= view * 5 // 7 else smaller_view(longer))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     settled = replace(config, size=size, backbone=backbone, store_size=config.store_size or choose_size(train, size))
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
     return settle_auxiliary(settled, backbone), [f"Chosen: {' '.join(chosen)}."] if chosen else []
-
-
-def own_size(backbone: str | None, otherwise: int) -> int:
-    """Pixels of the views that a tested network is made for."""
-    entry = names.tested(backbone or "")
-    return otherwise if entry is None else entry.size
 
 
 def new_backbone(config: RunConfig, drop_path: float) -> Backbone:

@@ -23,7 +23,7 @@ def figure(results: dict[str, Any]) -> Figure | None:
 
     seed = min(row["seed"] for row in results["rows"] if "value" in row)
     rows: Rows = {row["run"]: row for row in results["rows"] if "value" in row and row["seed"] == seed}
-    panels = [draw for draw, key in _PANELS[results["picture"]] if any(key(row) for row in rows.values())]
+    panels = [draw for draw, key in PANELS[results["picture"]] if any(key(row) for row in rows.values())]
     if not panels:
         return None
     made = Figure((1.0 + 4.5 * len(panels), 4.4))
@@ -84,7 +84,7 @@ def _bars(axes: Axes, rows: Rows, papers: Papers) -> None:
     axes.legend(fontsize=8, frameon=False, ncols=len(several), loc="lower left", bbox_to_anchor=(0, 1))
 
 
-_PANELS: dict[str, list[tuple[Callable[[Axes, Rows, Papers], None], Callable[[dict[str, Any]], Any]]]] = {
+PANELS: dict[str, list[tuple[Callable[[Axes, Rows, Papers], None], Callable[[dict[str, Any]], Any]]]] = {
     "curves": [(_curves, _curve)],
     "scatter": [
         (_against("images_per_second", "images a second", 1), lambda row: row.get("images_per_second")),

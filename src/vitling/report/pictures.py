@@ -23,7 +23,7 @@ def draw(results: dict[str, Any], path: Path, runs: Path | None = None) -> bool:
     if any("value" in row for row in results["rows"]):
         if results.get("picture") == "heatmap":
             figure = heatmap.figure(results)
-        if results.get("picture") in ("curves", "scatter", "bars"):
+        if results.get("picture") in charts.PANELS:
             figure = charts.figure(results)
         if results.get("picture") == "tsne" and runs is not None:
             figure = tsne.figure(results, runs)

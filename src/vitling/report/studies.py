@@ -92,13 +92,10 @@ def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
 
 def _ahead(own: Rows, base: Rows) -> list[str]:
     """EsViT counts the data sets on which a network is ahead of its counterpart."""
-    pairs = [(row["each"], base[seed]["each"]) for seed, row in own.items() if _both_have_each(row, base.get(seed, {}))]
+    both = [seed for seed, row in own.items() if "each" in row and "each" in base.get(seed, {})]
+    pairs = [(own[seed]["each"], base[seed]["each"]) for seed in both]
     ahead = [sum(value > theirs[name] for name, value in mine.items() if name in theirs) for mine, theirs in pairs]
     return [f"ahead on {', '.join(map(str, ahead))} of {len(pairs[0][0])}"] if pairs else []
-
-
-def _both_have_each(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return "each" in row and "each" in other
 
 
 def _sharing(rows: list[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from vitling.recipes.config import PretrainConfig
 from vitling.recipes.idmm import Stage
 from vitling.recipes.methods import Name
 from vitling.recipes.studies.counting import Counting, Parameters, ViewsBudget
-from vitling.recipes.studies.probing import Figure, Given, Network, Paced, Probed, SuiteAverage
+from vitling.recipes.studies.probing import SUITE, Figure, Given, Network, Paced, Probed, SuiteAverage, probed_runs
 from vitling.recipes.studies.region_cost import TABLE_8, TABLE_9, RegionCost, Throughput
 from vitling.recipes.studies.region_cost import Figure as Cost
 from vitling.recipes.studies.stages import pretraining
@@ -88,9 +88,6 @@ TABLE_10 = {  # images to train on, and to test
     "ucf101": (9_537, 3_783),
     "hateful-memes": (8_500, 500),
 }
-FIGURES: tuple[Figure, Figure] = ("linear", "knn")
-FOUND: tuple[Figure, Figure] = ("correspondence", "distance")
-LATER = f"the region loss from epoch {recipe.LATER} on"
 
 
 def studies() -> tuple[Study, ...]:
@@ -120,22 +117,23 @@ def _network(stage: Stage, method: Name = "esvit") -> PretrainConfig:
     return pretraining(stage, method=method)
 
 
-def _probed(
-    name: str, network: Network, figures: Pair, against: str = "", before: str = "", note: str = ""
-) -> Iterator[Run]:
+def _probed(name: str, network: Network, figures: Pair, against: str = "", **about: str) -> Iterator[Run]:
     """On ImageNet-1K: linear and k-NN."""
-    for figure, paper in zip(FIGURES, figures):
-        work, base = Probed(network, figure), f"{against}-{figure}" if against else ""
-        yield Run(f"{name}-{figure}", work, IMAGENET, paper=paper, against=base, before=before, note=note)
+    papers: dict[Figure, float | None] = {"linear": figures[0], "knn": figures[1]}
+    return probed_runs(name, network, IMAGENET, papers, against, **about)
+
+
+def _later(epoch: int) -> str:
+    return f"the region loss from epoch {epoch} on" if epoch else ""
 
 
 def _sizes() -> tuple[Run, ...]:
     def rows() -> Iterator[Run]:
         for net, (views, both) in TABLE_1.items():
-            later = recipe.table_1(net).objective.region_from
-            note = f"the region loss from epoch {later} on" if later else ""
+            network = _network(recipe.table_1(net))
+            note = _later(network.esvit.region_from)
             yield from _probed(f"{net}-{VIEWS}", _network(recipe.table_1(net, regions=False)), views)
-            yield from _probed(f"{net}-{BOTH}", _network(recipe.table_1(net)), both, f"{net}-{VIEWS}", note=note)
+            yield from _probed(f"{net}-{BOTH}", network, both, f"{net}-{VIEWS}", note=note)
 
     return tuple(rows())
 
@@ -152,7 +150,7 @@ def _other_data() -> tuple[Run, ...]:
             alone = _network(recipe.table_3(images, regions=False))
             note = "" if network.batch == alone.batch else f"batches of {network.batch}, its baseline {alone.batch}"
             yield from _probed(f"{data}-{VIEWS}", alone, views, before=before)
-            yield from _probed(f"{data}-{BOTH}", network, both, f"{data}-{VIEWS}", before, note)
+            yield from _probed(f"{data}-{BOTH}", network, both, f"{data}-{VIEWS}", before=before, note=note)
             work, note = SuiteAverage(network), "Table 11: 80.99 with batches of 512" if data == IMAGENET else ""
             yield Run(f"{data}-suite", work, paper=mean, against=base, note=note, before=data, others=suite)
 
@@ -165,7 +163,7 @@ def _networks() -> tuple[Run, ...]:
             yield from _probed(f"{net}-{VIEWS}", _network(recipe.table_4(net, regions=False)), views)
             if both:
                 network = _network(recipe.table_4(net))
-                yield from _probed(f"{net}-{BOTH}", network, both, f"{net}-{VIEWS}", note=LATER)
+                yield from _probed(f"{net}-{BOTH}", network, both, f"{net}-{VIEWS}", note=_later(recipe.LATER))
         sampled = recipe.table_4("deit")
         sampled = replace(sampled, objective=replace(sampled.objective, region_stride=2))
         note = "every second region of both sides; the paper: no improvement"
@@ -252,7 +250,7 @@ def _eighteen() -> tuple[Run, ...]:
 
     def rows() -> Iterator[Run]:
         for data, (supervised, esvit) in TABLE_11.items():
-            metric, base = ENTRIES[data].metric_in("esvit-t10"), f"swin-t-supervised-{data}"
+            metric, base = ENTRIES[data].metric_in(SUITE), f"swin-t-supervised-{data}"
             yield Run(base, Probed(swin, "logistic", metric), data, weights=swin.backbone, paper=supervised)
             work = Probed(network, "logistic", metric)
             yield Run(f"swin-t-{BOTH}-{data}", work, data, paper=esvit, against=base, before=IMAGENET)
@@ -287,8 +285,8 @@ def _choices() -> tuple[Run, ...]:
 
 
 def _by_neighbours(name: str, network: Network, paper: float | None, against: str = "", note: str = "") -> Run:
-    base = f"{against}-knn" if against else ""
-    return Run(f"{name}-knn", Probed(network, "knn"), IMAGENET, paper=paper, against=base, note=note)
+    (run,) = probed_runs(name, network, IMAGENET, {"knn": paper}, against, note=note)
+    return run
 
 
 def _fast() -> tuple[Run, ...]:
@@ -333,9 +331,8 @@ def _correspondence() -> tuple[Run, ...]:
     def rows() -> Iterator[Run]:
         for name, (network, accuracy, distance) in networks.items():
             against = f"swin-t-{VIEWS}" if name == f"swin-t-{BOTH}" else ""
-            for figure, paper in zip(FOUND, (accuracy, distance)):
-                base, note = f"{against}-{figure}" if against else "", dino if name.startswith("deit") else ""
-                work = Probed(network, figure)
-                yield Run(f"{name}-{figure}", work, IMAGENET, paper=paper, against=base, note=note)
+            papers: dict[Figure, float | None] = {"correspondence": accuracy, "distance": distance}
+            note = dino if name.startswith("deit") else ""
+            yield from probed_runs(name, network, IMAGENET, papers, against, note=note)
 
     return tuple(rows())

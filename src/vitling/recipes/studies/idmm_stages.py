@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, leaves
+from vitling.recipes.config import FinetuneConfig, Preset, all_said
 from vitling.recipes.methods import METHODS, SIZE, Name
 from vitling.recipes.studies.stages import Staged, pretraining
 
@@ -36,7 +36,7 @@ def finetuning(
         optim=stage.optim,
         objective=stage.objective,
     )
-    return replace(config, said=tuple(name for name, _ in leaves(config)))
+    return all_said(config)
 
 
 def random_start(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> Staged:

@@ -7,24 +7,21 @@ or the one of a weights file, or, where there is none, one with random weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from vitling.data.papers.entry import Metric
 from vitling.errors import StoppedItself
 from vitling.files import read_json, write_json
 from vitling.recipes.config import PretrainConfig
-from vitling.recipes.studies.stages import entry_of, stage_of, was_there
-from vitling.recipes.studies.study import Start
+from vitling.recipes.studies.stages import entry_of, images_of_test, stage_of, was_there
+from vitling.recipes.studies.study import Run, Start
 from vitling.recipes.studies.training import chosen, free_memory, history
 
-if TYPE_CHECKING:
-    from vitling.data.dataset import Dataset
-
 Figure = Literal["knn", "linear", "logistic", "correspondence", "distance"]
+SUITE: Literal["esvit-t10"] = "esvit-t10"
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,10 @@ class Probed:
     def _found_again(self, folder: Path, figure: str, start: Start) -> dict[str, Any]:
         from vitling.evaluation.bundle import load
         from vitling.evaluation.correspondence import correspondence
-        from vitling.evaluation.inputs import Source
+        from vitling.evaluation.inputs import sources_in
 
-        images = _test_images(start, f"{figure} of regions")
-        sources = [Source(key, partial(images.read, i)) for i, key in enumerate(images.keys)]
-        found = correspondence(load(folder), sources)
+        images = images_of_test(start, f"{figure} of regions")
+        found = correspondence(load(folder), sources_in(images))
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
         return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
 
@@ -108,14 +104,13 @@ class Paced:
 
 @dataclass(frozen=True)
 class SuiteAverage:
-    """The mean over the data sets of a table, each with its metric, by the logistic probe; `each` has them all."""
+    """The mean over the data sets of EsViT's Table 10, each with its metric, by the logistic probe; `each` has them."""
 
     network: Network
-    table: Literal["esvit-t10"] = "esvit-t10"
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**settings_of(self.network), "suite": self.table}
+        return {**settings_of(self.network), "suite": SUITE}
 
     def __call__(self, start: Start) -> dict[str, Any]:
         return answered(self.network, start, self._judge)
@@ -124,14 +119,30 @@ class SuiteAverage:
         from vitling.recipes.suite import suite
         from vitling.recipes.suite_config import SuiteConfig
 
-        asked = SuiteConfig((str(folder),), str(start.folder), table=self.table, out=str(start.out / "suite"))
+        asked = SuiteConfig((str(folder),), str(start.folder), table=SUITE, out=str(start.out / "suite"))
         outcome = suite(asked)
         values = {row["data"]: row["values"][0] for row in outcome.summary["rows"]}
         missing = [entry.name for entry in asked.entries() if values.get(entry.name) is None]
         if missing:
-            raise StoppedItself(f"A mean over all data sets of {self.table} needs a figure of {', '.join(missing)}.")
+            raise StoppedItself(f"A mean over all data sets of {SUITE} needs a figure of {', '.join(missing)}.")
         each = {name: round(100 * value, 4) for name, value in values.items()}
         return {"value": round(sum(each.values()) / len(each), 4), "each": each}
+
+
+def probed_runs(
+    name: str,
+    network: Network,
+    data: str,
+    papers: Mapping[Figure, float | None],
+    against: str = "",
+    before: str = "",
+    note: str = "",
+) -> Iterator[Run]:
+    """A run for each figure, whose name ends with it; `against` is the name of the other network's runs without it."""
+    for figure, paper in papers.items():
+        base = f"{against}-{figure}" if against else ""
+        work = Probed(network, figure)
+        yield Run(f"{name}-{figure}", work, data, paper=paper, against=base, before=before, note=note)
 
 
 def settings_of(network: Network) -> dict[str, Any]:
@@ -143,24 +154,24 @@ def settings_of(network: Network) -> dict[str, Any]:
 def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
     """What `judge` says of the network in a folder, with what is known of how that was made. Asked once."""
     answer = start.out / "result.json"
-    ready = _ready(network, start) if isinstance(network, Given) else _stage(network, start)
-    if answer.exists() and (given := read_json(answer))["folder"] == ready.folder.name:
+    origin = _given(network, start) if isinstance(network, Given) else _pretrained(network, start)
+    if answer.exists() and (given := read_json(answer))["folder"] == origin.folder.name:
         return given
-    given = {"folder": ready.folder.name, **ready.make()}
+    given = {"folder": origin.folder.name, **origin.make()}
     began = time.monotonic()
-    given |= judge(ready.folder, start)
+    given |= judge(origin.folder, start)
     given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
     write_json(answer, given)
     free_memory()
     return given
 
 
-class _Ready(NamedTuple):
+class _Origin(NamedTuple):
     folder: Path
     make: Callable[[], dict[str, Any]]  # sees to it that the network is there, and says what is known of it
 
 
-def _stage(config: PretrainConfig, start: Start) -> _Ready:
+def _pretrained(config: PretrainConfig, start: Start) -> _Origin:
     stage = stage_of("pretrain", config, start, start.seed, start.weights)
 
     def make() -> dict[str, Any]:
@@ -171,10 +182,10 @@ def _stage(config: PretrainConfig, start: Start) -> _Ready:
         known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
         return known | {"images_before" if start.before else "images": result["images"]}
 
-    return _Ready(stage.out, make)
+    return _Origin(stage.out, make)
 
 
-def _ready(network: Given, start: Start) -> _Ready:
+def _given(network: Given, start: Start) -> _Origin:
     origin = Path(start.weights).stem if start.weights else f"random-seed{start.seed}"
     folder = start.stages / f"given-{network.backbone}-{network.size}-{origin}"
 
@@ -184,7 +195,7 @@ def _ready(network: Given, start: Start) -> _Ready:
         write_json(start.out / "environment.json", environment())
         return {"parameters": _save(network, folder, start)}
 
-    return _Ready(folder, make)
+    return _Origin(folder, make)
 
 
 def _save(network: Given, folder: Path, start: Start) -> int:
@@ -200,12 +211,3 @@ def _save(network: Given, folder: Path, start: Start) -> int:
     meta = BundleMeta("none", (), network.size, 0, IMAGENET_MEAN, IMAGENET_STD)
     save_bundle(folder, made, None, replace(meta, store_size=round(network.size / meta.crop_fraction)))
     return sum(p.numel() for p in made.parameters())
-
-
-def _test_images(start: Start, why: str) -> Dataset:
-    from vitling import data
-    from vitling.training.rundir import RunDirectory
-
-    splits = data.open(f"train={start.train},test={start.test}", val="none")
-    splits.on_test_opened = RunDirectory(start.out).test_opened
-    return splits.open_test(why)

@@ -9,13 +9,13 @@ from vitling.objectives.config import EsViTConfig
 from vitling.recipes.config import PretrainConfig
 from vitling.recipes.esvit import OTHERS
 from vitling.recipes.methods import METHODS, SIZE, Name
-from vitling.recipes.studies.probing import Figure, Given, Network, Probed
+from vitling.recipes.studies.probing import Figure, Given, Network, Probed, probed_runs
 from vitling.recipes.studies.stages import pretraining
 from vitling.recipes.studies.study import Run, Study
 
 DATA = "flowers102"
-PROBES: tuple[Figure, ...] = ("knn", "linear", "logistic")
-REGIONS: tuple[Figure, ...] = ("knn", "linear", "correspondence", "distance")
+PROBES: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "logistic"))
+REGIONS: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "correspondence", "distance"))
 TINY = "deit_tiny_patch16_224"
 FAILING: tuple[Name, ...] = ("moco-v3", "dino")
 EPOCHS = 100  # of EsViT: about seven minutes for Swin-T on an H200
@@ -43,9 +43,8 @@ def _frozen() -> tuple[Run, ...]:
         for data in (DATA, "cifar100-10k"):
             for name, network in networks.items():
                 before = DATA if name != "random" and data != DATA else ""
-                for figure in PROBES:
-                    against = "" if name == "random" else f"random-{data}-{figure}"
-                    yield Run(f"{name}-{data}-{figure}", Probed(network, figure), data, against=against, before=before)
+                against = "" if name == "random" else f"random-{data}"
+                yield from probed_runs(f"{name}-{data}", network, data, PROBES, against, before)
 
     return tuple(rows())
 
@@ -74,9 +73,7 @@ def _esvit() -> tuple[Run, ...]:
     def rows() -> Iterator[Run]:
         for net, backbone in (("swin-t", OTHERS["swin"]), ("deit-s", OTHERS["deit"])):
             for losses, objective in (("views", alone), ("both", both)):
-                trained = network(backbone, objective)
-                for figure in REGIONS:
-                    against = f"{net}-views-{figure}" if losses == "both" else ""
-                    yield Run(f"{net}-{losses}-{figure}", Probed(trained, figure), DATA, against=against)
+                against = f"{net}-views" if losses == "both" else ""
+                yield from probed_runs(f"{net}-{losses}", network(backbone, objective), DATA, REGIONS, against)
 
     return tuple(rows())

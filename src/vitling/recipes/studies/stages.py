@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.console import Log
+from vitling.data.config import DataConfig
 from vitling.files import read_json, write_json
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, leaves
+from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, all_said
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, shortened
+
+if TYPE_CHECKING:
+    from vitling.data.dataset import Dataset
 
 Kind = Literal["pretrain", "finetune", "enlarge"]
 
@@ -41,7 +45,7 @@ def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "i
         **({field: stage.objective} if field else {}),
         **others,
     )
-    return replace(config, said=tuple(name for name, _ in leaves(config)))
+    return all_said(config)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Staged:
 
     def __call__(self, start: Start) -> dict[str, Any]:
         stages, answer = self.stages(start), start.out / "result.json"
-        if answer.exists() and is_of(given := read_json(answer), stages):
+        if answer.exists() and _is_of(given := read_json(answer), stages):
             return given
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
@@ -131,7 +135,17 @@ def stage_of(kind: Kind, config: PretrainConfig | FinetuneConfig, start: Start, 
     return Stage(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
 
 
-def is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
+def images_of_test(start: Start, why: str, config: DataConfig | None = None) -> Dataset:
+    """Opens the run's test split, which its folder writes down."""
+    from vitling import data
+    from vitling.training.rundir import RunDirectory
+
+    splits = data.open(f"train={start.train},test={start.test}", config, val="none")
+    splits.on_test_opened = RunDirectory(start.out).test_opened
+    return splits.open_test(why)
+
+
+def _is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
     """A run of another study may have had the same folder."""
     return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
 

@@ -4,13 +4,12 @@ number."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
 from vitling.files import atomic, read_json, write_json
-from vitling.recipes.studies.stages import Staged
+from vitling.recipes.studies.stages import Staged, images_of_test
 from vitling.recipes.studies.study import Start
 
 if TYPE_CHECKING:
@@ -57,12 +56,7 @@ class Tsne:
     def _images(self, start: Start) -> Dataset:
         import numpy as np
 
-        from vitling import data
-        from vitling.training.rundir import RunDirectory
-
-        splits = data.open(f"train={start.train},test={start.test}", self.work.finetune.data, val="none")
-        splits.on_test_opened = RunDirectory(start.out).test_opened
-        test = splits.open_test(f"t-SNE of {self.classes} classes")
+        test = images_of_test(start, f"t-SNE of {self.classes} classes", self.work.finetune.data)
         if test.labels is None or test.labels.ndim != 1:
             raise UserError(f"{test.name}: t-SNE by class needs one class an image.")
         counts = np.bincount(test.labels, minlength=len(test.class_names))
@@ -84,9 +78,9 @@ class Tsne:
 
 
 def _features(model: Model, images: Dataset) -> np.ndarray:
-    from vitling.evaluation.inputs import Source
+    from vitling.evaluation.inputs import sources_in
 
-    found = model.embed_sources([Source(key, partial(images.read, i)) for i, key in enumerate(images.keys)])
+    found = model.embed_sources(sources_in(images))
     if found.errors:
         name, reason = next(iter(found.errors.items()))
         raise UserError(f"{len(found.errors)} test images cannot be read; the first is {name}: {reason}.")
