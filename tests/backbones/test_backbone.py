@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from vitling.backbones import create
-from vitling.backbones.position import resize_positions
+from vitling.backbones.position import resize_map, resize_positions
 from vitling.errors import UserError
 
 SMALL = [
@@ -112,6 +112,18 @@ def test_positions_from_7_to_14_are_computed_in_fp32_and_differ_from_antialiased
     torch.testing.assert_close(half, whole.bfloat16())
     smoothed = timm.layers.resample_abs_pos_embed(positions, new_size=(3, 3), old_size=(7, 7))
     assert (resize_positions(positions, (7, 7), (3, 3)) - smoothed).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("new", [(3, 11), (14, 5), (1, 1)])
+def test_maps_are_resized_as_torch_does_it_and_so_are_their_gradients(new):
+    here, there = (torch.randn(2, 3, 7, 5, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    upstream = torch.randn(2, 3, *new)
+    resized = resize_map(here.requires_grad_(), new)
+    expected = F.interpolate(there.requires_grad_(), size=new, mode="bicubic", align_corners=False)
+    (resized * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    torch.testing.assert_close(resized, expected)
+    torch.testing.assert_close(here.grad, there.grad)
 
 
 @pytest.mark.parametrize(

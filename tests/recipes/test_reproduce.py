@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.runs import read
 from vitling.errors import Interrupted, StoppedItself, UserError
@@ -23,6 +24,7 @@ from vitling.recipes.studies.study import Run, Start, Study
 from vitling.recipes.studies.training import Training
 from vitling.recipes.summary import show_study
 from vitling.training.config import LoopConfig
+from vitling.training.loop import Trainer
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -242,6 +244,22 @@ def test_fewer_images_than_the_paper_are_said(data, monkeypatch):
     monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 6))
     (row,) = reproduce(replace(TRAINED, runs=TRAINED.runs[:1]), data).results["rows"]
     assert row["caution"] == "12 training images, not 1,000"
+
+
+def test_passes_for_want_of_memory_are_said(data, monkeypatch):
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 6))
+    step, tried = Trainer._one_step, []
+
+    def short_of_memory(self, place, parts):
+        tried.append(len(parts))
+        if len(parts) < 2:
+            raise torch.OutOfMemoryError
+        step(self, place, parts)
+
+    monkeypatch.setattr(Trainer, "_one_step", short_of_memory)
+    (row,) = reproduce(replace(TRAINED, runs=TRAINED.runs[:1]), data).results["rows"]
+    assert set(tried) == {1, 2}
+    assert row["caution"] == "each batch in 2 passes, for want of memory; 12 training images, not 1,000"
 
 
 def test_wrong_input(data, tmp_path):

@@ -23,12 +23,13 @@ from vitling.recipes.studies.stages import Staged, stage_of
 from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.training import Training, shortened
 
+CAUSES = ("fp32", "lr1e-3", "deit-views")
 STUDIES = {study.name: study for study in all_studies()}
 NAMED_IN_THE_ISSUE = [
     *("drloc-t1b", "drloc-t2a", "drloc-t2b", "drloc-t3", "drloc-t4", "drloc-t7"),
     *("drloc-supp-t7", "drloc-supp-t8", "drloc-supp-t9", "drloc-supp-t14", "drloc-supp-t16", "drloc-supp-f3"),
     *("drloc-grid", "drloc-positions", "drloc-t3-causes"),
-    *("idmm-t1", "idmm-t3", "idmm-t4", "idmm-t7", "idmm-t8", "idmm-t9", "idmm-f3", "idmm-200"),
+    *("idmm-t1", "idmm-t3", "idmm-t4", "idmm-t7", "idmm-t8", "idmm-t9", "idmm-f3", "idmm-200", "idmm-200-causes"),
     *("idmm-t2", "idmm-t5", "idmm-t5-corner", "idmm-t6", "idmm-f2", "idmm-f4"),
     *("esvit-t1", "esvit-t3", "esvit-t4", "esvit-t5", "esvit-t6", "esvit-t8", "esvit-t9", "esvit-t10", "esvit-t11"),
     *(
@@ -114,7 +115,20 @@ def test_what_the_runs_change():
     assert config("drloc-t3-causes", "swin-t-flowers102-raw").drloc.target == "offset"
     assert config("drloc-t3-causes", "t2t-vit-14-flowers102-no-drop-path").objective.drop_path == 0
     assert config("drloc-t3-causes", "swin-t-flowers102-batch128").optim.lr == 1.25e-4
+    assert config("drloc-t3-causes", "cvt-13-flowers102-batch128-raw").drloc.target == "offset"
     assert entry("drloc-t4", "swin-t-cifar10").weights == "swin_tiny_patch4_window7_224"
+
+
+def test_what_fine_tuning_changes_keeps_its_pre_training(tmp_path):
+    start = Start(tmp_path / "run", 0, "a.tar", "b.tar", data="flowers102", stages=tmp_path)
+    plain = entry("idmm-200", "deit-tiny-flowers102-idmm-200").work
+    changed = {name: entry("idmm-200-causes", f"deit-tiny-flowers102-idmm-200-{name}").work for name in CAUSES}
+    first = {work.stages(start)[0].out for work in (plain, *changed.values())}
+    assert len(first) == 1
+    assert len({work.stages(start)[1].out for work in (plain, *changed.values())}) == 1 + len(CAUSES)
+    assert changed["fp32"].finetune.loop.precision == "fp32"
+    assert changed["lr1e-3"].finetune.optim.lr == 2 * plain.finetune.optim.lr
+    assert changed["deit-views"].finetune.views.plan(224).groups[0].policy.erase == 0.25
 
 
 @pytest.mark.parametrize(("epochs", "later"), [(1, 0), (2, 1), (3, 2), (30, 20), (600, 400)])

@@ -16,6 +16,7 @@ from tests.tiny import strayed, tiny_backbone
 from tests.training.contrast_run import objective as contrastive
 from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
+from vitling.backbones.position import resize_map
 from vitling.data.store import build_store
 from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term, regions
 from vitling.training import OptimConfig, Processes, Progress, fit
@@ -31,6 +32,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 ON_GPU = replace(QUIET, device="cuda", precision="fp32")
 
 
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """A run that asks for determinism leaves it switched on in its process."""
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture
 def dataset(folder):
     return data.open(str(folder), val="none").train
@@ -41,6 +49,12 @@ def train(dataset, folder, settings=None, where="device", drop_path=0.0):
     model = Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
     store = build_store(dataset, 16, device="cuda", where=where)
     return model, fit(model, store, settings or config(loop=ON_GPU), run=run_in(folder))
+
+
+def furthest(some, others) -> float:
+    """NaN where one is."""
+    pairs = zip(some, others, strict=True)
+    return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in pairs]).max())
 
 
 def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
@@ -70,6 +84,14 @@ def test_deterministic_runs_are_bit_identical(dataset, tmp_path):
     settings = config(loop=replace(ON_GPU, deterministic=True, precision="bf16"))
     one, again = (train(dataset, tmp_path / name, settings, drop_path=0.2)[0] for name in "ab")
     assert equal(weights(one), weights(again))
+
+
+def test_positions_of_another_size_have_deterministic_gradients():
+    torch.use_deterministic_algorithms(True)
+    maps = torch.randn(1, 8, 14, 14, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        resize_map(maps, (6, 6)).sum().backward()
+    assert torch.isfinite(maps.grad).all()
 
 
 @pytest.mark.parametrize("variant", ["l1", "exhaustive", "ce", "all"])
@@ -229,7 +251,7 @@ def test_contrastive_steps_are_played_as_they_are_taken(dataset, tmp_path, monke
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
     assert made[-1] == 2
-    assert equal(*trained)
+    assert furthest(*trained) == 0
 
 
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
@@ -265,7 +287,7 @@ def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_pa
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
     assert made[-1] == 2
-    assert equal(*trained)
+    assert furthest(*trained) == 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -25,5 +25,13 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def resize_map(maps: Tensor, new: Grid) -> Tensor:
-    resized = F.interpolate(maps.float(), size=new, mode="bicubic", align_corners=False, antialias=False)
-    return resized.to(maps.dtype)
+    """[..., h, w]. As two products: the gradient of torch's own has no deterministic form on GPUs."""
+    high, wide = (_bicubic(*sides, maps.device) for sides in zip(maps.shape[-2:], new))
+    with torch.autocast("cpu" if maps.is_meta else maps.device.type, enabled=False):
+        return (high @ maps.float() @ wide.T).to(maps.dtype)
+
+
+def _bicubic(old: int, new: int, device: torch.device) -> Tensor:
+    """[new, old]: what each new place takes from the old ones."""
+    ones = torch.eye(old, device=device)[None, None]
+    return F.interpolate(ones, size=(new, old), mode="bicubic", align_corners=False, antialias=False)[0, 0]

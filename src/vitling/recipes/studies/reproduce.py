@@ -166,11 +166,12 @@ def _run(job: _Job, ledger: Ledger) -> str | None:
         reason = str(problem) if plain else f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:300]}"
         record({"failed": reason})
         return reason
-    record(given | _other_images(job.run, given))
+    cautions = [*([given["caution"]] if "caution" in given else []), *_other_images(job.run, given)]
+    record(given | ({"caution": "; ".join(cautions)} if cautions else {}))
     return None
 
 
-def _other_images(run: Run, given: dict[str, Any]) -> dict[str, str]:
+def _other_images(run: Run, given: dict[str, Any]) -> list[str]:
     """A figure from a part of a data set is not one of the data set."""
     own, before = (datasets.DATASETS.get(name) for name in (run.data, run.before))
     seen = (
@@ -178,12 +179,11 @@ def _other_images(run: Run, given: dict[str, Any]) -> dict[str, str]:
         ("images_tested", "test images", own and own.test),
         ("images_before", "images to pre-train on", before and before.train),
     )
-    other = [
+    return [
         f"{given[key]:,} {what}, not {count:,}"
         for key, what, count in seen
         if count is not None and given.get(key) not in (None, count)
     ]
-    return {"caution": "; ".join(other)} if other else {}
 
 
 def _environment(out: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, all_s
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
-from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, shortened
+from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, in_passes, shortened
 
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
@@ -162,7 +162,8 @@ def was_there(stage: Stage, out: Path) -> bool:
 
 
 def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
-    knn = result["last"].get("knn/top1")
+    knn, passes = result["last"].get("knn/top1"), in_passes(stage.config, result)
+    warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
     return {
         "stage": stage.kind,
         "folder": stage.out.name,
@@ -171,7 +172,7 @@ def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, An
         "commit": read_json(stage.out / "environment.json")["commit"],
         "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
-        **({"warnings": result["warnings"]} if result.get("warnings") else {}),
+        **({"warnings": warnings} if warnings else {}),
     }
 
 

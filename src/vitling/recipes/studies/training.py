@@ -38,6 +38,7 @@ class Training:
             "images": result["images"],
             "seconds": result["seconds"],
             **history(start.out / "metrics.jsonl", result["epochs"]),
+            **({"caution": words} if (words := in_passes(self.config, result)) else {}),
         }
 
     def configured(self, start: Start) -> TrainConfig:
@@ -62,6 +63,13 @@ def chosen(config: RunConfig) -> dict[str, Any]:
     """The settings that are not the verb's defaults."""
     default = dict(leaves(type(config)()))
     return {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
+
+
+def in_passes(config: RunConfig, result: dict[str, Any]) -> str:
+    """Of a run that found too little memory, shared with others perhaps: its batches were mixed and normalised in
+    parts."""
+    more = result["accumulate"] > config.optim.accumulate
+    return f"each batch in {result['accumulate']} passes, for want of memory" if more else ""
 
 
 def drop_checkpoints(out: Path) -> None:
