@@ -110,7 +110,9 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prototypes", type=int, default=65_536)
     parser.add_argument("--sinkhorn", action="store_true", help="also steps with optimal transport")
     parser.add_argument("--sampled", action="store_true", help="also steps with every second region down and across")
-    parser.add_argument("--compile", choices=("on", "blocks", "off"), default="on", help="on GPUs; see --loop.compile")
+    parser.add_argument(
+        "--compile", choices=("on", "blocks", "views", "off"), default="on", help="on GPUs; see --loop.compile"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="begin no further row after so many")
     parser.add_argument("--out", help="write the rows as JSON")

@@ -161,7 +161,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--no-peers", action="store_true", help="leave out PIL, lightly and kornia")
-    parser.add_argument("--compile", choices=("on", "blocks", "off"), default="on", help="on GPUs; see --loop.compile")
+    parser.add_argument(
+        "--compile", choices=("on", "blocks", "views", "off"), default="on", help="on GPUs; see --loop.compile"
+    )
     parser.add_argument("--operations", action="store_true", help="also the time of each operation")
     parser.add_argument("--out", help="write the rows as JSON")
     options = parser.parse_args()

@@ -132,7 +132,7 @@ def test_low_precision_learns_what_fp32_learns(dataset, tmp_path, precision):
     assert abs(losses[0] - losses[1]) < 0.1
 
 
-@pytest.mark.parametrize("how", ["on", "blocks"])
+@pytest.mark.parametrize("how", ["on", "blocks", "views"])
 def test_compiled_equals_eager(dataset, tmp_path, how):
     eager, _ = train(dataset, tmp_path / "eager")
     compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile=how)))
@@ -187,7 +187,13 @@ def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypa
     assert strayed(eager.state_dict(), compiled.state_dict(), start) < 0.05
 
 
-PLAYED = [("fp32", "on", "adamw"), ("bf16", "on", "adamw"), ("bf16", "blocks", "adamw"), ("bf16", "on", "sgd")]
+PLAYED = [
+    ("fp32", "on", "adamw"),
+    ("bf16", "on", "adamw"),
+    ("bf16", "blocks", "adamw"),
+    ("bf16", "views", "adamw"),
+    ("bf16", "on", "sgd"),
+]
 
 
 @pytest.mark.parametrize(("precision", "how", "name"), PLAYED)

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from vitling.keys import host_generator, make_key
-from vitling.views.draws import Draws, beta_quantiles
+from vitling.views.draws import Draws, Tabled, beta_quantiles, columns, keys_of, seeds_of, tabulate
 
 IDS = torch.arange(20_000)
 
@@ -30,6 +30,17 @@ def test_a_draw_depends_on_its_own_image_alone():
 def test_fewer_numbers_are_the_first_of_more():
     draws = Draws.of([1], IDS)
     assert torch.equal(draws.uniform("crop", 2), draws.uniform("crop", 5)[:, :2])
+
+
+def test_a_table_holds_what_is_drawn():
+    seeds, operations = torch.from_numpy(seeds_of([5], np.arange(50))), ("crop", "flip")
+    table = tabulate(seeds, columns(seeds.device), keys_of(operations, seeds.device))
+    tabled, hashed = Tabled(table, operations), Draws.at(seeds, columns(seeds.device))
+    assert tabled.images == hashed.images == 50
+    assert torch.equal(tabled.uniform("crop", 22), hashed.uniform("crop", 22))
+    assert torch.equal(tabled.chance("flip", 0.3), hashed.chance("flip", 0.3))
+    with pytest.raises(ValueError, match="grey"):
+        tabled.uniform("grey")
 
 
 BASE = Draws.of([make_key("view", 0, 0, 0)], IDS).uniform("a", 2)

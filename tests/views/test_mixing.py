@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vitling.views.config import Mix
-from vitling.views.draws import Draws, columns, seeds_of
+from vitling.views.draws import Draws
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.mixing import draw_mix, mix_images, quantiles_of
 
@@ -15,9 +15,8 @@ NOISE = noise_bank(torch.device("cpu"))
 
 
 def recipe(mix: Mix):
-    device = torch.device("cpu")
-    seeds = torch.from_numpy(seeds_of([11], np.arange(N)))
-    return draw_mix(seeds, columns(device), quantiles_of(mix, device), mix=mix, size=SIZE)
+    draws = Draws.of([11], torch.arange(N))
+    return draw_mix(draws, quantiles_of(mix, torch.device("cpu")), mix=mix, size=SIZE)
 
 
 def mixed(mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:

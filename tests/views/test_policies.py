@@ -20,13 +20,14 @@ from vitling.views import (
     ViewsConfig,
     eval_view,
 )
-from vitling.views.easel import Easel
+from vitling.views.draws import tabulate
+from vitling.views.easel import Brush, Easel
 from vitling.views.policies import POLICIES, named
 
 
-def draw(name: str, size: int = 24, local=range(N), **where) -> list:
+def draw(name: str, size: int = 24, local=range(N), brush=None, **where) -> list:
     drawing = Drawing(named(name, size), place(**where), np.array(local))
-    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE))
+    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE, brush))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -44,6 +45,19 @@ def test_a_slice_draws_what_the_whole_batch_would(name):
     for ours, theirs in zip(part, whole):
         rows = torch.cat([torch.tensor([2, 9]) + N * view for view in range(theirs.count)])
         assert torch.allclose(ours.pixels, theirs.pixels[rows], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("epoch", [0, 1])  # of which one has mixup and the other CutMix, where they take turns
+def test_numbers_that_were_written_down_first_are_the_same(name, epoch):
+    """As for a compiler."""
+    made = []
+    brush = Brush(lambda function: made.append(function.func) or function)
+    for ours, theirs in zip(draw(name, epoch=epoch, brush=brush), draw(name, epoch=epoch)):
+        assert torch.equal(ours.pixels, theirs.pixels)
+        assert (ours.share is None) == (theirs.share is None)
+        assert ours.share is None or torch.equal(ours.share, theirs.share)
+    assert made.count(tabulate) == 1
 
 
 def test_the_papers_numbers():

@@ -265,6 +265,7 @@ def figures(config: RunConfig, stores: Stores, outcome: Outcome) -> dict[str, An
         "steps": outcome.steps,
         "seed": config.seed,
         "seconds": round(outcome.seconds, 2),
+        "seconds_compiling": round(outcome.seconds_compiling, 2),
         "images_per_second": round(outcome.images_per_second, 1),
         "accumulate": outcome.accumulate,
         "bad_files": len(stores.bad),

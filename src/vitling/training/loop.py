@@ -70,6 +70,7 @@ def fit(
         trainer.best,
         trainer.done,
         trainer.seconds,
+        trainer.seconds_compiling,
         trainer.recorder.best_pace,
         trainer.feed.accumulate,
     )
@@ -107,7 +108,7 @@ class Trainer:
             run.log.warn(f"An image is compared with those of its pass alone: {FEWER}.")
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
-        self.began, self.seconds_before = time.perf_counter(), 0.0
+        self.began, self.seconds_before, self.seconds_compiling = time.perf_counter(), 0.0, 0.0
         self.recorder = Recorder(processes, self.precision.name != "fp16")
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
@@ -124,10 +125,7 @@ class Trainer:
             if self._can_be_recorded():
                 self.replay = Replay(store.device, run.log.warn)
             for network in objective.networks():
-                if how == "blocks":
-                    machine.compile_parts(network)
-                else:
-                    machine.compile_in_place(network, graphs=processes.world == 1 and not self.replay)
+                machine.compile_in_place(network, how, graphs=processes.world == 1 and not self.replay)
             self.easel.brush = Brush(machine.compiled)
 
     def _can_be_recorded(self) -> bool:
@@ -160,7 +158,9 @@ class Trainer:
         with nullcontext() if compiled or not self.compiling else machine.eager():
             if compiled and len(loaded.place.ids) not in self.compiled_sizes:
                 self.compiled_sizes.add(len(loaded.place.ids))
+                began = time.perf_counter()
                 machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warn)
+                self.seconds_compiling += time.perf_counter() - began
                 if self.compiling and not self.ahead and self.store.device.type == "cuda":
                     self.ahead = Ahead(self.easel, self.store.device, self.run.log.warn)
             else:

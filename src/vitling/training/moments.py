@@ -51,5 +51,6 @@ class Outcome:
     best: Best | None
     steps: int
     seconds: float  # of training, watchers included, over all starts of the run up to the checkpoints between them
+    seconds_compiling: float  # of those, in the last start: the first step with each kind of batch
     images_per_second: float  # the fastest pace between two readings: without compilation and without watchers
     accumulate: int

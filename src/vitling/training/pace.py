@@ -126,10 +126,8 @@ def inference_pace(backbone: str, batch: int, size: int, device: torch.device, c
     compiled, in the format that training has there."""
     network = create(backbone, size, seed=0).to(device).eval()
     precision = machine.choose_precision(LoopConfig(), device)
-    if device.type == "cuda" and compile == "blocks":
-        machine.compile_parts(network)
-    elif device.type == "cuda" and compile == "on":
-        machine.compile_in_place(network, graphs=True)
+    if device.type == "cuda":
+        machine.compile_in_place(network, compile, graphs=True)
     pixels = torch.randn(batch, network.channels, size, size, device=device, dtype=precision.dtype)
 
     def seconds(calls: int) -> float:

@@ -20,7 +20,7 @@ WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
 GRAPHS = 64
 
-Compile = Literal["on", "blocks", "off"]
+Compile = Literal["on", "blocks", "views", "off"]
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,15 @@ def chosen_compile(config: LoopConfig, device: torch.device, steps: int) -> Comp
     return config.compile
 
 
-def compile_in_place(network: nn.Module, graphs: bool) -> None:
-    """`graphs`: the launches of the forward pass become one, a CUDA graph, and so do those of the backward pass."""
+def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> None:
+    """In blocks, parts that are alike share a graph: their weights are its inputs. `graphs`: the launches of a forward
+    pass in one graph become one, a CUDA graph, and so do those of the backward pass."""
     _keep_graphs()
-    network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
-
-
-def compile_parts(network: nn.Module) -> None:
-    """Parts that are alike share a graph: their weights are its inputs."""
-    _keep_graphs()
-    for part in network.parts() if isinstance(network, Backbone) else [network]:
-        part.compile(dynamic=False)
+    if how == "on":
+        network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
+    elif how == "blocks":
+        for part in network.parts() if isinstance(network, Backbone) else [network]:
+            part.compile(dynamic=False)
 
 
 def mark_step() -> None:

@@ -7,8 +7,9 @@ The hash is integer arithmetic in int64, which wraps alike on CPUs and GPUs: bot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -44,15 +45,18 @@ class Draws:
         return cls.at(names * _signed(_GOLDEN), columns(names.device, most))
 
     @classmethod
-    def at(cls, seeds: Tensor, columns: Tensor) -> Draws:
+    def at(cls, seeds: Tensor, columns: Tensor) -> Self:
         return cls(_scramble(_scramble(seeds)[:, None] ^ columns))
+
+    @property
+    def images(self) -> int:
+        return len(self.state)
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         """[B, n] float32 in [0, 1)."""
         if n > self.state.shape[1]:
             raise ValueError(f"{operation}: at most {self.state.shape[1]} numbers a draw, not {n}")
-        bits = _scramble(self.state[:, :n] + _key_of(operation))
-        return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
+        return _uniform(self.state[:, :n] + _key_of(operation))
 
     def chance(self, operation: str, probability: float) -> Tensor:
         """[B] bool, True with the given probability."""
@@ -61,6 +65,43 @@ class Draws:
     def beta(self, operation: str, quantiles: Tensor) -> Tensor:
         """[B] from the Beta distribution of these quantiles."""
         return _interpolate(quantiles, self.uniform(operation)[:, 0])
+
+
+@dataclass(frozen=True)
+class Tabled(Draws):
+    """The same numbers, worked out before: `state` is [operations, B, most], float32 in [0, 1)."""
+
+    operations: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> int:
+        return self.state.shape[1]
+
+    def uniform(self, operation: str, n: int = 1) -> Tensor:
+        if operation not in self.operations:
+            raise ValueError(f"{operation} is not among {', '.join(self.operations)}")
+        return self.state[self.operations.index(operation), :, :n]
+
+
+@dataclass(frozen=True)
+class Asked(Draws):
+    """Remembers for which operations numbers were drawn."""
+
+    operations: list[str] = field(default_factory=list)
+
+    def uniform(self, operation: str, n: int = 1) -> Tensor:
+        self.operations.append(operation)
+        return super().uniform(operation, n)
+
+
+def tabulate(seeds: Tensor, columns: Tensor, keys: Tensor) -> Tensor:
+    """[keys, B, most]: all that operations with these keys can draw."""
+    return _uniform(Draws.at(seeds, columns).state + keys[:, None, None])
+
+
+@lru_cache
+def keys_of(operations: tuple[str, ...], device: torch.device) -> Tensor:
+    return torch.tensor([make_key(name) for name in operations], dtype=torch.int64, device=device)
 
 
 @lru_cache
@@ -88,6 +129,10 @@ def _interpolate(table: Tensor, u: Tensor) -> Tensor:
     low = place.floor().long()
     high = (low + 1).clamp(max=len(table) - 1)
     return torch.lerp(table[low], table[high], place - low)
+
+
+def _uniform(x: Tensor) -> Tensor:
+    return _shift_right(_scramble(x), 40).to(torch.float32) * 2.0**-24
 
 
 def _scramble(x: Tensor) -> Tensor:

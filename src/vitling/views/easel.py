@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitling.views.colour import per_channel
 from vitling.views.config import Filter, Flip, Group, Policy, Step
-from vitling.views.draws import Draws, columns
+from vitling.views.draws import Asked, Draws, Tabled, columns, keys_of, tabulate
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
 from vitling.views.mixing import Recipe, draw_mix, mix_images, quantiles_of
@@ -22,6 +22,8 @@ from vitling.views.threads import in_threads
 
 Array = TypeVar("Array", np.ndarray, Tensor)
 Order = tuple[Array, ...]
+Drawn = TypeVar("Drawn")
+Source = Tensor | Tabled
 
 
 @dataclass
@@ -64,30 +66,50 @@ class Easel:
 
     def __init__(self, normalise: Normaliser, brush: Brush | None = None, dtype: torch.dtype = torch.float32):
         self.normalise, self.brush, self.dtype = normalise, brush or Brush(), dtype
+        self.operations: dict[tuple[Group, ...], tuple[str, ...]] = {}
 
     def paint(
         self, groups: Sequence[Group], order: Sequence[Order[Tensor]], pixels: Tensor, aspect: Tensor
     ) -> list[Views]:
+        sources = self._sources(tuple(groups), order, aspect)
         by_look: dict[tuple, list[int]] = {}
         for g, group in enumerate(groups):
             by_look.setdefault(self._look(group), []).append(g)
         views: dict[int, Views] = {}
         for alike in by_look.values():
-            some, seeds = [groups[g] for g in alike], [order[g][0] for g in alike]
-            for g, images in zip(alike, self._images(some, seeds, pixels, aspect)):
-                views[g] = self._views(groups[g], order[g], images)
+            some, theirs = [groups[g] for g in alike], [sources[g][0] for g in alike]
+            for g, images in zip(alike, self._images(some, theirs, pixels, aspect)):
+                views[g] = self._views(groups[g], order[g], sources[g][1:], images)
         return [views[g] for g in range(len(groups))]
 
     def _look(self, group: Group) -> tuple:
         """Groups that differ in where their crops lie, and in nothing else, are rendered together."""
         return replace(group.policy, scale=(0, 0), ratio=(0, 0)), group.size, self._normalise_last(group)
 
-    def _views(self, group: Group, order: Order[Tensor], images: Tensor) -> Views:
+    def _sources(
+        self, groups: tuple[Group, ...], order: Sequence[Order[Tensor]], aspect: Tensor
+    ) -> Sequence[Sequence[Source]]:
+        """What the views of each group are drawn from, and its mixing if it is mixed: seeds; where that is compiled,
+        the numbers themselves. A compiler that sees the hash puts it into every kernel that uses a number, and takes
+        several times as long."""
+        seeds = [[parts[0], parts[-1]] if group.mix.on else [parts[0]] for group, parts in zip(groups, order)]
+        if not self.brush.compiles:
+            return seeds
+        if groups not in self.operations:
+            asked = [name for group, some in zip(groups, seeds) for name in _operations(group, some, aspect)]
+            self.operations[groups] = tuple(dict.fromkeys(asked))
+        operations, flat = self.operations[groups], [some for parts in seeds for some in parts]
+        constants = columns(aspect.device), keys_of(operations, aspect.device)
+        table = self.brush(tabulate)(torch.cat(flat), *constants)
+        parts = iter(table.split([len(some) for some in flat], dim=1))
+        return [[Tabled(next(parts), operations) for _ in some] for some in seeds]
+
+    def _views(self, group: Group, order: Order[Tensor], mixing: Sequence[Source], images: Tensor) -> Views:
         if not group.mix.on:
             return Views(images if len(order) == 1 else images[order[1]], group.count)
-        _, own, partner, mixed_in, mix_seeds = order
-        constants = columns(images.device), quantiles_of(group.mix, images.device)
-        recipe = self.brush(draw_mix, mix=group.mix, size=group.size)(mix_seeds, *constants)
+        _, own, partner, mixed_in, _ = order
+        quantiles = quantiles_of(group.mix, images.device)
+        recipe = self.brush.draw(draw_mix, mixing[0], quantiles, mix=group.mix, size=group.size)
         mix = self.brush(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
         return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.share)
 
@@ -96,22 +118,42 @@ class Easel:
         mixing it costs nothing."""
         return self.normalise if group.mix.on and not group.policy.erase else None
 
-    def _images(self, groups: list[Group], seeds: list[Tensor], pixels: Tensor, aspect: Tensor) -> tuple[Tensor, ...]:
+    def _images(
+        self, groups: list[Group], sources: Sequence[Source], pixels: Tensor, aspect: Tensor
+    ) -> tuple[Tensor, ...]:
         size, last = groups[0].size, self._normalise_last(groups[0])
-        draws = [self.brush(draw_numbers, policy=group.policy, size=size) for group in groups]
         normalise = None if last else self.normalise
         make = self.brush(render, policy=groups[0].policy, size=size, normalise=normalise, dtype=self.dtype)
-        noise, constants = noise_bank(pixels.device), columns(pixels.device)
+        noise = noise_bank(pixels.device)
         counts = [group.count for group in groups]
 
-        def paint(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
-            parts = seeds.split([count * len(pixels) for count in counts])
-            numbers = [draw(part, aspect, constants) for draw, part in zip(draws, parts)]
+        def paint(sources: Sequence[Source], pixels: Tensor, aspect: Tensor) -> Tensor:
+            numbers = [
+                self.brush.draw(draw_numbers, source, aspect, policy=group.policy, size=size)
+                for group, source in zip(groups, sources)
+            ]
             return make(_joined(numbers), pixels, noise)
 
-        by_threads = pixels.device.type == "cpu" and not self.brush.compiles
-        together = (partial(in_threads, paint) if by_threads else paint)(torch.cat(seeds), pixels, aspect)
-        return together.split([len(part) for part in seeds])
+        def from_seeds(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+            return paint(seeds.split([count * len(pixels) for count in counts]), pixels, aspect)
+
+        if pixels.device.type == "cpu" and not self.brush.compiles:
+            together = in_threads(from_seeds, torch.cat(cast(list[Tensor], sources)), pixels, aspect)
+        else:
+            together = paint(sources, pixels, aspect)
+        return together.split([count * len(pixels) for count in counts])
+
+
+def _operations(group: Group, seeds: list[Tensor], aspect: Tensor) -> list[str]:
+    """Of which the group draws numbers."""
+    device = aspect.device
+    views = Asked.at(seeds[0], columns(device))
+    draw_numbers(views, aspect, policy=group.policy, size=group.size)
+    if not group.mix.on:
+        return views.operations
+    mixing = Asked.at(seeds[1], columns(device))
+    draw_mix(mixing, quantiles_of(group.mix, device), mix=group.mix, size=group.size)
+    return views.operations + mixing.operations
 
 
 def _joined(numbers: list[Numbers]) -> Numbers:
@@ -145,6 +187,18 @@ class Brush:
             self.made[key] = self.compiler(filled) if self.compiler else filled
         return self.made[key]
 
+    def draw(self, function: Callable[..., Drawn], source: Source, *others: Any, **settings: Any) -> Drawn:
+        """`function(draws, *others)`."""
+        if isinstance(source, Tensor):
+            return function(Draws.at(source, columns(source.device)), *others, **settings)
+        return self(_draw_tabled, draw=function, operations=source.operations, **settings)(source.state, *others)
+
+
+def _draw_tabled(
+    table: Tensor, *others: Any, draw: Callable[..., Drawn], operations: tuple[str, ...], **settings: Any
+) -> Drawn:
+    return draw(Tabled(table, operations), *others, **settings)
+
 
 class Numbers(NamedTuple):
     """All that is drawn for the views of a group, [V * B, ...] each."""
@@ -155,10 +209,9 @@ class Numbers(NamedTuple):
     erasing: tuple[Tensor, ...]
 
 
-def draw_numbers(seeds: Tensor, aspect: Tensor, columns: Tensor, *, policy: Policy, size: int) -> Numbers:
-    """For as many views of every image as there are seeds for it, view by view."""
-    draws = Draws.at(seeds, columns)
-    boxes = boxes_of(draws, policy, aspect.repeat(len(seeds) // len(aspect)))
+def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> Numbers:
+    """For as many views of every image as there are draws for it, view by view."""
+    boxes = boxes_of(draws, policy, aspect.repeat(draws.images // len(aspect)))
     first, others = _flip_first(policy)
     flip = draw_step(draws, first)[0] if first else None
     erasing = draw_erasing(draws, policy.erase, size) if policy.erase > 0 else ()

@@ -24,9 +24,8 @@ class Recipe(NamedTuple):
     right: Tensor
 
 
-def draw_mix(seeds: Tensor, columns: Tensor, quantiles: tuple[Tensor, Tensor], *, mix: Mix, size: int) -> Recipe:
+def draw_mix(draws: Draws, quantiles: tuple[Tensor, Tensor], *, mix: Mix, size: int) -> Recipe:
     """`quantiles` are those of CutMix and of mixup. The share of CutMix is what the clipped box really leaves."""
-    draws = Draws.at(seeds, columns)
     u = draws.uniform("mix", 4)
     mixed = u[:, 0] < mix.prob
     cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))

@@ -19,7 +19,7 @@ from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, all_s
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
-from vitling.recipes.studies.training import chosen, drop_checkpoints, free_memory, history, in_passes, shortened
+from vitling.recipes.studies.training import PACE, chosen, drop_checkpoints, free_memory, history, in_passes, shortened
 
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
@@ -168,7 +168,7 @@ def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, An
         "stage": stage.kind,
         "folder": stage.out.name,
         "shared": shared,
-        **{name: result[name] for name in ("size", "epochs", "seed", "images", "seconds")},
+        **{name: result[name] for name in ("size", "epochs", "seed", "images", *PACE) if name in result},
         "commit": read_json(stage.out / "environment.json")["commit"],
         "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),

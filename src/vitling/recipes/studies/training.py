@@ -12,7 +12,8 @@ from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfi
 from vitling.recipes.studies.study import Start
 
 POINTS = 10  # of a curve
-_PACE = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
+PACE = ("seconds", "seconds_compiling", "images_per_second")  # of a result; older ones have less
+_NO_TERM = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Training:
             "value": round(100 * result["last"][split]["top1"], 4),
             "epochs": result["epochs"],
             "images": result["images"],
-            "seconds": result["seconds"],
+            **{name: result[name] for name in PACE if name in result},
             **history(start.out / "metrics.jsonl", result["epochs"]),
             **({"caution": words} if (words := in_passes(self.config, result)) else {}),
         }
@@ -105,7 +106,7 @@ def history(metrics: Path, epochs: int) -> dict[str, Any]:
     are few."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}
-    terms = {name: value for name, value in by_epoch[epochs].items() if name not in _PACE and "/" not in name}
+    terms = {name: value for name, value in by_epoch[epochs].items() if name not in _NO_TERM and "/" not in name}
     shown = [line for epoch, line in by_epoch.items() if epoch % max(1, epochs // POINTS) == 0]
     curves = {"drloc": _curve(shown, "drloc"), "top1": _curve(shown, "val/top1", 100)}
     curves["knn"] = _curve(list(by_epoch.values()), "knn/top1", 100)
