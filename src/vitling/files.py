@@ -37,8 +37,9 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
 
 
 @contextmanager
-def locked(folder: str | os.PathLike) -> Iterator[None]:
-    """For reading a file of `folder` and writing it again: other processes that do so wait. (Not on Windows.)"""
+def locked(folder: str | os.PathLike, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """For reading a file of `folder` and writing it again: other processes that do so wait, and call `waits` first. The
+    system unlocks it when the process ends, however it ends. (Not on Windows.)"""
     try:
         import fcntl
     except ImportError:
@@ -47,7 +48,11 @@ def locked(folder: str | os.PathLike) -> Iterator[None]:
     Path(folder).mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits()
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.conftest import make_folder
 from tests.runs import read
 from vitling.cli import run
 from vitling.errors import Interrupted, UserError
+from vitling.files import write_json
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import finetune as finetuning
 from vitling.recipes import labelled
@@ -77,6 +81,26 @@ def trained(monkeypatch):
 
 def stages_of(row) -> list[tuple[str, bool]]:
     return [(stage["stage"], stage["shared"]) for stage in row["stages"]]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders cannot be locked")
+def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
+    """Threads here: each opens the folder by itself, and the lock is the opener's."""
+    trained = []
+
+    def slowly(config):
+        time.sleep(0.5)
+        trained.append(config.out)
+        write_json(Path(config.out) / "result.json", {"seconds": len(trained)})
+        return {"seconds": len(trained)}
+
+    monkeypatch.setattr(finetuning, "by_the_recipe", slowly)
+    (stage,) = Staged(SECOND).stages(Start(tmp_path / "run", data="made", stages=tmp_path / "stages"))
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: stage(), range(2)))
+    assert len(trained) == 1
+    assert results == [{"seconds": 1}] * 2
+    assert f"Another process trains {stage.out.name}" in capsys.readouterr().err
 
 
 def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.files import read_json, write_json
+from vitling.files import locked, read_json, write_json
 from vitling.recipes import idmm as recipe
 from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, all_said
 from vitling.recipes.methods import METHODS, Name
@@ -62,11 +62,13 @@ class Stage:
         return (self.out / "result.json").exists()
 
     def __call__(self) -> dict[str, Any]:
-        """What is in its result.json; it is trained, or trained on, where there is none."""
+        """What is in its result.json; it is trained, or trained on, where there is none. By one process at a time."""
+        with locked(self.out, lambda: Log().say(f"Another process trains {self.out.name}; waiting for it.")):
+            return read_json(self.out / "result.json") if self.finished else self._trained()
+
+    def _trained(self) -> dict[str, Any]:
         from vitling.recipes import finetune, pretrain
 
-        if self.finished:
-            return read_json(self.out / "result.json")
         if isinstance(self.config, PretrainConfig):
             result = pretrain.pretrain(self.config)
         else:
