@@ -61,13 +61,14 @@ def test_what_is_set_stays_and_others_follow():
         "deit_tiny_patch16_224", 64, 7, "0.3", 96,
     )  # fmt: skip
     assert config.pretrain_size == 64
-    assert config.pretrain_optim.lr == config.optim.lr == pytest.approx(5e-4 / 4)  # in proportion to the batch
+    assert config.pretrain_optim.lr == config.optim.lr == pytest.approx(5e-4 / 2)  # by the root of the batch
 
 
 def test_a_rate_of_ones_own_stays():
     config = plan(batch=64, optim=OptimConfig(lr=3e-3))
     assert config.optim.lr == 3e-3
-    assert config.pretrain_optim.lr == pytest.approx(5e-4 / 4)
+    assert config.pretrain_optim.lr == pytest.approx(5e-4 / 2)
+    assert plan(batch=64, method="simclr").pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion
 
 
 def test_method_by_what_there_is():
@@ -133,7 +134,7 @@ def test_what_is_said_of_a_stage_that_there_is_not_is_an_error():
 def test_one_rule_for_the_rate_at_any_size():
     for size in (224, 448):
         rates = [second_stage(plan(size=size, batch=batch)).optim.lr for batch in (256, 128)]
-        assert rates == pytest.approx([5e-4, 2.5e-4])
+        assert rates == pytest.approx([5e-4, 5e-4 * 0.5**0.5])
 
 
 def test_each_choice_has_a_reason_and_a_flag():

@@ -6,6 +6,7 @@ code does. docs/idmm.md has them side by side. Both train on everything and repo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
@@ -36,6 +37,12 @@ class Stage(Generic[Objective]):
     plan: Plan
     drop_path: float = 0.1
     drop_last: bool = False
+
+    def lr_for(self, batch: int) -> float:
+        """The stage's own rate is for its own batch. SGD's goes in proportion; AdamW's by the root, for its step hardly
+        depends on how large the gradient is (Malladi et al., NeurIPS 2022)."""
+        share = batch / self.batch
+        return self.optim.peak_lr(self.batch) * (share if self.optim.name == "sgd" else math.sqrt(share))
 
 
 def pretrain(

@@ -114,8 +114,7 @@ def _check_one_stage(config: TrainConfig) -> None:
 
 
 def _with_rates(config: TrainConfig) -> TrainConfig:
-    """The preset's learning rates are for its batches (IDMM's have 256 images); others have theirs in proportion. (For
-    one stage the optimiser's own default has the same rule.)"""
+    """The preset's learning rates are for its batches (IDMM's have 256 images)."""
     if config.method == "supervised":
         return config
     first, second = (
@@ -123,15 +122,13 @@ def _with_rates(config: TrainConfig) -> TrainConfig:
     )
     return replace(
         config,
-        pretrain_optim=_in_proportion(config.pretrain_optim, first, config.batch),
-        optim=_in_proportion(config.optim, second, config.batch),
+        pretrain_optim=_with_rate(config.pretrain_optim, first, config.batch),
+        optim=_with_rate(config.optim, second, config.batch),
     )
 
 
-def _in_proportion(optim: OptimConfig, stage: idmm.Stage, batch: int) -> OptimConfig:
-    if batch == stage.batch or optim.lr is not None:
-        return optim
-    return replace(optim, lr=stage.optim.peak_lr(stage.batch) * batch / stage.batch)
+def _with_rate(optim: OptimConfig, stage: idmm.Stage, batch: int) -> OptimConfig:
+    return optim if batch == stage.batch or optim.lr is not None else replace(optim, lr=stage.lr_for(batch))
 
 
 def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:

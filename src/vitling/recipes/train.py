@@ -231,10 +231,9 @@ def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes)
 
 
 def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
-    """At the preset's rate for such sizes; with no larger batch than before, and its rate in proportion."""
+    """At the preset's rate for such sizes; with no larger batch than before, and the rate for that."""
     stage = idmm.finetune(config.backbone or "", config.preset, size=448)
     batch = min(stage.batch, config.batch)
-    lr = stage.optim.peak_lr(stage.batch) * batch / stage.batch
     known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
     own: dict[str, Any] = {
         "out": str(out / LARGE),
@@ -244,7 +243,7 @@ def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
         "preset": config.preset,
         "epochs": min(stage.epochs, config.epochs),
         "batch": batch,
-        "optim": replace(OptimConfig(), lr=lr, accumulate=config.optim.accumulate),
+        "optim": replace(OptimConfig(), lr=stage.lr_for(batch), accumulate=config.optim.accumulate),
         "loop": replace(config.loop, compile="auto") if config.minutes is not None else config.loop,
         "minutes": None,
         "store_size": None,
