@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from typing import Literal
 
@@ -39,6 +39,7 @@ class Workload:
     plan: Plan
     batch: int
     objective: Callable[[Backbone, Plan, int], Objective]  # of a network, its views and the number of classes
+    optim: OptimConfig = field(default_factory=OptimConfig)
 
 
 def made_store(n: int, size: int, device: torch.device) -> Store:
@@ -89,7 +90,7 @@ def trainer_of(kind: type[Trainer], work: Workload, store: Store, compile: Compi
     torch.manual_seed(0)
     backbone = create(work.backbone, work.plan.largest, drop_path=0.1)
     loop = LoopConfig(compile=compile, trackers=(), drop_last=True)
-    config = FitConfig(epochs=1000, batch=work.batch, optim=OptimConfig(), loop=loop)
+    config = FitConfig(epochs=1000, batch=work.batch, optim=work.optim, loop=loop)
     objective = work.objective(backbone, work.plan, len(store))
     run = RunDirectory(tempfile.mkdtemp())
     return kind(objective, store, config, (), run, Processes(0, 1, store.device))

@@ -1,0 +1,120 @@
+"""What a training step of each method of pre-training costs, beside IDMM's: time, and memory on GPUs.
+
+    python benchmarks/methods.py --out results/methods-h200.json
+
+For each method, in one process: its own networks, heads, views and optimiser, as `vitling pretrain --method NAME` has
+them for so many images, at one batch for all. `step` is the compiled step on ready views, `whole` the loop with its
+views. Rows are written as they come; those that are in the file already are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from record import found_before, write_rows
+
+from vitling.data.store import Store
+from vitling.objectives import Objective
+from vitling.recipes.methods import METHODS, Name, make_objective, plan_of
+from vitling.recipes.studies.overhead import forget
+from vitling.recipes.studies.stages import pretraining
+from vitling.training.loop import Trainer
+from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
+from vitling.training.rundir import environment
+from vitling.views import Plan
+
+FIRST = "idmm"  # the others are beside it
+BATCHES = 8  # of an epoch: with the default batch, about as many images as Flowers-102 has
+STEPS = 30
+
+
+def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
+    kind = METHODS[method]
+    stage = kind.stage(backbone, "paper", 800, size)
+    stage = kind.fitted_to(stage, len(store), batch) if kind.fitted_to else stage
+    config = pretraining(stage, method=method)
+
+    def make(network: Any, plan: Plan, images: int) -> Objective:
+        return make_objective(config, network, store)
+
+    return Workload(backbone, plan_of(config, size), batch, make, stage.optim)
+
+
+def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str, Any]:
+    device = store.device
+    work = workload(method, options.backbone, options.batch, options.size, store)
+    row: dict[str, Any] = {"method": method, "backbone": work.backbone, "batch": work.batch, "size": options.size}
+    row |= {"crops": work.plan.crops, "compile": options.compile, "commit": environment()["commit"]}
+    began = time.perf_counter()
+    for name, kind in (("step", ReadyViews), ("whole", Trainer)):
+        trainer = trainer_of(kind, work, store, options.compile)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        speed = pace(trainer, options.steps, work.batch)
+        row |= {f"{name}_ms": 1000 * work.batch / speed, f"{name}_images_per_second": speed}
+        if name == "step":
+            row["seconds_before"] = time.perf_counter() - began - options.steps * work.batch / speed
+    if device.type == "cuda":
+        row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    del trainer
+    forget()
+    return row
+
+
+def beside(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With each row's share of the first method's time and memory."""
+    first = next((row for row in rows if row["method"] == FIRST), None)
+    if first is None:
+        return rows
+    figures = {"time": "whole_ms", "memory": "peak_gb"}
+    return [
+        row | {f"{name}_over_{FIRST}": row[key] / first[key] for name, key in figures.items() if first.get(key)}
+        for row in rows
+    ]
+
+
+def parsed(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
+    parser.add_argument("--backbone", default="deit_tiny_patch16_224")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--size", type=int, default=112)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument(
+        "--compile", choices=("on", "blocks", "views", "off"), default="on", help="on GPUs; see --loop.compile"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--minutes", type=float, help="begin no further row after so many")
+    parser.add_argument("--out", help="write the rows as JSON")
+    options = parser.parse_args(argv)
+    if torch.device(options.device).type != "cuda":
+        options.compile = "off"
+    return options
+
+
+def main(argv: list[str] | None = None) -> None:
+    options, began = parsed(argv), time.monotonic()
+    about = {name: getattr(options, name) for name in ("backbone", "batch", "size", "compile")}
+    found = [row for row in found_before(options.out).get("rows", []) if about.items() <= row.items()]
+    there = {row["method"] for row in found}
+    device = torch.device(options.device)
+    store = made_store(options.batch * BATCHES, 12 * options.size // 7, device)
+    for method in options.methods:
+        if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
+            print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)
+            continue
+        found.append(measure(method, options, store))
+        row = beside(found)[-1]
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+        order = sorted(found, key=lambda row: list(METHODS).index(row["method"]))
+        named = [] if len(order) == len(METHODS) else ["--methods", *(row["method"] for row in order)]
+        changed = [f"--{name} {value}" for name, value in about.items() if value != getattr(parsed([]), name)]
+        command = " ".join(["python benchmarks/methods.py", *named, *changed])
+        write_rows(options.out, "A step of each method of pre-training", command, beside(order))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The benchmark of the methods' costs, small on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from vitling.recipes.methods import METHODS
+from vitling.training import pace
+
+TINY = ["--backbone", "vit_nano_patch4_32", "--size", "16", "--batch", "4", "--steps", "1", "--device", "cpu"]
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """As if the script had been started."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.setattr(pace, "WARM", 1)
+    return importlib.import_module("methods")
+
+
+def test_methods_stand_beside_idmm_and_none_is_measured_twice(benchmark, tmp_path, capsys):
+    out = tmp_path / "found.json"
+    for methods in (["simclr"], ["idmm", "simclr"]):
+        benchmark.main([*TINY, "--methods", *methods, "--out", str(out)])
+    assert "simclr: is there" in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    idmm, simclr = found["rows"]
+    assert (idmm["method"], idmm["crops"], simclr["method"], simclr["crops"]) == ("idmm", 6, "simclr", 2)
+    assert idmm["time_over_idmm"] == 1
+    assert simclr["time_over_idmm"] == pytest.approx(simclr["whole_ms"] / idmm["whole_ms"])
+    assert found["command"] == (
+        "python benchmarks/methods.py --methods idmm simclr --backbone vit_nano_patch4_32 --batch 4 --size 16"
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_its_own_optimiser_and_views(benchmark, method):
+    store = pace.made_store(8, 16, benchmark.torch.device("cpu"))
+    work = benchmark.workload(method, "vit_nano_patch4_32", 4, 16, store)
+    expected = METHODS[method].stage("vit_nano_patch4_32", "paper", 800, 16)
+    assert work.optim.name == expected.optim.name
+    assert work.plan.crops == expected.plan.crops
