@@ -53,6 +53,27 @@ def test_auto_takes_the_test_split_and_logs_it(trained, fresh, tmp_path, capsys)
     assert str(fresh) in after[-1]["why"]
 
 
+def test_at_another_size(trained, fresh, tmp_path, capsys):
+    found = {}
+    for size in ("16", "24", None):
+        out = tmp_path / f"{size}.json"
+        assert run(["evaluate", str(trained), str(fresh), *(["--size", size] if size else []), "--out", str(out)]) == 0
+        found[size] = read(out)
+    assert [found[size]["size"] for size in ("16", "24", None)] == [16, 24, 16]
+    assert found["16"] == found[None]
+    assert found["24"]["top1"] > 0.5
+    assert found["24"]["log_loss"] != found["16"]["log_loss"]
+    for size, word in (("18", "patches of 4 px"), ("0", "at least 1")):
+        assert word in refused(capsys, "evaluate", trained, fresh, "--size", size)
+
+
+def test_a_model_at_another_size_wants_larger_images(trained):
+    model = vitling.load(trained)
+    assert model.at(64).meta.store_size >= 64 / model.meta.crop_fraction
+    assert model.at(8).meta.store_size == model.meta.store_size
+    assert model.at(64).backbone is model.backbone
+
+
 def test_a_named_split_and_the_best_weights(trained, fresh, tmp_path):
     arguments = ["--split", "train", "--weights", "best", "--out", str(tmp_path / "found.json")]
     assert run(["evaluate", str(trained), str(fresh), *arguments]) == 0

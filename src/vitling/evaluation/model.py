@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,14 @@ class Model:
         self.backbone = backbone.to(self.device).eval()
         self.head = None if head is None else head.to(self.device).eval()
         self.meta = meta
+
+    def at(self, size: int) -> Model:
+        """The same network for views of another size, from images that are decoded large enough for them; a UserError
+        where it cannot take them."""
+        self.backbone.grid_size(size)
+        wanted = math.ceil(size / self.meta.crop_fraction)
+        meta = replace(self.meta, size=size, store_size=max(self.meta.store_size, wanted))
+        return Model(self.backbone, self.head, meta, self.device)
 
     @property
     def class_names(self) -> tuple[str, ...]:

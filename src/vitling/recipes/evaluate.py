@@ -41,7 +41,8 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     with log.bar("Evaluating", len(store)) as progress:
         logits = logits_over(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, labels_of(store), model.class_names, model.meta.temperature)
-    result = {"model": config.run, "weights": config.weights, "data": config.source, "split": chosen, **summary}
+    judged = {"model": config.run, "weights": config.weights, "size": model.meta.size}
+    result: dict[str, Any] = {**judged, "data": config.source, "split": chosen, **summary}
     result["bad_files"] = [vars(file) for file in store.bad]
     if config.out:
         write_json(Path(config.out), result)
@@ -54,6 +55,7 @@ def prepared(config: EvaluationConfig) -> tuple[Model, DataConfig]:
     if config.out:
         check_writable(config.out)
     model = load(config.run, config.weights, choose_device(config.device))
+    model = model if config.size is None else model.at(config.size)
     return model, as_trained(model, config.data)
 
 

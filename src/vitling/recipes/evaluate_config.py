@@ -29,6 +29,9 @@ class EvaluationConfig:
     """Which of the data's splits; auto takes test, else val, else everything (with --with: images held out)."""
     weights: Literal["last", "best"] = "last"
     """Of the last epoch, or of the best on validation."""
+    size: Annotated[int | None, arg(help_behavior_hint="")] = None
+    """Pixels of a view. By default those that the model was trained with; somewhat more is often better, since random
+    crops show things larger than they are."""
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """Write everything, the confusion matrix too, as JSON."""
     allow_bad: bool = False
@@ -47,6 +50,8 @@ class EvaluationConfig:
     def check(self) -> None:
         """A UserError for what cannot be meant."""
         self.settings.check()
+        if self.size is not None and self.size < 1:
+            raise UserError(f"--size must be at least 1, not {self.size}.")
         if not self.probes and self.settings != ProbesConfig():
             raise UserError(
                 "--metric, --val, --seed, --knn, --linear, --logistic and --few-shot belong to --with PROBES."
