@@ -71,6 +71,16 @@ def test_a_rate_of_ones_own_stays():
     assert plan(batch=64, method="simclr").pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion
 
 
+def test_narrow_networks_have_larger_rates():
+    for backbone, times in (("vit_nano_patch4_32", 3), ("vit_micro_patch4_32", 1.5)):
+        config = plan(backbone=backbone, batch=128)
+        assert config.optim.lr == config.pretrain_optim.lr == pytest.approx(times * 5e-4 * 0.5**0.5)
+        assert plan(backbone=backbone, batch=256).optim.lr == pytest.approx(times * 5e-4)
+        assert plan(backbone=backbone, optim=OptimConfig(lr=1e-4)).optim.lr == 1e-4
+    assert plan(backbone="deit_small_patch16_224").optim.lr is None  # the preset's
+    assert plan(backbone="some_network_of_timm").optim.lr is None
+
+
 def test_method_by_what_there_is():
     assert plan(sight(images=50_000)).method == "supervised"
     assert plan(sight(images=50_000, pool=10)).method == "idmm"
