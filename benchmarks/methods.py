@@ -17,6 +17,7 @@ import torch
 from record import found_before, write_rows
 
 from vitling.data.store import Store
+from vitling.errors import StoppedItself
 from vitling.objectives import Objective
 from vitling.recipes.methods import METHODS, Name, make_objective, plan_of
 from vitling.recipes.studies.overhead import forget
@@ -47,20 +48,23 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
     device = store.device
     work = workload(method, options.backbone, options.batch, options.size, store)
     row: dict[str, Any] = {"method": method, "backbone": work.backbone, "batch": work.batch, "size": options.size}
-    row |= {"crops": work.plan.crops, "compile": options.compile, "commit": environment()["commit"]}
-    began = time.perf_counter()
+    row |= {"crops": work.plan.crops, "compile": options.compile, "steps": options.steps}
+    row["commit"] = environment()["commit"]
     for name, kind in (("step", ReadyViews), ("whole", Trainer)):
-        trainer = trainer_of(kind, work, store, options.compile)
+        forget()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        trainer = trainer_of(kind, work, store, options.compile)
+        pace(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
         speed = pace(trainer, options.steps, work.batch)
+        if trainer.feed.accumulate > 1:
+            raise StoppedItself(f"{method}: out of memory at {work.batch} images.")
         row |= {f"{name}_ms": 1000 * work.batch / speed, f"{name}_images_per_second": speed}
-        if name == "step":
-            row["seconds_before"] = time.perf_counter() - began - options.steps * work.batch / speed
+        row[f"{name}_seconds_before"] = time.perf_counter() - began - options.steps * work.batch / speed
+        del trainer
     if device.type == "cuda":
         row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
-    del trainer
-    forget()
     return row
 
 
@@ -97,8 +101,10 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     options, began = parsed(argv), time.monotonic()
-    about = {name: getattr(options, name) for name in ("backbone", "batch", "size", "compile")}
-    found = [row for row in found_before(options.out).get("rows", []) if about.items() <= row.items()]
+    about = {name: getattr(options, name) for name in ("backbone", "batch", "size", "compile", "steps")}
+    before = found_before(options.out).get("rows", [])
+    found = [row for row in before if about.items() <= row.items()]
+    others = [row for row in before if row not in found]
     there = {row["method"] for row in found}
     device = torch.device(options.device)
     store = made_store(options.batch * BATCHES, 12 * options.size // 7, device)
@@ -106,14 +112,18 @@ def main(argv: list[str] | None = None) -> None:
         if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
             print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)
             continue
-        found.append(measure(method, options, store))
+        try:
+            found.append(measure(method, options, store))
+        except StoppedItself as problem:
+            print(problem, flush=True)
+            continue
         row = beside(found)[-1]
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         order = sorted(found, key=lambda row: list(METHODS).index(row["method"]))
         named = [] if len(order) == len(METHODS) else ["--methods", *(row["method"] for row in order)]
         changed = [f"--{name} {value}" for name, value in about.items() if value != getattr(parsed([]), name)]
         command = " ".join(["python benchmarks/methods.py", *named, *changed])
-        write_rows(options.out, "A step of each method of pre-training", command, beside(order))
+        write_rows(options.out, "A step of each method of pre-training", command, [*others, *beside(order)])
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
 
 @contextmanager
 def locked(folder: str | os.PathLike, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """For reading a file of `folder` and writing it again: other processes that do so wait, and call `waits` first. The
-    system unlocks it when the process ends, however it ends. (Not on Windows.)"""
+    """For reading a file of `folder` and writing it again: other processes of this machine that do so wait, and call
+    `waits` first. Not to be entered twice. When the process ends, however it ends, it is unlocked. (Not on Windows.)"""
     try:
         import fcntl
     except ImportError:
@@ -55,6 +55,7 @@ def locked(folder: str | os.PathLike, waits: Callable[[], None] = lambda: None) 
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would not do, if a child has inherited it
         os.close(handle)
 
 

@@ -68,7 +68,9 @@ def test_a_rate_of_ones_own_stays():
     config = plan(batch=64, optim=OptimConfig(lr=3e-3))
     assert config.optim.lr == 3e-3
     assert config.pretrain_optim.lr == pytest.approx(5e-4 / 2)
-    assert plan(batch=64, method="simclr").pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion
+    simclr = plan(batch=64, method="simclr", backbone="vit_nano_patch4_32")
+    assert simclr.pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion, at any width
+    assert simclr.optim.lr == pytest.approx(3 * 5e-4 / 2)
 
 
 def test_narrow_networks_have_larger_rates():
@@ -79,6 +81,7 @@ def test_narrow_networks_have_larger_rates():
         assert plan(backbone=backbone, optim=OptimConfig(lr=1e-4)).optim.lr == 1e-4
     assert plan(backbone="deit_small_patch16_224").optim.lr is None  # the preset's
     assert plan(backbone="some_network_of_timm").optim.lr is None
+    assert plan(backbone="pvt_v2_b0_small").optim.lr is None  # narrow at its end alone says little
 
 
 def test_method_by_what_there_is():

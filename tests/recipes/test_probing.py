@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 
 from tests.conftest import make_folder
 from tests.recipes.test_stages import FIRST
-from tests.runs import lines
+from tests.runs import lines, read
 from vitling.data.papers import ENTRIES
 from vitling.errors import StoppedItself, UserError
 from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load
 from vitling.evaluation.correspondence import correspondence
 from vitling.evaluation.inputs import sources_of
+from vitling.files import write_json
 from vitling.recipes import pretrain as pretraining
 from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.recipes.probes import evaluate_frozen
@@ -82,6 +83,16 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert rows["idmm-knn"]["curves"]["knn"]["epoch"] == [3]
     assert Image.open(outcome.picture).width > 300  # k-NN by epoch
     assert all(row["environment"]["commit"] == "abc123" for row in rows.values())
+
+
+def test_the_machine_is_the_judges_and_that_of_the_training_stands_with_the_stage(data, tmp_path):
+    reproduce(STUDY, data, only=("idmm-knn",))
+    (about,) = (tmp_path / "runs" / "stages").glob("pretrain-*/environment.json")
+    write_json(about, read(about) | {"commit": "before", "gpu": "a GPU"})
+    rows = {row["run"]: row for row in reproduce(STUDY, data, only=("idmm-logistic",)).results["rows"]}
+    found = rows["idmm-logistic"]
+    assert (found["environment"]["commit"], found["environment"]["gpu"]) == ("abc123", None)
+    assert (found["stages"][0]["commit"], found["stages"][0]["gpu"]) == ("before", "a GPU")
 
 
 def test_a_part_of_the_images_is_said(data, tmp_path, monkeypatch):

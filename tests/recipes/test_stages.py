@@ -97,9 +97,10 @@ def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(finetuning, "by_the_recipe", slowly)
     (stage,) = Staged(SECOND).stages(Start(tmp_path / "run", data="made", stages=tmp_path / "stages"))
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda _: stage(), range(2)))
+        results = list(pool.map(stage, (tmp_path / "one", tmp_path / "other")))
     assert len(trained) == 1
-    assert results == [{"seconds": 1}] * 2
+    assert [found for found, _ in results] == [{"seconds": 1}] * 2
+    assert sorted(shared for _, shared in results) == [False, True]
     assert f"Another process trains {stage.out.name}" in capsys.readouterr().err
 
 

@@ -57,6 +57,34 @@ def test_stages_that_other_runs_have_trained():
     assert lines(study([row("base", 0, 31.0, seconds=600.0, stages=own)]))[0].note == ""
 
 
+def test_networks_that_were_trained_on_another_machine(tmp_path):
+    here = {"cpus": 2, "commit": "new"}
+    stage = {"stage": "pretrain", "shared": False, "seconds": 1.0, "commit": "old", "gpu": "a GPU"}
+    rows = [
+        {
+            "run": "a",
+            "seed": 0,
+            "value": 1.0,
+            "minutes": 1.0,
+            "environment": here,
+            "fingerprint": "x",
+            "stages": [stage],
+        },
+        {
+            "run": "a",
+            "seed": 1,
+            "value": 1.0,
+            "minutes": 1.0,
+            "environment": here | {"gpu": "a GPU"},
+            "fingerprint": "x",
+        },
+    ]
+    about = {"study": "s", "title": "t", "source": "nowhere", "unit": "top-1, %", "command": "c", "runs_in_all": 1}
+    found = {**about, "runs": [{"run": "a", "fingerprint": "x"}], "rows": rows}
+    (tmp_path / "s.json").write_text(json.dumps(found))
+    assert "On 2 CPU cores, a GPU; ; commit new. Trained on a GPU, commit old." in document(tmp_path)
+
+
 def test_a_count_is_not_a_mean():
     counted = study([row("base", 0, 2039), row("base", 1, 2039)])
     counted["runs"][0]["paper"] = 2040

@@ -25,10 +25,11 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def resize_map(maps: Tensor, new: Grid) -> Tensor:
-    """[..., h, w]. As two products: the gradient of torch's own has no deterministic form on GPUs."""
+    """[..., h, w]. As two products: the gradient of torch's own has no deterministic form on GPUs. They are written
+    out, for torch's products are in TF32 there."""
     high, wide = (_bicubic(*sides, maps.device) for sides in zip(maps.shape[-2:], new))
-    with torch.autocast("cpu" if maps.is_meta else maps.device.type, enabled=False):
-        return (high @ maps.float() @ wide.T).to(maps.dtype)
+    rows = (high[:, :, None] * maps.float()[..., None, :, :]).sum(-2)
+    return (rows[..., None, :] * wide).sum(-1).to(maps.dtype)
 
 
 def _bicubic(old: int, new: int, device: torch.device) -> Tensor:

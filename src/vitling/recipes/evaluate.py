@@ -33,7 +33,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     splits = own_splits(config.source, data, needs_train=False)
     splits.on_test_opened = log_of_openings(config.run)
     chosen = _choose(splits, config.split)
-    dataset = _in_terms_of(model, _part(splits, chosen, f"vitling evaluate {config.run} {config.source}"))
+    dataset = _in_terms_of(model, _part(splits, chosen, why(config)))
     log = Log()
     if trained_on(config.run, config.source, chosen):
         log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
@@ -59,12 +59,18 @@ def prepared(config: EvaluationConfig) -> tuple[Model, DataConfig]:
     return model, as_trained(model, config.data)
 
 
+def why(config: EvaluationConfig) -> str:
+    """An opening of the test split, in words."""
+    size = "" if config.size is None else f" --size {config.size}"
+    return f"vitling evaluate {config.run} {config.source}{size}"
+
+
 def as_trained(model: Model, config: DataConfig) -> DataConfig:
     return replace(config, channels=model.meta.channels, bits=model.meta.bits)
 
 
 def decoded(model: Model, dataset: Dataset, split: str, config: DataConfig, allow_bad: bool, log: Log) -> Store:
-    """The pixels of a split, of the size and with the statistics that the model was trained with."""
+    """The pixels of a split, large enough for the model's views, with the statistics that it was trained with."""
     meta = model.meta
     with log.bar(f"Decoding {split}", len(dataset)) as progress:
         store = build_store(

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from vitling.backbones.names import own_size, tested
+from vitling.backbones.names import own_size
 from vitling.errors import UserError
 from vitling.recipes import idmm
 from vitling.recipes.config import PLANNED, MethodsConfig, TrainConfig
@@ -20,7 +20,6 @@ from vitling.training.config import OptimConfig
 TINY = 64  # pixels; images up to here get small views and the small network
 VIEW, FIRST_VIEW, CPU_VIEW = 224, 112, 96
 PAPER_IMAGES = 2_040
-NARROWEST = 192  # DeiT-Tiny's tokens, for which the presets' rates are made
 MOST_FOR_IDMM = 20_000  # labelled images
 SMALL = 5_000
 STEPS = 7  # of an epoch, at least
@@ -115,8 +114,7 @@ def _check_one_stage(config: TrainConfig) -> None:
 
 
 def _with_rates(config: TrainConfig) -> TrainConfig:
-    """The preset's learning rates are for its batches (IDMM's have 256 images), and for networks at least as wide as
-    DeiT-Tiny: narrower ones take larger steps, and at the preset's rate hardly learn in a short run."""
+    """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks."""
     if config.method == "supervised":
         return config
     first, second = (
@@ -130,10 +128,8 @@ def _with_rates(config: TrainConfig) -> TrainConfig:
 
 
 def _with_rate(optim: OptimConfig, stage: idmm.Stage, config: TrainConfig) -> OptimConfig:
-    known = tested(config.backbone or "")
-    narrow = max(1.0, NARROWEST / known.dim) if known else 1.0
-    usual = config.batch == stage.batch and narrow == 1
-    return optim if usual or optim.lr is not None else replace(optim, lr=narrow * stage.lr_for(config.batch))
+    lr = stage.lr_for(config.batch, optim.name)
+    return optim if optim.lr is not None or lr == stage.optim.peak_lr(stage.batch) else replace(optim, lr=lr)
 
 
 def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:

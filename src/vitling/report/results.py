@@ -39,7 +39,7 @@ def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     table = _table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
     measured = len({row["run"] for row in rows if "value" in row})
     minutes = sum(row["minutes"] for row in rows)
-    where = _where([row["environment"] for row in rows])
+    where = _where([row["environment"] for row in rows]) + _trained_elsewhere(rows)
     return _section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
@@ -112,6 +112,17 @@ def _where(environments: list[dict[str, Any]]) -> str:
     commits = {e.get("commit") or "unknown" for e in environments}
     where, what, which = (", ".join(sorted(found)) for found in (machines, versions, commits))
     return f"On {where}; {what}; commit {which}."
+
+
+def _trained_elsewhere(rows: list[dict[str, Any]]) -> str:
+    """A network may be judged on another machine than it was trained on."""
+    others = {
+        f"{stage['gpu']}, commit {stage['commit']}"
+        for row in rows
+        for stage in row.get("stages", [])
+        if stage.get("gpu") not in (None, row["environment"].get("gpu"))
+    }
+    return f" Trained on {'; '.join(sorted(others))}." if others else ""
 
 
 def _made_by(content: dict[str, Any], name: str) -> str:

@@ -121,7 +121,8 @@ class Trainer:
         self.compiling = how != "off"
         self.compiled_sizes: set[int] = set()
         if self.compiling:
-            run.log.say("Compiling the network and the views: the first steps take up to a minute.")
+            what = "the views" if how == "views" else "the network and the views"
+            run.log.say(f"Compiling {what}: the first steps take up to a minute.")
             if self._can_be_recorded():
                 self.replay = Replay(store.device, run.log.warn)
             for network in objective.networks():

@@ -18,7 +18,7 @@ from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
-GRAPHS = 64
+GRAPHS = 512  # to Dynamo all functions of views are one, and every shape counts
 
 Compile = Literal["on", "blocks", "views", "off"]
 

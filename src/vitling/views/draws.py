@@ -80,11 +80,13 @@ class Tabled(Draws):
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         if operation not in self.operations:
             raise ValueError(f"{operation} is not among {', '.join(self.operations)}")
+        if n > self.state.shape[2]:
+            raise ValueError(f"{operation}: at most {self.state.shape[2]} numbers a draw, not {n}")
         return self.state[self.operations.index(operation), :, :n]
 
 
 @dataclass(frozen=True)
-class Asked(Draws):
+class Noting(Draws):
     """Remembers for which operations numbers were drawn."""
 
     operations: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitling.views.colour import per_channel
 from vitling.views.config import Filter, Flip, Group, Policy, Step
-from vitling.views.draws import Asked, Draws, Tabled, columns, keys_of, tabulate
+from vitling.views.draws import Draws, Noting, Tabled, columns, keys_of, tabulate
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
 from vitling.views.mixing import Recipe, draw_mix, mix_images, quantiles_of
@@ -147,11 +147,11 @@ class Easel:
 def _operations(group: Group, seeds: list[Tensor], aspect: Tensor) -> list[str]:
     """Of which the group draws numbers."""
     device = aspect.device
-    views = Asked.at(seeds[0], columns(device))
+    views = Noting.at(seeds[0], columns(device))
     draw_numbers(views, aspect, policy=group.policy, size=group.size)
     if not group.mix.on:
         return views.operations
-    mixing = Asked.at(seeds[1], columns(device))
+    mixing = Noting.at(seeds[1], columns(device))
     draw_mix(mixing, quantiles_of(group.mix, device), mix=group.mix, size=group.size)
     return views.operations + mixing.operations
 

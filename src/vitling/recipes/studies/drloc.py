@@ -172,9 +172,9 @@ def _from_scratch(preset: Preset) -> tuple[Run, ...]:
 
 
 def _causes() -> tuple[Run, ...]:
-    """The released target, which is 7 times as large and so has 7 times the weight; eight times as many steps, since
-    the paper leaves open on how many cards it had 128 images each (its authors' own run of 2025 had one); and for
-    T2T-ViT, which stays furthest below the table, what the released code does otherwise."""
+    """The released target, with which the loss is 7 times as large; eight times as many steps, since the paper leaves
+    open on how many cards it had 128 images each (its authors' own run of 2025 had one); and for T2T-ViT, which stays
+    furthest below the table, what the released code does otherwise."""
     data = "flowers102"
 
     def table(net: str) -> tuple[Run, ...]:

@@ -130,8 +130,8 @@ def _short(preset: Preset) -> tuple[Run, ...]:
 
 
 def _causes() -> tuple[Run, ...]:
-    """Fine-tuning, of which a random start consists, in three other ways: in the paper's number format; with the
-    learning rate of its other networks; with DeiT's own views, whose setup the paper says it follows."""
+    """Fine-tuning, of which a random start consists, in three other ways: in the released code's number format; with
+    the rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows."""
     data, net = "flowers102", "deit-tiny"
     idmm = _idmm(net, 200)
     base, optim = idmm.finetune, idmm.finetune.optim

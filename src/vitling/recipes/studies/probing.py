@@ -16,7 +16,7 @@ from vitling.data.papers.entry import Metric
 from vitling.errors import StoppedItself
 from vitling.files import read_json, write_json
 from vitling.recipes.config import PretrainConfig
-from vitling.recipes.studies.stages import entry_of, images_of_test, stage_of, was_there
+from vitling.recipes.studies.stages import entry_of, images_of_test, stage_of
 from vitling.recipes.studies.study import Run, Start
 from vitling.recipes.studies.training import chosen, free_memory, history
 
@@ -152,13 +152,17 @@ def settings_of(network: Network) -> dict[str, Any]:
 
 
 def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
-    """What `judge` says of the network in a folder, with what is known of how that was made. Asked once."""
+    """What `judge` says of the network in a folder, with what is known of how that was made. Asked once. The machine is
+    that of the judge; a stage may have been trained on another."""
+    from vitling.training.rundir import environment
+
     answer = start.out / "result.json"
     origin = _given(network, start) if isinstance(network, Given) else _pretrained(network, start)
     if answer.exists() and (given := read_json(answer))["folder"] == origin.folder.name:
         return given
     given = {"folder": origin.folder.name, **origin.make()}
     began = time.monotonic()
+    write_json(start.out / "environment.json", environment())
     given |= judge(origin.folder, start)
     given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
     write_json(answer, given)
@@ -175,9 +179,8 @@ def _pretrained(config: PretrainConfig, start: Start) -> _Origin:
     stage = stage_of("pretrain", config, start, start.seed, start.weights)
 
     def make() -> dict[str, Any]:
-        shared, result = was_there(stage, start.out), stage()
+        result, shared = stage(start.out)
         entry = entry_of(stage, result, shared)
-        write_json(start.out / "environment.json", read_json(stage.out / "environment.json"))
         curves = history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
         known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
         return known | {"images_before" if start.before else "images": result["images"]}
@@ -190,9 +193,6 @@ def _given(network: Given, start: Start) -> _Origin:
     folder = start.stages / f"given-{network.backbone}-{network.size}-{origin}"
 
     def make() -> dict[str, Any]:
-        from vitling.training.rundir import environment
-
-        write_json(start.out / "environment.json", environment())
         return {"parameters": _save(network, folder, start)}
 
     return _Origin(folder, make)

@@ -151,8 +151,9 @@ def _run(job: _Job, ledger: Ledger) -> str | None:
     was_finished = (out / "result.json").exists()
 
     def record(given: dict[str, Any]) -> None:
-        seconds = given.get("seconds")
-        took = seconds if was_finished and seconds is not None else time.monotonic() - began
+        shared = sum(stage["seconds"] for stage in given.get("stages", []) if stage["shared"])
+        own = given.get("seconds", 0.0) - shared  # over all starts, also those that were killed
+        took = own if was_finished and own else max(own, time.monotonic() - began)
         about = {"minutes": took / 60, "fingerprint": fingerprint(job.run), "environment": _environment(out)}
         ledger.record(row | given | about)
 

@@ -61,10 +61,12 @@ class Stage:
     def finished(self) -> bool:
         return (self.out / "result.json").exists()
 
-    def __call__(self) -> dict[str, Any]:
-        """What is in its result.json; it is trained, or trained on, where there is none. By one process at a time."""
+    def __call__(self, run: Path) -> tuple[dict[str, Any], bool]:
+        """What is in its result.json, and whether another run than that in the folder `run` has trained it. It is
+        trained, or trained on, where there is none, by one process at a time."""
         with locked(self.out, lambda: Log().say(f"Another process trains {self.out.name}; waiting for it.")):
-            return read_json(self.out / "result.json") if self.finished else self._trained()
+            shared = _was_there(self, run)
+            return (read_json(self.out / "result.json") if self.finished else self._trained()), shared
 
     def _trained(self) -> dict[str, Any]:
         from vitling.recipes import finetune, pretrain
@@ -98,10 +100,11 @@ class Staged:
             return given
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
-            shared, there = was_there(stage, start.out), " is there already." if stage.finished else ""
+            there = " is there already." if stage.finished else ""
             log.say(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
-            results.append(stage())
-            entries.append(entry_of(stage, results[-1], shared))
+            result, shared = stage(start.out)
+            results.append(result)
+            entries.append(entry_of(stage, result, shared))
         write_json(start.out / "environment.json", read_json(stages[-1].out / "environment.json"))
         given = _figures(results, entries) | ({"images_before": results[0]["images"]} if start.before else {})
         write_json(answer, given)
@@ -152,7 +155,7 @@ def _is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
     return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
 
 
-def was_there(stage: Stage, out: Path) -> bool:
+def _was_there(stage: Stage, out: Path) -> bool:
     """Whether another run had finished it when this one first came to it. The run's folder keeps that, for a start that
     goes on from an interrupted one."""
     path = out / "stages.json"
@@ -165,13 +168,14 @@ def was_there(stage: Stage, out: Path) -> bool:
 
 def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
     knn, passes = result["last"].get("knn/top1"), in_passes(stage.config, result)
+    trained = read_json(stage.out / "environment.json")
     warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
     return {
         "stage": stage.kind,
         "folder": stage.out.name,
         "shared": shared,
         **{name: result[name] for name in ("size", "epochs", "seed", "images", *PACE) if name in result},
-        "commit": read_json(stage.out / "environment.json")["commit"],
+        **{name: trained[name] for name in ("commit", "gpu")},
         "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
         **({"warnings": warnings} if warnings else {}),

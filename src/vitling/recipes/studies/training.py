@@ -67,8 +67,8 @@ def chosen(config: RunConfig) -> dict[str, Any]:
 
 
 def in_passes(config: RunConfig, result: dict[str, Any]) -> str:
-    """Of a run that found too little memory, shared with others perhaps: its batches were mixed and normalised in
-    parts."""
+    """Of a run that found too little memory, shared with others perhaps: batch norm, and losses that compare images,
+    saw parts of its batches, and dropout other draws."""
     more = result["accumulate"] > config.optim.accumulate
     return f"each batch in {result['accumulate']} passes, for want of memory" if more else ""
 
