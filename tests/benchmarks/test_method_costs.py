@@ -34,9 +34,8 @@ def test_methods_stand_beside_idmm_and_none_is_measured_twice(benchmark, tmp_pat
     benchmark.main([*TINY[:-4], "--steps", "2", "--device", "cpu", "--methods", "idmm", "--out", str(out)])
     assert [row["steps"] for row in json.loads(out.read_text())["rows"]] == [1, 1, 2]  # others stay
     assert simclr["time_over_idmm"] == pytest.approx(simclr["whole_ms"] / idmm["whole_ms"])
-    assert found["command"] == (
-        "python benchmarks/methods.py --methods idmm simclr --backbone vit_nano_patch4_32 --batch 4 --size 16"
-    )
+    command = "python benchmarks/methods.py --methods idmm simclr --backbone vit_nano_patch4_32 --batch 4"
+    assert found["command"] == f"{command} --size 16 --steps 1"
 
 
 @pytest.mark.parametrize("method", METHODS)
