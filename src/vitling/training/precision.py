@@ -18,7 +18,7 @@ from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
-GRAPHS = 512  # to Dynamo all functions of views are one, and every shape counts
+GRAPHS = 256  # to Dynamo all functions of views are one, and every shape counts; its own limit over all is 256
 
 Compile = Literal["on", "blocks", "views", "off"]
 
