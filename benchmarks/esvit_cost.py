@@ -17,13 +17,14 @@ import argparse
 import shlex
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from record import found_before, write_rows
 
 from vitling.errors import StoppedItself
 from vitling.recipes.studies.region_cost import TABLE_8, TABLE_9, measure, measure_throughput
+from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 
 BATCH = 128
@@ -110,9 +111,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prototypes", type=int, default=65_536)
     parser.add_argument("--sinkhorn", action="store_true", help="also steps with optimal transport")
     parser.add_argument("--sampled", action="store_true", help="also steps with every second region down and across")
-    parser.add_argument(
-        "--compile", choices=("on", "blocks", "views", "off"), default="on", help="on GPUs; see --loop.compile"
-    )
+    parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="begin no further row after so many")
     parser.add_argument("--out", help="write the rows as JSON")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from record import found_before, write_rows
@@ -24,6 +24,7 @@ from vitling.recipes.studies.overhead import forget
 from vitling.recipes.studies.stages import pretraining
 from vitling.training.loop import Trainer
 from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
+from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 from vitling.views import Plan
 
@@ -87,9 +88,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=112)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument(
-        "--compile", choices=("on", "blocks", "views", "off"), default="on", help="on GPUs; see --loop.compile"
-    )
+    parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="begin no further row after so many")
     parser.add_argument("--out", help="write the rows as JSON")

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from operations import operation_times
@@ -161,9 +161,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--no-peers", action="store_true", help="leave out PIL, lightly and kornia")
-    parser.add_argument(
-        "--compile", choices=("on", "blocks", "views", "off"), default="on", help="on GPUs; see --loop.compile"
-    )
+    parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--operations", action="store_true", help="also the time of each operation")
     parser.add_argument("--out", help="write the rows as JSON")
     options = parser.parse_args()
@@ -174,6 +172,7 @@ def main() -> None:
     def write() -> None:
         # Rows of several calls may stand together: this is the call that would give them all.
         command = f"python benchmarks/throughput.py --workloads {' '.join(row['workload'] for row in rows)}"
+        command += f" --compile {options.compile}" if options.compile != "on" else ""
         command += " --operations" if operations else ""
         write_rows(options.out, "Throughput of training, images a second", command, rows, operations=operations)
 

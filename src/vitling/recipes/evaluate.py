@@ -33,7 +33,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     splits = own_splits(config.source, data, needs_train=False)
     splits.on_test_opened = log_of_openings(config.run)
     chosen = _choose(splits, config.split)
-    dataset = _in_terms_of(model, _part(splits, chosen, why(config)))
+    dataset = _in_terms_of(model, _part(splits, chosen, command_of(config)))
     log = Log()
     if trained_on(config.run, config.source, chosen):
         log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
@@ -59,8 +59,8 @@ def prepared(config: EvaluationConfig) -> tuple[Model, DataConfig]:
     return model, as_trained(model, config.data)
 
 
-def why(config: EvaluationConfig) -> str:
-    """An opening of the test split, in words."""
+def command_of(config: EvaluationConfig) -> str:
+    """Written down as the reason why the test split was opened."""
     size = "" if config.size is None else f" --size {config.size}"
     return f"vitling evaluate {config.run} {config.source}{size}"
 

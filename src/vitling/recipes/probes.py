@@ -35,7 +35,7 @@ from vitling.evaluation.metrics import METRICS, metric_for, summarise
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import Frozen, frozen_over
 from vitling.files import write_json
-from vitling.recipes.evaluate import decoded, log_of_openings, prepared, trained_on, why
+from vitling.recipes.evaluate import command_of, decoded, log_of_openings, prepared, trained_on
 from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.views.config import Group, Plan, Policy
 
@@ -49,7 +49,7 @@ def evaluate_frozen(config: EvaluationConfig) -> dict[str, Any]:
     parts = open_parts(config.source, data_config, config.split, config.settings)
     settings = settled(config.settings, probes, parts)
     parts.splits.on_test_opened = log_of_openings(config.run)
-    judged = parts.open_judged(f"{why(config)} --with {' '.join(probes)}")
+    judged = parts.open_judged(f"{command_of(config)} --with {' '.join(probes)}")
     for note in parts.notes:
         log.say(note)
     if trained_on(config.run, config.source, parts.judged, settings.seed if parts.held_out else None):

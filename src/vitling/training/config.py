@@ -70,8 +70,8 @@ class LoopConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on GPUs that have it, else fp16 with loss scaling; fp32 on CPUs. Losses are always fp32."""
     compile: Literal["auto", "on", "blocks", "views", "off"] = "auto"
-    """torch.compile: the network as one graph (on), or a graph for each kind of block, which for a plain ViT compiles
-    faster and trains a little more slowly; views: they alone, not the network. auto: on, on GPUs, for runs of 200 steps
+    """torch.compile: the network as one graph (on), or a graph for each kind of block, of which a plain ViT has one,
+    and which trains a little more slowly; views: they alone, not the network. auto: on, on GPUs, for runs of 200 steps
     and more."""
     deterministic: bool = False
     """Bit-identical results on GPUs too, at some speed."""

@@ -90,8 +90,7 @@ class Easel:
         self, groups: tuple[Group, ...], order: Sequence[Order[Tensor]], aspect: Tensor
     ) -> Sequence[Sequence[Source]]:
         """What the views of each group are drawn from, and its mixing if it is mixed: seeds; where that is compiled,
-        the numbers themselves. A compiler that sees the hash puts it into every kernel that uses a number, and takes
-        several times as long."""
+        the numbers themselves. A compiler that sees the hash puts it into every kernel that uses a number."""
         seeds = [[parts[0], parts[-1]] if group.mix.on else [parts[0]] for group, parts in zip(groups, order)]
         if not self.brush.compiles:
             return seeds
