@@ -27,6 +27,7 @@ from vitling.training.pace import ReadyViews, Workload, made_store, pace, traine
 from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 from vitling.views import Plan
+from vitling.views.policies import idmm_pretrain
 
 FIRST = "idmm"  # the others are beside it
 BATCHES = 8  # of an epoch: with the default batch, about as many images as Flowers-102 has
@@ -106,7 +107,7 @@ def main(argv: list[str] | None = None) -> None:
     others = [row for row in before if row not in found]
     there = {row["method"] for row in found}
     device = torch.device(options.device)
-    store = made_store(options.batch * BATCHES, 12 * options.size // 7, device)
+    store = made_store(options.batch * BATCHES, idmm_pretrain(options.size).detail(options.batch), device)
     for method in options.methods:
         if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
             print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)

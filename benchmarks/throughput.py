@@ -34,7 +34,7 @@ from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 from vitling.views import Views
 
-STORE, STEPS, BATCHES = 384, 40, 8
+STEPS, BATCHES = 40, 8
 
 
 class Fed(ReadyViews):
@@ -79,10 +79,11 @@ def measure(
     name: str, device: torch.device, workers: int, compile: Compile, with_peers: bool, steps: int
 ) -> dict[str, Any]:
     work = WORKLOADS[name]
-    size = STORE if work.plan.largest > 112 else 192
-    store = made_store(work.batch * BATCHES, size, device)
+    images = work.batch * BATCHES
+    store = made_store(images, work.plan.detail(images), device)
     crops = work.plan.crops
     row: dict[str, Any] = {"workload": name, "backbone": work.backbone, "batch": work.batch, "crops": crops}
+    row["store"] = store.size
     row |= {"steps": steps, "compile": compile, "commit": environment()["commit"]}
     views_only = name.startswith("views")
     if not views_only:

@@ -17,7 +17,7 @@ from vitling.data import cache
 from vitling.data.config import DataConfig
 from vitling.data.dataset import joined
 from vitling.data.memory import container_memory
-from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation
+from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation, usual_side
 from vitling.errors import UserError
 
 SIZE = 12
@@ -148,9 +148,10 @@ def test_place_is_chosen_by_free_memory(monkeypatch):
 def test_size_is_what_views_can_use_and_images_have(tmp_path):
     large = data.open(str(make_folder(tmp_path / "large", 2, 3, width=900, height=600)), val="none").train
     small = data.open(str(make_folder(tmp_path / "small", 2, 3, width=28, height=28)), val="none").train
-    assert choose_size(large, 224) == 384
-    assert choose_size(large, 112) == 192
-    assert choose_size(small, 224) == 28
+    assert usual_side(large) == 900
+    assert usual_side(small) == 28
+    assert choose_size(large, 384) == 384
+    assert choose_size(small, 384) == 28
 
 
 def test_mean_and_std_are_the_datas(dataset):

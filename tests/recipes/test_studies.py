@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,11 +122,13 @@ def test_what_the_runs_change():
 
 def test_what_fine_tuning_changes_keeps_its_pre_training(tmp_path):
     start = Start(tmp_path / "run", 0, "a.tar", "b.tar", data="flowers102", stages=tmp_path)
-    plain = entry("idmm-200", "deit-tiny-flowers102-idmm-200").work
+    plain = entry("idmm-200-causes", "deit-tiny-flowers102-idmm-200-store192").work
+    finer = entry("idmm-200", "deit-tiny-flowers102-idmm-200").work
     changed = {name: entry("idmm-200-causes", f"deit-tiny-flowers102-idmm-200-{name}").work for name in CAUSES}
     first = {work.stages(start)[0].out for work in (plain, *changed.values())}
     assert len(first) == 1
     assert len({work.stages(start)[1].out for work in (plain, *changed.values())}) == 1 + len(CAUSES)
+    assert plain == replace(finer, pretrain=replace(finer.pretrain, store_size=192))
     assert changed["fp32"].finetune.loop.precision == "fp32"
     assert changed["lr1e-3"].finetune.optim.lr == 2 * plain.finetune.optim.lr
     assert changed["deit-views"].finetune.views.plan(224).groups[0].policy.erase == 0.25

@@ -103,15 +103,16 @@ def choose_where(wanted: int, device: torch.device) -> Literal["device", "host",
     return "host" if wanted <= SHARE * free_host_memory() else "stream"
 
 
-def choose_size(dataset: Dataset, largest_view: int, sample: int = 256) -> int:
-    """S: what the views can use (12/7 of the largest, so a small crop still has detail), but not more than the images
-    have (the median of their longer sides)."""
-    useful = -(-largest_view * 12 // 7 // 32) * 32
+def choose_size(dataset: Dataset, useful: int) -> int:
+    """S: what the views can use (`views.Plan.detail`), but not more than the images have."""
+    return min(useful, usual_side(dataset) or useful)
+
+
+def usual_side(dataset: Dataset, sample: int = 256) -> int | None:
+    """Median of the images' longer sides; None where none could be read."""
     ids = np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(int)
     longer = [side for i in ids if (side := _longer_side(dataset, int(i)))]
-    if not longer:
-        return useful
-    return int(min(useful, max(np.median(longer), 8)))
+    return int(max(np.median(longer), 8)) if longer else None
 
 
 def mean_and_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -14,11 +14,12 @@ from vitling.data.decode import BadImage, Decoded, decode, squash
 from vitling.data.splits import own_splits
 from vitling.data.store import choose_size
 from vitling.errors import UserError
-from vitling.views.config import Policy
+from vitling.views.config import Group, Plan
 from vitling.views.draws import Draws
 from vitling.views.geometry import crop, random_boxes
+from vitling.views.policies import named
 
-VIEWS = 4  # of each image
+VIEWS = 4  # of each image, and of each kind of views
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,26 @@ class Loss:
         return 3 * self.size**2 / 1000
 
 
-def store_loss(source: str, view: int, images: int = 64, config: DataConfig | None = None) -> list[Loss]:
-    """For views of `view` px, random crops as in training, over several sizes of the store."""
-    if view < 8:
-        raise UserError(f"--store-loss {view}: the size of the views in pixels, such as 224.")
+def views_named(name: str) -> Plan:
+    """The views of a policy, or one random crop of so many pixels."""
+    if not name.lstrip("-").isdecimal():
+        return named(name)
+    if int(name) < 8:
+        raise UserError(f"--store-loss {name}: the size of the views in pixels, such as 224, or a policy's name.")
+    return Plan((Group(int(name)),))
+
+
+def store_loss(source: str, plan: Plan, images: int = 64, config: DataConfig | None = None) -> list[Loss]:
+    """Of random crops as in training, over several sizes of the store."""
     config = config or DataConfig()
     dataset = own_splits(source, config, needs_train=False).train
-    chosen = choose_size(dataset, view)
+    chosen, largest = choose_size(dataset, plan.detail(len(dataset))), plan.largest
     decoded = _decoded(dataset, images, config)
-    sizes = sorted(
-        {*(round(view * factor / 32) * 32 or view for factor in (1, 8 / 7, 10 / 7, 12 / 7, 2, 16 / 7)), chosen}
-    )
-    expected = [_from_file(image, i, view) for i, image in enumerate(decoded)]
+    usual = (round(largest * factor / 32) * 32 or largest for factor in (1, 8 / 7, 10 / 7, 12 / 7, 2, 16 / 7))
+    expected = [[_from_file(image, i, group) for group in plan.groups] for i, image in enumerate(decoded)]
     losses = []
-    for size in sizes:
-        ratios = np.concatenate([_ratios(image, i, view, size, expected[i]) for i, image in enumerate(decoded)])
+    for size in sorted({*usual, chosen}):
+        ratios = np.concatenate([_ratios(image, i, plan, size, expected[i]) for i, image in enumerate(decoded)])
         losses.append(Loss(size, float(ratios.mean()), float(np.quantile(ratios, 0.05)), size == chosen))
     return losses
 
@@ -69,24 +75,25 @@ def _decoded(dataset: Dataset, images: int, config: DataConfig) -> list[Decoded]
     return found
 
 
-def _boxes(image: Decoded, i: int) -> torch.Tensor:
+def _boxes(image: Decoded, i: int, group: Group) -> torch.Tensor:
     aspect = torch.full((VIEWS,), image.width / image.height)
-    return random_boxes(Draws.of([i], torch.arange(VIEWS)), aspect, Policy.scale, Policy.ratio)
+    return random_boxes(Draws.of([i], torch.arange(VIEWS)), aspect, group.policy.scale, group.policy.ratio)
 
 
-def _from_file(image: Decoded, i: int, view: int) -> np.ndarray:
-    """[VIEWS, view, view, 3]"""
+def _from_file(image: Decoded, i: int, group: Group) -> np.ndarray:
+    """[VIEWS, size, size, 3]"""
     assert isinstance(image.pixels, Image.Image)
-    cut = []
-    for left, top, width, height in _boxes(image, i).tolist():
+    cut, size = [], (group.size, group.size)
+    for left, top, width, height in _boxes(image, i, group).tolist():
         right, bottom = min(left + width, 1.0), min(top + height, 1.0)
         box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
-        cut.append(np.asarray(image.pixels.resize((view, view), Image.Resampling.BICUBIC, box=box), dtype=float))
+        cut.append(np.asarray(image.pixels.resize(size, Image.Resampling.BICUBIC, box=box), dtype=float))
     return np.stack(cut)
 
 
-def _ratios(image: Decoded, i: int, view: int, size: int, expected: np.ndarray) -> np.ndarray:
-    stored = torch.from_numpy(squash(image, size, 3))[None]
-    ours = crop(stored, _boxes(image, i), view, "bicubic").permute(0, 2, 3, 1).double().numpy()
-    errors = ((ours - expected) ** 2).mean(axis=(1, 2, 3))
-    return 10 * np.log10(255**2 / np.maximum(errors, 1e-3))
+def _ratios(image: Decoded, i: int, plan: Plan, size: int, expected: list[np.ndarray]) -> np.ndarray:
+    stored, errors = torch.from_numpy(squash(image, size, 3))[None], []
+    for group, from_file in zip(plan.groups, expected, strict=True):
+        ours = crop(stored, _boxes(image, i, group), group.size, "bicubic").permute(0, 2, 3, 1).double().numpy()
+        errors.append(((ours - from_file) ** 2).mean(axis=(1, 2, 3)))
+    return 10 * np.log10(255**2 / np.maximum(np.concatenate(errors), 1e-3))

@@ -18,6 +18,7 @@ from vitling.report.studies import filled, lines
 if TYPE_CHECKING:
     from vitling.recipes.config import PretrainConfig
     from vitling.recipes.store_loss import Loss
+    from vitling.views.config import Plan
 
 _NAMES = {
     "top1": "top-1",
@@ -241,8 +242,11 @@ def show_explained(found: dict[str, Any]) -> None:
         print(f"Attention from {place}: {len(heads['heads'])} heads, {alike}.")
 
 
-def show_store_loss(losses: list[Loss], view: int) -> None:
-    table = Table(title=f"Views of {view} px out of the store, beside the files")
+def show_store_loss(losses: list[Loss], plan: Plan) -> None:
+    kinds = " and ".join(
+        f"{group.size} px (scale {group.policy.scale[0]:g} to {group.policy.scale[1]:g})" for group in plan.groups
+    )
+    table = Table(title=f"Views of {kinds} out of the store, beside the files")
     for column in ("store", "PSNR", "worst in 20", "MB / 1,000 images"):
         table.add_column(column, justify="right", no_wrap=True)
     for loss in losses:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.data.splits import own_splits
-from vitling.data.store import choose_size
+from vitling.data.store import usual_side
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.recipes import idmm
@@ -34,7 +34,7 @@ from vitling.recipes.config import (
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
 from vitling.recipes.methods import METHODS, SIZE, check_task
-from vitling.recipes.plan import FIRST_SHARE, Plan, Sight, make_plan
+from vitling.recipes.plan import FIRST_SHARE, VIEW, Plan, Sight, make_plan
 from vitling.recipes.pretrain import pretrain_in
 from vitling.recipes.running import (
     check_labels,
@@ -85,7 +85,7 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
         classes=len(splits.train.class_names) if labelled else 0,
         own_val=splits.val is not None,
         test=splits.has_test and config.test,
-        longer=choose_size(splits.train, largest_view=2**20),
+        longer=usual_side(splits.train) or VIEW,
         gpu=processes.device.type != "cpu",
     )
 

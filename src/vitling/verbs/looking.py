@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
-from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.errors import Interrupted, StoppedItself
 from vitling.verbs.flags import Data, Out
 
 
 def inspect(
     data_set: Data,
     out: Out = "inspection.json",
-    store_loss: Annotated[int | None, arg(metavar="PX", help_behavior_hint="")] = None,
+    store_loss: Annotated[str | None, arg(metavar="PX|POLICY", help_behavior_hint="")] = None,
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
     """What is in a data set: counts, sizes, bad files, duplicates, leakage.
@@ -25,7 +25,8 @@ def inspect(
     Args:
         data_set: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
         out: Where the findings are written, as JSON.
-        store_loss: Also measure what views of this size lose by the pixel store, for several sizes of the store.
+        store_loss: Also measure what views of this size, or of this policy (`vitling list policies`), lose by the pixel
+            store, for several sizes of the store.
         data: How the images are read.
     """
     from rich.console import Console
@@ -33,20 +34,19 @@ def inspect(
     from vitling.console import Log
     from vitling.data.inspection import inspect as look
     from vitling.files import check_writable, write_json
+    from vitling.recipes.store_loss import store_loss as measure
+    from vitling.recipes.store_loss import views_named
+    from vitling.recipes.summary import show_store_loss
 
     check_writable(out)
-    if store_loss is not None and store_loss < 8:
-        raise UserError(f"--store-loss {store_loss}: the size of the views in pixels, such as 224.")
+    plan = None if store_loss is None else views_named(store_loss)
     with Log().bar("Looking at the images") as progress:
         found = look(data_set, data, on_progress=progress)
     found.render(Console())
     findings = found.to_json()
-    if store_loss is not None:
-        from vitling.recipes.store_loss import store_loss as measure
-        from vitling.recipes.summary import show_store_loss
-
-        losses = measure(data_set, store_loss, config=data)
-        show_store_loss(losses, store_loss)
+    if plan is not None:
+        losses = measure(data_set, plan, config=data)
+        show_store_loss(losses, plan)
         findings["store_loss"] = [asdict(loss) for loss in losses]
     write_json(out, findings)
     print(f"Written: {out}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from vitling.errors import UserError
 
 Filter = Literal["bilinear", "bicubic"]
+ENLARGED = 0.283  # share of the crops that may have fewer pixels than the view: a scale of 0.08 to 1 wants 12/7 of it
+FEW = 20_000  # images of which all the detail is kept: 6 GB with IDMM's crops of 112 px
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,12 @@ class Group:
     policy: Policy = Policy()
     mix: Mix = Mix()
 
+    @property
+    def detail(self) -> float:
+        """Side in pixels of an image of which these are cut with few of them enlarged."""
+        low, high = self.policy.scale
+        return self.size / (self.policy.centre or math.sqrt(low + ENLARGED * (high - low)))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -128,6 +137,12 @@ class Plan:
     @property
     def largest(self) -> int:
         return max(group.size for group in self.groups)
+
+    def detail(self, images: int) -> int:
+        """Side of the decoded images that these views can use. Local crops can use a large one, for which many images
+        would not have the memory: those are kept as for crops of any size."""
+        groups = self.groups if images <= FEW else (Group(self.largest),)
+        return math.ceil(int(max(group.detail for group in groups)) / 32) * 32
 
     @property
     def has_colour(self) -> bool:

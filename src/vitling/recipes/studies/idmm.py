@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset
+from vitling.recipes.config import Preset
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.studies.counting import Counting
 from vitling.recipes.studies.datasets import DATASETS
@@ -130,10 +130,12 @@ def _short(preset: Preset) -> tuple[Run, ...]:
 
 
 def _causes() -> tuple[Run, ...]:
-    """Fine-tuning, of which a random start consists, in three other ways: in the released code's number format; with
-    the rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows."""
+    """The first stage out of images decoded at 192 px, of which local crops are enlarged more often than not, in place
+    of 320. And fine-tuning, of which a random start consists, in three other ways: in the released code's number
+    format; with the rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows.
+    """
     data, net = "flowers102", "deit-tiny"
-    idmm = _idmm(net, 200)
+    idmm = _coarse(_idmm(net, 200))
     base, optim = idmm.finetune, idmm.finetune.optim
     changes = {
         "fp32": replace(base, loop=replace(base.loop, precision="fp32")),
@@ -141,21 +143,27 @@ def _causes() -> tuple[Run, ...]:
         "deit-views": replace(base, views=ViewsConfig(policy="supervised")),
     }
 
-    def pair(name: str, finetune: FinetuneConfig) -> tuple[Run, Run]:
+    def run(net: str, kind: str, work: Staged, against: str = "", note: str = "") -> Run:
         _, random, pretrained = AT_200[net]
-        first = f"{net}-{data}-random-200-{name}"
-        return (
-            Run(first, Staged(finetune), data, paper=random[0]),
-            Run(
-                f"{net}-{data}-idmm-200-{name}",
-                replace(idmm, finetune=finetune),
-                data,
-                paper=pretrained[0],
-                against=first,
-            ),
-        )
+        paper = pretrained if work.pretrain else random
+        return Run(f"{net}-{data}-{kind}", work, data, paper=paper[0], against=against, note=note)
 
-    return tuple(run for name, finetune in changes.items() for run in pair(name, finetune))
+    coarse = "pre-trained out of 192 px"
+    released, say = _coarse(_idmm("pvtv2-b0", 200, "released")), f"{coarse}, released settings"
+    runs = [
+        run(net, "idmm-200-store192", idmm, note=coarse),
+        run("pvtv2-b0", "idmm-200-store192", released, note=say),
+    ]
+    for name, finetune in changes.items():
+        random = run(net, f"random-200-{name}", Staged(finetune))
+        then = replace(idmm, finetune=finetune)
+        runs += [random, run(net, f"idmm-200-{name}", then, against=random.name, note=coarse)]
+    return tuple(runs)
+
+
+def _coarse(work: Staged) -> Staged:
+    assert work.pretrain is not None
+    return replace(work, pretrain=replace(work.pretrain, store_size=192))
 
 
 def _counts() -> tuple[Run, ...]:

@@ -174,7 +174,7 @@ def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, An
         "stage": stage.kind,
         "folder": stage.out.name,
         "shared": shared,
-        **{name: result[name] for name in ("size", "epochs", "seed", "images", *PACE) if name in result},
+        **{name: result[name] for name in ("size", "store_size", "epochs", "seed", "images", *PACE) if name in result},
         **{name: trained[name] for name in ("commit", "gpu")},
         "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
