@@ -130,8 +130,8 @@ def _short(preset: Preset) -> tuple[Run, ...]:
 
 
 def _causes() -> tuple[Run, ...]:
-    """The first stage out of images decoded at 192 px, of which local crops are enlarged more often than not, in place
-    of 320. And fine-tuning, of which a random start consists, in three other ways: in the released code's number
+    """The first stage out of images decoded at 192 px, of which five in six local crops are enlarged, in place of
+    320. And fine-tuning, of which a random start consists, in three other ways: in the released code's number
     format; with the rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows.
     """
     data, net = "flowers102", "deit-tiny"
