@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from vitling.data.batches import (
+    batch_sizes,
     class_weights,
     epoch_order,
     held_by_processes,
     local_slices,
     split_batches,
-    steps_per_epoch,
 )
 
 
@@ -32,14 +32,27 @@ def test_balanced_epochs_give_each_class_the_same_share():
     assert set(small % 100) == set(range(95, 100))
 
 
-@pytest.mark.parametrize(("n", "batch", "drop", "sizes"), [
-    (10, 4, False, [4, 4, 2]), (10, 4, True, [4, 4]), (3, 4, True, [3]), (4, 4, False, [4]), (8, 4, True, [4, 4]),
+@pytest.mark.parametrize(("n", "batch", "rest", "sizes"), [
+    (10, 4, "keep", [4, 4, 2]), (10, 4, "drop", [4, 4]), (3, 4, "drop", [3]), (4, 4, "keep", [4]),
+    (8, 4, "drop", [4, 4]), (10, 4, "even", [3, 3, 3]), (9, 4, "even", [3, 3, 3]), (8, 4, "even", [4, 4]),
+    (3, 4, "even", [3]), (2040, 256, "even", [255] * 8), (2040, 1024, "even", [1020] * 2),
 ])  # fmt: skip
-def test_batches(n, batch, drop, sizes):
-    batches = split_batches(np.arange(n), batch, drop)
+def test_batches(n, batch, rest, sizes):
+    assert batch_sizes(n, batch, rest) == sizes
+    batches = split_batches(np.arange(n), sizes)
     assert [len(b) for b in batches] == sizes
-    assert steps_per_epoch(n, batch, drop) == len(sizes)
     assert np.array_equal(np.concatenate(batches), np.arange(sum(sizes)))
+
+
+def test_even_batches_lack_few_images_and_have_even_passes():
+    for n, batch, passes in np.random.default_rng(0).integers([2, 1, 1], [3000, 400, 9], (300, 3)).tolist():
+        sizes = batch_sizes(n, batch, "even", passes)
+        steps = -(-n // batch)
+        assert len(set(sizes)) == 1
+        assert len(sizes) == steps
+        assert sizes[0] <= batch
+        assert 0 <= n - sum(sizes) < steps * (passes if sizes[0] % passes == 0 else 1)
+        assert sizes[0] % passes == 0 or n // steps < passes or n % batch == 0 or n <= batch
 
 
 @pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 1, 4)])

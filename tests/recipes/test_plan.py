@@ -79,7 +79,10 @@ def test_narrow_networks_have_larger_rates():
         assert config.optim.lr == config.pretrain_optim.lr == pytest.approx(times * 5e-4 * 0.5**0.5)
         assert plan(backbone=backbone, batch=256).optim.lr == pytest.approx(times * 5e-4)
         assert plan(backbone=backbone, optim=OptimConfig(lr=1e-4)).optim.lr == 1e-4
+        assert plan(backbone=backbone, method="supervised", batch=128).optim.lr == config.optim.lr
     assert plan(backbone="deit_small_patch16_224").optim.lr is None  # the preset's
+    assert plan(backbone="deit_small_patch16_224", method="supervised", batch=64).optim.lr == pytest.approx(5e-4 / 2)
+    assert plan(backbone="vit_nano_patch4_32", method="supervised", optim=OptimConfig("sgd")).optim.lr is None
     assert plan(backbone="some_network_of_timm").optim.lr is None
     assert plan(backbone="pvt_v2_b0_small").optim.lr is None  # narrow at its end alone says little
 

@@ -29,6 +29,7 @@ from vitling.training import (
     RunDirectory,
     fit,
 )
+from vitling.training.feed import Feed, sizes_of_batches
 from vitling.training.schedules import warmup_cosine
 from vitling.views import ViewsConfig
 
@@ -373,6 +374,31 @@ def test_a_data_set_smaller_than_the_batch_is_one_batch(store, tmp_path):
     assert outcome.steps == 4
 
 
+def test_batches_are_even_where_they_are_compiled_or_it_is_said(store):
+    device = torch.device("cpu")
+    assert len(store) % 8
+
+    def sizes(**loop) -> set[int]:
+        return set(sizes_of_batches(config(batch=8, loop=replace(QUIET, **loop)), len(store), device))
+
+    kept, even = {8, len(store) % 8}, {len(store) // -(-len(store) // 8)}
+    assert sizes() == sizes(even="off", compile="on") == kept
+    assert sizes(even="on") == sizes(compile="on") == sizes(compile="views") == even
+    assert sizes(compile="on", drop_last=True) == {8}
+
+
+def test_a_run_with_even_batches_shows_other_images_each_epoch(store, tmp_path):
+    settings = config(epochs=3, batch=8, loop=replace(QUIET, even="on"))
+    feed = Feed(store, objective().plan, settings, Processes(0, 1, torch.device("cpu")))
+    seen = [np.concatenate([loaded.place.ids for loaded in feed.batches(epoch, 0)]) for epoch in range(40)]
+    assert {len(ids) for ids in seen} == {sum(feed.sizes)}
+    assert all(len(set(ids.tolist())) == len(ids) for ids in seen)
+    assert set(np.concatenate(seen).tolist()) == set(range(len(store)))
+    assert len({tuple(sorted(ids.tolist())) for ids in seen}) > 1
+    _, outcome = train(store, tmp_path / "run", settings)
+    assert outcome.steps == 3 * len(feed.sizes)
+
+
 @pytest.mark.parametrize("how", ["on", "blocks"])
 def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch, how):
     """The compiled backbone raises what inductor raises; the run goes on and says so in one line."""
@@ -386,7 +412,7 @@ def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch, how):
 
     monkeypatch.setattr(torch.nn.Module, "compile", broken)
     plain, _ = train(store, tmp_path / "plain")
-    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile=how)))
+    model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile=how, even="off")))
     assert equal(weights(plain), weights(model))
     assert (tmp_path / "run" / "log.txt").read_text().count("torch.compile failed") == 1
 

@@ -3,6 +3,8 @@ of it remembered: (seed, epoch) says everything, so a resume needs no sampler st
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from vitling.keys import host_generator
@@ -28,27 +30,23 @@ def _repeat_shuffled(members: np.ndarray, count: int, n: int, generator: np.rand
     return np.concatenate([generator.permutation(members) + n * r for r in range(rounds)])[:count]
 
 
-def split_batches(order: np.ndarray, batch: int, drop_last: bool) -> list[np.ndarray]:
-    """A data set smaller than the batch is one batch, whatever `drop_last` says."""
-    if len(order) <= batch:
-        return [order]
-    whole = len(order) // batch * batch
-    batches = list(order[:whole].reshape(-1, batch))
-    if whole < len(order) and not drop_last:
-        batches.append(order[whole:])
-    return batches
+Rest = Literal["keep", "drop", "even"]  # what does not fill a batch: a smaller one, none, or all batches are smaller
 
 
-def batch_sizes(n: int, batch: int, drop_last: bool) -> list[int]:
-    """Of the batches of an epoch."""
-    whole, rest = divmod(n, batch)
-    return [batch] * whole + [rest] * (rest > 0 and (not drop_last or whole == 0))
-
-
-def steps_per_epoch(n: int, batch: int, drop_last: bool) -> int:
+def batch_sizes(n: int, batch: int, rest: Rest = "keep", passes: int = 1) -> list[int]:
+    """Of the batches of an epoch. Fewer images than a batch has are one batch. Even ones leave out fewer images than
+    there are steps; more, if there are several passes, which are of one size too."""
     if n <= batch:
-        return 1
-    return n // batch if drop_last else -(-n // batch)
+        return [n]
+    whole, left = divmod(n, batch)
+    if rest == "even" and left:
+        each = n // (whole + 1)
+        return [each // passes * passes or each] * (whole + 1)
+    return [batch] * whole + [left] * (left > 0 and rest == "keep")
+
+
+def split_batches(order: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    return np.split(order[: sum(sizes)], np.cumsum(sizes)[:-1])
 
 
 def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, float]]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitling.data.batches import batch_sizes
 from vitling.errors import UserError
 from vitling.objectives.config import dino_plan, idmm_plan
 from vitling.recipes import baselines, esvit, idmm
@@ -121,7 +120,9 @@ def _batches(config: PretrainConfig, store: Store) -> list[int]:
     """For losses that compare the images of a pass; unknown where a batch has several."""
     if config.optim.accumulate > 1:
         return []
-    return batch_sizes(len(store), config.batch, config.loop.drop_last)
+    from vitling.training.feed import sizes_of_batches
+
+    return sizes_of_batches(config.for_the_loop(), len(store), store.device)
 
 
 METHODS: dict[str, Method] = {

@@ -114,17 +114,17 @@ def _check_one_stage(config: TrainConfig) -> None:
 
 
 def _with_rates(config: TrainConfig) -> TrainConfig:
-    """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks."""
-    if config.method == "supervised":
+    """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks. One stage has the rate
+    of the second, but with SGD, for which that is none."""
+    second = idmm.finetune(config.backbone or "", config.preset)
+    one = config.method == "supervised"
+    if one and config.optim.name == "sgd":
         return config
-    first, second = (
-        make(config.backbone or "", config.preset) for make in (METHODS[config.method].stage, idmm.finetune)
-    )
-    return replace(
-        config,
-        pretrain_optim=_with_rate(config.pretrain_optim, first, config),
-        optim=_with_rate(config.optim, second, config),
-    )
+    config = replace(config, optim=_with_rate(config.optim, second, config))
+    if one:
+        return config
+    first = METHODS[config.method].stage(config.backbone or "", config.preset)
+    return replace(config, pretrain_optim=_with_rate(config.pretrain_optim, first, config))
 
 
 def _with_rate(optim: OptimConfig, stage: idmm.Stage, config: TrainConfig) -> OptimConfig:

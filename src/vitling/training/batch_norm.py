@@ -9,14 +9,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitling.errors import UserError
 from vitling.objectives.heads import BatchNorm
-from vitling.training.config import FitConfig
 from vitling.training.processes import Processes
 
 
 def check_batch_norm(
     objective: nn.Module,
-    images: int,
-    config: FitConfig,
+    smallest: int,
     processes: Processes,
     accumulate: int,
     warn: Callable[[str], None],
@@ -25,8 +23,7 @@ def check_batch_norm(
     if not norms:
         return
     passes = processes.world * accumulate
-    last = images % config.batch or config.batch
-    if min(config.batch if config.loop.drop_last else last, images) // passes < 2:
+    if smallest // passes < 2:
         raise UserError(
             "There is batch norm, which needs two images in every pass, and the last batch of an epoch has fewer. Pass "
             "--loop.drop-last, or another --batch."

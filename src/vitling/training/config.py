@@ -77,6 +77,9 @@ class LoopConfig:
     """Bit-identical results on GPUs too, at some speed."""
     drop_last: bool = False
     """Leave out the last, incomplete batch of an epoch."""
+    even: Literal["auto", "on", "off"] = "auto"
+    """All batches of an epoch equally large, at most --batch, so one shape is compiled. Fewer images than there are
+    steps are left out, others in each epoch. auto: where the run is compiled, and not with --loop.drop-last."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced: every class equally often, whatever its size."""
     log_every: int = 50

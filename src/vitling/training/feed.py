@@ -8,15 +8,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from vitling.data.batches import epoch_order, held_by_processes, local_slices, split_batches, steps_per_epoch
+from vitling.data.batches import Rest, batch_sizes, epoch_order, held_by_processes, local_slices, split_batches
 from vitling.data.store import Store
 from vitling.training.config import FitConfig
+from vitling.training.precision import chosen_compile
 from vitling.training.processes import Processes
 from vitling.views.config import Plan
 from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Views
+
+
+def sizes_of_batches(config: FitConfig, images: int, device: torch.device) -> list[int]:
+    """Of an epoch."""
+    loop = config.loop
+    rest: Rest = "drop" if loop.drop_last else "keep"
+    usual = batch_sizes(images, config.batch, rest)
+    compiled = chosen_compile(loop, device, config.epochs * len(usual)) != "off"
+    if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
+        return batch_sizes(images, config.batch, "even", config.optim.accumulate)
+    return usual
 
 
 @dataclass
@@ -45,7 +58,7 @@ class Feed:
 
     def __init__(self, store: Store, plan: Plan, config: FitConfig, processes: Processes):
         self.store, self.plan, self.config, self.processes = store, plan, config, processes
-        self.per_epoch = steps_per_epoch(len(store), config.batch, config.loop.drop_last)
+        self.sizes = sizes_of_batches(config, len(store), store.device)
         self.accumulate = config.optim.accumulate
         self.waited = 0.0
 
@@ -78,11 +91,10 @@ class Feed:
         n, loop = len(self.store), self.config.loop
         classes = self.store.dataset.labels if loop.sampler == "balanced" else None
         order = epoch_order(n, self.config.seed, epoch, classes)
-        batches = split_batches(order, self.config.batch, loop.drop_last)
         return [
             Place(self.config.seed, epoch, step, ids, n)
-            for step, ids in enumerate(batches)
-            if epoch * self.per_epoch + step >= done
+            for step, ids in enumerate(split_batches(order, self.sizes))
+            if epoch * len(self.sizes) + step >= done
         ]
 
     def _wait_for(self, result: Callable[[], Any]) -> Any:

@@ -100,10 +100,10 @@ class Trainer:
         self.scaler = self.precision.scaler()
         self.average = Average(objective, config.optim.ema) if config.optim.ema else None
         self.feed = Feed(store, objective.plan, config, processes)
-        self.per_epoch = self.feed.per_epoch
+        self.per_epoch = len(self.feed.sizes)
         self.steps, self.done = self.per_epoch * config.epochs, 0
         self.lr = lr_schedule(config)
-        check_batch_norm(objective, len(store), config, processes, self.feed.accumulate, run.log.warn)
+        check_batch_norm(objective, min(self.feed.sizes), processes, self.feed.accumulate, run.log.warn)
         if self.feed.accumulate > 1 and objective.compares_images:
             run.log.warn(f"An image is compared with those of its pass alone: {FEWER}.")
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
@@ -170,7 +170,7 @@ class Trainer:
 
     def _is_compiled(self, loaded: Loaded) -> bool:
         """The last, incomplete batch of an epoch has its own graphs where it comes often enough."""
-        whole = len(loaded.place.ids) == self.config.batch
+        whole = len(loaded.place.ids) == self.feed.sizes[0]
         return self.compiling and (whole or self.config.epochs >= machine.WORTH_ANOTHER_SHAPE)
 
     def _undo_compile(self) -> None:
