@@ -6,7 +6,7 @@ import pytest
 
 from vitling.errors import UserError
 from vitling.recipes.config import TrainConfig, with_overrides
-from vitling.recipes.plan import CPU_MINUTES, Sight, make_plan
+from vitling.recipes.plan import CPU_MINUTES, Sight, least_of_first, make_plan
 from vitling.recipes.train import second_stage
 from vitling.training.config import OptimConfig
 
@@ -71,6 +71,12 @@ def test_a_rate_of_ones_own_stays():
     simclr = plan(batch=64, method="simclr", backbone="vit_nano_patch4_32")
     assert simclr.pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion, at any width
     assert simclr.optim.lr == pytest.approx(3 * 5e-4 / 2)
+
+
+def test_how_much_of_a_first_stage_must_fit_into_the_time():
+    assert least_of_first(plan(minutes=8.0)) == 100
+    assert least_of_first(plan(sight(images=4 * 2_040), minutes=8.0)) == 50
+    assert least_of_first(plan(sight(images=10**6, classes=0), minutes=8.0)) == 6
 
 
 def test_narrow_networks_have_larger_rates():

@@ -16,6 +16,7 @@ from tests.conftest import make_folder, make_image
 from tests.runs import lines, read, refused
 from vitling.cli import run
 from vitling.errors import Interrupted
+from vitling.recipes import plan as planning
 from vitling.recipes import train as recipe
 from vitling.recipes.config import PretrainConfig
 from vitling.recipes.pretrain import pretrain_in
@@ -88,7 +89,7 @@ def test_an_interrupted_run_goes_on_where_it_was(images, tmp_path, monkeypatch, 
 def test_a_timed_run_goes_on_with_the_epochs_that_it_found(images, tmp_path, monkeypatch, module):
     """A second measurement would find others. What was given is the most, and may be given again."""
     out, folder = tmp_path / "run", tmp_path / "run" / ("pretrain" if module == "pretrain" else "")
-    flags = [*TINY, "--minutes", "0.6", "--epochs", "70", "--checkpoint.every-seconds", "0"]
+    flags = [*TINY, "--method", "idmm", "--minutes", "0.6", "--epochs", "70", "--checkpoint.every-seconds", "0"]
     with monkeypatch.context() as patch:
         _stop_early(patch, module)
         assert train(images, out, *flags) == 143
@@ -178,7 +179,7 @@ def test_a_second_stage_that_cannot_be_is_named_before_the_first(images, tmp_pat
 def test_it_fits_into_the_time(images, tmp_path):
     began = time.monotonic()
     out, minutes = tmp_path / "run", 0.4
-    assert train(images, out, *TINY, "--minutes", str(minutes)) == 0
+    assert train(images, out, *TINY, "--minutes", str(minutes), "--method", "idmm") == 0
     took = time.monotonic() - began
     assert took > 18 * minutes
     stages = read(out / "result.json")["stages"]
@@ -187,6 +188,25 @@ def test_it_fits_into_the_time(images, tmp_path):
     log = (out / "log.txt").read_text() + (out / "pretrain" / "log.txt").read_text()
     assert log.count("s left to train") == 2
     assert read(out / "config.json")["epochs"] == stages["finetune"]["epochs"]
+
+
+def test_a_first_stage_of_too_few_epochs_is_left_out(images, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr(planning, "LEAST_SHARE", 1e4)
+    assert train(images, out, *TINY, "--minutes", "0.2") == 0
+    assert "The first stage is left out" in (out / "log.txt").read_text()
+    assert not (out / "pretrain").exists()
+    result = read(out / "result.json")
+    assert (result["method"], "stages" in result) == ("supervised", False)
+    saved = read(out / "config.json")
+    assert (saved["method"], saved["pretrain_epochs"], saved["epochs"]) == ("supervised", None, result["epochs"])
+    assert saved["views"]["policy"] == ""  # as with --method supervised
+    (out / "result.json").unlink()  # as if it had been stopped before its end
+    assert run(["train", "--out", str(out), "--resume"]) == 0
+    assert read(out / "result.json")["last"] == result["last"]
+    for said in (["--method", "idmm"], ["--pretrain-epochs", "2"]):
+        assert train(images, tmp_path / said[1], *TINY, "--minutes", "0.01", *said) == 0
+        assert "pretrain" in read(tmp_path / said[1] / "result.json")["stages"]
 
 
 def test_a_time_that_is_too_short_is_said(images, tmp_path, capsys):
@@ -204,9 +224,9 @@ def test_the_first_stage_has_what_was_said_for_it(images, tmp_path):
     flags = ["--idmm.smoothing", "0.2", "--pretrain-optim.lr", "3e-3", "--preset", "released", "--seed", "5"]
     seen: list[PretrainConfig] = []
 
-    def remember(config, run, processes, began=None):
+    def remember(config, *given, **named):
         seen.append(config)
-        return pretrain_in(config, run, processes, began)
+        return pretrain_in(config, *given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "pretrain_in", remember)

@@ -26,6 +26,8 @@ STEPS = 7  # of an epoch, at least
 SMALLEST_BATCH = 32
 CPU_MINUTES = 60.0
 FIRST_SHARE = 0.55  # of the time of a run with two stages
+LEAST_SHARE = 1 / 8  # of a first stage's usual length; where less fits into the time, the second has all of it
+TIMED = 4  # times its usual length that a run may have if the time allows
 OF_TWO_STAGES = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
 
 
@@ -60,6 +62,9 @@ class Choice(NamedTuple):
 class Plan:
     config: TrainConfig  # with everything filled in
     choices: tuple[Choice, ...]
+
+    def chose(self, name: str) -> bool:
+        return any(choice.name == name for choice in self.choices)
 
     def in_words(self) -> list[str]:
         width = max((len(f"--{choice.flag} {choice.shown}") for choice in self.choices), default=0)
@@ -101,11 +106,25 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
     return Plan(_with_rates(config), tuple(choices))
 
 
+def least_of_first(config: TrainConfig) -> int:
+    """Epochs of a planned first stage that must fit into the time."""
+    return max(1, round(LEAST_SHARE * (config.pretrain_epochs or 0) / TIMED))
+
+
+def one_stage(config: TrainConfig) -> TrainConfig:
+    """Without all that is said of a first stage."""
+    usual = TrainConfig()
+    return replace(config, method="supervised", **{name: getattr(usual, name) for name in _of_a_first_stage()})
+
+
+def _of_a_first_stage() -> list[str]:
+    return [*OF_TWO_STAGES, *(f.name for f in fields(MethodsConfig))]
+
+
 def _check_one_stage(config: TrainConfig) -> None:
     """A UserError for what was said of a stage that there is not."""
     usual = TrainConfig()
-    of_methods = (f.name for f in fields(MethodsConfig))
-    said = [name for name in (*OF_TWO_STAGES, *of_methods) if getattr(config, name) != getattr(usual, name)]
+    said = [name for name in _of_a_first_stage() if getattr(config, name) != getattr(usual, name)]
     if said:
         raise UserError(
             f"--{said[0].replace('_', '-')} belongs to the two stages of other methods, and this run has one stage, "
@@ -194,7 +213,7 @@ def _epochs(base: int, least: int, images: int, timed: bool) -> tuple[int, str]:
     """More images want fewer passes, but not so few that the steps stay the same."""
     epochs = max(least, min(base, round(base * math.sqrt(PAPER_IMAGES / max(images, 1)))))
     if timed:
-        return 4 * epochs, "at most; as many as fit into the time are set when the pace is known"
+        return TIMED * epochs, "at most; as many as fit into the time are set when the pace is known"
     if epochs < base:
         return epochs, f"{base} for {PAPER_IMAGES:,} images, fewer for more"
     return epochs, "the paper's" if base != 300 else f"for {PAPER_IMAGES:,} images and fewer"

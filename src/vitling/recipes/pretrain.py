@@ -45,10 +45,14 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
     return running(config, "pretrain", pretrain_in)
 
 
+class TooFewEpochs(UserError):
+    """Fewer fit into the time than would teach anything."""
+
+
 def pretrain_in(
-    config: PretrainConfig, run: RunDirectory, processes: Processes, began: float | None = None
+    config: PretrainConfig, run: RunDirectory, processes: Processes, began: float | None = None, least: int = 1
 ) -> dict[str, Any]:
-    """`began` is when the clock of --minutes started."""
+    """`began` is when the clock of --minutes started, `least` how many epochs must fit."""
     began = time.monotonic() if began is None else began
     splits = _open(config)
     config, notes = settle_network(config, splits.train, SIZE)
@@ -69,6 +73,8 @@ def pretrain_in(
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
     config = fitted(config, objective, stores, run, processes, began)
+    if config.epochs < least:
+        raise TooFewEpochs(f"{config.epochs} epochs fit into the time; fewer than {least} teach next to nothing.")
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)

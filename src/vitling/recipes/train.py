@@ -34,8 +34,8 @@ from vitling.recipes.config import (
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
 from vitling.recipes.methods import METHODS, SIZE, check_task
-from vitling.recipes.plan import FIRST_SHARE, VIEW, Plan, Sight, make_plan
-from vitling.recipes.pretrain import pretrain_in
+from vitling.recipes.plan import FIRST_SHARE, VIEW, Plan, Sight, least_of_first, make_plan, one_stage
+from vitling.recipes.pretrain import TooFewEpochs, pretrain_in
 from vitling.recipes.running import (
     check_labels,
     in_directory,
@@ -101,7 +101,15 @@ def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processe
     early = (Path(first.out) / "result.json").exists()
     if first.minutes is not None and sight.classes:
         first = replace(first, minutes=first.minutes * FIRST_SHARE)
-    before = in_directory(_as_begun(first), FIRST, partial(pretrain_in, began=began), processes)
+    planned = plan.chose("method") and plan.chose("pretrain_epochs")
+    least = least_of_first(second) if sight.classes and first.minutes is not None and planned else 1
+    try:
+        before = in_directory(_as_begun(first), FIRST, partial(pretrain_in, began=began, least=least), processes)
+    except TooFewEpochs as reason:
+        run.log.say(f"The first stage is left out: {reason} --method {first.method} keeps it.")
+        only = one_stage(plan.config)
+        run.settled(only)  # for a resume
+        return train_in(replace(only, resume=True), run, processes, began)
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)
     run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
