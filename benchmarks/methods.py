@@ -107,7 +107,8 @@ def main(argv: list[str] | None = None) -> None:
     others = [row for row in before if row not in found]
     there = {row["method"] for row in found}
     device = torch.device(options.device)
-    store = made_store(options.batch * BATCHES, idmm_pretrain(options.size).detail(options.batch), device)
+    images = options.batch * BATCHES
+    store = made_store(images, idmm_pretrain(options.size).detail(images), device)
     for method in options.methods:
         if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
             print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)

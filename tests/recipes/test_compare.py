@@ -12,6 +12,8 @@ from tests.runs import TINY, read, refused, train
 from vitling.cli import run
 from vitling.evaluation.answers import make_answers, save_answers
 from vitling.recipes.compare import compare
+from vitling.recipes.config import TrainConfig
+from vitling.recipes.seeds import over_seeds
 
 IMAGES = 400
 
@@ -98,6 +100,20 @@ def test_seeds_side_by_side(tmp_path, capsys):
     assert run(["compare", str(tmp_path / "three"), str(tmp_path / "one"), "--out", str(tmp_path / "c.json")]) == 0
     assert "McNemar" not in capsys.readouterr().out
     assert [len(row["values"]) for row in read(tmp_path / "c.json")["runs"]] in ([3, 1], [1, 3])
+
+
+def test_seeds_that_were_not_trained_alike_are_named(tmp_path, capsys):
+    """Each decides for itself whether the time is enough for a first stage."""
+    methods = iter(["idmm", "idmm", "supervised"])
+
+    def trained(config):
+        return {"seed": config.seed, "method": next(methods), "last": {"test": {"top1": 0.5}}}
+
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "alike" not in capsys.readouterr().err
+    methods = iter(["idmm", "supervised"])
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "not trained alike: idmm and supervised. Pass --method" in capsys.readouterr().err
 
 
 def test_seeds_go_on_where_they_stopped(tmp_path):

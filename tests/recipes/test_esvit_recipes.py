@@ -150,15 +150,16 @@ def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
     assert "leave out --from and --minutes" in said
 
 
-def test_a_run_goes_on_with_the_batch_and_the_heads_of_the_first(folder, tmp_path, capsys):
+def test_a_run_goes_on_with_the_batch_the_store_and_the_heads_of_the_first(folder, tmp_path, capsys):
     """DINO has 4,096 prototypes and batches of 512 by itself, EsViT on 30 images has fewer of both."""
-    words = ["--dino.hidden", "32", "--dino.local-crops", "0", "--epochs", "1"]
+    words = ["--dino.hidden", "32", "--dino.local-crops", "0", "--epochs", "1", "--store-size", "11"]
     assert pretrain(folder, tmp_path / "views", "--method", "dino", *words) == 0
     both = ["--method", "esvit", "--esvit.local-crops", "0", "--epochs", "2"]
     both += ["--continue-from", str(tmp_path / "views")]
     assert pretrain(folder, tmp_path / "both", *both) == 0
     first, second = (read(tmp_path / name / "config.json") for name in ("views", "both"))
     assert second["batch"] == first["batch"]
+    assert second["store_size"] == first["store_size"] == 11
     assert {name: second["esvit"][name] for name in ("prototypes", "hidden")} == {"prototypes": 4096, "hidden": 32}
     said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *both, "--esvit.hidden", "64")
     assert "--esvit.hidden 32" in said

@@ -23,10 +23,11 @@ from vitling.recipes.pretrain import pretrain_in
 from vitling.training.loop import Trainer
 from vitling.training.schedules import Progress, rise_and_fall
 
-TINY = [
-    *("--size", "16", "--backbone", "vit_nano_patch4_32", "--pretrain-size", "8", "--batch", "16"),
+UNSAID = [  # nothing of a first stage
+    *("--size", "8", "--backbone", "vit_nano_patch4_32", "--batch", "16"),
     *("--loop.device", "cpu", "--loop.trackers", "none"),
 ]
+TINY = [*UNSAID, "--size", "16", "--pretrain-size", "8"]
 SHORT = [*TINY, "--pretrain-epochs", "2", "--epochs", "3"]
 
 
@@ -193,7 +194,7 @@ def test_it_fits_into_the_time(images, tmp_path):
 def test_a_first_stage_of_too_few_epochs_is_left_out(images, tmp_path, monkeypatch):
     out = tmp_path / "run"
     monkeypatch.setattr(planning, "LEAST_SHARE", 1e4)
-    assert train(images, out, *TINY, "--minutes", "0.2") == 0
+    assert train(images, out, *UNSAID, "--minutes", "0.15") == 0
     assert "The first stage is left out" in (out / "log.txt").read_text()
     assert not (out / "pretrain").exists()
     result = read(out / "result.json")
@@ -204,9 +205,19 @@ def test_a_first_stage_of_too_few_epochs_is_left_out(images, tmp_path, monkeypat
     (out / "result.json").unlink()  # as if it had been stopped before its end
     assert run(["train", "--out", str(out), "--resume"]) == 0
     assert read(out / "result.json")["last"] == result["last"]
-    for said in (["--method", "idmm"], ["--pretrain-epochs", "2"]):
-        assert train(images, tmp_path / said[1], *TINY, "--minutes", "0.01", *said) == 0
+    for said in (["--method", "idmm"], ["--pretrain-epochs", "2"], ["--preset", "released"]):
+        assert train(images, tmp_path / said[1], *UNSAID, "--minutes", "0.01", *said) == 0
         assert "pretrain" in read(tmp_path / said[1] / "result.json")["stages"]
+
+
+def test_a_stage_that_was_stopped_before_its_pace_was_known_is_left_out_all_the_same(images, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr(planning, "LEAST_SHARE", 1e4)
+    with monkeypatch.context() as patch:
+        patch.setattr("vitling.recipes.pretrain.fitted", _interrupted)
+        assert train(images, out, *UNSAID, "--minutes", "0.05") == 143
+    assert train(images, out, *UNSAID, "--minutes", "0.05", "--resume") == 0
+    assert read(out / "result.json")["method"] == "supervised"
 
 
 def test_a_time_that_is_too_short_is_said(images, tmp_path, capsys):

@@ -211,7 +211,7 @@ def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monke
     settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
     monkeypatch.setattr(Replay, "recording", remembered)
     played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
-    assert made[-1] >= 2  # a batch not painted ahead may lie where an earlier one lay, and is then a kind of its own
+    assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
     monkeypatch.setattr(Replay, "recording", lambda self, *given: None)
     taken, _ = train(dataset, tmp_path / "taken", settings, drop_path=0.2)
     assert equal(weights(played), weights(taken))
@@ -256,7 +256,7 @@ def test_contrastive_steps_are_played_as_they_are_taken(dataset, tmp_path, monke
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
-    assert made[-1] >= 2  # a batch not painted ahead may lie where an earlier one lay, and is then a kind of its own
+    assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
     assert furthest(*trained) == 0
 
 
@@ -292,7 +292,7 @@ def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_pa
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
-    assert made[-1] >= 2  # a batch not painted ahead may lie where an earlier one lay, and is then a kind of its own
+    assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
     assert furthest(*trained) == 0
 
 

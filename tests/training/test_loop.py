@@ -385,6 +385,8 @@ def test_batches_are_even_where_they_are_compiled_or_it_is_said(store):
     assert sizes() == sizes(even="off", compile="on") == kept
     assert sizes(even="on") == sizes(compile="on") == sizes(compile="views") == even
     assert sizes(compile="on", drop_last=True) == {8}
+    with pytest.raises(UserError, match="even"):
+        config(loop=replace(QUIET, even="on", drop_last=True)).check()
 
 
 def test_a_run_with_even_batches_shows_other_images_each_epoch(store, tmp_path):

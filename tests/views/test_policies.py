@@ -166,6 +166,7 @@ def test_the_store_has_what_the_crops_can_use():
     scales = torch.empty(100_000).uniform_(0.05, 0.4, generator=torch.Generator().manual_seed(0))
     assert side == 320
     assert ((scales.sqrt() * (side - 32)) < 112).float().mean() > 0.28 > ((scales.sqrt() * side) < 112).float().mean()
+    assert named("idmm-pretrain", 112).detail(20_000) == 320
     assert named("idmm-pretrain", 112).detail(100_000) == 192  # memory
-    assert named("eval", 224).detail(2_000) == 256
-    assert ViewsConfig(scale=(1.0, 1.0)).plan(224).detail(2_000) == 224
+    for less in (named("eval", 224), named("dino", 224), ViewsConfig(scale=(1.0, 1.0)).plan(224)):
+        assert less.detail(2_000) == less.detail(100_000) == 384

@@ -30,19 +30,20 @@ def _repeat_shuffled(members: np.ndarray, count: int, n: int, generator: np.rand
     return np.concatenate([generator.permutation(members) + n * r for r in range(rounds)])[:count]
 
 
+MUCH_SMALLER = 7 / 8  # of a batch
 Rest = Literal["keep", "drop", "even"]  # what does not fill a batch: a smaller one, none, or all batches are smaller
 
 
 def batch_sizes(n: int, batch: int, rest: Rest = "keep", passes: int = 1) -> list[int]:
     """Of the batches of an epoch. Fewer images than a batch has are one batch. Even ones leave out fewer images than
-    there are steps; more, if there are several passes, which are of one size too."""
+    there are steps, or passes, which are of one size too; where they would be much smaller, the rest is kept."""
     if n <= batch:
         return [n]
     whole, left = divmod(n, batch)
-    if rest == "even" and left:
-        each = n // (whole + 1)
-        return [each // passes * passes or each] * (whole + 1)
-    return [batch] * whole + [left] * (left > 0 and rest == "keep")
+    each = n // (whole + 1) // passes * passes
+    if rest == "even" and left and each >= MUCH_SMALLER * batch:
+        return [each] * (whole + 1)
+    return [batch] * whole + [left] * (left > 0 and rest != "drop")
 
 
 def split_batches(order: np.ndarray, sizes: list[int]) -> list[np.ndarray]:

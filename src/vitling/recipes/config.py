@@ -72,7 +72,7 @@ class RunConfig:
     """Where decoded images live: GPU memory, host memory, or read from disk as needed."""
     store_size: Annotated[int | None, _shown("INT")] = None
     """Side of the decoded images (S). By default what the views can use, 12/7 of their size and for small crops
-    more, but not more than the images have."""
+    more (up to 8 GB in all), but not more than the images have."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Decoded images are kept on disk (in VITLING_CACHE), so that the next start is immediate; or not."""
     allow_bad: bool = False

@@ -29,6 +29,12 @@ def with_batch(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig
     return replace(config, batch=before["batch"]) if config.batch == PLANNED and "batch" in before else config
 
 
+def with_store(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
+    """Images decoded at another size are other images to a checkpoint."""
+    known = config.store_size is None and before.get("store_size")
+    return replace(config, store_size=before["store_size"]) if known else config
+
+
 def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
     """The heads are as wide as they were, where nothing else was asked for; what is not as it was is named."""
     if not before:

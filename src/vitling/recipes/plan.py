@@ -111,10 +111,19 @@ def least_of_first(config: TrainConfig) -> int:
     return max(1, round(LEAST_SHARE * (config.pretrain_epochs or 0) / TIMED))
 
 
-def one_stage(config: TrainConfig) -> TrainConfig:
-    """Without all that is said of a first stage."""
+def first_stage_is_planned(asked: TrainConfig, plan: Plan) -> bool:
+    """Nothing was said of it. Of a run that is resumed, what was said on its command line counts: its settings are
+    filled in."""
+    if plan.chose("method"):
+        return all(getattr(asked, name) == getattr(TrainConfig(), name) for name in _of_a_first_stage())
+    said = {name.partition(".")[0] for name in asked.said}
+    return asked.resume and bool(said) and said.isdisjoint({"method", *_of_a_first_stage()})
+
+
+def one_stage(asked: TrainConfig) -> TrainConfig:
+    """The same request, for the labels alone."""
     usual = TrainConfig()
-    return replace(config, method="supervised", **{name: getattr(usual, name) for name in _of_a_first_stage()})
+    return replace(asked, method="supervised", **{name: getattr(usual, name) for name in _of_a_first_stage()})
 
 
 def _of_a_first_stage() -> list[str]:

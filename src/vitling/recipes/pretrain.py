@@ -16,7 +16,7 @@ from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
 from vitling.recipes.esvit import views_budget
-from vitling.recipes.going_on import settings_before, with_batch, with_shapes
+from vitling.recipes.going_on import settings_before, with_batch, with_shapes, with_store
 from vitling.recipes.methods import METHODS, SIZE, check_task, check_views, make_objective, plan_of, stage_of
 from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
@@ -54,10 +54,10 @@ def pretrain_in(
 ) -> dict[str, Any]:
     """`began` is when the clock of --minutes started, `least` how many epochs must fit."""
     began = time.monotonic() if began is None else began
-    splits = _open(config)
-    config, notes = settle_network(config, splits.train, SIZE)
-    if not (config.resume and begun(run)):  # what was saved is complete
-        before = settings_before(config)
+    splits, goes_on = _open(config), config.resume and begun(run)
+    before = {} if goes_on else settings_before(config)
+    config, notes = settle_network(with_store(config, before), splits.train, SIZE)
+    if not goes_on:  # what was saved is complete
         asked = with_batch(config, before)
         config = with_shapes(_with_preset(asked, len(splits.train)), asked, before)
     check(config)
@@ -74,7 +74,7 @@ def pretrain_in(
     )
     config = fitted(config, objective, stores, run, processes, began)
     if config.epochs < least:
-        raise TooFewEpochs(f"{config.epochs} epochs fit into the time; fewer than {least} teach next to nothing.")
+        raise TooFewEpochs(f"{config.epochs} epochs fit into the time, and with fewer than {least} it gives little.")
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)

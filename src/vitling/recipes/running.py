@@ -19,7 +19,7 @@ from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
 from vitling.data.splits import require_labels
-from vitling.data.store import Store, build_store, choose_size, normalisation, usual_side
+from vitling.data.store import Store, build_store, normalisation, usual_side
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
@@ -31,7 +31,7 @@ from vitling.training.moments import Outcome
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
-from vitling.views.config import Group, Plan
+from vitling.views.config import Plan
 
 Work = Callable[[Config, RunDirectory, Processes], dict[str, Any]]
 Then = Callable[[Config, dict[str, Any], Processes], dict[str, Any]]
@@ -112,10 +112,11 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     so. `view` is the usual size of a view; images that have too little for it get a smaller one, and so does a network
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
     view = min(view, own_size(config.backbone) or view)
-    longer = usual_side(train) or view
-    size = config.size or (view if longer >= view * 5 // 7 else smaller_view(longer))
+    longer = usual_side(train)
+    size = config.size or (view if longer is None or longer >= view * 5 // 7 else smaller_view(longer))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
-    store_size = config.store_size or choose_size(train, _views(config, size).detail(len(train)))
+    useful = _views(config, size).detail(len(train))
+    store_size = config.store_size or min(useful, longer or useful)
     settled = replace(config, size=size, backbone=backbone, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
     return settle_auxiliary(settled, backbone), [f"Chosen: {' '.join(chosen)}."] if chosen else []
@@ -124,7 +125,8 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
 def _views(config: RunConfig, size: int) -> Plan:
     if isinstance(config, PretrainConfig):
         return plan_of(config, size)
-    return config.views.plan(size) if isinstance(config, LabelledConfig) else Plan((Group(size),))
+    assert isinstance(config, LabelledConfig)
+    return config.views.plan(size)
 
 
 def new_backbone(config: RunConfig, drop_path: float) -> Backbone:

@@ -31,6 +31,8 @@ def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[
         own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.held_out_by()}
         results.append(run(replace(config, **own, out=str(out / f"seed{seed}"))))
         found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
+        if len(methods := {result.get("method") for result in results}) > 1:
+            log.warn(f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
         if speaks():
             write_json(out / FILE, found)
     return found

@@ -17,7 +17,6 @@ from vitling.errors import UserError
 from vitling.views.config import Group, Plan
 from vitling.views.draws import Draws
 from vitling.views.geometry import crop, random_boxes
-from vitling.views.policies import named
 
 VIEWS = 4  # of each image, and of each kind of views
 
@@ -35,15 +34,6 @@ class Loss:
     def megabytes(self) -> float:
         """Of a thousand images of three channels."""
         return 3 * self.size**2 / 1000
-
-
-def views_named(name: str) -> Plan:
-    """The views of a policy, or one random crop of so many pixels."""
-    if not name.lstrip("-").isdecimal():
-        return named(name)
-    if int(name) < 8:
-        raise UserError(f"--store-loss {name}: the size of the views in pixels, such as 224, or a policy's name.")
-    return Plan((Group(int(name)),))
 
 
 def store_loss(source: str, plan: Plan, images: int = 64, config: DataConfig | None = None) -> list[Loss]:

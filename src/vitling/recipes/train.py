@@ -34,9 +34,19 @@ from vitling.recipes.config import (
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
 from vitling.recipes.methods import METHODS, SIZE, check_task
-from vitling.recipes.plan import FIRST_SHARE, VIEW, Plan, Sight, least_of_first, make_plan, one_stage
+from vitling.recipes.plan import (
+    FIRST_SHARE,
+    VIEW,
+    Plan,
+    Sight,
+    first_stage_is_planned,
+    least_of_first,
+    make_plan,
+    one_stage,
+)
 from vitling.recipes.pretrain import TooFewEpochs, pretrain_in
 from vitling.recipes.running import (
+    Work,
     check_labels,
     in_directory,
     new_backbone,
@@ -68,7 +78,10 @@ def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict
     check(plan.config)
     if plan.config.method == "supervised":
         return train_in(plan.config, run, processes, began, plan.in_words())
-    return _two_stages(plan, sight, run, processes, began)
+    alone = None
+    if plan.config.minutes is not None and sight.classes and first_stage_is_planned(config, plan):
+        alone = make_plan(one_stage(config), sight).config
+    return _two_stages(plan, sight, run, processes, began, alone)
 
 
 def look(config: TrainConfig, processes: Processes) -> Sight:
@@ -90,7 +103,10 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
     )
 
 
-def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float) -> dict[str, Any]:
+def _two_stages(
+    plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float, alone: TrainConfig | None
+) -> dict[str, Any]:
+    """`alone`: what to do where the time is too short for a first stage, if that is for the plan to say."""
     first, second = first_stage(plan.config), second_stage(plan.config)
     if not (second.resume and (Path(first.out) / "config.json").exists()):
         _look_ahead(first, second, bool(sight.classes))
@@ -101,15 +117,13 @@ def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processe
     early = (Path(first.out) / "result.json").exists()
     if first.minutes is not None and sight.classes:
         first = replace(first, minutes=first.minutes * FIRST_SHARE)
-    planned = plan.chose("method") and plan.chose("pretrain_epochs")
-    least = least_of_first(second) if sight.classes and first.minutes is not None and planned else 1
-    try:
-        before = in_directory(_as_begun(first), FIRST, partial(pretrain_in, began=began, least=least), processes)
-    except TooFewEpochs as reason:
-        run.log.say(f"The first stage is left out: {reason} --method {first.method} keeps it.")
-        only = one_stage(plan.config)
-        run.settled(only)  # for a resume
-        return train_in(replace(only, resume=True), run, processes, began)
+    least = 1 if alone is None else least_of_first(second)
+    before = _first_or_why_not(first, partial(pretrain_in, began=began, least=least), processes)
+    if alone is not None and isinstance(before, str):
+        run.log.say(f"The first stage is left out: {before} --method {first.method} keeps it.")
+        run.settled(alone)  # for a resume
+        return train_in(replace(alone, resume=True), run, processes, began)
+    assert isinstance(before, dict)
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)
     run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
@@ -118,6 +132,14 @@ def _two_stages(plan: Plan, sight: Sight, run: RunDirectory, processes: Processe
     result |= {"method": second.method, "stages": {FIRST: _short(before), "finetune": _short(result)}}
     run.write("result.json", result)
     return result
+
+
+def _first_or_why_not(first: PretrainConfig, work: Work, processes: Processes) -> dict[str, Any] | str:
+    """Not a handler that trains on: what was raised keeps the images and the network of its stage in memory."""
+    try:
+        return in_directory(_as_begun(first), FIRST, work, processes)
+    except TooFewEpochs as reason:
+        return str(reason)
 
 
 def first_stage(config: TrainConfig) -> PretrainConfig:
@@ -139,6 +161,7 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         split_seed=config.split_seed,
         val=config.val,
         store=config.store,
+        store_size=config.store_size,
         cache=config.cache,
         allow_bad=config.allow_bad,
         resume=True,

@@ -18,7 +18,8 @@ class OptimConfig:
     name: Optimiser | None = None
     """By default AdamW, or what the paper of the method has."""
     lr: float | None = None
-    """Peak learning rate. By default 5e-4 for each 256 images of the batch, at most 1e-3; with SGD 0.03 for each."""
+    """Peak learning rate. By default that of the plan, the preset or the method; else 5e-4 for each 256 images of the
+    batch, at most 1e-3, and with SGD 0.03 for each."""
     min_lr: float = 1e-6
     """Learning rate at the very end of the cosine."""
     warmup_epochs: float | None = None
@@ -78,8 +79,9 @@ class LoopConfig:
     drop_last: bool = False
     """Leave out the last, incomplete batch of an epoch."""
     even: Literal["auto", "on", "off"] = "auto"
-    """All batches of an epoch equally large, at most --batch, so one shape is compiled. Fewer images than there are
-    steps are left out, others in each epoch. auto: where the run is compiled, and not with --loop.drop-last."""
+    """All batches of an epoch equally large, at most --batch, so one shape is compiled: some images fewer than
+    there are steps (times --optim.accumulate) are left out, others in each epoch. Batches that would be smaller than
+    7/8 of --batch stay as they are. auto: where the run is compiled, and not with --loop.drop-last."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced: every class equally often, whatever its size."""
     log_every: int = 50
@@ -129,6 +131,8 @@ class FitConfig:
                 f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}: a schedule "
                 "must reach to the end of the run."
             )
+        if self.loop.drop_last and self.loop.even == "on":
+            raise UserError("--loop.even on leaves no incomplete batch for --loop.drop-last. Leave one of them out.")
         if self.checkpoint.keep < 1:
             raise UserError("--checkpoint.keep must be at least 1: a run that keeps nothing cannot be resumed.")
         if self.optim.accumulate > self.batch:

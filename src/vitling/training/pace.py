@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ from vitling.data.store import Store, gather
 from vitling.objectives import Objective
 from vitling.training import precision as machine
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
-from vitling.training.feed import Feed, Loaded
+from vitling.training.feed import Feed, Loaded, sizes_of_batches
 from vitling.training.loop import Trainer
 from vitling.training.precision import Compile
 from vitling.training.processes import Processes
@@ -100,7 +99,8 @@ def settled_pace(objective: Objective, store: Store, config: FitConfig, processe
     """Images a second of training, over a second or more, and how that was compiled. The clock starts when all
     that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own. An objective
     with phases is in its last one, where most takes part."""
-    how = machine.chosen_compile(config.loop, store.device, config.epochs * math.ceil(len(store) / config.batch))
+    steps = config.epochs * len(sizes_of_batches(config, len(store), store.device))
+    how = machine.chosen_compile(config.loop, store.device, steps)
     quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)

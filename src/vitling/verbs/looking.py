@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
-from vitling.errors import Interrupted, StoppedItself
+from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.verbs.flags import Data, Out
+from vitling.views.config import Group, Plan
 
 
 def inspect(
@@ -34,22 +35,36 @@ def inspect(
     from vitling.console import Log
     from vitling.data.inspection import inspect as look
     from vitling.files import check_writable, write_json
-    from vitling.recipes.store_loss import store_loss as measure
-    from vitling.recipes.store_loss import views_named
-    from vitling.recipes.summary import show_store_loss
 
     check_writable(out)
-    plan = None if store_loss is None else views_named(store_loss)
+    plan = None if store_loss is None else _random_crops(store_loss)
     with Log().bar("Looking at the images") as progress:
         found = look(data_set, data, on_progress=progress)
     found.render(Console())
     findings = found.to_json()
     if plan is not None:
+        from vitling.recipes.store_loss import store_loss as measure
+        from vitling.recipes.summary import show_store_loss
+
         losses = measure(data_set, plan, config=data)
         show_store_loss(losses, plan)
         findings["store_loss"] = [asdict(loss) for loss in losses]
     write_json(out, findings)
     print(f"Written: {out}")
+
+
+def _random_crops(of: str) -> Plan:
+    """Those of a policy, or one of so many pixels."""
+    from vitling.views.policies import named
+
+    if of.lstrip("-").isdecimal():
+        if int(of) < 8:
+            raise UserError(f"--store-loss {of}: the size of the views in pixels, such as 224, or a policy's name.")
+        return Plan((Group(int(of)),))
+    plan = named(of)
+    if any(group.policy.centre for group in plan.groups):
+        raise UserError(f"--store-loss {of}: it has no random crops, of which the loss is measured.")
+    return plan
 
 
 def show_views(

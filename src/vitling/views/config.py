@@ -10,7 +10,7 @@ from vitling.errors import UserError
 
 Filter = Literal["bilinear", "bicubic"]
 ENLARGED = 0.283  # share of the crops that may have fewer pixels than the view: a scale of 0.08 to 1 wants 12/7 of it
-FEW = 20_000  # images of which all the detail is kept: 6 GB with IDMM's crops of 112 px
+MUCH = 8e9  # bytes of decoded images, beyond which small crops must do with less detail
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,13 @@ class Plan:
         return max(group.size for group in self.groups)
 
     def detail(self, images: int) -> int:
-        """Side of the decoded images that these views can use. Local crops can use a large one, for which many images
-        would not have the memory: those are kept as for crops of any size."""
-        groups = self.groups if images <= FEW else (Group(self.largest),)
-        return math.ceil(int(max(group.detail for group in groups)) / 32) * 32
+        """Side of the decoded images that these views can use, at least 12/7 of the largest. Local crops can use more,
+        for which many images would not have the memory."""
+        usual, useful = (
+            math.ceil(int(max(group.detail for group in groups)) / 32) * 32
+            for groups in ((Group(self.largest),), (Group(self.largest), *self.groups))
+        )
+        return useful if 3 * images * useful**2 <= MUCH else usual
 
     @property
     def has_colour(self) -> bool:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfig, leaves
+from vitling.recipes.methods import plan_of
 from vitling.recipes.studies.study import Start
+from vitling.views.config import Group, Plan
 
 POINTS = 10  # of a curve
 PACE = ("seconds", "seconds_compiling", "images_per_second")  # of a result; older ones have less
@@ -61,9 +63,14 @@ class Training:
 
 
 def chosen(config: RunConfig) -> dict[str, Any]:
-    """The settings that are not the verb's defaults."""
+    """The settings that are not the verb's defaults, and the side of the decoded images where the crops want another
+    than the usual one (of as many images as studies have)."""
     default = dict(leaves(type(config)()))
-    return {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
+    own = {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
+    if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
+        side, usual = plan_of(config, config.size).detail(0), Plan((Group(config.size),)).detail(0)
+        own |= {"store_size": side} if side != usual else {}
+    return own
 
 
 def in_passes(config: RunConfig, result: dict[str, Any]) -> str:
