@@ -74,7 +74,8 @@ def pretrain_in(
     )
     config = fitted(config, objective, stores, run, processes, began)
     if config.epochs < least:
-        raise TooFewEpochs(f"{config.epochs} epochs fit into the time, and with fewer than {least} it gives little.")
+        few = f"{config.epochs} epoch{'s' * (config.epochs > 1)} of it would fit into the time"
+        raise TooFewEpochs(f"{few}, and with fewer than {least} it gives little.")
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
