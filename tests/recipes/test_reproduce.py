@@ -172,6 +172,14 @@ def test_a_trial_is_kept_apart(data, tmp_path):
         reproduce(one, data, out=str(outcome.path))
 
 
+def test_a_failure_is_written_down_without_the_folders_of_this_machine(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    problem = StoppedItself(f"No space left for {runs / 'first-seed0' / 'checkpoints'}.")
+    outcome = reproduce(study_of(first=[problem]), runs_out=str(runs))
+    assert outcome.results["rows"][0]["failed"] == "No space left for first-seed0/checkpoints."
+    assert str(runs) in capsys.readouterr().err  # here it is of use
+
+
 def test_a_failure_is_written_down_and_the_others_go_on(tmp_path):
     works = study_of(first=[StoppedItself("not finite"), 7.0], second=[RuntimeError("odd\nthings"), 8.0], third=[9.0])
     outcome = reproduce(works)

@@ -165,11 +165,19 @@ def _run(job: _Job, ledger: Ledger) -> str | None:
     except Exception as problem:
         plain = isinstance(problem, UserError | StoppedItself)
         reason = str(problem) if plain else f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:300]}"
-        record({"failed": reason})
+        record({"failed": _without_folders(reason, job.start)})
         return reason
     cautions = [*([given["caution"]] if "caution" in given else []), *_other_images(job.run, given)]
     record(given | ({"caution": "; ".join(cautions)} if cautions else {}))
     return None
+
+
+def _without_folders(reason: str, start: Start) -> str:
+    """Where things lie on this machine says nothing elsewhere."""
+    for folder in (start.out.parent, start.stages, start.folder):
+        for written in (str(folder.resolve()), str(folder)):
+            reason = reason.replace(f"{written}{os.sep}", "") if written != "." else reason
+    return reason
 
 
 def _other_images(run: Run, given: dict[str, Any]) -> list[str]:
