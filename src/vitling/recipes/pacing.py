@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from vitling.errors import UserError
 from vitling.objectives.objective import Objective
 from vitling.recipes.config import Config
 from vitling.recipes.running import Stores, begun
@@ -21,11 +22,21 @@ SAVING = 3.0  # seconds
 EVALUATING = 3  # times as fast as training
 
 
+class TooFewEpochs(UserError):
+    """Fewer fit into the time than would teach anything."""
+
+
 def fitted(
-    config: Config, objective: Objective, stores: Stores, run: RunDirectory, processes: Processes, began: float
+    config: Config,
+    objective: Objective,
+    stores: Stores,
+    run: RunDirectory,
+    processes: Processes,
+    began: float,
+    least: int = 1,
 ) -> Config:
-    """As many epochs as fit, at most those of the config. The pace is that of some steps of a copy, which also fills
-    the compiler's cache; `began` is when the clock started."""
+    """As many epochs as fit, at most those of the config; TooFewEpochs where that is less than `least`. The pace is
+    that of some steps of a copy, which also fills the compiler's cache; `began` is when the clock started."""
     if config.minutes is None or begun(run):
         return config
     run.log.say("Measuring the pace, to fit the run into the time.")
@@ -37,6 +48,9 @@ def fitted(
     share = torch.tensor(CAREFUL * left * pace / len(stores.train), device=processes.device)
     fitting = int(processes.mean(share))
     epochs = max(1, min(config.epochs, fitting))
+    if epochs < least:
+        few = f"{fitting if fitting > 0 else 'no'} epoch{'s' * (fitting > 1)} of it would fit into the time"
+        raise TooFewEpochs(f"{few}, and with fewer than {least} it gives little.")
     run.log.say(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
     if fitting < 1:
         gone = time.monotonic() - began

@@ -45,10 +45,6 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
     return running(config, "pretrain", pretrain_in)
 
 
-class TooFewEpochs(UserError):
-    """Fewer fit into the time than would teach anything."""
-
-
 def pretrain_in(
     config: PretrainConfig, run: RunDirectory, processes: Processes, began: float | None = None, least: int = 1
 ) -> dict[str, Any]:
@@ -72,10 +68,7 @@ def pretrain_in(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
-    config = fitted(config, objective, stores, run, processes, began)
-    if config.epochs < least:
-        few = f"{config.epochs} epoch{'s' * (config.epochs > 1)} of it would fit into the time"
-        raise TooFewEpochs(f"{few}, and with fewer than {least} it gives little.")
+    config = fitted(config, objective, stores, run, processes, began, least)
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)

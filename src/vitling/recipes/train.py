@@ -34,6 +34,7 @@ from vitling.recipes.config import (
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
 from vitling.recipes.methods import METHODS, SIZE, check_task
+from vitling.recipes.pacing import TooFewEpochs
 from vitling.recipes.plan import (
     FIRST_SHARE,
     VIEW,
@@ -44,7 +45,7 @@ from vitling.recipes.plan import (
     make_plan,
     one_stage,
 )
-from vitling.recipes.pretrain import TooFewEpochs, pretrain_in
+from vitling.recipes.pretrain import pretrain_in
 from vitling.recipes.running import (
     Work,
     check_labels,
