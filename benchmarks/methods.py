@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     there = {row["method"] for row in found}
     device = torch.device(options.device)
     images = options.batch * BATCHES
-    store = made_store(images, idmm_pretrain(options.size).detail(images), device)
+    store = made_store(images, idmm_pretrain(options.size).store_side(images), device)
     for method in options.methods:
         if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
             print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)

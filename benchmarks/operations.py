@@ -52,7 +52,7 @@ def operation_times(
     device: torch.device, compiled: bool, batch: int, size: int, steps: int
 ) -> Iterator[dict[str, Any]]:
     """Milliseconds of each operation for a batch: what a view with it takes more than a plain crop."""
-    store = made_store(batch, Plan((Group(size),)).detail(batch), device)
+    store = made_store(batch, Group(size).store_side, device)
     normalise = Normaliser(store.mean, store.std)
     plain = 0.0
     for name, (policy, mix) in OPERATIONS.items():

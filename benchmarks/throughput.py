@@ -80,7 +80,7 @@ def measure(
 ) -> dict[str, Any]:
     work = WORKLOADS[name]
     images = work.batch * BATCHES
-    store = made_store(images, work.plan.detail(images), device)
+    store = made_store(images, work.plan.store_side(images), device)
     crops = work.plan.crops
     row: dict[str, Any] = {"workload": name, "backbone": work.backbone, "batch": work.batch, "crops": crops}
     row["store"] = store.size

@@ -160,13 +160,13 @@ def test_changes_that_cannot_be_meant():
 
 def test_the_store_has_what_the_crops_can_use():
     """12/7 of a view of the usual scale; with local crops as many are enlarged, 28 %."""
-    assert ViewsConfig().plan(224).detail(2_000) == named("supervised", 224).detail(2_000) == 384
-    assert ViewsConfig().plan(112).detail(2_000) == 192
-    side = named("idmm-pretrain", 112).detail(2_000)
+    assert ViewsConfig().plan(224).store_side(2_000) == named("supervised", 224).store_side(2_000) == 384
+    assert ViewsConfig().plan(112).store_side(2_000) == 192
+    side = named("idmm-pretrain", 112).store_side(2_000)
     scales = torch.empty(100_000).uniform_(0.05, 0.4, generator=torch.Generator().manual_seed(0))
     assert side == 320
     assert ((scales.sqrt() * (side - 32)) < 112).float().mean() > 0.28 > ((scales.sqrt() * side) < 112).float().mean()
-    assert named("idmm-pretrain", 112).detail(20_000) == 320
-    assert named("idmm-pretrain", 112).detail(100_000) == 192  # memory
+    assert named("idmm-pretrain", 112).store_side(20_000) == 320
+    assert named("idmm-pretrain", 112).store_side(100_000) == 192  # memory
     for less in (named("eval", 224), named("dino", 224), ViewsConfig(scale=(1.0, 1.0)).plan(224)):
-        assert less.detail(2_000) == less.detail(100_000) == 384
+        assert less.store_side(2_000) == less.store_side(100_000) == 384

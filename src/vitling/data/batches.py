@@ -30,7 +30,7 @@ def _repeat_shuffled(members: np.ndarray, count: int, n: int, generator: np.rand
     return np.concatenate([generator.permutation(members) + n * r for r in range(rounds)])[:count]
 
 
-MUCH_SMALLER = 7 / 8  # of a batch
+LEAST_EVEN = 7 / 8  # of --batch
 Rest = Literal["keep", "drop", "even"]  # what does not fill a batch: a smaller one, none, or all batches are smaller
 
 
@@ -41,7 +41,7 @@ def batch_sizes(n: int, batch: int, rest: Rest = "keep", passes: int = 1) -> lis
         return [n]
     whole, left = divmod(n, batch)
     each = n // (whole + 1) // passes * passes
-    if rest == "even" and left and each >= MUCH_SMALLER * batch:
+    if rest == "even" and left and each >= LEAST_EVEN * batch:
         return [each] * (whole + 1)
     return [batch] * whole + [left] * (left > 0 and rest != "drop")
 

@@ -104,7 +104,7 @@ def choose_where(wanted: int, device: torch.device) -> Literal["device", "host",
 
 
 def choose_size(dataset: Dataset, useful: int) -> int:
-    """S: what the views can use (`views.Plan.detail`), but not more than the images have."""
+    """S: what the views can use (`views.Plan.store_side`), but not more than the images have."""
     return min(useful, usual_side(dataset) or useful)
 
 

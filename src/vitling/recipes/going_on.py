@@ -31,8 +31,7 @@ def with_batch(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig
 
 def with_store(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
     """Images decoded at another size are other images to a checkpoint."""
-    known = config.store_size is None and before.get("store_size")
-    return replace(config, store_size=before["store_size"]) if known else config
+    return replace(config, store_size=config.store_size or before.get("store_size"))
 
 
 def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:

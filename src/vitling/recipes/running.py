@@ -115,7 +115,7 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     longer = usual_side(train)
     size = config.size or (view if longer is None or longer >= view * 5 // 7 else smaller_view(longer))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
-    useful = _views(config, size).detail(len(train))
+    useful = _views(config, size).store_side(len(train))
     store_size = config.store_size or min(useful, longer or useful)
     settled = replace(config, size=size, backbone=backbone, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)

@@ -40,7 +40,9 @@ def show_views(
     plan.check_channels((config or DataConfig()).channels)
     dataset = own_splits(source, config or DataConfig(), needs_train=False).train
     chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
-    store = build_store(chosen, choose_size(chosen, plan.detail(len(dataset))), config, use_cache=False, allow_bad=True)
+    store = build_store(
+        chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
+    )
     columns = _columns(plan, store, draws, seed)
     picture = _picture(store, columns, boxes)
     Path(out).parent.mkdir(parents=True, exist_ok=True)

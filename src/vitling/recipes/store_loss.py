@@ -40,7 +40,7 @@ def store_loss(source: str, plan: Plan, images: int = 64, config: DataConfig | N
     """Of random crops as in training, over several sizes of the store."""
     config = config or DataConfig()
     dataset = own_splits(source, config, needs_train=False).train
-    chosen, largest = choose_size(dataset, plan.detail(len(dataset))), plan.largest
+    chosen, largest = choose_size(dataset, plan.store_side(len(dataset))), plan.largest
     decoded = _decoded(dataset, images, config)
     usual = (round(largest * factor / 32) * 32 or largest for factor in (1, 8 / 7, 10 / 7, 12 / 7, 2, 16 / 7))
     expected = [[_from_file(image, i, group) for group in plan.groups] for i, image in enumerate(decoded)]

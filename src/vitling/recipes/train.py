@@ -119,12 +119,10 @@ def _two_stages(
     if first.minutes is not None and sight.classes:
         first = replace(first, minutes=first.minutes * FIRST_SHARE)
     least = 1 if alone is None else least_of_first(second)
-    before = _first_or_why_not(first, partial(pretrain_in, began=began, least=least), processes)
-    if alone is not None and isinstance(before, str):
-        run.log.say(f"The first stage is left out: {before} --method {first.method} keeps it.")
+    before = _first_unless_too_short(first, partial(pretrain_in, began=began, least=least), run, processes)
+    if alone is not None and not before:
         run.settled(alone)  # for a resume
         return train_in(replace(alone, resume=True), run, processes, began)
-    assert isinstance(before, dict)
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)
     run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
@@ -135,12 +133,16 @@ def _two_stages(
     return result
 
 
-def _first_or_why_not(first: PretrainConfig, work: Work, processes: Processes) -> dict[str, Any] | str:
-    """Not a handler that trains on: what was raised keeps the images and the network of its stage in memory."""
+def _first_unless_too_short(
+    first: PretrainConfig, work: Work, run: RunDirectory, processes: Processes
+) -> dict[str, Any]:
+    """Nothing, if it is left out. A function of its own: what was raised keeps the stage's images and network in memory
+    as long as it is handled."""
     try:
         return in_directory(_as_begun(first), FIRST, work, processes)
     except TooFewEpochs as reason:
-        return str(reason)
+        run.log.say(f"The first stage is left out: {reason} --method {first.method} keeps it.")
+        return {}
 
 
 def first_stage(config: TrainConfig) -> PretrainConfig:

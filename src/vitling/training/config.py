@@ -79,7 +79,7 @@ class LoopConfig:
     drop_last: bool = False
     """Leave out the last, incomplete batch of an epoch."""
     even: Literal["auto", "on", "off"] = "auto"
-    """All batches of an epoch equally large, at most --batch, so one shape is compiled: some images fewer than
+    """All batches of an epoch equally large, at most --batch, so that one shape is compiled. Fewer images than
     there are steps (times --optim.accumulate) are left out, others in each epoch. Batches that would be smaller than
     7/8 of --batch stay as they are. auto: where the run is compiled, and not with --loop.drop-last."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"

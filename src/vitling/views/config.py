@@ -10,7 +10,7 @@ from vitling.errors import UserError
 
 Filter = Literal["bilinear", "bicubic"]
 ENLARGED = 0.283  # share of the crops that may have fewer pixels than the view: a scale of 0.08 to 1 wants 12/7 of it
-MUCH = 8e9  # bytes of decoded images, beyond which small crops must do with less detail
+MOST_BYTES = 8e9  # of decoded images for the sake of small crops
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,11 @@ class Group:
     mix: Mix = Mix()
 
     @property
-    def detail(self) -> float:
-        """Side in pixels of an image of which these are cut with few of them enlarged."""
+    def store_side(self) -> int:
+        """Of a decoded image, in steps of 32 px, of which these are cut with few of them enlarged."""
         low, high = self.policy.scale
-        return self.size / (self.policy.centre or math.sqrt(low + ENLARGED * (high - low)))
+        side = self.size / (self.policy.centre or math.sqrt(low + ENLARGED * (high - low)))
+        return math.ceil(int(side) / 32) * 32
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,12 @@ class Plan:
     def largest(self) -> int:
         return max(group.size for group in self.groups)
 
-    def detail(self, images: int) -> int:
-        """Side of the decoded images that these views can use, at least 12/7 of the largest. Local crops can use more,
-        for which many images would not have the memory."""
-        usual, useful = (
-            math.ceil(int(max(group.detail for group in groups)) / 32) * 32
-            for groups in ((Group(self.largest),), (Group(self.largest), *self.groups))
-        )
-        return useful if 3 * images * useful**2 <= MUCH else usual
+    def store_side(self, images: int) -> int:
+        """Of the decoded images: what these views can use, at least 12/7 of the largest. Local crops can use more, for
+        which many images would not have the memory."""
+        usual = Group(self.largest).store_side
+        useful = max(usual, *(group.store_side for group in self.groups))
+        return useful if 3 * images * useful**2 <= MOST_BYTES else usual
 
     @property
     def has_colour(self) -> bool:

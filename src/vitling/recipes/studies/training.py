@@ -11,7 +11,7 @@ from typing import Any
 from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfig, leaves
 from vitling.recipes.methods import plan_of
 from vitling.recipes.studies.study import Start
-from vitling.views.config import Group, Plan
+from vitling.views.config import Group
 
 POINTS = 10  # of a curve
 PACE = ("seconds", "seconds_compiling", "images_per_second")  # of a result; older ones have less
@@ -68,7 +68,7 @@ def chosen(config: RunConfig) -> dict[str, Any]:
     default = dict(leaves(type(config)()))
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
-        side, usual = plan_of(config, config.size).detail(0), Plan((Group(config.size),)).detail(0)
+        side, usual = plan_of(config, config.size).store_side(0), Group(config.size).store_side
         own |= {"store_size": side} if side != usual else {}
     return own
 
