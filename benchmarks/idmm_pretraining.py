@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from typing import Any
 
 import released_style
 import torch
+from record import write_rows
 
 from vitling import data
 from vitling.recipes.config import PretrainConfig
@@ -31,7 +31,6 @@ from vitling.recipes.methods import SIZE
 from vitling.recipes.pretrain import pretrain
 from vitling.training.config import LoopConfig
 from vitling.training.loop import Trainer
-from vitling.training.rundir import environment
 
 CAUTION = (
     "One run of each. The released style is ours, written from the published facts: where they leave a choice, the "
@@ -158,7 +157,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(argv: list[str] | None = None) -> dict[str, Any]:
+def main(argv: list[str] | None = None) -> None:
     options = parsed(argv)
     rows = []
     for measure in (measure_released, measure_vitling):
@@ -169,18 +168,12 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     slow["epoch_over_vitling"] = slow["seconds_an_epoch"] / fast["seconds_an_epoch"]
     slow["whole_over_vitling"] = slow["whole_seconds"] / fast["whole_seconds"]
     print(in_words(slow, fast, options.epochs))
-    found = {
-        "what": f"IDMM pre-training, {options.epochs} epochs: vitling beside the style of the released code",
-        "caution": CAUTION,
-        "command": "python benchmarks/idmm_pretraining.py " + " ".join(sys.argv[1:] if argv is None else argv),
-        "environment": environment(),
-        "settings": vars(options),
-        "rows": [fast, slow],
-    }
-    if options.out:
-        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.out).write_text(json.dumps(found, indent=2) + "\n")
-    return found
+    what = f"IDMM pre-training, {options.epochs} epochs: vitling beside the style of the released code"
+    settings = {**vars(options), "data": Path(options.data).name}
+    del settings["out"]
+    command = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items() if name != "data")
+    command = f"python benchmarks/idmm_pretraining.py {settings['data']} {command}"
+    write_rows(options.out, what, command, [fast, slow], caution=CAUTION, settings=settings)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,38 @@ def train_on(
 ) -> dict[str, Any]:
     """`head`: to start from; otherwise it is a new one."""
     began = time.monotonic() if began is None else began
+    stage = ready(config, splits, run, processes, head, start)
+    stores, objective = stage.stores, stage.objective
+    _introduce(stage.config, stores, objective, run)
+    config = fitted(stage.config, objective, stores, run, processes, began)
+    attach_auxiliary(objective, stage.auxiliary, config)  # again: its schedule is laid out for these epochs
+    looks = 50 if config.minutes is None else 10
+    config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / looks)))
+    run.settled(config)
+    watcher = _validation(config, stores)
+    settings = config.for_the_loop(best=watcher.metric if watcher else None)
+    outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
+    return _conclude(config, stores, objective, outcome, run)
+
+
+@dataclass
+class Ready:
+    """All that training needs. In the config what was left open is settled, but for how many epochs fit into a time."""
+
+    config: LabelledConfig
+    stores: Stores
+    objective: Supervised
+    auxiliary: nn.Module | None
+
+
+def ready(
+    config: LabelledConfig,
+    splits: Splits,
+    run: RunDirectory,
+    processes: Processes,
+    head: nn.Linear | None = None,
+    start: str | None = None,
+) -> Ready:
     config, notes = settle_network(config, splits.train, view=224)
     backbone = new_backbone(config, config.objective.drop_path)
     auxiliary = make_auxiliary(config, backbone)
@@ -75,16 +107,7 @@ def train_on(
     if head is not None:
         objective.head.load_state_dict(head.state_dict())
     attach_auxiliary(objective, auxiliary, config)
-    _introduce(config, stores, objective, run)
-    config = fitted(config, objective, stores, run, processes, began)
-    attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
-    looks = 50 if config.minutes is None else 10
-    config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / looks)))
-    run.settled(config)
-    watcher = _validation(config, stores)
-    settings = config.for_the_loop(best=watcher.metric if watcher else None)
-    outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
-    return _conclude(config, stores, objective, outcome, run)
+    return Ready(config, stores, objective, auxiliary)
 
 
 def _validation(config: LabelledConfig, stores: Stores) -> Validation | None:

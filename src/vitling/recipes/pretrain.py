@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from vitling.recipes.running import (
 )
 from vitling.training.config import OptimConfig
 from vitling.training.loop import fit
-from vitling.training.moments import Outcome
+from vitling.training.moments import Outcome, Watcher
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 from vitling.views.config import ViewsConfig
@@ -46,9 +47,15 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
 
 
 def pretrain_in(
-    config: PretrainConfig, run: RunDirectory, processes: Processes, began: float | None = None, least: int = 1
+    config: PretrainConfig,
+    run: RunDirectory,
+    processes: Processes,
+    began: float | None = None,
+    least: int = 1,
+    also: Callable[[int], Watcher] | None = None,
 ) -> dict[str, Any]:
-    """`began` is when the clock of --minutes started, `least` how many epochs must fit."""
+    """`began` is when the clock of --minutes started, `least` how many epochs must fit; `also` makes another watcher,
+    for those epochs after which the network is looked at anyway."""
     began = time.monotonic() if began is None else began
     splits, goes_on = _open(config), config.resume and begun(run)
     before = {} if goes_on else settings_before(config)
@@ -74,7 +81,8 @@ def pretrain_in(
     run.settled(config)
     watcher = _watcher(config, stores, run)
     start = Path(config.continue_from) if config.continue_from else None
-    outcome = fit(objective, stores.train, config.for_the_loop(), [watcher], run=run, processes=processes, start=start)
+    watchers = [watcher, *([also(watcher.every)] if also else [])]
+    outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes, start=start)
     return _conclude(config, stores, objective, outcome, watcher.words, run)
 
 

@@ -33,6 +33,7 @@ from vitling.recipes.config import (
 )
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
+from vitling.recipes.meanwhile import Meanwhile
 from vitling.recipes.methods import METHODS, SIZE, check_task
 from vitling.recipes.pacing import TooFewEpochs
 from vitling.recipes.plan import (
@@ -119,7 +120,11 @@ def _two_stages(
     if first.minutes is not None and sight.classes:
         first = replace(first, minutes=first.minutes * FIRST_SHARE)
     least = 1 if alone is None else least_of_first(second)
-    before = _first_unless_too_short(first, partial(pretrain_in, began=began, least=least), run, processes)
+    with Meanwhile(run, second, processes) as meanwhile:
+        also = meanwhile.watcher if sight.classes else None
+        work = partial(pretrain_in, began=began, least=least, also=also)
+        before = _first_unless_too_short(first, work, run, processes)
+        meanwhile.finish()
     if alone is not None and not before:
         run.settled(alone)  # for a resume
         return train_in(replace(alone, resume=True), run, processes, began)

@@ -6,6 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from typing import Literal
@@ -99,12 +100,7 @@ def settled_pace(objective: Objective, store: Store, config: FitConfig, processe
     """Images a second of training, over a second or more, and how that was compiled. The clock starts when all
     that is compiled and recorded has been: after an epoch, whose last batch may have graphs of its own. An objective
     with phases is in its last one, where most takes part."""
-    steps = config.epochs * len(sizes_of_batches(config, len(store), store.device))
-    how = machine.chosen_compile(config.loop, store.device, steps)
-    quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
-        trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0
+    with _quiet_trainer(objective, store, config, processes) as (trainer, how):
         source, steps = _endless(trainer), 1
         _take(trainer, source, trainer.per_epoch + WARM if how != "off" else 1)
         while True:
@@ -112,6 +108,26 @@ def settled_pace(objective: Objective, store: Store, config: FitConfig, processe
             if processes.any(int(seconds >= 1)):
                 return images / seconds, how if trainer.compiling else "off"
             steps *= 2
+
+
+def first_steps(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> None:
+    """All that is compiled for whole batches is, and is in the compiler's cache."""
+    with _quiet_trainer(objective, store, config, processes) as (trainer, _):
+        _take(trainer, _endless(trainer), WARM)
+
+
+@contextmanager
+def _quiet_trainer(
+    objective: Objective, store: Store, config: FitConfig, processes: Processes
+) -> Iterator[tuple[Trainer, Compile]]:
+    """Writes and says nothing, is compiled as the run will be, and never comes to an end."""
+    steps = config.epochs * len(sizes_of_batches(config, len(store), store.device))
+    how = machine.chosen_compile(config.loop, store.device, steps)
+    quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
+        trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0
+        yield trainer, how
 
 
 def pace(trainer: Trainer, steps: int, batch: int) -> float:

@@ -1,0 +1,117 @@
+"""What DRLoc meets in a network that has learnt nothing yet: does it know its positions, and how hard is it pulled?
+
+    python benchmarks/drloc_untrained.py flowers102-train.tar --out results/drloc-untrained.json
+
+Positions: the backbone is frozen as it was initialised; DRLoc's own MLP is trained on the tokens of one half of the
+images, each channel divided by its deviation, and its loss is read on the other half. A network whose tokens carry
+their positions has a small loss here: its task can be solved without looking at the picture.
+
+Pull: the length of the gradient that DRLoc, with its published weight, sends into the backbone, over that of the
+classification loss; the mean over a few batches and MLPs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from record import write_rows
+from torch import Tensor, nn
+
+from vitling import data
+from vitling.backbones import Backbone, create
+from vitling.data.store import build_store
+from vitling.evaluation.features import evaluating, views_over
+from vitling.objectives import DRLoc
+from vitling.objectives.config import Target, drloc_weight
+
+WHAT = "DRLoc on untrained networks: its loss where only its MLP learns, and its gradient over the classification's"
+TARGETS: tuple[Target, ...] = ("offset/k", "offset")
+BATCHES = 3
+
+
+@torch.inference_mode()
+def grids_of(backbone: Backbone, views: list[Tensor]) -> Tensor:
+    """The grid that DRLoc reads, [N, D, h, w]."""
+    with evaluating(backbone):
+        grids = torch.cat([backbone.forward(view).grid_by("published") for view in views])
+    return grids / grids.std((0, 2, 3), keepdim=True).clamp_min(1e-6)
+
+
+def loss_of_mlp(grids: Tensor, steps: int, batch: int = 64, seed: int = 0) -> float:
+    torch.manual_seed(seed)
+    learnt, held = grids.clone().chunk(2)
+    drloc = DRLoc(grids.shape[1])
+    optimiser = torch.optim.AdamW(drloc.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        drloc(learnt[torch.randint(len(learnt), (batch,))]).backward()
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        return torch.stack([drloc(held) for _ in range(10)]).mean().item()
+
+
+def pull(backbone: Backbone, views: list[Tensor], target: Target, classes: int, smoothing: float = 0.1) -> float:
+    backbone.train()
+    shares = []
+    for seed, view in enumerate(views):
+        torch.manual_seed(seed)
+        head, drloc = nn.Linear(backbone.dim, classes), DRLoc(backbone.dim, target=target)
+        nn.init.trunc_normal_(head.weight, std=0.02)
+        nn.init.zeros_(head.bias)
+        features = backbone.forward(view)
+        labels = torch.randint(classes, (len(view),))
+        main = F.cross_entropy(head(features.pooled), labels, label_smoothing=smoothing)
+        term = drloc_weight(backbone.name) * drloc(features.grid_by("published"))
+        shares.append(gradient_length(term, backbone) / gradient_length(main, backbone))
+    return statistics.mean(shares)
+
+
+def gradient_length(loss: Tensor, backbone: Backbone) -> float:
+    gradients = torch.autograd.grad(loss, list(backbone.parameters()), retain_graph=True, allow_unused=True)
+    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None]).norm().item()
+
+
+def best_constant(k: int = 7) -> float:
+    """The loss of the median distance, the same for every pair."""
+    places = torch.arange(k)
+    distance = (places[:, None] - places).abs().flatten() / k
+    return (distance - distance.median()).abs().mean().item()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", metavar="DATA", help="a folder of images, a tar, ...")
+    parser.add_argument("--backbones", nargs="+", default=["t2t_vit_14", "swin_tiny_patch4_window7_224", "cvt_13"])
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--out", help="write the rows as JSON")
+    options = parser.parse_args(argv)
+    images = data.open(options.data).train
+    store = build_store(images.subset(min(options.images, len(images))), options.size * 8 // 7, use_cache=False)
+    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(0)).numpy()
+    views = list(views_over(store, options.size, 7 / 8, order, batch=64))
+    rows = []
+    for name in options.backbones:
+        backbone = create(name, options.size, seed=0)
+        grids = grids_of(backbone, views)
+        loss = loss_of_mlp(grids, options.steps)
+        row: dict[str, Any] = {"backbone": name, "images": len(grids), "loss": loss, "best_constant": best_constant()}
+        row["weight"] = drloc_weight(name)
+        for target in TARGETS:
+            row[f"pull, target {target}"] = pull(backbone, views[:BATCHES], target, len(images.class_names))
+        rows.append(row)
+        print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
+        command = f"python benchmarks/drloc_untrained.py DATA --backbones {' '.join(row['backbone'] for row in rows)}"
+        command += f" --images {options.images} --size {options.size} --steps {options.steps}"
+        write_rows(options.out, WHAT, command, rows)
+
+
+if __name__ == "__main__":
+    main()

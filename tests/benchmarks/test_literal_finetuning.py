@@ -1,0 +1,86 @@
+"""The recipe taken literally runs from end to end, and its pieces are those that vitling's own are tested against."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.conftest import make_folder, make_image
+from vitling.training.config import FitConfig, OptimConfig
+from vitling.training.schedules import Progress, lr_schedule
+from vitling.views.randaugment import FILL, NUMBER, OPERATIONS, apply_layer
+
+PHOTO = make_image(1, 3).resize((64, 64), Image.Resampling.BICUBIC)  # smooth
+
+
+@pytest.fixture
+def literal(monkeypatch):
+    """As if the script had been started."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("literal_finetuning")
+
+
+def test_it_trains_and_writes_without_folders_of_this_machine(literal, tmp_path, capsys):
+    for split, first in (("train", 0), ("test", 50)):
+        make_folder(tmp_path / "images", classes=2, each=6, split=split, first=first)
+    out = tmp_path / "found.json"
+    tiny = ["--backbone", "vit_nano_patch4_32", "--size", "32", "--batch", "8", "--epochs", "4", "--workers", "0"]
+    literal.main([str(tmp_path / "images"), *tiny, "--warm-up", "1", "--device", "cpu", "--out", str(out)])
+    (row,) = json.loads(out.read_text())["rows"]
+    assert 0 <= row["top1"] <= 100
+    assert row["images"] == 12
+    assert str(tmp_path) not in out.read_text()
+
+
+def test_the_operations_are_the_ones_that_vitling_paints(literal, monkeypatch):
+    """At the middle strength, with the sign +; where a cutout lies is drawn."""
+    assert set(literal.OPERATIONS) == set(OPERATIONS["uda"])
+    monkeypatch.setattr(random, "choice", lambda signs: 1)
+    level = 5 / 9
+    amount = {"rotate": 30, "shear_x": 0.3, "shear_y": 0.3, "translate_x": 150 / 331, "translate_y": 150 / 331}
+    amount = {name: most * level for name, most in amount.items()}
+    amount |= dict.fromkeys(("brightness", "contrast", "saturation", "sharpness"), 1 + 0.9 * level)
+    amount |= {"posterise": 6.0, "solarise": round(256 * (1 - level))}
+    pixels = torch.from_numpy(np.array(PHOTO)).permute(2, 0, 1)[None].float()
+    for name, operation in literal.OPERATIONS.items():
+        if name == "cutout":
+            continue
+        number, strength = torch.tensor([NUMBER[name]]), torch.tensor([float(amount.get(name, 0.0))])
+        none = torch.zeros(1)
+        ours = apply_layer(pixels, number, strength, FILL["uda"], "bilinear", none, none)[0].permute(1, 2, 0)
+        away = np.abs(ours.numpy() - np.array(operation(PHOTO, level), float))
+        assert np.median(away) <= 3, name  # PIL takes the nearest pixel where vitling interpolates
+
+
+def test_the_rate_is_vitlings(literal):
+    optim = OptimConfig(lr=5e-4, warmup_lr=0.0, min_lr=0.0, warmup_epochs=2, cosine_from="idmm")
+    ours = lr_schedule(FitConfig(epochs=20, batch=8, optim=optim))
+    for step in range(0, 160, 7):
+        theirs = literal.rate((step + 1) / 8, 20, 5e-4, 2)
+        assert ours(Progress(step, 160, 20)) == pytest.approx(theirs, abs=4e-5)
+
+
+def test_parts_have_shares_of_their_own(literal, monkeypatch):
+    torch.manual_seed(0)
+    drawn = iter([0.9, 0.6])
+    monkeypatch.setattr(random, "betavariate", lambda a, b: next(drawn))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5))
+    images, labels = torch.randn(8, 3, 2, 2), torch.arange(8) % 5
+    partners = iter([torch.tensor([1, 0, 3, 2]), torch.tensor([2, 3, 0, 1])])
+    monkeypatch.setattr(torch, "randperm", lambda n, device: next(partners))
+    found = literal.loss_of(model, images, labels, epoch=0, parts=2, smoothing=0.1)
+    expected = 0.0
+    for i, (partner, share) in enumerate(zip([1, 0, 3, 2, 6, 7, 4, 5], [0.9] * 4 + [0.6] * 4)):
+        log = model(share * images[i : i + 1] + (1 - share) * images[partner : partner + 1]).log_softmax(-1)[0]
+        for label, weight in ((labels[i], share), (labels[partner], 1 - share)):
+            expected -= weight * (0.9 * log[label] + 0.1 * log.mean()) / 8
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert math.isfinite(found.item())
