@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import write_rows
+from record import command_of, write_rows
 from torch import Tensor, nn
 
 from vitling import data
@@ -30,7 +30,7 @@ from vitling.objectives.config import Target, drloc_weight
 
 WHAT = "DRLoc on untrained networks: its loss where only its MLP learns, and its gradient over the classification's"
 TARGETS: tuple[Target, ...] = ("offset/k", "offset")
-BATCHES = 3
+BATCH, BATCHES = 64, 3
 
 
 @torch.inference_mode()
@@ -41,7 +41,7 @@ def grids_of(backbone: Backbone, views: list[Tensor]) -> Tensor:
     return grids / grids.std((0, 2, 3), keepdim=True).clamp_min(1e-6)
 
 
-def loss_of_mlp(grids: Tensor, steps: int, batch: int = 64, seed: int = 0) -> float:
+def loss_of_mlp(grids: Tensor, steps: int, batch: int = BATCH, seed: int = 0) -> float:
     torch.manual_seed(seed)
     learnt, held = grids.clone().chunk(2)
     drloc = DRLoc(grids.shape[1])
@@ -56,17 +56,17 @@ def loss_of_mlp(grids: Tensor, steps: int, batch: int = 64, seed: int = 0) -> fl
         return torch.stack([drloc(held) for _ in range(10)]).mean().item()
 
 
-def pull(backbone: Backbone, views: list[Tensor], target: Target, classes: int, smoothing: float = 0.1) -> float:
+def pull(backbone: Backbone, views: list[Tensor], labels: Tensor, target: Target, smoothing: float = 0.1) -> float:
+    """`labels` of all views, in order."""
     backbone.train()
-    shares = []
-    for seed, view in enumerate(views):
+    classes, shares = int(labels.max()) + 1, []
+    for seed, (view, own) in enumerate(zip(views, labels.split(len(views[0])))):
         torch.manual_seed(seed)
         head, drloc = nn.Linear(backbone.dim, classes), DRLoc(backbone.dim, target=target)
         nn.init.trunc_normal_(head.weight, std=0.02)
         nn.init.zeros_(head.bias)
         features = backbone.forward(view)
-        labels = torch.randint(classes, (len(view),))
-        main = F.cross_entropy(head(features.pooled), labels, label_smoothing=smoothing)
+        main = F.cross_entropy(head(features.pooled), own, label_smoothing=smoothing)
         term = drloc_weight(backbone.name) * drloc(features.grid_by("published"))
         shares.append(gradient_length(term, backbone) / gradient_length(main, backbone))
     return statistics.mean(shares)
@@ -96,7 +96,10 @@ def main(argv: list[str] | None = None) -> None:
     images = data.open(options.data).train
     store = build_store(images.subset(min(options.images, len(images))), options.size * 8 // 7, use_cache=False)
     order = torch.randperm(len(store), generator=torch.Generator().manual_seed(0)).numpy()
-    views = list(views_over(store, options.size, 7 / 8, order, batch=64))
+    views = list(views_over(store, options.size, 7 / 8, order, BATCH))
+    if store.labels is None:
+        parser.error("these images have no labels")
+    labels = store.labels[torch.from_numpy(order)]
     rows = []
     for name in options.backbones:
         backbone = create(name, options.size, seed=0)
@@ -105,11 +108,12 @@ def main(argv: list[str] | None = None) -> None:
         row: dict[str, Any] = {"backbone": name, "images": len(grids), "loss": loss, "best_constant": best_constant()}
         row["weight"] = drloc_weight(name)
         for target in TARGETS:
-            row[f"pull, target {target}"] = pull(backbone, views[:BATCHES], target, len(images.class_names))
+            row[f"pull, target {target}"] = pull(backbone, views[:BATCHES], labels[: BATCHES * BATCH], target)
         rows.append(row)
         print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
-        command = f"python benchmarks/drloc_untrained.py DATA --backbones {' '.join(row['backbone'] for row in rows)}"
-        command += f" --images {options.images} --size {options.size} --steps {options.steps}"
+        command = command_of(
+            "drloc_untrained", argparse.Namespace(**vars(options) | {"backbones": [row["backbone"] for row in rows]})
+        )
         write_rows(options.out, WHAT, command, rows)
 
 

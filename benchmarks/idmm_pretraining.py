@@ -23,7 +23,7 @@ from typing import Any
 
 import released_style
 import torch
-from record import write_rows
+from record import command_of, write_rows
 
 from vitling import data
 from vitling.recipes.config import PretrainConfig
@@ -169,11 +169,7 @@ def main(argv: list[str] | None = None) -> None:
     slow["whole_over_vitling"] = slow["whole_seconds"] / fast["whole_seconds"]
     print(in_words(slow, fast, options.epochs))
     what = f"IDMM pre-training, {options.epochs} epochs: vitling beside the style of the released code"
-    settings = {**vars(options), "data": Path(options.data).name}
-    del settings["out"]
-    command = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items() if name != "data")
-    command = f"python benchmarks/idmm_pretraining.py {settings['data']} {command}"
-    write_rows(options.out, what, command, [fast, slow], caution=CAUTION, settings=settings)
+    write_rows(options.out, what, command_of("idmm_pretraining", options), [fast, slow], caution=CAUTION)
 
 
 if __name__ == "__main__":

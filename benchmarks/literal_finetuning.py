@@ -18,17 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import timm
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
-from record import write_rows
-from released_style import BETA, as_files, cutmix, network
+from record import command_of, write_rows
+from released_style import BETA, as_files, cutmix
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms as T
 
 from vitling import data
+from vitling.backbones.names import tested
 from vitling.data.dataset import Dataset
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -101,12 +103,19 @@ def _as_tensor() -> list[nn.Module | T.ToTensor]:
     return [T.ToTensor(), T.Normalize(MEAN, STD)]
 
 
+def network(name: str, size: int, classes: int) -> nn.Module:
+    """timm's. ViTs must be told the size of a view; PVTv2 takes any."""
+    entry = tested(name)
+    architecture, arguments = (entry.network, dict(entry.model_args)) if entry else (name, {})
+    if name.startswith(("vit_", "deit_")):
+        arguments["img_size"] = size
+    return timm.create_model(architecture, num_classes=classes, drop_path_rate=0.1, **arguments)
+
+
 class Files(TorchDataset):
     def __init__(self, images: Dataset, folder: Path, view: T.Compose):
-        if images.labels is None:
-            raise SystemExit("These images have no labels.")
         folder.mkdir()
-        self.paths, self.labels, self.view = as_files(images, folder), images.labels, view
+        self.paths, self.labels, self.view = as_files(images, folder), np.asarray(images.labels), view
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -172,22 +181,26 @@ def top1(model: nn.Module, loader: DataLoader, device: torch.device) -> float:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", metavar="DATA", help="with a test split: train=PATH,test=PATH")
-    parser.add_argument("--backbone", default="deit_tiny_patch16_224")
+    parser.add_argument("--backbone", default="deit_tiny_patch16_224", help="a ViT, DeiT or PVTv2")
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--parts", type=int, default=4, help="of a batch, each with its own mixing")
-    parser.add_argument("--lr", type=float, default=5e-4, help="DeiT's; PVTv2 and T2T-ViT have 1e-3")
-    parser.add_argument("--warm-up", type=int, default=2, help="epochs; PVTv2 and T2T-ViT have 10")
+    parser.add_argument("--lr", type=float, default=5e-4, help="DeiT's; PVTv2 has 1e-3")
+    parser.add_argument("--warm-up", type=int, default=2, help="epochs; PVTv2 has 10")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", help="write what was measured as JSON")
     options = parser.parse_args(argv)
+    if not options.backbone.startswith(("vit_", "deit_", "pvt_v2_")):
+        parser.error(f"--backbone {options.backbone}: a ViT, DeiT or PVTv2")
+    splits, device = data.open(options.data, val="none"), torch.device(options.device)
+    if splits.hidden_test is None or splits.train.task != "single":
+        parser.error(f"{options.data}: with one label an image, and a test split")
     torch.set_float32_matmul_precision("highest")
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(options.seed)
-    splits, device = data.open(options.data, val="none"), torch.device(options.device)
     model = network(options.backbone, options.size, len(splits.train.class_names)).to(device)
     started = time.perf_counter()
     settings = {"batch_size": options.batch, "num_workers": options.workers, "pin_memory": device.type == "cuda"}
@@ -202,8 +215,8 @@ def main(argv: list[str] | None = None) -> None:
     row = {name: value for name, value in vars(options).items() if name not in ("data", "out", "workers", "device")}
     row |= {"top1": 100 * accuracy, "images": len(splits.train), "seconds": time.perf_counter() - started}
     print(row)
-    command = " ".join(f"--{name.replace('_', '-')} {row[name]}" for name in row if name in vars(options))
-    write_rows(options.out, __doc__.splitlines()[0], f"python benchmarks/literal_finetuning.py DATA {command}", [row])
+    command = command_of("literal_finetuning", options, leaving="workers device")
+    write_rows(options.out, (__doc__ or "").splitlines()[0], command, [row])
 
 
 def _seeded(worker: int) -> None:

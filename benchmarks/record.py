@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ def write_rows(out: str | None, what: str, command: str, rows: list[dict[str, An
     if out:
         known = environment() | {"command": command}
         write_json(out, {"what": what, "command": command, "environment": known, "rows": rows, **more})
+
+
+def command_of(script: str, options: Namespace, leaving: str = "") -> str:
+    """How to run it again, with DATA for wherever the images lie. Where it writes to is left out."""
+    flags = []
+    for name, value in vars(options).items():
+        if name not in ("data", "out", *leaving.split()):
+            flags += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+    return " ".join([f"python benchmarks/{script}.py", *(["DATA"] if hasattr(options, "data") else []), *flags])
 
 
 def found_before(out: str | None) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_both_sides_are_measured_and_written(tar, tmp_path, capsys):
     assert slow["epoch_over_vitling"] == pytest.approx(slow["seconds_an_epoch"] / fast["seconds_an_epoch"])
     assert slow["whole_seconds"] > 2 * slow["seconds_an_epoch"]
     assert fast["whole_seconds"] > fast["first_epoch_ended_after"] > 0
-    assert found["command"].startswith("python benchmarks/idmm_pretraining.py images.tar --epochs 4 --warm-up 1 ")
+    assert found["command"].startswith("python benchmarks/idmm_pretraining.py DATA --epochs 4 --warm-up 1 ")
     assert str(tmp_path) not in out.read_text()
     assert {"packages", "commit", "cpus", "gpu"} <= found["environment"].keys()
     assert "times as long" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""How much host memory is free: of the machine, and of the container that we may be in."""
+"""What the host has for us: memory that is free, of the machine and of the container that we may be in, and cores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 # version: folder of the controller, limit, usage, and the line of memory.stat that counts what can be given back
 _V2 = ("", "memory.max", "memory.current", "inactive_file")
 _V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def cores() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_host_memory() -> int:

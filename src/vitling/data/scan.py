@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Raw
 from vitling.data.decode import BadImage, decode, squash, thumbnail
+from vitling.data.memory import cores
 
 DIGEST_BYTES = 16
 THUMB = 16
@@ -113,7 +113,7 @@ def scan(
             _look(dataset, int(ids[k]), facts, k, size, out, config)
         return stop
 
-    pool = ThreadPoolExecutor(workers or _cores(), thread_name_prefix="scan")
+    pool = ThreadPoolExecutor(workers or cores(), thread_name_prefix="scan")
     try:
         for done in pool.map(look_at_chunk, range(0, len(ids), CHUNK)):
             if on_progress:
@@ -165,7 +165,3 @@ def content_digest(raw: Raw) -> np.ndarray:
         raw = np.ascontiguousarray(raw).tobytes()
     digest.update(raw)
     return np.frombuffer(digest.digest(), np.uint8)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,6 +16,7 @@ from vitling import data
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.names import own_size
 from vitling.backbones.transfer import load_weights
+from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
 from vitling.data.splits import require_labels
@@ -185,8 +186,8 @@ class Stores:
 
     def decode_test(self) -> None:
         """Into the cache, unopened: whoever opens it later finds it there."""
-        if self.splits.hidden_test is not None:
-            self._build(self.splits.hidden_test, "test")
+        if self.splits.hidden_test is not None and self.config.cache:
+            decode_all(self.splits.hidden_test, self.config.store_size or 0, self.config.data, in_memory=False)
 
     def _like_train(self, dataset: Dataset, split: str) -> Store:
         store = self._build(dataset, split)

@@ -124,7 +124,7 @@ def _two_stages(
         also = meanwhile.watcher if sight.classes else None
         work = partial(pretrain_in, began=began, least=least, also=also)
         before = _first_unless_too_short(first, work, run, processes)
-        meanwhile.finish()
+        meanwhile.finish(None if second.minutes is None else 60 * second.minutes - (time.monotonic() - began))
     if alone is not None and not before:
         run.settled(alone)  # for a resume
         return train_in(replace(alone, resume=True), run, processes, began)

@@ -111,9 +111,15 @@ def settled_pace(objective: Objective, store: Store, config: FitConfig, processe
 
 
 def first_steps(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> None:
-    """All that is compiled for whole batches is, and is in the compiler's cache."""
-    with _quiet_trainer(objective, store, config, processes) as (trainer, _):
+    """All that is compiled for whole batches is, and is in the compiler's cache; a RuntimeError where that came out
+    otherwise than in a run of its own."""
+    with _quiet_trainer(objective, store, config, processes) as (trainer, how):
+        passes = trainer.feed.accumulate
         _take(trainer, _endless(trainer), WARM)
+        if trainer.feed.accumulate != passes:
+            raise RuntimeError("the memory did not suffice for whole batches")
+        if how != "off" and not trainer.compiling:
+            raise RuntimeError("torch.compile failed")
 
 
 @contextmanager

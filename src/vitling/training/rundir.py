@@ -19,6 +19,7 @@ from typing import Any
 from vitling import __version__
 from vitling.console import Log
 from vitling.data.dataset import BadFile
+from vitling.data.memory import cores
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.training.trackers import Trackers
@@ -187,7 +188,7 @@ def environment() -> dict[str, Any]:
         "packages": {"vitling": __version__, **{name: _version(name) for name in _PACKAGES}},
         "commit": _commit(),
         "system": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": cores(),
         "gpu": gpu,
         "processes": int(os.environ.get("WORLD_SIZE") or "1"),
     }
