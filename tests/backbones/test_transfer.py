@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from vitling.backbones import create, load_weights
 from vitling.backbones.position import resize_positions
+from vitling.backbones.transfer import at_size
 from vitling.errors import UserError
 
 
@@ -37,6 +38,32 @@ def test_positions_are_resized_and_a_head_is_left_out(source, tmp_path):
     expected = resize_positions(state["pos_embed"], (8, 8), (16, 16))
     assert torch.equal(target.timm_model.pos_embed.detach(), expected)
     assert "1 resized, 1 left out" in transfer.summary()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "other"),
+    [
+        ("vit_micro_patch4_32", 32, 48),
+        ("deit_tiny_patch16_224", 64, 96),
+        ("pvt_v2_b0", 64, 96),
+        ("pvt_small", 64, 96),
+        ("cvt_13", 64, 96),
+        ("t2t_vit_7", 64, 96),
+        ("swin_tiny_patch4_window7_224", 224, 256),
+        ("vil_tiny", 64, 96),
+        ("resnet50", 64, 96),
+    ],
+)
+def test_a_network_for_another_size_is_the_same_network(name, size, other):
+    """It gives what the first one gives for images of that size, and draws nothing."""
+    first = create(name, size, seed=3).eval()
+    before = torch.get_rng_state()
+    second = at_size(first, other)
+    assert torch.equal(before, torch.get_rng_state())
+    assert (second.size, at_size(first, size)) == (other, first)
+    x = torch.randn(2, 3, other, other)
+    with torch.no_grad():
+        assert torch.allclose(first(x).pooled, second(x).pooled, atol=1e-4)
 
 
 def test_other_shapes_are_left_out_with_the_reason(source):

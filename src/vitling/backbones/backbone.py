@@ -120,6 +120,14 @@ def build(name: str, architecture: str, model_args: dict[str, Any], size: int, s
     return Backbone(name, model, architecture, model_args, size)
 
 
+def like(backbone: Backbone, size: int) -> Backbone:
+    """Another one of its kind for images of `size` px, freshly initialised. A Swin takes any size as it is: built
+    anew, its windows would be shifted where they were not."""
+    entry, args = names.tested(backbone.name) or _untested(backbone.name), backbone.model_args
+    sized = args if "strict_img_size" in args else args | _size_args(entry, size)
+    return build(backbone.name, backbone.architecture, sized, size, seed=0)
+
+
 def _untested(name: str) -> names.Entry:
     if not names.of_a_known_family(name) or not timm.is_model(name):
         raise names.unknown(name, (n for n in timm.list_models() if names.of_a_known_family(n)))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitling.backbones.backbone import Backbone
+from vitling.backbones.backbone import Backbone, like
 from vitling.backbones.position import Grid, resize_map, resize_positions
 from vitling.errors import UserError
 
@@ -66,6 +66,18 @@ def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Tra
     transfer.missing = [name for name in own if name not in fitted]
     backbone.timm_model.load_state_dict(fitted, strict=False)
     return transfer
+
+
+def at_size(backbone: Backbone, size: int) -> Backbone:
+    """The same network built for images of `size` px, with positions resized; itself, where that is its size."""
+    if size == backbone.size:
+        return backbone
+    other, weights = like(backbone, size), backbone.timm_model.state_dict()
+    transfer = load_weights(other, weights)
+    lost = {*transfer.left_out, *transfer.missing} & weights.keys()
+    if lost:
+        raise ValueError(f"{backbone.name} at {size} px has no place for {', '.join(sorted(lost))}")
+    return other.to(next(backbone.parameters()).device).train(backbone.training)
 
 
 def read_weights(path: Path) -> dict[str, Any]:

@@ -107,10 +107,20 @@ class LabelledConfig(RunConfig):
 
     eval_every: Annotated[int | None, _shown("INT")] = None
     """Epochs between two looks at the validation split. By default about fifty looks a run, ten with --minutes."""
+    test_size: Annotated[int | None, _shown("INT")] = None
+    """Pixels of a view in validation and test, and for the saved model. By default --size. A network that learns from
+    random crops sees things larger than they are, and may do better on views that are somewhat larger, 8/7 say."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """The test split, if there is one, is opened at the end; or it stays closed, for a run among which one chooses."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
+
+    @property
+    def judged_at(self) -> int:
+        """Pixels of a view in validation and test, of a config whose size is settled."""
+        if self.size is None:
+            raise ValueError("the size is settled before anything is judged")
+        return self.test_size or self.size
 
 
 Preset = Literal["paper", "released"]
@@ -260,7 +270,7 @@ _FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 
 _AT_LEAST_ONE = (
-    *("seeds", "size", "store_size", "pretrain_size", "pretrain_epochs", "final_size"),
+    *("seeds", "size", "store_size", "test_size", "pretrain_size", "pretrain_epochs", "final_size"),
     *("eval_every", "watch_every", "loop.log_every"),
 )
 _SHARES = (

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.backbones.transfer import at_size
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
@@ -27,6 +28,7 @@ from vitling.recipes.running import (
     Stores,
     auxiliary_in_words,
     begin,
+    check_test_size,
     figures,
     meta_of,
     new_backbone,
@@ -101,6 +103,7 @@ def ready(
 ) -> Ready:
     config, notes = settle_network(config, splits.train, view=224)
     backbone = new_backbone(config, config.objective.drop_path)
+    check_test_size(config, backbone)
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes, head is not None, start)
     objective = make_objective(config, backbone, stores.train)
@@ -111,9 +114,9 @@ def ready(
 
 
 def _validation(config: LabelledConfig, stores: Stores) -> Validation | None:
-    if stores.val is None or config.size is None:
+    if stores.val is None:
         return None
-    return Validation(stores.val, config.size, config.views.crop_fraction, config.eval_every or 1)
+    return Validation(stores.val, config.judged_at, config.views.crop_fraction, config.eval_every or 1)
 
 
 def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> Supervised:
@@ -173,9 +176,8 @@ def _conclude(
             objective.load_state_dict(weights)
         judged[name] = _judge(config, objective, epoch, stores.val, test)
         if run.writes:
-            save_bundle(
-                run.path / folder, objective.backbone, objective.head, _meta(config, stores.train, judged[name])
-            )
+            backbone = at_size(objective.backbone, config.judged_at)
+            save_bundle(run.path / folder, backbone, objective.head, _meta(config, stores.train, judged[name]))
     run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
     if run.writes:
         save_answers(run.path, {f"{name}/{split}": a for name, j in judged.items() for split, a in j.answers.items()})
@@ -184,6 +186,7 @@ def _conclude(
         "method": "supervised",
         "parameters": _parameters(objective),
         "classes": objective.classes,
+        "judged_at": config.judged_at,
         **{name: j.short() for name, j in judged.items()},
     }
     run.write("result.json", result)
@@ -192,12 +195,11 @@ def _conclude(
 
 def _judge(config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None) -> _Judged:
     """The temperature is fitted on validation; without one it stays 1."""
-    assert config.size is not None
     temperature, splits, answers = 1.0, {}, {}
     for name, store in (("val", val), ("test", test)):
         if store is None:
             continue
-        logits = logits_over(objective.logits, store, config.size, config.views.crop_fraction)
+        logits = logits_over(objective.logits, store, config.judged_at, config.views.crop_fraction)
         if name == "val":
             temperature = fit_temperature(logits, labels_of(store))
         splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
@@ -212,5 +214,6 @@ def _meta(config: LabelledConfig, store: Store, judged: _Judged) -> BundleMeta:
         task=store.dataset.task,
         class_names=store.dataset.class_names,
         crop_fraction=config.views.crop_fraction,
+        size=config.judged_at,
         temperature=judged.temperature,
     )

@@ -127,7 +127,7 @@ class _Look:
 def _is_worth_it(config: TrainConfig, device: torch.device) -> bool:
     """How many steps there will be is not known yet; runs with few of them are short."""
     compiles = chosen_compile(config.loop, device, steps=sys.maxsize) != "off"
-    able = cores() >= CORES and free_host_memory() >= HOST
+    able = hasattr(os, "killpg") and cores() >= CORES and free_host_memory() >= HOST
     return device.type == "cuda" and compiles and config.cache and able
 
 

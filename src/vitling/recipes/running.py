@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -116,11 +117,27 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     longer = usual_side(train)
     size = config.size or (view if longer is None or longer >= view * 5 // 7 else smaller_view(longer))
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
-    useful = _views(config, size).store_side(len(train))
+    useful = max(_views(config, size).store_side(len(train)), _to_judge(config))
     store_size = config.store_size or min(useful, longer or useful)
     settled = replace(config, size=size, backbone=backbone, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
     return settle_auxiliary(settled, backbone), [f"Chosen: {' '.join(chosen)}."] if chosen else []
+
+
+def _to_judge(config: RunConfig) -> int:
+    """Pixels that views in validation and test are cut from, where they have a size of their own."""
+    if not isinstance(config, LabelledConfig) or config.test_size is None:
+        return 0
+    return math.ceil(config.test_size / config.views.crop_fraction)
+
+
+def check_test_size(config: RunConfig, backbone: Backbone) -> None:
+    """A UserError where the network cannot take views of that size."""
+    if isinstance(config, LabelledConfig) and config.test_size is not None:
+        try:
+            backbone.grid_size(config.test_size)
+        except UserError as problem:
+            raise UserError(f"--test-size {config.test_size}: {problem}") from None
 
 
 def _views(config: RunConfig, size: int) -> Plan:
@@ -257,9 +274,8 @@ def auxiliary_in_words(config: RunConfig) -> str:
 
 
 def meta_of(config: RunConfig, store: Store, **of_the_head: Any) -> BundleMeta:
-    about: dict[str, Any] = {"task": "none", "class_names": ()} | of_the_head
+    about: dict[str, Any] = {"task": "none", "class_names": (), "size": config.size or 0} | of_the_head
     return BundleMeta(
-        size=config.size or 0,
         store_size=store.size,
         mean=store.mean,
         std=store.std,

@@ -50,6 +50,7 @@ from vitling.recipes.pretrain import pretrain_in
 from vitling.recipes.running import (
     Work,
     check_labels,
+    check_test_size,
     in_directory,
     new_backbone,
     prepare,
@@ -235,6 +236,7 @@ def _try(config: Config, view: int) -> None:
     check(config)
     settled = settle_network(config, own_splits(config.source, config.data).train, view)[0]
     backbone = new_backbone(settled, 0.0)
+    check_test_size(settled, backbone)
     make_auxiliary(settled, backbone)
     start_from(backbone, config.from_, keeps_head=False)
 
@@ -286,6 +288,7 @@ def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
         "loop": replace(config.loop, compile="auto") if config.minutes is not None else config.loop,
         "minutes": None,
         "store_size": None,
+        "test_size": None,
         "eval_every": None,
         "resume": True,
         "overwrite": False,
