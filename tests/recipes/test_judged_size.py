@@ -31,8 +31,9 @@ def train(images, out, *flags) -> int:
     return run(["train", str(images), "--out", str(out), *TINY, *flags])
 
 
-def test_validation_test_and_the_saved_model_have_it(images, tmp_path):
+def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--val", "0.3") == 0
+    assert "judged at 24 px" in capsys.readouterr().out
     model = load(tmp_path / "run", device="cpu")
     assert (model.meta.size, model.backbone.size) == (24, 24)
     result = read(tmp_path / "run" / "result.json")

@@ -49,6 +49,8 @@ def show_run(result: dict[str, Any], out: str) -> None:
         print(f"Written: {out}\n  model/ has the network; there were no labels to learn")
         print(f"To use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
         return
+    if result.get("judged_at", result["size"]) != result["size"]:
+        print(f"judged at {result['judged_at']} px (--test-size)")
     Console().print(result_table(result))
     if large := result.get("stages", {}).get("large"):
         Console().print(result_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
