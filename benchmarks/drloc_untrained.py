@@ -111,10 +111,7 @@ def main(argv: list[str] | None = None) -> None:
             row[f"pull, target {target}"] = pull(backbone, views[:BATCHES], labels[: BATCHES * BATCH], target)
         rows.append(row)
         print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
-        command = command_of(
-            "drloc_untrained", argparse.Namespace(**vars(options) | {"backbones": [row["backbone"] for row in rows]})
-        )
-        write_rows(options.out, WHAT, command, rows)
+        write_rows(options.out, WHAT, command_of("drloc_untrained", options), rows)
 
 
 if __name__ == "__main__":

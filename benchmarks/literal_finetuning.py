@@ -18,19 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from record import command_of, write_rows
-from released_style import BETA, as_files, cutmix
+from released_style import BETA, as_files, cutmix, network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms as T
 
 from vitling import data
-from vitling.backbones.names import tested
 from vitling.data.dataset import Dataset
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -101,15 +99,6 @@ def test_view(size: int) -> T.Compose:
 
 def _as_tensor() -> list[nn.Module | T.ToTensor]:
     return [T.ToTensor(), T.Normalize(MEAN, STD)]
-
-
-def network(name: str, size: int, classes: int) -> nn.Module:
-    """timm's. ViTs must be told the size of a view; PVTv2 takes any."""
-    entry = tested(name)
-    architecture, arguments = (entry.network, dict(entry.model_args)) if entry else (name, {})
-    if name.startswith(("vit_", "deit_")):
-        arguments["img_size"] = size
-    return timm.create_model(architecture, num_classes=classes, drop_path_rate=0.1, **arguments)
 
 
 class Files(TorchDataset):

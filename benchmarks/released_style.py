@@ -83,11 +83,12 @@ class _Blur:
         return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
 
 
-def network(backbone: str, size: int, images: int) -> nn.Module:
-    """timm's, whose ordinary head is the classifier of the images."""
+def network(backbone: str, size: int, classes: int) -> nn.Module:
+    """timm's, whose ordinary head is the classifier. ViTs must be told the size of a view; PVTv2 takes any."""
     entry = tested(backbone)
     name, arguments = (entry.network, entry.model_args) if entry else (backbone, {})
-    return timm.create_model(name, img_size=size, num_classes=images, drop_path_rate=0.1, **arguments)
+    sized = {"img_size": size} if backbone.startswith(("vit_", "deit_")) else {}
+    return timm.create_model(name, num_classes=classes, drop_path_rate=0.1, **arguments, **sized)
 
 
 def cutmix(crops: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, float]:

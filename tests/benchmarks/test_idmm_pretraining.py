@@ -71,7 +71,7 @@ def test_the_released_style_starts_at_twice_ln_n():
     """Two groups, each at the loss of guessing."""
     style = importlib.import_module("released_style")
     torch.manual_seed(0)
-    model = style.network("vit_nano_patch4_32", 32, images=500)
+    model = style.network("vit_nano_patch4_32", 32, classes=500)
     views = [torch.randn(8, 3, 32, 32) for _ in range(6)]
     loss = style.loss_of(model, views, torch.arange(8))
     assert float(loss.detach()) == pytest.approx(2 * math.log(500), rel=0.02)
