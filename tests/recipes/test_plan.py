@@ -67,7 +67,7 @@ def test_what_is_set_stays_and_others_follow():
 def test_a_rate_of_ones_own_stays():
     config = plan(batch=64, optim=OptimConfig(lr=3e-3))
     assert config.optim.lr == 3e-3
-    assert config.pretrain_optim.lr == pytest.approx(5e-4 / 2)
+    assert config.pretrain_optim.lr == pytest.approx(1e-3 / 2)
     simclr = plan(batch=64, method="simclr", backbone="vit_nano_patch4_32")
     assert simclr.pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion, at any width
     assert simclr.optim.lr == pytest.approx(3 * 5e-4 / 2)
@@ -156,7 +156,26 @@ def test_what_is_said_of_a_stage_that_there_is_not_is_an_error():
 def test_one_rule_for_the_rate_at_any_size():
     for size in (224, 448):
         rates = [second_stage(plan(size=size, batch=batch)).optim.lr for batch in (256, 128)]
-        assert rates == pytest.approx([5e-4, 5e-4 * 0.5**0.5])
+        assert rates == pytest.approx([1e-3, 1e-3 * 0.5**0.5])
+
+
+def test_the_preset_is_that_of_the_code_but_for_vits():
+    assert plan().preset == "released"
+    assert plan(preset="paper").preset == "paper"
+    for other in ({"backbone": "deit_tiny_patch16_224"}, {"method": "simclr"}, {"method": "supervised"}):
+        assert plan(**other).known_preset == "paper"
+
+
+def test_networks_without_positions_are_judged_on_larger_views():
+    assert plan().test_size == 288
+    assert plan(method="supervised").test_size == 288
+    assert plan(test_size=256).test_size == 256
+    assert plan(said=("test_size",)).test_size is None
+    assert plan(resume=True).test_size is None  # a run keeps what it began with
+    assert plan(sight(classes=0)).test_size is None
+    assert plan(sight(longer=180)).test_size is None  # their views are enlarged already
+    for other in ({"backbone": "deit_tiny_patch16_224"}, {"size": 192}):
+        assert plan(**other).test_size is None
 
 
 def test_each_choice_has_a_reason_and_a_flag():

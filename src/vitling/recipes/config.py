@@ -210,7 +210,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 
     method: Literal["auto", methods.Name] = "auto"
     """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
-    preset: Preset = "paper"
+    preset: Literal["auto", "paper", "released"] = "auto"
     """Learning rates, warm-up, smoothing of both stages: the paper's or its code's. What you set yourself wins."""
     epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
@@ -226,6 +226,11 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
+
+    @property
+    def known_preset(self) -> Preset:
+        """The preset; the paper's, where none was planned."""
+        return "paper" if self.preset == "auto" else self.preset
 
 
 @dataclass

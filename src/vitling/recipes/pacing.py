@@ -11,7 +11,7 @@ import torch
 
 from vitling.errors import UserError
 from vitling.objectives.objective import Objective
-from vitling.recipes.config import Config
+from vitling.recipes.config import Config, LabelledConfig
 from vitling.recipes.running import Stores, begun
 from vitling.training.pace import settled_pace
 from vitling.training.processes import Processes
@@ -44,7 +44,7 @@ def fitted(
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    left = 60 * config.minutes - (time.monotonic() - began) - _ending(stores, pace)
+    left = 60 * config.minutes - (time.monotonic() - began) - _ending(config, stores, pace)
     share = torch.tensor(CAREFUL * left * pace / len(stores.train), device=processes.device)
     fitting = int(processes.mean(share))
     epochs = max(1, min(config.epochs, fitting))
@@ -63,8 +63,10 @@ def fitted(
     return replace(config, epochs=epochs, optim=optim, loop=replace(config.loop, compile=how))
 
 
-def _ending(stores: Stores, pace: float) -> float:
-    """What comes after the training: the test split is decoded, and judged like val."""
+def _ending(config: Config, stores: Stores, pace: float) -> float:
+    """What comes after the training: the test split is decoded, and judged like val, on views that may be larger."""
+    if isinstance(config, LabelledConfig):
+        pace *= (config.size or 1) ** 2 / config.judged_at**2
     hidden = stores.splits.hidden_test
     test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
     return SAVING + test * stores.seconds_per_image + (test + val) / (EVALUATING * pace)

@@ -19,6 +19,7 @@ from vitling.training.config import OptimConfig
 
 TINY = 64  # pixels; images up to here get small views and the small network
 VIEW, FIRST_VIEW, CPU_VIEW = 224, 112, 96
+TEST_VIEW = 288  # for networks that learned at VIEW: results/finetuning-choices-h200.json
 PAPER_IMAGES = 2_040
 MOST_FOR_IDMM = 20_000  # labelled images
 SMALL = 5_000
@@ -27,7 +28,7 @@ SMALLEST_BATCH = 32
 CPU_MINUTES = 60.0
 FIRST_SHARE = 0.6  # of the time of a run with two stages
 LEAST_SHARE = 1 / 8  # of a first stage's usual length; where less fits into the time, the second has all of it
-TIMED = 4  # times its usual length that a run may have if the time allows
+TIMED = 6  # times its usual length that a run may have if the time allows
 OF_TWO_STAGES = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
 
 
@@ -90,7 +91,11 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
         choose("val", *_val(sight))
     choose("size", *_size(config.backbone, sight))
     choose("backbone", *_backbone(config.size or 0, sight))
+    if sight.classes and _sees_larger(config, sight):
+        choose("test_size", TEST_VIEW, "9/7 of it: a network that learns from random crops sees things larger")
     if two:
+        if config.method == "idmm" and not idmm.is_plain(config.backbone or ""):
+            choose("preset", "released", "the authors' code; its learning rate, 1e-3, is twice the paper's")
         choose("pretrain_size", *_first_size(config.size or 0))
     choose("batch", *_batch(sight))
     unknown = (two and config.pretrain_epochs is None) or (sight.classes > 0 and config.epochs == PLANNED)
@@ -144,14 +149,14 @@ def _check_one_stage(config: TrainConfig) -> None:
 def _with_rates(config: TrainConfig) -> TrainConfig:
     """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks. One stage has the rate
     of the second, but with SGD, for which that is none."""
-    second = idmm.finetune(config.backbone or "", config.preset)
+    second = idmm.finetune(config.backbone or "", config.known_preset)
     one = config.method == "supervised"
     if one and config.optim.name == "sgd":
         return config
     config = replace(config, optim=_with_rate(config.optim, second, config))
     if one:
         return config
-    first = METHODS[config.method].stage(config.backbone or "", config.preset)
+    first = METHODS[config.method].stage(config.backbone or "", config.known_preset)
     return replace(config, pretrain_optim=_with_rate(config.pretrain_optim, first, config))
 
 
@@ -191,6 +196,12 @@ def _size(backbone: str | None, sight: Sight) -> tuple[int, str]:
 def smaller_view(longer: int) -> int:
     """For images that have too little for the usual view."""
     return 16 if longer <= 16 else -(-longer // 32) * 32
+
+
+def _sees_larger(config: TrainConfig, sight: Sight) -> bool:
+    """A network that takes any size as it is; others have positions that would have to be resized, untrained."""
+    open_yet = "test_size" not in config.said and not config.resume
+    return open_yet and (config.backbone or "").startswith("pvt_v2") and config.size == VIEW <= sight.longer
 
 
 def _first_size(size: int) -> tuple[int, str]:

@@ -178,7 +178,7 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         optim=config.pretrain_optim,
         loop=config.loop,
         checkpoint=config.checkpoint,
-        preset=config.preset,
+        preset=config.known_preset,
         drop_path=config.objective.drop_path,
         on_collapse=config.on_collapse,
         views=_first_views(config),
@@ -205,7 +205,7 @@ def _has_colours(config: TrainConfig) -> bool:
 
 def second_stage(config: TrainConfig) -> TrainConfig:
     """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
-    stage = idmm.finetune(config.backbone or "", config.preset, config.epochs)
+    stage = idmm.finetune(config.backbone or "", config.known_preset, config.epochs)
     views, usual = config.views, ViewsConfig()
     if _has_colours(config) and replace(views, crop_fraction=usual.crop_fraction) == usual:
         views = replace(views, policy="idmm-finetune")
@@ -273,7 +273,7 @@ def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes)
 
 def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
     """At the preset's rate for such sizes; with no larger batch than before, and the rate for that."""
-    stage = idmm.finetune(config.backbone or "", config.preset, size=448)
+    stage = idmm.finetune(config.backbone or "", config.known_preset, size=448)
     batch = min(stage.batch, config.batch)
     known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
     own: dict[str, Any] = {
@@ -281,7 +281,7 @@ def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
         "from_": str(out),
         "size": config.final_size,
         "keep_head": True,
-        "preset": config.preset,
+        "preset": config.known_preset,
         "epochs": min(stage.epochs, config.epochs),
         "batch": batch,
         "optim": replace(OptimConfig(), lr=stage.lr_for(batch), accumulate=config.optim.accumulate),
