@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from vitling.console import speaks
+from vitling.data.host import cores
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
 from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig, named_in
 from vitling.recipes.evaluate_config import EvaluationConfig
@@ -68,6 +69,8 @@ def run(argv: list[str]) -> int:
     if argv[0] not in _VERBS:
         return _complain(f"There is no verb {argv[0]!r}.{_nearest(argv[0])} `vitling --help` lists them.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, which spin by default, crawl on busy CPUs
+    if cores() < (os.cpu_count() or 1):  # as in a container that may use the time of some alone, which torch cannot see
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
     try:
         work = _parsed(argv[0], argv[1:])
         if argv[0] not in _QUICK:

@@ -16,7 +16,6 @@ from vitling import data
 from vitling.data import cache
 from vitling.data.config import DataConfig
 from vitling.data.dataset import joined
-from vitling.data.memory import container_memory
 from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation, usual_side
 from vitling.errors import UserError
 
@@ -239,20 +238,3 @@ def test_the_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, wh
     assert any(isinstance(array, np.memmap) and len(array) == 30 for array in shared)
     for row, i in zip(pixels, (0, 5, 28)):
         assert torch.equal(row, expected(folder, store.dataset, i))
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_containers_memory_is_what_its_limit_leaves(tmp_path, version):
-    limit, usage = (
-        ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
-    )
-    own = tmp_path / ("memory" if version == 1 else "") / "user" / "job"
-    own.mkdir(parents=True)
-    assert container_memory(tmp_path, {}) == []
-    (own / limit).write_text("5000\n")
-    (own / usage).write_text("3000\n")
-    (own / "memory.stat").write_text("anon 10\ninactive_file 500\ntotal_inactive_file 500\n")
-    assert container_memory(tmp_path, {"memory" if version == 1 else "": "/user/job"}) == [2500]
-    assert container_memory(tmp_path, {"memory" if version == 1 else "": "/user/job/deeper"}) == [2500]
-    (own / limit).write_text("max\n")
-    assert container_memory(tmp_path, {"memory" if version == 1 else "": "/user/job"}) == []

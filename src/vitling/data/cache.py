@@ -23,6 +23,7 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset
+from vitling.data.host import cores
 from vitling.data.scan import Facts, bad_reason, content_digest, scan
 from vitling.files import read_json, write_json
 
@@ -89,7 +90,7 @@ def decode_all(
 
 
 def content_key(dataset: Dataset, size: int, config: DataConfig) -> str:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         digests = pool.map(lambda i: _digest(dataset, i), range(len(dataset)), chunksize=16)
         whole = hashlib.blake2b(digest_size=16)
         for digest in digests:
@@ -162,7 +163,7 @@ def _build(
 
 
 def _checks(array: np.ndarray) -> np.ndarray:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         values = pool.map(lambda i: zlib.crc32(array[i].data), range(len(array)), chunksize=64)
         return np.fromiter(values, np.uint32, len(array))
 

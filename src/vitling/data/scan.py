@@ -12,7 +12,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Raw
 from vitling.data.decode import BadImage, decode, squash, thumbnail
-from vitling.data.memory import cores
+from vitling.data.host import cores
 
 DIGEST_BYTES = 16
 THUMB = 16

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from vitling.data.cache import Pixels, decode_all
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.decode import decode, squash
-from vitling.data.memory import free_host_memory
+from vitling.data.host import cores, free_host_memory
 from vitling.data.scan import Facts
 from vitling.data.splits import drop_bad
 
@@ -169,7 +168,7 @@ def _upload(pixels: Tensor, device: torch.device) -> Tensor:
 def _decoding_fetcher(
     dataset: Dataset, size: int, config: DataConfig, device: torch.device
 ) -> Callable[[np.ndarray], Tensor]:
-    pool = ThreadPoolExecutor(os.cpu_count())
+    pool = ThreadPoolExecutor(cores())
 
     def one(i: int) -> np.ndarray:
         image = decode(dataset.read(i), config.channels, config.bits, config.max_pixels, at_least=size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from vitling.backbones import Backbone
 from vitling.data.decode import decode, squash
+from vitling.data.host import cores
 from vitling.data.scan import bad_reason
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, sources_of
@@ -138,7 +138,7 @@ class Model:
 
     def batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
         """The images that can be read, prepared and normalised, and why the others cannot."""
-        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(16, cores())) as pool:
             for start in range(0, len(sources), BATCH):
                 part = sources[start : start + BATCH]
                 yield self._batch(start, list(pool.map(self._load, part)))

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import torch
 
-from vitling.data.memory import cores, free_host_memory
+from vitling.data.host import cores, free_host_memory
 from vitling.files import read_json
 from vitling.recipes.config import TrainConfig, saved_config
 from vitling.recipes.labelled import ready

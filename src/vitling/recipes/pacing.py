@@ -18,7 +18,7 @@ from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 
 CAREFUL = 0.96  # of the time that is left: checkpoints and looks at the features take some
-SAVING = 3.0  # seconds
+SAVING = 5.0  # seconds, and for Python to end
 EVALUATING = 3  # times as fast as training
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from vitling import __version__
 from vitling.console import Log
 from vitling.data.dataset import BadFile
-from vitling.data.memory import cores
+from vitling.data.host import cores
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.training.trackers import Trackers

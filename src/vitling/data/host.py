@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -12,8 +13,25 @@ _V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inacti
 
 
 def cores() -> int:
-    """That this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """That this process may run on; of a container that may use the time of some alone, so many."""
+    may_run_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.floor(min([may_run_on, *container_cores(_CGROUPS, _own_groups())])))
+
+
+def container_cores(root: Path, groups: dict[str, str]) -> list[float]:
+    """The CPU time that each group above this process may have, in cores. `groups`: its paths under "" (v2), "cpu"."""
+    quotas = [_quota(group / "cpu.max") for group in _above(root, "", groups)]
+    quotas += [_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us") for group in _above(root, "cpu", groups)]
+    return [quota for quota in quotas if quota is not None]
+
+
+def _quota(*files: Path) -> float | None:
+    """Two numbers, in one file or in two. No limit is "max" or -1."""
+    try:
+        time, period = (int(number) for file in files for number in file.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return time / period if time > 0 and period > 0 else None
 
 
 def free_host_memory() -> int:
@@ -26,14 +44,18 @@ def container_memory(root: Path, groups: dict[str, str]) -> list[int]:
     """What the memory limit of each group above this process leaves. `groups`: its paths under "" (v2), "memory"."""
     left = []
     for controller, limit, usage, reclaimable in (_V2, _V1):
-        top = root / controller
-        # inside a container the path is often that of the host and not there; the container's own limit is at the top
-        folder = top / groups.get(controller, "").strip("/")
-        for group in {top, folder, *folder.parents}:
-            if group == top or top in group.parents:
-                free = _left(group / limit, group / usage, group / "memory.stat", reclaimable)
-                left += [] if free is None else [free]
+        for group in _above(root, controller, groups):
+            free = _left(group / limit, group / usage, group / "memory.stat", reclaimable)
+            left += [] if free is None else [free]
     return left
+
+
+def _above(root: Path, controller: str, groups: dict[str, str]) -> set[Path]:
+    """Folders of the groups that this process is in. Inside a container the path is often that of the host and not
+    there; the container's own limit is at the top."""
+    top = root / controller
+    folder = top / groups.get(controller, "").strip("/")
+    return {top, *(group for group in (folder, *folder.parents) if top in group.parents)}
 
 
 def _left(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
