@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,17 @@ def test_help_imports_no_torch():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(("said", "there", "expected"), [(None, 2, "2"), ("5", 2, "5"), (None, 64, None)])
+def test_torch_has_as_many_threads_as_the_container_has_cores(monkeypatch, said, there, expected):
+    monkeypatch.setattr("vitling.cli.cores", lambda: there)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", said or "")
+    if said is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    run(["list", "recipes"])
+    assert os.environ.get("OMP_NUM_THREADS") == expected
 
 
 def test_version(capsys):

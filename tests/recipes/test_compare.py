@@ -116,6 +116,20 @@ def test_seeds_that_were_not_trained_alike_are_named(tmp_path, capsys):
     assert "not trained alike: idmm and supervised. Pass --method" in capsys.readouterr().err
 
 
+def test_seeds_that_were_not_judged_alike_are_named(tmp_path, capsys):
+    """As where an earlier version began them."""
+    sizes = iter([288, 288, 224])
+
+    def trained(config):
+        return {"seed": config.seed, "size": 224, "judged_at": next(sizes), "last": {"test": {"top1": 0.5}}}
+
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "alike" not in capsys.readouterr().err
+    sizes = iter([288, 224])
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "not judged alike: at 224 and 288 px. Pass --test-size" in capsys.readouterr().err
+
+
 def test_seeds_go_on_where_they_stopped(tmp_path):
     folder = make_folder(tmp_path / "images", each=6)
     assert train(folder, tmp_path / "two", "--seeds", "2") == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,6 +16,8 @@ from vitling.data.store import build_store
 from vitling.evaluation import load
 from vitling.evaluation.classify import labels_of, logits_over
 from vitling.evaluation.metrics import top1
+from vitling.recipes import pacing
+from vitling.recipes.config import TrainConfig
 
 TINY = [
     *("--backbone", "vit_micro_patch4_32", "--size", "16", "--batch", "16", "--epochs", "2", "--loop.device", "cpu"),
@@ -47,6 +51,22 @@ def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
     assert run(["evaluate", str(tmp_path / "run"), str(images), "--out", str(tmp_path / "again.json")]) == 0
     again = read(tmp_path / "again.json")
     assert (again["size"], again["log_loss"]) == (24, pytest.approx(judged["log_loss"], abs=1e-5))
+
+
+def test_a_stage_at_a_larger_size_is_judged_there(images, tmp_path, capsys):
+    assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
+    said = capsys.readouterr().out
+    assert said.index("judged at 24 px") < said.index("large, judged at 32 px") < said.index("Written")
+    assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
+
+
+def test_time_is_left_for_larger_views(images):
+    at = {size: TrainConfig(source=str(images), size=16, test_size=size) for size in (None, 32)}
+    splits = SimpleNamespace(hidden_test=range(1000))
+    stores = SimpleNamespace(splits=splits, val=None, seconds_per_image=0.0)
+    usual, larger = (pacing._ending(config, stores, pace=100.0) - pacing.SAVING for config in at.values())
+    assert larger == pytest.approx(4 * usual)
+    assert usual == pytest.approx(1000 / 100 / pacing.EVALUATING)
 
 
 def test_what_is_learnt_does_not_change(images, tmp_path):

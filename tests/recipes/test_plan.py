@@ -6,8 +6,9 @@ import pytest
 
 from vitling.errors import UserError
 from vitling.recipes.config import TrainConfig, with_overrides
+from vitling.recipes.methods import METHODS
 from vitling.recipes.plan import CPU_MINUTES, Sight, least_of_first, make_plan
-from vitling.recipes.train import second_stage
+from vitling.recipes.train import first_stage, second_stage
 from vitling.training.config import OptimConfig
 
 FLOWERS = Sight(images=2040, classes=102, test=True, longer=500, gpu=True)
@@ -159,11 +160,19 @@ def test_one_rule_for_the_rate_at_any_size():
         assert rates == pytest.approx([1e-3, 1e-3 * 0.5**0.5])
 
 
-def test_the_preset_is_that_of_the_code_but_for_vits():
-    assert plan().preset == "released"
+def test_the_preset_is_that_of_the_code_for_networks_that_it_has_another_rate_for():
+    assert plan().preset == plan(backbone="t2t_vit_7").preset == "released"
     assert plan(preset="paper").preset == "paper"
-    for other in ({"backbone": "deit_tiny_patch16_224"}, {"method": "simclr"}, {"method": "supervised"}):
-        assert plan(**other).known_preset == "paper"
+    for other in ("deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"):
+        assert plan(backbone=other).preset == "paper"
+
+
+def test_methods_differ_in_the_first_stage_alone():
+    two = {method: plan(method=method) for method in METHODS if method != "supervised"}
+    assert len({str(second_stage(config).optim) for config in two.values()}) == 1
+    assert {m for m, config in two.items() if first_stage(config).preset == "released"} == {"idmm"}
+    assert first_stage(plan(method="simclr", preset="released")).preset == "paper"
+    assert plan(method="supervised").optim.lr == second_stage(two["idmm"]).optim.lr == 1e-3
 
 
 def test_networks_without_positions_are_judged_on_larger_views():
@@ -171,11 +180,16 @@ def test_networks_without_positions_are_judged_on_larger_views():
     assert plan(method="supervised").test_size == 288
     assert plan(test_size=256).test_size == 256
     assert plan(said=("test_size",)).test_size is None
-    assert plan(resume=True).test_size is None  # a run keeps what it began with
     assert plan(sight(classes=0)).test_size is None
     assert plan(sight(longer=180)).test_size is None  # their views are enlarged already
     for other in ({"backbone": "deit_tiny_patch16_224"}, {"size": 192}):
         assert plan(**other).test_size is None
+
+
+def test_of_a_plan_that_takes_the_place_of_another_what_is_new_is_said():
+    before, after = (make_plan(TrainConfig(method=method), FLOWERS) for method in ("idmm", "supervised"))
+    assert ["--epochs 300" in line for line in after.in_words(before)] == [False, True]
+    assert before.in_words(before) == []
 
 
 def test_each_choice_has_a_reason_and_a_flag():

@@ -312,6 +312,28 @@ def test_a_pre_training_of_ones_own_is_not_overwritten(images, tmp_path, capsys)
     assert (tmp_path / "exp" / "pretrain" / "model" / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_run_that_goes_on_keeps_its_plan_and_a_new_one_has_one(images, tmp_path, monkeypatch, resume):
+    """Whether --resume is said, as with --seeds where some are there already, is not what tells them apart."""
+    out, seen = tmp_path / "run", []
+
+    def train_in(config, run, processes, began, notes):
+        seen.append((config.test_size, config.optim.lr))
+        run.start(config, ())
+        raise Interrupted("stopped", 143)
+
+    monkeypatch.setattr(recipe, "train_in", train_in)
+    monkeypatch.setattr(recipe, "look", lambda config, processes: planning.Sight(images=30, classes=3, longer=300))
+    flags = ["--method", "supervised", "--loop.device", "cpu", "--loop.trackers", "none"]
+    assert train(images, out, *flags, *resume) == 143
+    assert seen[-1][0] == 288
+    config = read(out / "config.json")
+    config |= {"test_size": None, "optim": config["optim"] | {"lr": None}, "preset": "paper"}  # as before such plans
+    (out / "config.json").write_text(json.dumps(config))
+    assert run(["train", "--out", str(out), "--resume"]) == 143
+    assert seen[-1] == (None, None)
+
+
 def test_a_run_from_before_there_was_a_method_has_one_stage(images, tmp_path):
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:

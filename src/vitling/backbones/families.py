@@ -42,7 +42,7 @@ class Family:
             near = max(patch, round(side / patch) * patch)
             raise UserError(f"{side} px does not divide into patches of {patch} px; {near} px would.")
         if side < self.smallest:
-            raise UserError(f"{side} px is too small: {type(model).__name__} needs {self.smallest} px.")
+            raise UserError(f"{side} px is too small: this network needs {self.smallest} px.")
         side //= patch
         for _ in range(self.halvings(model)):
             side = -(-side // 2)

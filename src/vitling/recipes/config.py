@@ -26,7 +26,7 @@ from vitling.objectives.config import (
     SupConConfig,
     SupervisedConfig,
 )
-from vitling.recipes import methods
+from vitling.recipes import idmm, methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig, check_scale
 
@@ -108,8 +108,8 @@ class LabelledConfig(RunConfig):
     eval_every: Annotated[int | None, _shown("INT")] = None
     """Epochs between two looks at the validation split. By default about fifty looks a run, ten with --minutes."""
     test_size: Annotated[int | None, _shown("INT")] = None
-    """Pixels of a view in validation and test, and for the saved model. By default --size. A network that learns from
-    random crops sees things larger than they are, and may do better on views that are somewhat larger, 8/7 say."""
+    """Pixels of a view in validation and test, and for the saved model. By default --size, or what `train` plans: a
+    network that learns from random crops sees things larger than they are, and may do better on larger views."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """The test split, if there is one, is opened at the end; or it stays closed, for a run among which one chooses."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
@@ -210,8 +210,9 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 
     method: Literal["auto", methods.Name] = "auto"
     """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
-    preset: Literal["auto", "paper", "released"] = "auto"
-    """Learning rates, warm-up, smoothing of both stages: the paper's or its code's. What you set yourself wins."""
+    preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
+    """Learning rates, warm-up, smoothing of both stages: the paper's or its code's, which only IDMM's first stage has.
+    What you set yourself wins."""
     epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
     batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
@@ -228,9 +229,13 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
 
     @property
-    def known_preset(self) -> Preset:
-        """The preset; the paper's, where none was planned."""
-        return "paper" if self.preset == "auto" else self.preset
+    def second_preset(self) -> Preset:
+        """Of the stage that learns the labels, also where it is the only one."""
+        return idmm.usual_preset(self.backbone or "") if self.preset == "auto" else self.preset
+
+    @property
+    def first_preset(self) -> Preset:
+        return self.second_preset if self.method == "idmm" else "paper"
 
 
 @dataclass
@@ -360,8 +365,12 @@ def _restore(hint: Any, value: Any) -> Any:
 
 
 def saved_config(kind: type, values: dict[str, Any]) -> Any:
-    """Of a run. One of `train` that names no method is of a time when there was one stage."""
-    return from_plain(kind, {"method": "supervised", **values} if kind is TrainConfig else values)
+    """Of a run. One of `train` that names no method is of a time when there was one stage; one of one stage has no
+    preset, and had the paper's when none could be left open."""
+    if kind is TrainConfig:
+        values = {"method": "supervised", **values}
+        values |= {"preset": "auto"} if values["method"] == "supervised" else {}
+    return from_plain(kind, values)
 
 
 def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:

@@ -48,7 +48,7 @@ class Stage(Generic[Objective]):
         if (optimiser or self.optim.name) == "sgd":
             return own * share
         known = tested(self.backbone)
-        narrower = max(1.0, NARROWEST / known.dim) if known and is_plain(self.backbone) else 1.0
+        narrower = max(1.0, NARROWEST / known.dim) if known and _plain(self.backbone) else 1.0
         return own * math.sqrt(share) * narrower
 
 
@@ -63,7 +63,7 @@ def pretrain(
     optim = _optim(backbone, preset, epochs)
     objective = IDMMConfig()
     if preset == "released":
-        objective = IDMMConfig(smoothing=0.0 if is_plain(backbone) else 0.1, smoothing_form="all")
+        objective = IDMMConfig(smoothing=0.0 if _plain(backbone) else 0.1, smoothing_form="all")
     return Stage(backbone, epochs, 256, size, optim, objective, idmm_plan(objective, size))
 
 
@@ -126,13 +126,19 @@ def ablation(backbone: str = "deit_tiny_patch16_224", preset: Preset = "paper") 
     }
 
 
+def usual_preset(backbone: str) -> Preset:
+    """Whose settings a network has unless told otherwise: those of the released code where these have another rate and
+    were tried, as PVTv2's were (results/finetuning-choices-h200.json)."""
+    return "released" if backbone.startswith(("pvt_v2", "t2t")) else "paper"
+
+
 def _optim(backbone: str, preset: Preset, epochs: int) -> OptimConfig:
     if preset not in ("paper", "released"):
         raise UserError(f"There is no preset {preset!r} of IDMM: paper, released.")
     shorter = min(1.0, epochs / SHORTEST)
     if preset == "paper":  # its warm-up and floor are DeiT's
         return OptimConfig(lr=5e-4, min_lr=1e-5, warmup_epochs=5 * shorter, warmup_lr=1e-6, weight_decay=1e-3, clip=0.0)
-    lr, warmup = (5e-4, 2) if is_plain(backbone) else (1e-3, 10)
+    lr, warmup = (5e-4, 2) if _plain(backbone) else (1e-3, 10)
     return OptimConfig(
         lr=lr,
         min_lr=0.0,
@@ -144,7 +150,7 @@ def _optim(backbone: str, preset: Preset, epochs: int) -> OptimConfig:
     )
 
 
-def is_plain(backbone: str) -> bool:
+def _plain(backbone: str) -> bool:
     """DeiT has one set of released numbers, PVTv2 and T2T-ViT have the other. Chosen here: a ViT has that of DeiT, the
     same network; all others have the second."""
     return backbone.startswith(("deit", "vit"))

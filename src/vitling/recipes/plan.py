@@ -67,9 +67,11 @@ class Plan:
     def chose(self, name: str) -> bool:
         return any(choice.name == name for choice in self.choices)
 
-    def in_words(self) -> list[str]:
-        width = max((len(f"--{choice.flag} {choice.shown}") for choice in self.choices), default=0)
-        lines = [f"  {f'--{choice.flag} {choice.shown}':<{width}}  {choice.why}" for choice in self.choices]
+    def in_words(self, before: Plan | None = None) -> list[str]:
+        """Of a plan that takes the place of another, what is new."""
+        choices = [choice for choice in self.choices if before is None or choice not in before.choices]
+        width = max((len(f"--{choice.flag} {choice.shown}") for choice in choices), default=0)
+        lines = [f"  {f'--{choice.flag} {choice.shown}':<{width}}  {choice.why}" for choice in choices]
         return ["The plan; each of these can be set:", *lines] if lines else []
 
 
@@ -92,10 +94,9 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
     choose("size", *_size(config.backbone, sight))
     choose("backbone", *_backbone(config.size or 0, sight))
     if sight.classes and _sees_larger(config, sight):
-        choose("test_size", TEST_VIEW, "9/7 of it: a network that learns from random crops sees things larger")
+        choose("test_size", TEST_VIEW, f"9/7 of {VIEW}: a network that learns from random crops sees things larger")
     if two:
-        if config.method == "idmm" and not idmm.is_plain(config.backbone or ""):
-            choose("preset", "released", "the authors' code; its learning rate, 1e-3, is twice the paper's")
+        choose("preset", *_preset(config.backbone or ""))
         choose("pretrain_size", *_first_size(config.size or 0))
     choose("batch", *_batch(sight))
     unknown = (two and config.pretrain_epochs is None) or (sight.classes > 0 and config.epochs == PLANNED)
@@ -149,20 +150,22 @@ def _check_one_stage(config: TrainConfig) -> None:
 def _with_rates(config: TrainConfig) -> TrainConfig:
     """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks. One stage has the rate
     of the second, but with SGD, for which that is none."""
-    second = idmm.finetune(config.backbone or "", config.known_preset)
+    second = idmm.finetune(config.backbone or "", config.second_preset)
     one = config.method == "supervised"
     if one and config.optim.name == "sgd":
         return config
     config = replace(config, optim=_with_rate(config.optim, second, config))
     if one:
         return config
-    first = METHODS[config.method].stage(config.backbone or "", config.known_preset)
+    first = METHODS[config.method].stage(config.backbone or "", config.first_preset)
     return replace(config, pretrain_optim=_with_rate(config.pretrain_optim, first, config))
 
 
 def _with_rate(optim: OptimConfig, stage: idmm.Stage, config: TrainConfig) -> OptimConfig:
     lr = stage.lr_for(config.batch, optim.name)
-    return optim if optim.lr is not None or lr == stage.optim.peak_lr(stage.batch) else replace(optim, lr=lr)
+    unsaid = optim if config.method == "supervised" else stage.optim  # which has the rate, if none is filled in
+    batch = config.batch if config.method == "supervised" else stage.batch
+    return optim if optim.lr is not None or lr == unsaid.peak_lr(batch) else replace(optim, lr=lr)
 
 
 def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:
@@ -200,8 +203,14 @@ def smaller_view(longer: int) -> int:
 
 def _sees_larger(config: TrainConfig, sight: Sight) -> bool:
     """A network that takes any size as it is; others have positions that would have to be resized, untrained."""
-    open_yet = "test_size" not in config.said and not config.resume
-    return open_yet and (config.backbone or "").startswith("pvt_v2") and config.size == VIEW <= sight.longer
+    takes_any = (config.backbone or "").startswith("pvt_v2")
+    return takes_any and config.size == VIEW <= sight.longer and "test_size" not in config.said
+
+
+def _preset(backbone: str) -> tuple[str, str]:
+    if idmm.usual_preset(backbone) == "released":
+        return "released", "the authors' code, which trains such networks with twice the paper's learning rate"
+    return "paper", "IDMM's, as it is written"
 
 
 def _first_size(size: int) -> tuple[int, str]:

@@ -49,10 +49,13 @@ def show_run(result: dict[str, Any], out: str) -> None:
         print(f"Written: {out}\n  model/ has the network; there were no labels to learn")
         print(f"To use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
         return
-    if result.get("judged_at", result["size"]) != result["size"]:
-        print(f"judged at {result['judged_at']} px (--test-size)")
+    other_size = result.get("judged_at", result["size"]) != result["size"]
+    if other_size:
+        print(f"judged at {result['judged_at']} px (--test-size):")
     Console().print(result_table(result))
     if large := result.get("stages", {}).get("large"):
+        if other_size:
+            print(f"large, judged at {large['size']} px:")
         Console().print(result_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
     print(f"Written: {out}" + (", at the larger size large/ in it" if large else ""))
     print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))

@@ -77,13 +77,14 @@ def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict
     sight = look(config, processes)
     if config.method != "auto" and METHODS[config.method].labels != "ignored" and not sight.classes:
         raise UserError(f"--method {config.method} needs labels, and these images have none. idmm needs none.")
-    plan = make_plan(config, sight)
+    begun = config.resume and (run.path / "config.json").exists()  # then all is settled, by the plan of its time
+    plan = Plan(config, ()) if begun else make_plan(config, sight)
     check(plan.config)
     if plan.config.method == "supervised":
         return train_in(plan.config, run, processes, began, plan.in_words())
     alone = None
     if plan.config.minutes is not None and sight.classes and first_stage_is_planned(config, plan):
-        alone = make_plan(one_stage(config), sight).config
+        alone = make_plan(one_stage(config), sight)
     return _two_stages(plan, sight, run, processes, began, alone)
 
 
@@ -107,7 +108,7 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
 
 
 def _two_stages(
-    plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float, alone: TrainConfig | None
+    plan: Plan, sight: Sight, run: RunDirectory, processes: Processes, began: float, alone: Plan | None
 ) -> dict[str, Any]:
     """`alone`: what to do where the time is too short for a first stage, if that is for the plan to say."""
     first, second = first_stage(plan.config), second_stage(plan.config)
@@ -127,8 +128,8 @@ def _two_stages(
         before = _first_unless_too_short(first, work, run, processes)
         meanwhile.finish(None if second.minutes is None else 60 * second.minutes - (time.monotonic() - began))
     if alone is not None and not before:
-        run.settled(alone)  # for a resume
-        return train_in(replace(alone, resume=True), run, processes, began)
+        run.settled(alone.config)  # for a resume
+        return train_in(replace(alone.config, resume=True), run, processes, began, alone.in_words(plan))
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)
     run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
@@ -178,7 +179,7 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         optim=config.pretrain_optim,
         loop=config.loop,
         checkpoint=config.checkpoint,
-        preset=config.known_preset,
+        preset=config.first_preset,
         drop_path=config.objective.drop_path,
         on_collapse=config.on_collapse,
         views=_first_views(config),
@@ -205,7 +206,7 @@ def _has_colours(config: TrainConfig) -> bool:
 
 def second_stage(config: TrainConfig) -> TrainConfig:
     """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
-    stage = idmm.finetune(config.backbone or "", config.known_preset, config.epochs)
+    stage = idmm.finetune(config.backbone or "", config.second_preset, config.epochs)
     views, usual = config.views, ViewsConfig()
     if _has_colours(config) and replace(views, crop_fraction=usual.crop_fraction) == usual:
         views = replace(views, policy="idmm-finetune")
@@ -273,7 +274,7 @@ def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes)
 
 def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
     """At the preset's rate for such sizes; with no larger batch than before, and the rate for that."""
-    stage = idmm.finetune(config.backbone or "", config.known_preset, size=448)
+    stage = idmm.finetune(config.backbone or "", config.second_preset, size=448)
     batch = min(stage.batch, config.batch)
     known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
     own: dict[str, Any] = {
@@ -281,7 +282,7 @@ def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
         "from_": str(out),
         "size": config.final_size,
         "keep_head": True,
-        "preset": config.known_preset,
+        "preset": config.second_preset,
         "epochs": min(stage.epochs, config.epochs),
         "batch": batch,
         "optim": replace(OptimConfig(), lr=stage.lr_for(batch), accumulate=config.optim.accumulate),

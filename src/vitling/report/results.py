@@ -76,7 +76,8 @@ def _keys(value: Any) -> set[str]:
 
 def _of_one_run(result: dict[str, Any]) -> str:
     judged = [(split, result["last"][split]["top1"]) for split in ("val", "test") if split in result["last"]]
-    top1 = "".join(f", {split} top-1 {100 * share:.2f} %" for split, share in judged)
+    larger = f" at {result['judged_at']} px" if result.get("judged_at", result["size"]) != result["size"] else ""
+    top1 = "".join(f", {split} top-1{larger} {100 * share:.2f} %" for split, share in judged)
     return (
         f"{result['backbone']} at {result['size']} px, {result['images']:,} images, {result['epochs']} epochs, "
         f"{result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s, seed {result['seed']}{top1}."

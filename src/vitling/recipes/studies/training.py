@@ -51,7 +51,13 @@ class Training:
             config = replace(config, val=None, eval_every=self.watch)
         source = f"train={start.train},{'val' if self.watch else 'test'}={start.test}"
         return replace(
-            config, source=source, out=str(start.out), seed=start.seed, from_=start.weights or None, resume=True
+            config,
+            source=source,
+            out=str(start.out),
+            seed=start.seed,
+            from_=start.weights or None,
+            resume=True,
+            said=(*config.said, "test_size"),  # a study is judged at the size of its table
         )
 
     def _tidy(self, out: Path) -> None:
