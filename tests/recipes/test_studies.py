@@ -115,6 +115,7 @@ def test_what_the_runs_change():
     assert config("drloc-t4", "swin-t-cifar10").optim.lr == 5e-4
     assert config("drloc-t3-causes", "swin-t-flowers102-raw").drloc.target == "offset"
     assert config("drloc-t3-causes", "cvt-13-flowers102-weight0.5").drloc.weight == 0.5
+    assert config("drloc-t3-causes", "swin-t-flowers102-weight2.5").drloc.weight == 2.5
     assert config("drloc-t3-causes", "t2t-vit-14-flowers102-no-drop-path").objective.drop_path == 0
     assert config("drloc-t3-causes", "swin-t-flowers102-batch128").optim.lr == 1.25e-4
     assert config("drloc-t3-causes", "cvt-13-flowers102-batch128-raw").drloc.target == "offset"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitling.keys import host_generator, make_key
 from vitling.views import Drawing, Easel, Group, Mix, Normaliser, Place, Plan, Policy
 
 N = 12
@@ -25,10 +26,10 @@ def draw(plan: Plan, where: Place, local) -> list:
     return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE))
 
 
-@pytest.mark.parametrize("per", ["image", "batch"])
-def test_a_slice_draws_what_the_whole_batch_would(per):
+@pytest.mark.parametrize(("per", "parts"), [("image", 1), ("batch", 1), ("image", 5), ("batch", 5)])
+def test_a_slice_draws_what_the_whole_batch_would(per, parts):
     """Two processes, or two accumulated passes, see the pictures that one sees: the mixing partner included."""
-    plan = Plan(tuple(replace(g, mix=replace(g.mix, per=per)) for g in MULTI_CROP.groups))
+    plan = Plan(tuple(replace(g, mix=replace(g.mix, per=per, parts=parts)) for g in MULTI_CROP.groups))
     whole = draw(plan, place(), range(N))
     for local in (range(5), range(5, N), [3]):
         for ours, theirs in zip(draw(plan, place(), local), whole):
@@ -84,6 +85,29 @@ def test_partners_cover_the_batch():
 def test_one_draw_a_batch_shares_lambda():
     views = draw(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)), place(), range(N))[0]
     assert len(views.share.unique()) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 3, 5, N, N + 4])
+def test_parts_of_a_batch_are_mixed_each_by_itself(parts):
+    """As on so many cards: partners are those of the card, in every view, and each draws its own share."""
+    views = draw(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch", parts=parts)),)), place(), range(N))[0]
+    partner, share = views.partner.reshape(2, N), views.share.reshape(2, N)
+    assert sorted(views.partner.tolist()) == sorted([*range(N)] * 2)
+    assert torch.equal(share[0], share[1])
+    cards = torch.split(torch.arange(N), torch.unique_consecutive(share[0], return_counts=True)[1].tolist())
+    assert len(cards) == min(parts, N)
+    assert max(map(len, cards)) - min(map(len, cards)) <= 1
+    for card in cards:
+        assert sorted(partner[:, card].ravel().tolist()) == sorted(card.tolist() * 2)
+
+
+def test_one_part_is_the_batch_as_it_was():
+    """Figures of earlier versions stay what they are."""
+    drawing = Drawing(Plan((Group(8, 2, POLICY, Mix(cutmix=1.0, per="batch")),)), place(), np.arange(N))
+    _, own, partner, _, mixing = drawing.order()[0]
+    assert partner.tolist() == host_generator("partner", 0, 2, 1, 0).permutation(2 * N).tolist()
+    assert set(mixing.tolist()) == {make_key("mix", 0, 2, 1, 0)}
+    assert own.tolist() == list(range(2 * N))
 
 
 def test_normalisation_is_per_channel():

@@ -28,7 +28,7 @@ from vitling.objectives.config import (
 )
 from vitling.recipes import idmm, methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
-from vitling.views.config import ViewChanges, ViewsConfig, check_scale
+from vitling.views.config import ViewChanges, ViewsConfig, check_parts, check_scale
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -344,6 +344,7 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
 
 def _check_views(views: ViewsConfig) -> None:
     check_scale("scale", views.scale)
+    check_parts(views.mix_parts)
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 

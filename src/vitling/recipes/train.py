@@ -207,8 +207,8 @@ def _has_colours(config: TrainConfig) -> bool:
 def second_stage(config: TrainConfig) -> TrainConfig:
     """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
     stage = idmm.finetune(config.backbone or "", config.second_preset, config.epochs)
-    views, usual = config.views, ViewsConfig()
-    if _has_colours(config) and replace(views, crop_fraction=usual.crop_fraction) == usual:
+    views = config.views
+    if _has_colours(config) and views.are_of_the_recipe:
         views = replace(views, policy="idmm-finetune")
     return replace(
         config, optim=overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim")), views=views

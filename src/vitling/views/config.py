@@ -98,6 +98,8 @@ class Mix:
     """Chance of CutMix where both are on."""
     per: Literal["image", "batch"] = "image"
     """One draw for each image, or one for the whole batch as timm's default has it."""
+    parts: int = 1
+    """Of a batch, each mixed by itself: what each of so many cards has where every card draws for its own images."""
     fold: bool = False
     """lambda := max(lambda, 1 - lambda), so that the first image always dominates (IDMM)."""
     turns: Literal["random", "epochs"] = "random"
@@ -186,6 +188,8 @@ class ViewsConfig:
     """Chance that an image is mixed with another."""
     mix_per: Literal["image", "batch"] = "image"
     """One draw of the mixing for each image, or one for the batch."""
+    mix_parts: int = 1
+    """Parts of a batch that are mixed each by itself, as on so many cards that draw each for itself."""
     filter: Filter = "bicubic"
     """Interpolation of the crop."""
     crop_fraction: float = 0.875
@@ -200,18 +204,24 @@ class ViewsConfig:
         if self.augment != "none":
             steps = (*steps, RandAugment(self.augment, self.filter))
         policy = Policy(scale=self.scale, filter=self.filter, steps=steps, erase=self.erase)
-        mix = Mix(mixup=self.mixup, cutmix=self.cutmix, prob=self.mix_prob, per=self.mix_per)
+        mix = Mix(mixup=self.mixup, cutmix=self.cutmix, prob=self.mix_prob, per=self.mix_per, parts=self.mix_parts)
         return Plan((Group(size, policy=policy, mix=mix),))
 
     def _named(self, size: int) -> Plan:
         from vitling.views.policies import named
 
-        plan, evaluation = named(self.policy, size), replace(ViewsConfig(), policy=self.policy)
+        plan = named(self.policy, size)
         if plan.crops != 1:
             raise UserError(f"--views.policy {self.policy} has {plan.crops} views of an image; training takes one.")
-        if replace(self, crop_fraction=evaluation.crop_fraction) != evaluation:
+        if not replace(self, policy="").are_of_the_recipe:
             raise UserError(f"--views.policy {self.policy} says it all: leave out the other --views settings.")
-        return plan
+        return in_parts(plan, self.mix_parts)
+
+    @property
+    def are_of_the_recipe(self) -> bool:
+        """Nothing was said but what goes with any policy: of evaluation, and of cards."""
+        usual = ViewsConfig()
+        return replace(self, crop_fraction=usual.crop_fraction, mix_parts=usual.mix_parts) == usual
 
 
 @dataclass
@@ -230,15 +240,19 @@ class ViewChanges:
     """Jitter, grey and solarise; or none of them, where colour must not change or is not red, green and blue."""
     blur: float | None = None
     """Chance of blur, by up to two pixels of the view; 0 for images of few pixels. By default the method's."""
+    mix_parts: int = 1
+    """Parts of a batch that are mixed each by itself, as on so many cards that draw each for itself."""
 
     def check(self) -> None:
         """A UserError for what cannot be meant."""
         for flag, scale in (("scale", self.scale), ("local-scale", self.local_scale)):
             if scale is not None:
                 check_scale(flag, scale)
+        check_parts(self.mix_parts)
 
     def applied(self, plan: Plan) -> Plan:
-        return Plan(tuple(replace(group, policy=self._changed(group.policy)) for group in plan.groups))
+        changed = Plan(tuple(replace(group, policy=self._changed(group.policy)) for group in plan.groups))
+        return in_parts(changed, self.mix_parts)
 
     def _changed(self, policy: Policy) -> Policy:
         scale = self.local_scale if policy.scale[1] < 1 else self.scale
@@ -255,6 +269,18 @@ class ViewChanges:
             prob = self.flip if isinstance(step, Flip) else self.blur
             return step if prob is None else replace(step, prob=prob) if prob else None
         return step
+
+
+def in_parts(plan: Plan, parts: int) -> Plan:
+    """The same, with parts of a batch that are mixed each by itself."""
+    if parts == 1:
+        return plan
+    return Plan(tuple(replace(group, mix=replace(group.mix, parts=parts)) for group in plan.groups))
+
+
+def check_parts(parts: int) -> None:
+    if parts < 1:
+        raise UserError(f"--views.mix-parts must be at least 1, not {parts}.")
 
 
 def check_scale(flag: str, scale: tuple[float, float]) -> None:

@@ -85,8 +85,9 @@ class Drawing:
             return (seeds,) if everyone else (seeds, own)
         mixed_in = self.place.ids[partner % len(self.place.ids)] % self.place.instances
         if group.mix.per == "batch":
-            key = make_key("mix", self.place.seed, self.place.epoch, self.place.step, first_view)
-            mixing = np.full(len(own), key)
+            where = ("mix", self.place.seed, self.place.epoch, self.place.step, first_view)
+            keys = [make_key(*where, *([part] if part else [])) for part in range(group.mix.parts)]
+            mixing = np.array(keys)[self._parts(group)[self._elements(group)]]
         else:
             mixing = seeds[own]
         return seeds, own, self._rows(partner), mixed_in, mixing
@@ -96,7 +97,17 @@ class Drawing:
         if not group.mix.on:
             return None
         generator = host_generator("partner", self.place.seed, self.place.epoch, self.place.step, index)
-        return generator.permutation(group.count * len(self.place.ids))[self._elements(group)]
+        part_of = self._parts(group)
+        partners = np.empty(len(part_of), np.int64)
+        for part in range(group.mix.parts):
+            members = np.flatnonzero(part_of == part)
+            partners[members] = members[generator.permutation(len(members))]
+        return partners[self._elements(group)]
+
+    def _parts(self, group: Group) -> np.ndarray:
+        """Of every element of the group, over the global batch: the part of the batch that it is mixed in."""
+        batch = len(self.place.ids)
+        return np.tile(np.arange(batch) * group.mix.parts // batch, group.count)
 
     def _elements(self, group: Group) -> np.ndarray:
         return (np.arange(group.count)[:, None] * len(self.place.ids) + self.local[None]).ravel()

@@ -131,8 +131,9 @@ def _short(preset: Preset) -> tuple[Run, ...]:
 
 def _causes() -> tuple[Run, ...]:
     """The first stage out of images decoded at 192 px, of which five in six local crops are enlarged, in place of
-    320. And fine-tuning, of which a random start consists, in three other ways: in the released code's number
-    format; with the rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows.
+    320. And fine-tuning, of which a random start consists, in four other ways: in the released code's number format;
+    with the rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows; mixed as
+    on the four cards of the released scripts.
     """
     data, net = "flowers102", "deit-tiny"
     idmm = _coarse(_idmm(net, 200))
@@ -141,6 +142,7 @@ def _causes() -> tuple[Run, ...]:
         "fp32": replace(base, loop=replace(base.loop, precision="fp32")),
         "lr1e-3": replace(base, optim=replace(optim, lr=1e-3)),
         "deit-views": replace(base, views=ViewsConfig(policy="supervised")),
+        "parts4": replace(base, views=replace(base.views, mix_parts=4)),
     }
 
     def run(net: str, kind: str, work: Staged, against: str = "", note: str = "") -> Run:
