@@ -173,9 +173,9 @@ def _from_scratch(preset: Preset) -> tuple[Run, ...]:
 
 def _causes() -> tuple[Run, ...]:
     """The released target, with which the loss is 7 times as large; five times the published weight, which for CvT and
-    T2T-ViT is Swin's; eight times as many steps, since the paper leaves open on how many cards it had 128 images each (its authors'
-    own run of 2025 had one); and for T2T-ViT, which stays furthest below the table, what the released code does
-    otherwise."""
+    T2T-ViT is Swin's; eight times as many steps, since the paper leaves open on how many cards it had 128 images each
+    (its authors' own run of 2025 had one); and for T2T-ViT, which stays furthest below the table, what the released
+    code does otherwise."""
     data = "flowers102"
 
     def table(net: str) -> tuple[Run, ...]:
