@@ -127,8 +127,8 @@ def ablation(backbone: str = "deit_tiny_patch16_224", preset: Preset = "paper") 
 
 
 def usual_preset(backbone: str) -> Preset:
-    """Whose settings a network has unless told otherwise: those of the released code where these have another rate and
-    were tried, as PVTv2's were (results/finetuning-choices-h200.json)."""
+    """Whose settings `train` plans: those of the released code where its rate is not the paper's. PVTv2 does better
+    with it (results/finetuning-choices-h200.json); T2T-ViT was not tried."""
     return "released" if backbone.startswith(("pvt_v2", "t2t")) else "paper"
 
 
