@@ -13,6 +13,11 @@ from typing import IO, Any
 
 from vitling.errors import UserError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
 _NUMBERS = re.compile(rf"\[\n\s*{_NUMBER}(?:,\n\s*{_NUMBER})*\n\s*\]")  # no string matches: its newlines are escaped
 
@@ -40,23 +45,43 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
 def locked(folder: str | os.PathLike, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
     """For reading a file of `folder` and writing it again: other processes of this machine that do so wait, and call
     `waits` first. Not to be entered twice. When the process ends, however it ends, it is unlocked. (Not on Windows.)"""
-    try:
-        import fcntl
-    except ImportError:
+    with _opened(folder) as handle:
+        if not _is_ours(handle, waiting=False):
+            waits()
+            _is_ours(handle, waiting=True)
         yield
+
+
+@contextmanager
+def claimed(folder: str | os.PathLike) -> Iterator[bool]:
+    """Whether this process has the folder for itself while the block lasts, and no other has `claimed` or `locked` it.
+    (Always, on Windows.)"""
+    with _opened(folder) as handle:
+        yield _is_ours(handle, waiting=False)
+
+
+@contextmanager
+def _opened(folder: str | os.PathLike) -> Iterator[int]:
+    if fcntl is None:
+        yield -1
         return
     Path(folder).mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waits()
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle
     finally:
         fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would not do, if a child has inherited it
         os.close(handle)
+
+
+def _is_ours(handle: int, waiting: bool) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waiting else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def check_writable(path: str | os.PathLike) -> None:

@@ -138,6 +138,7 @@ def reproduce(
     epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
     runs_out: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="(default: runs/NAME)")] = None,
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
+    at_once: int = 1,
 ) -> None:
     """A table of a paper: run what is missing, print ours beside the paper's.
 
@@ -152,13 +153,14 @@ def reproduce(
         epochs: A trial of so many epochs; its results are kept apart.
         runs_out: Where the run directories go.
         out: Where the results are written.
+        at_once: Processes that share the runs. On a large GPU, where compiling takes as long as training, two or three.
     """
     from vitling.recipes.studies import find
     from vitling.recipes.studies.reproduce import reproduce as run_study
     from vitling.recipes.summary import show_study
 
     try:
-        outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out)
+        outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out, at_once)
     except Interrupted as stop:  # a run says --resume, which is no flag of this verb
         raise Interrupted("Stopped; everything is saved. The same command goes on from here.", stop.exit_code) from None
     show_study(outcome.results)

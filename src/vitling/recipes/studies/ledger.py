@@ -12,6 +12,7 @@ from vitling.files import locked, read_json, write_json
 from vitling.recipes.studies.study import Run, Study
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
+Rows = dict[tuple[str, int], Row]  # by run and seed
 
 
 class Ledger:
@@ -24,7 +25,7 @@ class Ledger:
             kind = f"a trial of {there['trial']} epochs" if there.get("trial") else "the study itself"
             raise UserError(f"{path} holds results of {there.get('study')}, {kind}. Name another file with --out.")
 
-    def rows(self) -> dict[tuple[str, int], Row]:
+    def rows(self) -> Rows:
         """From the file, again each time: another session may write it too."""
         rows = read_json(self.path)["rows"] if self.path.exists() else []
         return {(row["run"], row["seed"]): row for row in rows}
@@ -50,7 +51,7 @@ class Ledger:
         now = {run.name: fingerprint(run) for run in self.study.runs}
         return sorted({row["run"] for row in self.rows().values() if row["fingerprint"] != now.get(row["run"])})
 
-    def _content(self, rows: dict[tuple[str, int], Row]) -> dict[str, Any]:
+    def _content(self, rows: Rows) -> dict[str, Any]:
         order = {run.name: i for i, run in enumerate(self.study.runs)}
         listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
         named = {row["run"] for row in listed}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitling.console import Log
 from vitling.errors import Interrupted, StoppedItself, UserError
-from vitling.files import check_writable, read_json
+from vitling.files import check_writable, claimed, read_json
 from vitling.recipes.studies import datasets
-from vitling.recipes.studies.ledger import Ledger, fingerprint
+from vitling.recipes.studies.at_once import helped, same_command
+from vitling.recipes.studies.ledger import Ledger, Rows, fingerprint
 from vitling.recipes.studies.study import Run, Start, Study
 from vitling.recipes.studies.training import free_memory
 from vitling.report.pictures import draw
@@ -35,6 +38,10 @@ class _Job:
     def name(self) -> str:
         return f"{self.run.name}, seed {self.start.seed}"
 
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.run.name, self.start.seed
+
 
 def reproduce(
     study: Study,
@@ -45,9 +52,10 @@ def reproduce(
     epochs: int | None = None,
     runs_out: str | None = None,
     out: str | None = None,
+    at_once: int = 1,
 ) -> Outcome:
-    """`epochs` makes it a trial, whose results are kept apart from the study's."""
-    _check(seeds, epochs, minutes)
+    """`epochs` makes it a trial, whose results are kept apart from the study's; `at_once` processes share the runs."""
+    _check(seeds, epochs, minutes, at_once)
     folder = Path(runs_out or f"runs/{study.name}{f'-trial{epochs}' if epochs else ''}")
     path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
     check_writable(path)
@@ -63,14 +71,23 @@ def reproduce(
     jobs = _ready(lacking, data, everywhere, log)
     for run in ledger.stale():
         log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
-    failed = _run_all(jobs, ledger, minutes, log)
+    settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
+    command = same_command(study.name, **settings, runs_out=runs_out, out=out)
+    before = ledger.rows()
+    with helped(command, min(at_once, len(jobs)) - 1, folder, log):
+        _run_all(jobs, ledger, minutes, log)
+    failed = [job.name for job in jobs if _failed_since(before, ledger.rows(), job.key)]
     results, picture = ledger.content(), path.with_suffix(".png")
     drawn = study.picture and draw(results, picture, folder)
     return Outcome(results, path, tuple(failed), picture if drawn else None)
 
 
-def _check(seeds: int, epochs: int | None, minutes: float | None) -> None:
-    for flag, value in (("seeds", seeds), ("epochs", epochs)):
+def _failed_since(before: Rows, now: Rows, key: tuple[str, int]) -> bool:
+    return "failed" in now.get(key, {}) and now[key] != before.get(key)
+
+
+def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) -> None:
+    for flag, value in (("seeds", seeds), ("epochs", epochs), ("at-once", at_once)):
         if value is not None and value < 1:
             raise UserError(f"--{flag} must be at least 1, not {value}.")
     if minutes is not None and minutes < 0:
@@ -121,21 +138,38 @@ def _start(run: Run, seed: int, everywhere: Start, splits: dict[str, Any], weigh
     )
 
 
-def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) -> list[str]:
-    failed, began = [], time.monotonic()
-    for i, job in enumerate(jobs):
-        spent = (time.monotonic() - began) / 60
+def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) -> None:
+    """Those that no other process of this machine works at, or has ended meanwhile."""
+    began, before, left = time.monotonic(), ledger.rows(), list(jobs)
+    while left:
+        spent, ended = (time.monotonic() - began) / 60, len(jobs) - len(left)
         if minutes is not None and spent >= minutes:
-            log.say(f"{spent:.0f} minutes are spent; {len(jobs) - i} runs are left for another time.")
+            log.say(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
             break
-        left = f" {_about(spent / i * (len(jobs) - i))} to go." if i else ""
-        log.say(f"Run {i + 1} of {len(jobs)}: {job.name}.{left}")
-        reason = _run(job, ledger)
-        if reason:
-            log.warn(f"{job.name} failed: {reason}")
-            failed.append(job.name)
-        free_memory()
-    return failed
+        with _free_one(left) as job:
+            if job is None:
+                log.say(f"The last {len(left)} of {len(jobs)} runs are other processes'.")
+                break
+            left.remove(job)
+            if ledger.rows().get(job.key) != before.get(job.key):
+                continue
+            to_go = f" {_about(spent / ended * (len(left) + 1))} to go." if ended else ""
+            log.say(f"Run {ended + 1} of {len(jobs)}: {job.name}.{to_go}")
+            reason = _run(job, ledger)
+            if reason:
+                log.warn(f"{job.name} failed: {reason}")
+            free_memory()
+
+
+@contextmanager
+def _free_one(jobs: list[_Job]) -> Iterator[_Job | None]:
+    """The first that no other process works at, for this one alone as long as the block lasts."""
+    for job in jobs:
+        with claimed(job.start.out) as mine:
+            if mine:
+                yield job
+                return
+    yield None
 
 
 def _about(minutes: float) -> str:
