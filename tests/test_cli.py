@@ -107,6 +107,8 @@ WRONG = {  # flags behind `vitling train FOLDER --out RUN`, and what the message
     "batch": (["--batch", "0"], ["--batch"]),
     "scale": (["--views.scale", "1", "0.5"], ["--views.scale"]),
     "flip": (["--views.flip", "2"], ["--views.flip"]),
+    "parts": (["--views.mix-parts", "0"], ["--views.mix-parts must be at least 1"]),
+    "parts before": (["--pretrain-views.mix-parts", "0"], ["--pretrain-views.mix-parts must be at least 1"]),
     "learning rate": (["--optim.lr", "-1"], ["--optim.lr"]),
     "crop fraction": (["--views.crop-fraction", "0"], ["--views.crop-fraction"]),
 }

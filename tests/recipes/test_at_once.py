@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,9 @@ from vitling.cli import run
 from vitling.console import Log
 from vitling.errors import Interrupted, UserError
 from vitling.files import claimed, locked
-from vitling.recipes.studies.at_once import helped, same_command
-from vitling.recipes.studies.reproduce import reproduce
+from vitling.recipes.studies.at_once import helped
+from vitling.recipes.studies.ledger import Ledger
+from vitling.recipes.studies.reproduce import _Job, _Session, reproduce
 from vitling.recipes.studies.study import Run, Start, Study
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -97,36 +101,92 @@ def test_more_processes_on_the_command_line(tmp_path, capsys):
     assert "flowers102-train" in said.out
 
 
-def test_the_command_of_the_others_is_for_one():
-    words = same_command("idmm-t1", data="d", seeds=2, only=("a", "b"), minutes=None, epochs=None, runs_out="r")
-    assert words[1:] == [
-        *("-m", "vitling", "reproduce", "idmm-t1", "--data", "d", "--seeds", "2"),
-        *("--only", "a", "b", "--runs-out", "r"),
-    ]
-
-
 def test_one_that_dies_is_named_and_one_that_goes_on_is_waited_for(tmp_path, capsys):
     with helped([sys.executable, "-c", "raise SystemExit('gone')"], 1, tmp_path, Log()):
         pass
     assert "A process ended with 1: gone" in capsys.readouterr().err
     with helped([sys.executable, "-c", "import time; time.sleep(1); print('late')"], 1, tmp_path, Log()):
         pass
-    assert (tmp_path / "process2.log").read_text() == "late\n"
+    assert [said.read_text() for said in sorted(tmp_path.glob("process2-*"))] == ["late\n"]
 
 
 def test_they_end_with_the_one_that_started_them(tmp_path):
     waits = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *s: sys.exit(print('saved'))); "
     waits += "print('here', flush=True); time.sleep(60)"
 
+    def said() -> Path:
+        return next(tmp_path.glob("process2-*"))
+
     def stop() -> None:
         with helped([sys.executable, "-c", waits], 1, tmp_path, Log()):
-            while "here" not in (tmp_path / "process2.log").read_text():
-                pass
+            while "here" not in said().read_text():
+                time.sleep(0.02)
             raise Interrupted("Stopped.", 143)
 
     with pytest.raises(Interrupted):
         stop()
-    assert (tmp_path / "process2.log").read_text() == "here\nsaved\n"
+    assert said().read_text() == "here\nsaved\n"
+
+
+def test_what_a_killed_process_leaves_is_done(monkeypatch):
+    """The other has it until it dies, when this one has nothing more to do."""
+    begun: list[str] = []
+
+    @contextmanager
+    def helped(command, others, folder, log):
+        with claimed("runs/met/a-seed0"):
+            yield
+
+    monkeypatch.setattr("vitling.recipes.studies.reproduce.helped", helped)
+    outcome = reproduce(study("ab", 1, begun), at_once=2)
+    assert begun == ["b-seed0", "a-seed0"]
+    assert len(outcome.results["rows"]) == 2
+
+
+def test_what_another_has_stopped_goes_on_here():
+    begun: list[str] = []
+
+    class Once(Meeting):
+        def __call__(self, start: Start) -> dict[str, Any]:
+            if not begun:
+                begun.append("stopped")
+                raise Interrupted("Stopped.", 143)
+            return super().__call__(start)
+
+    two = Study("met", "numbers", "nowhere", tuple(Run(name, Once(threading.Barrier(1), begun)) for name in "ab"))
+    session = _Session(Ledger(Path("results/met.json"), two, None), {}, None, Log())
+    jobs = [_Job(one, Start(Path(f"runs/met/{one.name}-seed0"))) for one in two.runs]
+    with pytest.raises(Interrupted):
+        _Session(session.ledger, {}, None, Log()).run_all(jobs)
+    session.run_all(jobs)
+    assert begun == ["stopped", "a-seed0", "b-seed0"]
+
+
+def test_a_failure_that_repeats_itself_is_one_each_time():
+    for _ in range(2):
+        assert reproduce(study("a", 1, [], UserError("It cannot be done."))).failed == ("a, seed 0",)
+
+
+def test_they_end_when_the_one_that_started_them_is_killed(tmp_path):
+    waits = "from vitling.recipes.studies.at_once import _end_with_the_parent as end; import time; end(); "
+    waits += "print('here', flush=True); time.sleep(60)"
+    starts = "import sys, time; from pathlib import Path; from vitling.console import Log; "
+    starts += "from vitling.recipes.studies.at_once import helped\n"
+    starts += f"with helped([sys.executable, '-c', {waits!r}], 1, Path({str(tmp_path)!r}), Log()): time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", starts])
+    try:
+        while not (there := list(tmp_path.glob("process2-*"))) or "here" not in there[0].read_text():
+            assert parent.poll() is None
+            time.sleep(0.05)
+        (helper,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    finally:
+        parent.kill()
+        parent.wait()
+    for _ in range(200):
+        if not Path(f"/proc/{helper}").exists() or "(zombie)" in Path(f"/proc/{helper}/status").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the helper goes on")
 
 
 def test_less_than_one_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitling.errors import UserError
-from vitling.recipes.config import TrainConfig, with_overrides
+from vitling.recipes.config import TrainConfig, saved_config, with_overrides
 from vitling.recipes.methods import METHODS
 from vitling.recipes.plan import CPU_MINUTES, Sight, least_of_first, make_plan
 from vitling.recipes.train import first_stage, second_stage
@@ -165,6 +165,15 @@ def test_the_preset_is_that_of_the_code_for_networks_that_it_has_another_rate_fo
     assert plan(preset="paper").preset == "paper"
     for other in ("deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"):
         assert plan(backbone=other).preset == "paper"
+
+
+@pytest.mark.parametrize(
+    ("method", "saved", "kept"),
+    [("simclr", "auto", "paper"), ("idmm", "released", "released"), ("supervised", "paper", "paper")],
+)
+def test_runs_of_before_keep_the_preset_that_they_had(method, saved, kept):
+    values = {"method": method, "preset": saved, "backbone": "pvt_v2_b0"}
+    assert saved_config(TrainConfig, values).second_preset == kept
 
 
 def test_methods_differ_in_the_first_stage_alone():

@@ -28,7 +28,7 @@ from vitling.objectives.config import (
 )
 from vitling.recipes import idmm, methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
-from vitling.views.config import ViewChanges, ViewsConfig, check_parts, check_scale
+from vitling.views.config import ViewChanges, ViewsConfig, check_scale
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -281,7 +281,7 @@ _FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
 
 _AT_LEAST_ONE = (
     *("seeds", "size", "store_size", "test_size", "pretrain_size", "pretrain_epochs", "final_size"),
-    *("eval_every", "watch_every", "loop.log_every"),
+    *("eval_every", "watch_every", "loop.log_every", "views.mix_parts", "pretrain_views.mix_parts"),
 )
 _SHARES = (
     *("drop_path", "objective.smoothing", "objective.drop_path"),
@@ -344,7 +344,6 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
 
 def _check_views(views: ViewsConfig) -> None:
     check_scale("scale", views.scale)
-    check_parts(views.mix_parts)
     if not 0 < views.crop_fraction <= 1:
         raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
 
@@ -366,11 +365,12 @@ def _restore(hint: Any, value: Any) -> Any:
 
 
 def saved_config(kind: type, values: dict[str, Any]) -> Any:
-    """Of a run. One of `train` that names no method is of a time when there was one stage; one of one stage has no
-    preset, and had the paper's when none could be left open."""
+    """Of a run. One of `train` that names no method is of a time when there was one stage; one of two stages that names
+    no preset is of a time when that was the paper's."""
     if kind is TrainConfig:
         values = {"method": "supervised", **values}
-        values |= {"preset": "auto"} if values["method"] == "supervised" else {}
+        unsaid = values["method"] != "supervised" and values.get("preset", "auto") == "auto"
+        values |= {"preset": "paper"} if unsaid else {}
     return from_plain(kind, values)
 
 

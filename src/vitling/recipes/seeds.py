@@ -33,7 +33,7 @@ def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[
         found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
         if len(methods := {result.get("method") for result in results}) > 1:
             log.warn(f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
-        if len(sizes := {result["judged_at"] for result in results if "judged_at" in result}) > 1:
+        if len(sizes := {size for result in results if (size := result.get("judged_at", result.get("size")))}) > 1:
             at = " and ".join(map(str, sorted(sizes)))
             log.warn(f"The seeds are not judged alike: at {at} px. Pass --test-size.")
         if speaks():

@@ -248,7 +248,6 @@ class ViewChanges:
         for flag, scale in (("scale", self.scale), ("local-scale", self.local_scale)):
             if scale is not None:
                 check_scale(flag, scale)
-        check_parts(self.mix_parts)
 
     def applied(self, plan: Plan) -> Plan:
         changed = Plan(tuple(replace(group, policy=self._changed(group.policy)) for group in plan.groups))
@@ -276,11 +275,6 @@ def in_parts(plan: Plan, parts: int) -> Plan:
     if parts == 1:
         return plan
     return Plan(tuple(replace(group, mix=replace(group.mix, parts=parts)) for group in plan.groups))
-
-
-def check_parts(parts: int) -> None:
-    if parts < 1:
-        raise UserError(f"--views.mix-parts must be at least 1, not {parts}.")
 
 
 def check_scale(flag: str, scale: tuple[float, float]) -> None:

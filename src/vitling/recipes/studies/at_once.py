@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from vitling.console import Log
+from vitling.errors import DONE, STOPPED_ITSELF, Interrupted
 
-SAVING = 60.0  # seconds that a process has to save its run
-USUAL = (0, 3)  # exit codes: done; some runs failed, which the results say
+SAVING = 60.0  # seconds that the processes have to save their runs
+USUAL = (DONE, STOPPED_ITSELF)  # some runs failed, which the results say
 
 
 @contextmanager
 def helped(command: Sequence[str], others: int, folder: Path, log: Log) -> Iterator[None]:
     """`others` processes begin with the block and end after it: when they find nothing more to do, or, where the block
     ends with an error, when they have saved what they are at. What they say is in `folder`."""
-    with ExitStack() as opened:
-        helpers = [opened.enter_context(_Helper(command, folder / f"process{i + 2}.log")) for i in range(others)]
+    helpers: list[_Helper] = []
+    try:
+        for i in range(others):
+            helpers.append(_Helper(command, folder / f"process{i + 2}-of-{os.getpid()}.log"))
         if helpers:
             log.say(f"{others} more at once; what they say is in {', '.join(str(h.said) for h in helpers)}.")
         yield
@@ -28,36 +36,66 @@ def helped(command: Sequence[str], others: int, folder: Path, log: Log) -> Itera
         for helper in helpers:
             if (code := helper.process.wait()) not in USUAL:
                 log.warn(f"A process ended with {code}: {helper.last_words() or 'it said nothing'}")
+    finally:
+        _end(helpers)
 
 
 class _Helper:
+    """Ends, with everything saved, when this process does, whatever that dies of: the pipe is closed then."""
+
     def __init__(self, command: Sequence[str], said: Path):
         said.parent.mkdir(parents=True, exist_ok=True)
         self.said = said
         with said.open("w") as file:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-
-    def __enter__(self) -> _Helper:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        """Nothing is left to do where all went well."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(SAVING)
-            self.process.kill()
-            self.process.wait()
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
 
     def last_words(self) -> str:
         lines = self.said.read_text(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
 
-def same_command(name: str, **settings: object) -> list[str]:
-    """`vitling reproduce`, for one process."""
-    words = [sys.executable, "-m", "vitling", "reproduce", name]
-    for flag, value in settings.items():
-        if value is not None and value != ():
-            words += [f"--{flag.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else (value,))]
-    return words
+def _end(helpers: list[_Helper]) -> None:
+    """Nothing is left to do where all went well."""
+    running = [helper.process for helper in helpers if helper.process.poll() is None]
+    for process in running:
+        process.terminate()
+    until = time.monotonic() + SAVING
+    try:
+        while time.monotonic() < until and any(process.poll() is None for process in running):
+            time.sleep(0.05)
+    finally:
+        for helper in helpers:
+            helper.process.kill()
+            helper.process.wait()
+            if helper.process.stdin is not None:
+                helper.process.stdin.close()
+
+
+def same_work(name: str, **settings: object) -> list[str]:
+    """The command of a process that reproduces the study too, and ends with this one."""
+    return [sys.executable, "-m", __name__, name, json.dumps(settings)]
+
+
+def _end_with_the_parent() -> None:
+    def wait() -> None:
+        os.read(0, 1)  # past Python's buffer, whose lock would be in the way at the end
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _main() -> None:
+    from vitling.recipes.studies import find
+    from vitling.recipes.studies.reproduce import reproduce
+
+    _end_with_the_parent()
+    name, settings = sys.argv[1], json.loads(sys.argv[2])
+    try:
+        outcome = reproduce(find(name), **settings | {"only": tuple(settings["only"])})
+    except Interrupted as stop:
+        sys.exit(stop.exit_code)
+    sys.exit(STOPPED_ITSELF if outcome.failed else DONE)
+
+
+if __name__ == "__main__":
+    _main()

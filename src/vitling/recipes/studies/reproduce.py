@@ -14,7 +14,7 @@ from vitling.console import Log
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.files import check_writable, claimed, read_json
 from vitling.recipes.studies import datasets
-from vitling.recipes.studies.at_once import helped, same_command
+from vitling.recipes.studies.at_once import helped, same_work
 from vitling.recipes.studies.ledger import Ledger, Rows, fingerprint
 from vitling.recipes.studies.study import Run, Start, Study
 from vitling.recipes.studies.training import free_memory
@@ -60,30 +60,28 @@ def reproduce(
     path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
     check_writable(path)
     ledger, log = Ledger(path, study, epochs), Log()
-    chosen, finished = _chosen(study, only), ledger.finished()
+    chosen, before = _chosen(study, only), ledger.rows()
     lacking = [
         (run, seed)
         for seed in range(seeds)  # the whole table with one seed first
         for run in chosen
-        if (run.name, seed) not in finished
+        if "value" not in before.get((run.name, seed), {})
     ]
     everywhere = Start(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")  # stages: for all studies
     jobs = _ready(lacking, data, everywhere, log)
     for run in ledger.stale():
         log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
     settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
-    command = same_command(study.name, **settings, runs_out=runs_out, out=out)
-    before = ledger.rows()
+    command = same_work(study.name, **settings, runs_out=runs_out, out=out)
+    session = _Session(ledger, before, minutes, log)
     with helped(command, min(at_once, len(jobs)) - 1, folder, log):
-        _run_all(jobs, ledger, minutes, log)
-    failed = [job.name for job in jobs if _failed_since(before, ledger.rows(), job.key)]
+        session.run_all(jobs)
+    if at_once > 1:
+        session.run_all(jobs)  # what a process that was killed has left
+    failed = session.failed_of(jobs)
     results, picture = ledger.content(), path.with_suffix(".png")
     drawn = study.picture and draw(results, picture, folder)
     return Outcome(results, path, tuple(failed), picture if drawn else None)
-
-
-def _failed_since(before: Rows, now: Rows, key: tuple[str, int]) -> bool:
-    return "failed" in now.get(key, {}) and now[key] != before.get(key)
 
 
 def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) -> None:
@@ -94,6 +92,8 @@ def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) 
         raise UserError(f"--minutes must not be negative, but is {minutes:g}.")
     if int(os.environ.get("WORLD_SIZE") or "1") > 1:
         raise UserError("A study runs in one process. Start it without torchrun.")
+    if at_once > 1 and os.name == "nt":
+        raise UserError("--at-once: on Windows processes cannot tell what others work at. Leave it out.")
 
 
 def _chosen(study: Study, only: tuple[str, ...]) -> list[Run]:
@@ -138,27 +138,50 @@ def _start(run: Run, seed: int, everywhere: Start, splits: dict[str, Any], weigh
     )
 
 
-def _run_all(jobs: list[_Job], ledger: Ledger, minutes: float | None, log: Log) -> None:
-    """Those that no other process of this machine works at, or has ended meanwhile."""
-    began, before, left = time.monotonic(), ledger.rows(), list(jobs)
-    while left:
-        spent, ended = (time.monotonic() - began) / 60, len(jobs) - len(left)
-        if minutes is not None and spent >= minutes:
-            log.say(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
-            break
-        with _free_one(left) as job:
-            if job is None:
-                log.say(f"The last {len(left)} of {len(jobs)} runs are other processes'.")
-                break
-            left.remove(job)
-            if ledger.rows().get(job.key) != before.get(job.key):
-                continue
-            to_go = f" {_about(spent / ended * (len(left) + 1))} to go." if ended else ""
-            log.say(f"Run {ended + 1} of {len(jobs)}: {job.name}.{to_go}")
-            reason = _run(job, ledger)
-            if reason:
-                log.warn(f"{job.name} failed: {reason}")
-            free_memory()
+class _Session:
+    """This process's part in the runs: those that no other of this machine works at, or has ended since it began."""
+
+    def __init__(self, ledger: Ledger, before: Rows, minutes: float | None, log: Log):
+        self.ledger, self.before, self.minutes, self.log = ledger, before, minutes, log
+        self.began = time.monotonic()
+        self.tried: list[_Job] = []
+        self.failed: list[_Job] = []
+
+    def run_all(self, jobs: list[_Job]) -> None:
+        left = [job for job in jobs if not self._has_ended(job)]
+        while left:
+            spent, ended = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
+            if self.minutes is not None and spent >= self.minutes:
+                self.log.say(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
+                return
+            with _free_one(left) as job:
+                if job is None:
+                    self.log.say(f"The last {len(left)} of {len(jobs)} runs are other processes'.")
+                    return
+                left.remove(job)
+                if not self._has_ended(job):
+                    to_go = f" {_about(spent / ended * (len(left) + 1))} to go." if ended else ""
+                    self.log.say(f"Run {ended + 1} of {len(jobs)}: {job.name}.{to_go}")
+                    self._run(job)
+
+    def _run(self, job: _Job) -> None:
+        self.tried.append(job)
+        reason = _run(job, self.ledger)
+        if reason:
+            self.log.warn(f"{job.name} failed: {reason}")
+            self.failed.append(job)
+        free_memory()
+
+    def _has_ended(self, job: _Job) -> bool:
+        """One that was stopped has not: it goes on from its checkpoint."""
+        row = self.ledger.rows().get(job.key, {})
+        return job in self.tried or ({"value", "failed"} & row.keys() != set() and row != self.before.get(job.key))
+
+    def failed_of(self, jobs: list[_Job]) -> list[str]:
+        """Here and in other processes."""
+        rows = self.ledger.rows()
+        elsewhere = [job for job in jobs if self._has_ended(job) and "failed" in rows.get(job.key, {})]
+        return [job.name for job in jobs if job in self.failed or job in elsewhere]
 
 
 @contextmanager
