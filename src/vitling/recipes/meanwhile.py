@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from vitling.training.pace import first_steps
 from vitling.training.precision import chosen_compile
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory
+from vitling.training.signals import when_the_parent_ends
 
 CORES = 4  # with fewer it would take the first stage's
 HOST = 8 * 2**30  # bytes that must be free: torch, and the compiler's processes
@@ -154,15 +154,12 @@ def prepare(config: TrainConfig, memory: int) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """The parent's end of the pipe is closed when it dies."""
-
-    def wait() -> None:
-        os.read(0, 1)  # past Python's buffer, whose lock would be in the way at the end
+    def end() -> None:
         os.killpg(0, signal.SIGTERM)
         time.sleep(KILLING)
         os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=wait, daemon=True).start()
+    when_the_parent_ends(end)
 
 
 def _main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -53,3 +54,13 @@ def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def when_the_parent_ends(act: Callable[[], None]) -> None:
+    """For a process whose stdin is a pipe from its parent, which is closed when that ends, whatever it dies of."""
+
+    def wait() -> None:
+        os.read(0, 1)  # past Python's buffer, whose lock would be in the way at the end
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from vitling.console import Log
 from vitling.errors import DONE, STOPPED_ITSELF, Interrupted
+from vitling.training.signals import when_the_parent_ends
 
 SAVING = 60.0  # seconds that the processes have to save their runs
 USUAL = (DONE, STOPPED_ITSELF)  # some runs failed, which the results say
@@ -77,11 +77,7 @@ def same_work(name: str, **settings: object) -> list[str]:
 
 
 def _end_with_the_parent() -> None:
-    def wait() -> None:
-        os.read(0, 1)  # past Python's buffer, whose lock would be in the way at the end
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
+    when_the_parent_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _main() -> None:

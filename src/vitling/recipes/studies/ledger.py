@@ -30,9 +30,6 @@ class Ledger:
         rows = read_json(self.path)["rows"] if self.path.exists() else []
         return {(row["run"], row["seed"]): row for row in rows}
 
-    def finished(self) -> set[tuple[str, int]]:
-        return {key for key, row in self.rows().items() if "value" in row}
-
     def record(self, row: Row) -> None:
         """`minutes` of earlier starts that did not finish are added. Two processes may write the same file."""
         with locked(self.path.parent):

@@ -145,7 +145,6 @@ class _Session:
         self.ledger, self.before, self.minutes, self.log = ledger, before, minutes, log
         self.began = time.monotonic()
         self.tried: list[_Job] = []
-        self.failed: list[_Job] = []
 
     def run_all(self, jobs: list[_Job]) -> None:
         left = [job for job in jobs if not self._has_ended(job)]
@@ -169,7 +168,6 @@ class _Session:
         reason = _run(job, self.ledger)
         if reason:
             self.log.warn(f"{job.name} failed: {reason}")
-            self.failed.append(job)
         free_memory()
 
     def _has_ended(self, job: _Job) -> bool:
@@ -180,8 +178,7 @@ class _Session:
     def failed_of(self, jobs: list[_Job]) -> list[str]:
         """Here and in other processes."""
         rows = self.ledger.rows()
-        elsewhere = [job for job in jobs if self._has_ended(job) and "failed" in rows.get(job.key, {})]
-        return [job.name for job in jobs if job in self.failed or job in elsewhere]
+        return [job.name for job in jobs if self._has_ended(job) and "failed" in rows.get(job.key, {})]
 
 
 @contextmanager
