@@ -95,6 +95,7 @@ def test_more_processes_on_the_command_line(tmp_path, capsys):
     assert [(row["run"], row["seed"], row["value"]) for row in rows] == [
         (f"flowers102-{split}", seed, 6) for split in ("train", "test") for seed in (0, 1)
     ]
+    assert {row["at_once"] for row in rows} == {3}
     said = capsys.readouterr()
     assert "2 more at once" in said.err
     assert "ended with" not in said.err
@@ -154,10 +155,10 @@ def test_what_another_has_stopped_goes_on_here():
             return super().__call__(start)
 
     two = Study("met", "numbers", "nowhere", tuple(Run(name, Once(threading.Barrier(1), begun)) for name in "ab"))
-    session = _Session(Ledger(Path("results/met.json"), two, None), {}, None, Log())
+    session = _Session(Ledger(Path("results/met.json"), two, None), {}, None, 1, Log())
     jobs = [_Job(one, Start(Path(f"runs/met/{one.name}-seed0"))) for one in two.runs]
     with pytest.raises(Interrupted):
-        _Session(session.ledger, {}, None, Log()).run_all(jobs)
+        _Session(session.ledger, {}, None, 1, Log()).run_all(jobs)
     session.run_all(jobs)
     assert begun == ["stopped", "a-seed0", "b-seed0"]
 

@@ -306,3 +306,12 @@ def test_two_processes_may_write_one_file(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
     assert [row["value"] for row in read(path)["rows"]] == list(range(24))
+
+
+def test_of_several_starts_a_row_has_the_most_that_ran_at_once(tmp_path):
+    ledger = Ledger(tmp_path / "some.json", Study("some", "some runs", "nowhere", (Run("a", Given([])),)), None)
+    row = {"run": "a", "seed": 0, "minutes": 1.0, "fingerprint": ""}
+    ledger.record(row | {"stopped": "early", "at_once": 3})
+    ledger.record(row | {"value": 1.0})
+    (found,) = ledger.rows().values()
+    assert (found["minutes"], found["at_once"]) == (2.0, 3)

@@ -99,6 +99,7 @@ def write(folder, name, content):
 def test_every_kind_of_file(tmp_path):
     rows = [{"workload": "idmm", "batch": 256, "ratio": 0.98765, "whole_loop": 4682.1, "rounds": [1, 2]}]
     write(tmp_path, "t.json", study([row("base", 0, 31.0)]))
+    write(tmp_path, "u.json", study([row("base", 0, 31.0), row("base", 1, 32.0) | {"at_once": 3, "minutes": 0.0}]))
     write(
         tmp_path,
         "throughput-x.json",
@@ -109,6 +110,7 @@ def test_every_kind_of_file(tmp_path):
     text = document(tmp_path)
     assert "| run | ours | paper |\n| --- | --- | --- |\n| base | 31.00 (1 seed) | 30.00 |" in text
     assert "1 of 3 runs, 2.0 minutes in all. On A100; timm 1.0, torch 2.11; commit abc." in text
+    assert "2.0 minutes in all, with up to 3 runs at once on one machine. On A100" in text
     assert "| workload | batch | ratio | whole loop | cost, l1 |" in text
     assert "| idmm | 256 | 0.988 | 4,682 |  |" in text
     assert "| dino |  |  |  | 0.02 |" in text

@@ -38,14 +38,15 @@ def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     columns = filled(found, titles)
     table = _table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
     measured = len({row["run"] for row in rows if "value" in row})
-    minutes = sum(row["minutes"] for row in rows)
+    minutes, at_once = sum(row["minutes"] for row in rows), max((row.get("at_once", 1) for row in rows), default=1)
+    together = f", with up to {at_once} runs at once on one machine" if at_once > 1 else ""
     where = _where([row["environment"] for row in rows]) + _trained_elsewhere(rows)
     return _section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
         _picture(folder / name, results),
         table,
-        f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all. {where}",
+        f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all{together}. {where}",
         _made_by(results, name),
     )
 

@@ -31,13 +31,17 @@ class Ledger:
         return {(row["run"], row["seed"]): row for row in rows}
 
     def record(self, row: Row) -> None:
-        """`minutes` of earlier starts that did not finish are added. Two processes may write the same file."""
+        """Earlier starts that did not finish count: their `minutes`, and the most processes that were `at_once`.
+
+        Two processes may write the same file."""
         with locked(self.path.parent):
             rows, key = self.rows(), (row["run"], row["seed"])
             old = rows.get(key, {})
             if "value" in old:
                 return
-            rows[key] = row | {"minutes": round(row["minutes"] + old.get("minutes", 0), 3)}
+            at_once = max(row.get("at_once", 1), old.get("at_once", 1))
+            minutes = round(row["minutes"] + old.get("minutes", 0), 3)
+            rows[key] = row | {"minutes": minutes} | ({"at_once": at_once} if at_once > 1 else {})
             write_json(self.path, self._content(rows))
 
     def content(self) -> dict[str, Any]:

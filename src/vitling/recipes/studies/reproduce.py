@@ -53,8 +53,11 @@ def reproduce(
     runs_out: str | None = None,
     out: str | None = None,
     at_once: int = 1,
+    sharing: int = 1,
 ) -> Outcome:
-    """`epochs` makes it a trial, whose results are kept apart from the study's; `at_once` processes share the runs."""
+    """`epochs` makes it a trial, whose results are kept apart from the study's; `at_once` processes share the runs.
+
+    `sharing` is for those that another began: how many they are in all, which rows say."""
     _check(seeds, epochs, minutes, at_once)
     folder = Path(runs_out or f"runs/{study.name}{f'-trial{epochs}' if epochs else ''}")
     path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
@@ -72,9 +75,10 @@ def reproduce(
     for run in ledger.stale():
         log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
     settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
-    command = same_work(study.name, **settings, runs_out=runs_out, out=out)
-    session = _Session(ledger, before, minutes, log)
-    with helped(command, min(at_once, len(jobs)) - 1, folder, log):
+    processes = max(1, min(at_once, len(jobs)))
+    command = same_work(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
+    session = _Session(ledger, before, minutes, max(processes, sharing), log)
+    with helped(command, processes - 1, folder, log):
         session.run_all(jobs)
     if at_once > 1:
         session.run_all(jobs)  # what a process that was killed has left
@@ -141,8 +145,8 @@ def _start(run: Run, seed: int, everywhere: Start, splits: dict[str, Any], weigh
 class _Session:
     """This process's part in the runs: those that no other of this machine works at, or has ended since it began."""
 
-    def __init__(self, ledger: Ledger, before: Rows, minutes: float | None, log: Log):
-        self.ledger, self.before, self.minutes, self.log = ledger, before, minutes, log
+    def __init__(self, ledger: Ledger, before: Rows, minutes: float | None, sharing: int, log: Log):
+        self.ledger, self.before, self.minutes, self.sharing, self.log = ledger, before, minutes, sharing, log
         self.began = time.monotonic()
         self.tried: list[_Job] = []
 
@@ -165,7 +169,7 @@ class _Session:
 
     def _run(self, job: _Job) -> None:
         self.tried.append(job)
-        reason = _run(job, self.ledger)
+        reason = _run(job, self.ledger, {"at_once": self.sharing} if self.sharing > 1 else {})
         if reason:
             self.log.warn(f"{job.name} failed: {reason}")
         free_memory()
@@ -198,10 +202,10 @@ def _about(minutes: float) -> str:
     return f"About {minutes:.0f} minutes" if minutes >= 1.5 else "About a minute"
 
 
-def _run(job: _Job, ledger: Ledger) -> str | None:
-    """The reason of a failure, which ends this run and not the study."""
+def _run(job: _Job, ledger: Ledger, how: dict[str, int]) -> str | None:
+    """The reason of a failure, which ends this run and not the study. `how` goes into its row."""
     out, began = job.start.out, time.monotonic()
-    row = {"run": job.run.name, "seed": job.start.seed}
+    row = {"run": job.run.name, "seed": job.start.seed} | how
     was_finished = (out / "result.json").exists()
 
     def record(given: dict[str, Any]) -> None:
