@@ -83,6 +83,7 @@ def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
         words for row in own.values() for stage in row.get("stages", []) for words in stage.get("warnings", [])
     )
     notes += _sharing([row for row in own.values() if "stages" in row])
+    notes += dict.fromkeys(row["origin"] for row in own.values() if "origin" in row)
     for kind in ("caution", "failed", "stopped"):
         notes += sorted({f"{kind}: {row[kind]}" for row in own.values() if kind in row})
     if any(row["fingerprint"] != run.get("fingerprint") for row in own.values()):

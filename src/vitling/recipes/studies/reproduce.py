@@ -17,6 +17,7 @@ from vitling.recipes.studies import datasets
 from vitling.recipes.studies.at_once import helped, same_work
 from vitling.recipes.studies.ledger import Ledger, Rows, fingerprint
 from vitling.recipes.studies.study import Run, Start, Study
+from vitling.recipes.studies.taken_over import take_over
 from vitling.recipes.studies.training import free_memory
 from vitling.report.pictures import draw
 
@@ -63,13 +64,11 @@ def reproduce(
     path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
     check_writable(path)
     ledger, log = Ledger(path, study, epochs), Log()
-    chosen, before = _chosen(study, only), ledger.rows()
-    lacking = [
-        (run, seed)
-        for seed in range(seeds)  # the whole table with one seed first
-        for run in chosen
-        if "value" not in before.get((run.name, seed), {})
-    ]
+    lacking = _lacking(ledger, _chosen(study, only), seeds)
+    taken = take_over(ledger, lacking)
+    lacking, before = [one for one in lacking if one not in taken], ledger.rows()
+    for same, seed in taken:
+        log.say(f"{same.name}, seed {seed}, is {before[same.name, seed]['origin']}.")
     everywhere = Start(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")  # stages: for all studies
     jobs = _ready(lacking, data, everywhere, log)
     for run in ledger.stale():
@@ -105,6 +104,13 @@ def _chosen(study: Study, only: tuple[str, ...]) -> list[Run]:
     if not chosen:
         raise UserError(f"No run of {study.name} has {' or '.join(only)} in its name; {study.runs[0].name} is one.")
     return chosen
+
+
+def _lacking(ledger: Ledger, chosen: list[Run], seeds: int) -> list[tuple[Run, int]]:
+    """The whole table with one seed first."""
+    rows = ledger.rows()
+    pairs = ((run, seed) for seed in range(seeds) for run in chosen)
+    return [(run, seed) for run, seed in pairs if "value" not in rows.get((run.name, seed), {})]
 
 
 def _ready(lacking: list[tuple[Run, int]], data: str | None, everywhere: Start, log: Log) -> list[_Job]:

@@ -1,0 +1,39 @@
+"""A run that several tables have is run for one of them. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vitling.files import read_json
+from vitling.recipes.studies.ledger import Ledger, Row, fingerprint
+from vitling.recipes.studies.study import Run
+
+
+def take_over(ledger: Ledger, wanted: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
+    """Writes down those of `wanted` (runs and seeds) that another file beside this one has a value of, under the same
+    settings, data and unit, and with where it is from. They cost no minutes here. What is found is given back."""
+    if ledger.trial:
+        return []
+    there = {(row["fingerprint"], row["seed"]): (study, row) for study, row in _measured(ledger)}
+    found = [(run, seed) for run, seed in wanted if (fingerprint(run), seed) in there]
+    for run, seed in found:
+        study, row = there[fingerprint(run), seed]
+        ledger.record(_of(row, run.name, study))
+    return found
+
+
+def _measured(ledger: Ledger) -> Iterator[tuple[str, Row]]:
+    """With the name of its study: rows of other studies that count the same, with a value."""
+    for path in sorted(ledger.path.parent.glob("*.json")):
+        content = read_json(path)
+        named = content.get("study") if isinstance(content, dict) else None
+        if named in (None, ledger.study.name) or content.get("trial") or content.get("unit") != ledger.study.unit:
+            continue
+        for row in content["rows"]:
+            if "value" in row and "origin" not in row:  # at the first hand
+                yield named, row
+
+
+def _of(row: Row, name: str, study: str) -> Row:
+    stages = {"stages": [stage | {"shared": True} for stage in row["stages"]]} if "stages" in row else {}
+    return row | stages | {"run": name, "minutes": 0.0, "origin": f"measured as {row['run']} of {study}"}

@@ -1,0 +1,77 @@
+"""What one table has measured another one that has the same run does not measure again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runs import read
+from vitling.recipes.studies.reproduce import reproduce
+from vitling.recipes.studies.study import Run, Start, Study
+from vitling.report.studies import lines
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@dataclass(frozen=True)
+class Rated:
+    rate: float
+    begun: list[Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"rate": self.rate}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        self.begun.append((start.out.name, start.seed))
+        return {
+            "seconds": 60.0,
+            "value": 100 * self.rate + start.seed,
+            "stages": [{"stage": "pretrain", "shared": False, "seconds": 60.0}],
+        }
+
+
+def study(name: str, begun: list[Any], unit: str = "top-1, %", **rates: float) -> Study:
+    return Study(name, "a table", "nowhere", tuple(Run(run, Rated(rate, begun)) for run, rate in rates.items()), unit)
+
+
+def test_the_same_run_of_another_table_is_taken_over(capsys):
+    begun: list[Any] = []
+    reproduce(study("first", begun, a=0.1, b=0.2), seeds=2)
+    begun.clear()
+    outcome = reproduce(study("second", begun, same=0.2, other=0.3), seeds=3)
+    assert begun == [("other-seed0", 0), ("other-seed1", 1), ("same-seed2", 2), ("other-seed2", 2)]
+    assert "same, seed 1, is measured as b of first." in capsys.readouterr().err
+    rows = {(row["run"], row["seed"]): row for row in outcome.results["rows"]}
+    assert [rows["same", seed]["value"] for seed in range(3)] == [20.0, 21.0, 22.0]
+    taken, own = rows["same", 0], rows["same", 2]
+    assert (taken["minutes"], taken["origin"]) == (0.0, "measured as b of first")
+    assert taken["stages"][0]["shared"]
+    assert "origin" not in own
+    assert "measured as b of first" in lines(outcome.results)[0].note
+    assert [row["run"] for row in read(Path("results/first.json"))["rows"]] == ["a", "a", "b", "b"]
+
+
+def test_not_what_counts_something_else_nor_a_trial_nor_at_second_hand():
+    begun: list[Any] = []
+    reproduce(study("first", begun, a=0.1))
+    reproduce(study("seconds", begun, "seconds", a=0.1))
+    assert len(begun) == 2
+    reproduce(study("trial", begun, a=0.1), epochs=1)
+    assert len(begun) == 3
+    reproduce(study("second", begun, same=0.1))
+    Path("results/first.json").unlink()
+    reproduce(study("third", begun, third=0.1))
+    assert len(begun) == 4
+
+
+def test_one_that_stopped_or_failed_is_not_a_value():
+    begun: list[Any] = []
+    reproduce(study("first", begun, a=0.1))
+    path = Path("results/first.json")
+    path.write_text(path.read_text().replace('"value"', '"failed"'))
+    reproduce(study("second", begun, same=0.1))
+    assert begun == [("a-seed0", 0), ("same-seed0", 0)]
