@@ -90,7 +90,8 @@ def measure_logistic(images: int, judged: int, dim: int, classes: int, device: t
                 "C": found.C,
                 "validation": found.score,
                 "top1": accuracy,
-                "iterations_in_all": sum(found.iterations.values()),
+                "iterations_of_the_search": sum(found.iterations.values()),
+                "iterations_of_the_last": found.fit.iterations,
                 "not_converged": len(found.not_converged),
             }
         )
@@ -105,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--bank", type=int, default=50_000, help="images that vote in k-NN")
     parser.add_argument("--queries", type=int, default=10_000, help="images that k-NN is asked about")
     parser.add_argument("--images", type=int, default=10_000, help="images of the logistic probe")
-    parser.add_argument("--judged", type=int, default=5_000, help="images that it is judged on")
+    parser.add_argument("--judged", type=int, default=50_000, help="images that it is judged on")
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--dim", type=int, default=768)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

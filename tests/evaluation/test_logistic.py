@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from vitling.errors import UserError
 from vitling.evaluation.lbfgs import minimise
-from vitling.evaluation.logistic import Problems, fit_logistic, probe, search, strength
+from vitling.evaluation.logistic import SETTLED, Problems, fit_logistic, probe, search, strength
 from vitling.evaluation.metrics import mean_average_precision, top1
 
 STRENGTHS = [1e-6, 1e-3, 1.0, 1e3, 1e6]
@@ -191,10 +192,22 @@ def test_both_backends_choose_the_same_and_refit_on_both_parts():
     assert ours.C == theirs.C
     assert ours.scores == pytest.approx(theirs.scores)
     assert (ours.fit.weight - theirs.fit.weight).abs().max() < 1e-3
-    (whole,) = fit_logistic(features, labels, 3, [ours.C], "torch")
+    (whole,) = fit_logistic(features, labels, 3, [ours.C], "torch", SETTLED)
     assert torch.allclose(whole.weight, ours.fit.weight)
     assert ours.score == max(ours.scores.values())
     assert not ours.not_converged
+
+
+@pytest.mark.parametrize("backend", ["torch", "sklearn"])
+def test_the_last_fit_is_closer_than_those_of_the_search(backend):
+    """Of a problem where the search's tolerance is reached long before: by the gradient of the equation itself."""
+    features, labels = made(10, n=600, dim=128, noise=4.0)
+    features = features * torch.arange(1, 129) ** -0.75
+    found = probe((features[:480], labels[:480]), (features[480:], labels[480:]), 10, top1, backend)
+    weight, bias = (part.clone().requires_grad_() for part in (found.fit.weight, found.fit.bias))
+    loss = F.cross_entropy(features.double() @ weight + bias, labels) + weight.square().sum() / (2 * found.C * 600)
+    loss.backward()
+    assert max(weight.grad.abs().max(), bias.grad.abs().max()) <= 1e-5
 
 
 def test_several_labels_are_chosen_by_what_is_asked():
