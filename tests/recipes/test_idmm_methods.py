@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.tsne import Tsne
 
 NAMES = ("t2", "t5", "t5-corner", "t6", "f2", "f4")
-STUDIES = {name: find(f"idmm-{name}") for name in (*NAMES, "200", "t3", "t9")}
+STUDIES = {name: find(f"idmm-{name}") for name in (*NAMES, "t2-causes", "200", "t3", "t9")}
 
 
 def entry(study: str, name: str):
@@ -51,6 +52,26 @@ def test_table_2():
     of_cub = [run.paper for run in runs if run.data == "cub"]
     assert of_cub == [23.8, 36.2, 37.8, 31.6, 20.5, 41.8, 43.1, None]
     assert {run.against for run in runs if run.data == "cub"} == {"", "deit-tiny-cub-random"}
+
+
+def test_what_may_lie_between_table_2_and_us():
+    def changed(method, name):
+        plain = entry("t2", f"deit-tiny-flowers102-{method}").work.pretrain
+        config = entry("t2-causes", f"deit-tiny-flowers102-{method}-{name}").work.pretrain
+        assert _with_preset(config) == config
+        now, before = ({**asdict(one.optim), **asdict(one.moco_v2)} for one in (config, plain))
+        assert replace(config, optim=plain.optim, moco_v2=plain.moco_v2) == plain
+        return {key: value for key, value in now.items() if value != before[key]}
+
+    names = [run.name.removeprefix("deit-tiny-flowers102-") for run in STUDIES["t2-causes"].runs]
+    assert names == [
+        *("random", "simclr-adamw", "simclr-own-rate", "supcon-adamw", "supcon-own-rate"),
+        *("moco-v2-adamw", "moco-v2-own-rate", "moco-v2-mask-own"),
+    ]
+    assert changed("simclr", "adamw") == changed("moco-v2", "adamw") == {"name": "adamw"}
+    assert (changed("supcon", "own-rate"), changed("moco-v2", "own-rate")) == ({"lr": 0.06}, {"lr": 0.03})
+    assert changed("moco-v2", "mask-own") == {"mask_own": True}
+    assert [run.paper for run in STUDIES["t2-causes"].runs] == [58.1, 71.1, 71.1, 72.3, 72.3, 61.8, 61.8, 61.8]
 
 
 def test_table_5():

@@ -14,7 +14,9 @@ def take_over(ledger: Ledger, wanted: list[tuple[Run, int]]) -> list[tuple[Run, 
     settings, data and unit, and with where it is from. They cost no minutes here. What is found is given back."""
     if ledger.trial:
         return []
-    there = {(row["fingerprint"], row["seed"]): (study, row) for study, row in _measured(ledger)}
+    there: dict[tuple[str, int], tuple[str, Row]] = {}
+    for study, row in _measured(ledger):
+        there.setdefault((row["fingerprint"], row["seed"]), (study, row))
     found = [(run, seed) for run, seed in wanted if (fingerprint(run), seed) in there]
     for run, seed in found:
         study, row = there[fingerprint(run), seed]
