@@ -168,6 +168,10 @@ def test_views_for_images_that_must_not_be_mirrored_or_coloured(folder, tmp_path
     assert "--views.flip" in refused(capsys, *start, "--views.flip", "2")
     assert "--views.rotate" in refused(capsys, *start, "--views.rotate", "-5")
     assert "--views.local-scale" in refused(capsys, *start, "--views.local-scale", "0.4", "0.1")
+    assert pretrain(folder, tmp_path / "y", "--method", "simclr", "--views.local-scale", "0.3", "0.7") == 0
+    assert (
+        "Of the views of simclr this changes nothing: local-scale: there are no local crops." in capsys.readouterr().err
+    )
 
 
 def test_resume_and_drloc(folder, tmp_path):

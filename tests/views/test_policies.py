@@ -152,6 +152,15 @@ def test_changes_of_a_methods_views():
     ViewChanges(colour=False).applied(named("dino")).check_channels(4)
 
 
+def test_changes_that_the_views_have_no_place_for():
+    changes = ViewChanges(local_scale=(0.3, 0.7), flip=0.2, blur=0.1, mix_parts=4)
+    assert changes.in_vain(named("idmm-pretrain")) == []
+    assert [words.partition(":")[0] for words in changes.in_vain(named("simclr"))] == ["local-scale", "mix-parts"]
+    assert [words.partition(":")[0] for words in changes.in_vain(named("idmm-finetune"))] == ["local-scale", "blur"]
+    off = ViewChanges(flip=0.0, blur=0.0, rotate=10.0, colour=False)
+    assert [off.in_vain(named(name)) for name in POLICIES] == [[]] * len(POLICIES)
+
+
 def test_changes_that_cannot_be_meant():
     for wrong in (ViewChanges(scale=(0.0, 1.0)), ViewChanges(local_scale=(0.4, 0.3)), ViewChanges(scale=(0.5, 1.5))):
         with pytest.raises(UserError, match="two shares"):

@@ -207,6 +207,12 @@ def plan_of(config: PretrainConfig, size: int) -> Plan:
     return config.views.applied(method.plan(method.settings_of(config), size))
 
 
+def views_in_vain(config: PretrainConfig) -> list[str]:
+    """Changes that were asked for and that the method's views have no place for, in words."""
+    method = METHODS[config.method]
+    return config.views.in_vain(method.plan(method.settings_of(config), config.size or SIZE))
+
+
 def check_views(config: PretrainConfig, backbone: Backbone) -> None:
     """A UserError for views that the network cannot take."""
     for group in plan_of(config, backbone.size).groups:

@@ -18,7 +18,16 @@ from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
 from vitling.recipes.esvit import views_budget
 from vitling.recipes.going_on import settings_before, with_batch, with_shapes, with_store
-from vitling.recipes.methods import METHODS, SIZE, check_task, check_views, make_objective, plan_of, stage_of
+from vitling.recipes.methods import (
+    METHODS,
+    SIZE,
+    check_task,
+    check_views,
+    make_objective,
+    plan_of,
+    stage_of,
+    views_in_vain,
+)
 from vitling.recipes.pacing import fitted
 from vitling.recipes.running import (
     Stores,
@@ -75,6 +84,8 @@ def pretrain_in(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
+    for words in views_in_vain(config):
+        run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
     config = fitted(config, objective, stores, run, processes, began, least)
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs

@@ -253,8 +253,19 @@ class ViewChanges:
         changed = Plan(tuple(replace(group, policy=self._changed(group.policy)) for group in plan.groups))
         return in_parts(changed, self.mix_parts)
 
+    def in_vain(self, plan: Plan) -> list[str]:
+        """What was asked for and these views have nothing of, in words."""
+        steps = [step for group in plan.groups for step in group.policy.steps]
+        asked = (
+            ("local-scale: there are no local crops", self.local_scale, any(_is_local(g.policy) for g in plan.groups)),
+            ("flip: nothing is mirrored", self.flip, any(isinstance(step, Flip) for step in steps)),
+            ("blur: nothing is blurred", self.blur, any(isinstance(step, Blur) for step in steps)),
+            ("mix-parts: nothing is mixed", self.mix_parts > 1, any(group.mix.on for group in plan.groups)),
+        )
+        return [words for words, wanted, there in asked if wanted and not there]
+
     def _changed(self, policy: Policy) -> Policy:
-        scale = self.local_scale if policy.scale[1] < 1 else self.scale
+        scale = self.local_scale if _is_local(policy) else self.scale
         steps = [changed for step in policy.steps if (changed := self._step(step))]
         if self.rotate:
             steps.insert(0, Rotate(self.rotate))
@@ -268,6 +279,11 @@ class ViewChanges:
             prob = self.flip if isinstance(step, Flip) else self.blur
             return step if prob is None else replace(step, prob=prob) if prob else None
         return step
+
+
+def _is_local(policy: Policy) -> bool:
+    """Its crops never show the whole image."""
+    return policy.scale[1] < 1
 
 
 def in_parts(plan: Plan, parts: int) -> Plan:
