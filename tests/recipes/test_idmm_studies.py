@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,19 @@ def test_table_8_by_the_released_code_does_not_smooth():
     assert [(idmm.multi_crop, idmm.cutmix) for idmm in released] == [
         *((False, False), (False, False), (True, False), (True, True))
     ]
+
+
+@pytest.mark.parametrize(("net", "study"), [("deit-tiny", "200"), ("pvtv2-b0", "200-released")])
+def test_mixed_as_on_four_cards_both_stages_are_otherwise_the_tables(net, study):
+    causes = {run.name: run for run in find("idmm-200-causes").runs}
+    for start in ("random", "idmm"):
+        run, plain = causes[f"{net}-flowers102-{start}-200-parts4"], entry(study, f"{net}-flowers102-{start}-200")
+        stages = [(run.work.finetune, plain.work.finetune), (run.work.pretrain, plain.work.pretrain)]
+        for changed, usual in stages if start == "idmm" else stages[:1]:
+            assert (changed.views.mix_parts, usual.views.mix_parts) == (4, 1)
+            assert replace(changed, views=usual.views) == usual
+        assert run.paper == plain.paper
+    assert causes[f"{net}-flowers102-random-200-parts4"].work.pretrain is None
 
 
 def test_one_pre_training_serves_several_tables():
