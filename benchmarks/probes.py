@@ -27,13 +27,13 @@ FALL = -0.75  # power of an axis's number that its length is
 SEPARATION = 0.2  # of classes, in deviations within a class, on every axis
 
 
-def drawn(images: int, dim: int, classes: int, device: torch.device, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Features [N, D] of classes in turn, and labels; the centres are the same for every number of images."""
+def drawn(images: int, dim: int, classes: int, device: torch.device, part: int = 0) -> tuple[Tensor, Tensor]:
+    """Features [N, D] of classes in turn, and labels; the centres are those of every other `part` too."""
     axes = torch.arange(1, dim + 1) ** FALL
     axes *= (dim / axes.square().sum()).sqrt()
-    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(seed))
+    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(images) % classes
-    noise = torch.randn(images, dim, generator=torch.Generator().manual_seed(seed + images))
+    noise = torch.randn(images, dim, generator=torch.Generator().manual_seed(1 + part))
     return (axes * (SEPARATION * centres[labels] + noise)).to(device), labels.to(device)
 
 
@@ -52,7 +52,7 @@ def _wait(device: torch.device) -> None:
 
 def measure_knn(bank: int, queries: int, dim: int, classes: int, device: torch.device) -> dict[str, Any]:
     features, labels = drawn(bank, dim, classes, device)
-    asked, truth = drawn(queries, dim, classes, device, seed=0)
+    asked, truth = drawn(queries, dim, classes, device, part=1)
     ks = [k for k in KS if k <= bank]
 
     def work() -> dict[int, float]:
@@ -68,11 +68,12 @@ def measure_knn(bank: int, queries: int, dim: int, classes: int, device: torch.d
 def measure_logistic(images: int, judged: int, dim: int, classes: int, device: torch.device) -> list[dict[str, Any]]:
     """`images` are parted into four fifths to train on and a fifth to choose on; the refit has them all."""
     features, labels = drawn(images, dim, classes, device)
-    asked, truth = drawn(judged, dim, classes, device)
+    asked, truth = drawn(judged, dim, classes, device, part=1)
     first = images * 4 // 5
     train, held = (features[:first], labels[:first]), (features[first:], labels[first:])
     small = (features[: 2 * classes], labels[: 2 * classes])
-    probe(small, small, classes, top1, "torch")
+    for backend in ("torch", "sklearn"):  # the first call loads kernels, or scikit-learn
+        probe(small, small, classes, top1, backend)
     rows: list[dict[str, Any]] = []
     sides: tuple[tuple[Backend, torch.device], ...] = (("torch", device), ("sklearn", torch.device("cpu")))
     for backend, where in sides:

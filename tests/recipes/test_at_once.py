@@ -20,9 +20,11 @@ from vitling.cli import run
 from vitling.console import Log
 from vitling.errors import Interrupted, UserError
 from vitling.files import claimed, locked
+from vitling.recipes.config import PretrainConfig
 from vitling.recipes.studies.at_once import helped
 from vitling.recipes.studies.ledger import Ledger
 from vitling.recipes.studies.reproduce import _Job, _Session, reproduce
+from vitling.recipes.studies.stages import Stage
 from vitling.recipes.studies.study import Run, Start, Study
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -127,6 +129,21 @@ def test_they_end_with_the_one_that_started_them(tmp_path):
     with pytest.raises(Interrupted):
         stop()
     assert said().read_text() == "here\nsaved\n"
+
+
+def test_a_run_that_would_wait_for_anothers_stage_comes_last(tmp_path):
+    begun: list[str] = []
+
+    @dataclass(frozen=True)
+    class InStages(Meeting):
+        def stages(self, start: Start) -> list[Stage]:
+            shared = tmp_path / ("one" if start.out.name[0] in "ab" else "other")
+            return [Stage("pretrain", PretrainConfig(out=str(shared)))]
+
+    runs = tuple(Run(name, InStages(threading.Barrier(1), begun)) for name in "abcd")
+    with claimed(tmp_path / "one"):
+        reproduce(Study("met", "numbers", "nowhere", runs))
+    assert begun == ["c-seed0", "d-seed0", "a-seed0", "b-seed0"]
 
 
 def test_what_a_killed_process_leaves_is_done(monkeypatch):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vitling.recipes.methods import METHODS
+from vitling.recipes.config import PretrainConfig
+from vitling.recipes.methods import METHODS, plan_of
 from vitling.recipes.pretrain import _with_preset
 from vitling.recipes.studies import find
 from vitling.recipes.studies.idmm_stages import COLUMNS
@@ -63,15 +64,26 @@ def test_what_may_lie_between_table_2_and_us():
         assert replace(config, optim=plain.optim, moco_v2=plain.moco_v2) == plain
         return {key: value for key, value in now.items() if value != before[key]}
 
-    names = [run.name.removeprefix("deit-tiny-flowers102-") for run in STUDIES["t2-causes"].runs]
-    assert names == [
-        *("random", "simclr-adamw", "simclr-own-rate", "supcon-adamw", "supcon-own-rate"),
-        *("moco-v2-adamw", "moco-v2-own-rate", "moco-v2-mask-own"),
+    runs = {run.name.removeprefix("deit-tiny-flowers102-"): run for run in STUDIES["t2-causes"].runs}
+    assert list(runs) == [
+        *("simclr", "simclr-adamw", "simclr-sgd0.03", "supcon", "supcon-adamw", "supcon-sgd0.03"),
+        *("moco-v2", "moco-v2-adamw", "moco-v2-sgd0.03", "moco-v2-mask-own"),
     ]
-    assert changed("simclr", "adamw") == changed("moco-v2", "adamw") == {"name": "adamw"}
-    assert (changed("supcon", "own-rate"), changed("moco-v2", "own-rate")) == ({"lr": 0.06}, {"lr": 0.03})
+    for method in ("simclr", "supcon", "moco-v2"):
+        assert fingerprint(runs[method]) == fingerprint(entry("t2", f"deit-tiny-flowers102-{method}"))
+        idmm = entry("200", "deit-tiny-flowers102-idmm-200").work.pretrain.optim
+        assert runs[f"{method}-adamw"].work.pretrain.optim == replace(idmm, name="adamw")
+        assert runs[f"{method}-adamw"].against == runs[method].name
+    assert (changed("supcon", "sgd0.03"), changed("moco-v2", "sgd0.03")) == ({"lr": 0.06}, {"lr": 0.03})
     assert changed("moco-v2", "mask-own") == {"mask_own": True}
-    assert [run.paper for run in STUDIES["t2-causes"].runs] == [58.1, 71.1, 71.1, 72.3, 72.3, 61.8, 61.8, 61.8]
+    assert [run.paper for run in runs.values()] == [*[71.1] * 3, *[72.3] * 3, *[61.8] * 4]
+
+
+def test_methods_are_compared_on_the_same_pixels():
+    for run in (*STUDIES["t2"].runs, *STUDIES["t5"].runs, *find("idmm-t8").runs, *find("frozen-small").runs):
+        config = getattr(run.work, "pretrain", None) or getattr(run.work, "network", None)
+        if isinstance(config, PretrainConfig):
+            assert (config.store_size or plan_of(config, config.size).store_side(2040)) >= 320
 
 
 def test_table_5():

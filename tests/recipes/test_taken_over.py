@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,28 @@ def test_one_that_stopped_or_failed_is_not_a_value():
     path.write_text(path.read_text().replace('"value"', '"failed"'))
     reproduce(study("second", begun, same=0.1))
     assert begun == [("a-seed0", 0), ("same-seed0", 0)]
+
+
+def test_not_what_has_a_but():
+    begun: list[Any] = []
+    reproduce(study("first", begun, a=0.1, b=0.2, c=0.3))
+    path = Path("results/first.json")
+    content = read(path)
+    plain, cautious, passes = content["rows"]
+    plain["at_once"] = 7
+    cautious["caution"] = "1,020 training images, not 2,040"
+    passes["stages"][0]["warnings"] = ["pretrain: each batch in 8 passes, for want of memory"]
+    path.write_text(json.dumps(content))
+    begun.clear()
+    rows = reproduce(study("second", begun, a2=0.1, b2=0.2, c2=0.3)).results["rows"]
+    assert [name for name, _ in begun] == ["b2-seed0", "c2-seed0"]
+    assert "at_once" not in rows[0]
+
+
+def test_files_of_others_beside_it_do_no_harm():
+    begun: list[Any] = []
+    Path("results").mkdir()
+    for name, text in {"half": '{"study": "h', "list": "[1]", "bare": '{"study": "x", "unit": "top-1, %"}'}.items():
+        Path(f"results/{name}.json").write_text(text)
+    reproduce(study("first", begun, a=0.1))
+    assert len(begun) == 1

@@ -3,9 +3,9 @@
 The strength of the penalty is one of 97 in 1e-6..1e6, eight to the decade, found by halving: first 1e-6, 1e-4, ...,
 1e6; then, four times, the two points half as far from the best so far as the last ones were; of equal scores the
 stronger penalty's counts. That is 15 of the 97 at most, each judged on validation. The best is fitted again on train
-and validation, ten times as closely: where a solver stops at scikit-learn's own tolerance is a matter of rounding,
-which accuracy shows on features with axes of very different length. The papers call the strength lambda; here it is
-scikit-learn's C = 1 / lambda, over the same range.
+and validation, a hundred times as closely as scikit-learn does by itself: on features with axes of very different
+length its own tolerance ends a fit far from the minimum, at a place that rounding decides, and accuracy shows it. The
+papers call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
 
 Two backends solve the same problem, with X the features and N images,
 
@@ -32,7 +32,7 @@ from vitling.evaluation.knn import exact_products
 from vitling.evaluation.lbfgs import minimise
 
 ITERATIONS, TOLERANCE = 1000, 1e-4  # the papers' and scikit-learn's own
-SETTLED = 1e-5  # tolerance of the last fit, whose answers are the probe's
+SETTLED = 1e-6  # tolerance of the last fit, whose answers are the probe's
 TO_THE_DECADE, DECADES, FIRST = 8, 12, -6.0
 COARSE = 2 * TO_THE_DECADE  # steps between the first seven
 NEVER = -30.0  # logit of a label that no image of train has; of one that all have, the opposite
@@ -95,7 +95,7 @@ def probe(
         scores[best],
         dict(sorted(scores.items())),
         {C: fits[C].iterations for C in sorted(fits)},
-        [C for C in sorted(fits) if not fits[C].converged],
+        [C for C in sorted(fits) if not (fits[C].converged and (final.converged or best != C))],
         name,
     )
 

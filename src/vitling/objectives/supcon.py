@@ -47,7 +47,7 @@ class SupCon(SimCLR):
 
 def sup_out(z: Tensor, others: Everyone, classes: Tensor, all_classes: Tensor, temperature: float) -> Tensor:
     """[M]: Eq. 2, L_out^sup, of each view: the mean over its partners is outside the logarithm. The paper adds them up;
-    here as in its code their mean is minimised."""
+    here as in its code their mean is minimised, but without the code's factor of temperature / 0.07."""
     logits = other_logits(z, others, temperature)
     partners = (classes[:, None] == all_classes) & ~own_places(z, others)
     similar = logits.masked_fill(~partners, 0).sum(1) / partners.sum(1)

@@ -2,7 +2,8 @@
 
 The paper has its settings in C.3 and Table 13; what it leaves open is as in its released code, which it does not
 contradict: weight decay from 0.04 to 0.4, gradients clipped at 3 for each tensor, temperatures, crops, stochastic
-depth. The released code decays relative-position tables too; here they are spared, as everywhere in vitling.
+depth. The released code decays relative-position tables too; here they are spared, as everywhere in vitling. And it
+trains the lengths of the prototypes, which are 1 here.
 """
 
 from __future__ import annotations

@@ -134,6 +134,8 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
     changed: dict[str, Any] = {"optim": overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))}
     if config.batch == PLANNED:
         changed["batch"] = stage.batch
+    if config.drop_path == PretrainConfig.drop_path and "drop_path" not in config.said:
+        changed["drop_path"] = stage.drop_path
     if method.settings:
         asked, said = method.settings_of(config), config.said_of(method.settings)
         changed[method.settings] = overlaid(stage.objective, asked, type(stage.objective)(), said)

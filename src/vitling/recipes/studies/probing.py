@@ -16,7 +16,7 @@ from vitling.data.papers.entry import Metric
 from vitling.errors import StoppedItself
 from vitling.files import read_json, write_json
 from vitling.recipes.config import PretrainConfig
-from vitling.recipes.studies.stages import entry_of, images_of_test, stage_of
+from vitling.recipes.studies.stages import Stage, entry_of, images_of_test, stage_of
 from vitling.recipes.studies.study import Run, Start
 from vitling.recipes.studies.training import chosen, free_memory, history
 
@@ -52,6 +52,9 @@ class Probed:
 
     def __call__(self, start: Start) -> dict[str, Any]:
         return answered(self.network, start, self._judge)
+
+    def stages(self, start: Start) -> list[Stage]:
+        return stages_of(self.network, start)
 
     def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
         if self.figure == "correspondence" or self.figure == "distance":
@@ -101,6 +104,9 @@ class Paced:
         pace = Throughput(network.backbone or "")(replace(start, out=start.out / "pace"))
         return {**self.work(start), "images_per_second": pace["value"]}
 
+    def stages(self, start: Start) -> list[Stage]:
+        return self.work.stages(start)
+
 
 @dataclass(frozen=True)
 class SuiteAverage:
@@ -114,6 +120,9 @@ class SuiteAverage:
 
     def __call__(self, start: Start) -> dict[str, Any]:
         return answered(self.network, start, self._judge)
+
+    def stages(self, start: Start) -> list[Stage]:
+        return stages_of(self.network, start)
 
     def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
         from vitling.recipes.suite import suite
@@ -151,6 +160,13 @@ def settings_of(network: Network) -> dict[str, Any]:
     return {f"pretrain.{name}": value for name, value in chosen(network).items()}
 
 
+def stages_of(network: Network, start: Start) -> list[Stage]:
+    """What is trained for it."""
+    if isinstance(network, Given):
+        return []
+    return [stage_of("pretrain", network, start, start.seed, start.weights)]
+
+
 def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
     """What `judge` says of the network in a folder, with what is known of how that was made. Asked once. The machine is
     that of the judge; a stage may have been trained on another."""
@@ -176,7 +192,7 @@ class _Origin(NamedTuple):
 
 
 def _pretrained(config: PretrainConfig, start: Start) -> _Origin:
-    stage = stage_of("pretrain", config, start, start.seed, start.weights)
+    (stage,) = stages_of(config, start)
 
     def make() -> dict[str, Any]:
         result, shared = stage(start.out)

@@ -193,13 +193,20 @@ class _Session:
 
 @contextmanager
 def _free_one(jobs: list[_Job]) -> Iterator[_Job | None]:
-    """The first that no other process works at, for this one alone as long as the block lasts."""
-    for job in jobs:
-        with claimed(job.start.out) as mine:
-            if mine:
-                yield job
-                return
+    """The first that no other process works at, for this one alone as long as the block lasts. One that would have to
+    wait for a stage that another process is training comes last."""
+    for ready in (True, False):
+        for job in jobs:
+            with claimed(job.start.out) as mine:
+                if mine and not (ready and _must_wait(job)):
+                    yield job
+                    return
     yield None
+
+
+def _must_wait(job: _Job) -> bool:
+    stages = getattr(job.run.work, "stages", None)
+    return stages is not None and any(stage.is_anothers for stage in stages(job.start))
 
 
 def _about(minutes: float) -> str:

@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.files import locked, read_json, write_json
+from vitling.files import claimed, locked, read_json, write_json
 from vitling.recipes import idmm as recipe
 from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, all_said
-from vitling.recipes.methods import METHODS, Name
+from vitling.recipes.methods import METHODS, SIZE, Name, plan_of
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.training import PACE, chosen, drop_checkpoints, free_memory, history, in_passes, shortened
+from vitling.views.policies import idmm_pretrain
 
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
 
 Kind = Literal["pretrain", "finetune", "enlarge"]
+FEW = 2_040  # images; of many the store has less
 
 
 def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
-    """With everything that the preset says written out, so that another preset some day makes another run.
+    """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
+    another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
 
-    A table has a figure for a baseline that learns next to nothing too, so none is stopped for that.
+    A table has a figure for a baseline that learns next to nothing too, so none is stopped for that. And none is given
+    fewer pixels than IDMM, whose small crops want more of them: `as_fine`.
     """
     field = METHODS[method].settings
     others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
@@ -45,7 +49,14 @@ def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "i
         **({field: stage.objective} if field else {}),
         **others,
     )
-    return all_said(config)
+    return as_fine(all_said(config))
+
+
+def as_fine(config: PretrainConfig) -> PretrainConfig:
+    """Out of images that are decoded as large as IDMM's, where the method's own crops would be content with less: so
+    that methods, and the parts of one, are compared on the same pixels."""
+    own, idmm = (plan.store_side(FEW) for plan in (plan_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
+    return replace(config, store_size=idmm) if own < idmm else config
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,14 @@ class Stage:
     @property
     def finished(self) -> bool:
         return (self.out / "result.json").exists()
+
+    @property
+    def is_anothers(self) -> bool:
+        """Another process is training it."""
+        if self.finished:
+            return False
+        with claimed(self.out) as mine:
+            return not mine
 
     def __call__(self, run: Path) -> tuple[dict[str, Any], bool]:
         """What is in its result.json, and whether another run than that in the folder `run` has trained it. It is

@@ -26,7 +26,8 @@ class Start:
 
 class Work(Protocol):
     """What a run does. Called with an `out` that an earlier start left, it goes on from there, and if that one has
-    finished (it has a result.json) it gives the same answer at once."""
+    finished (it has a result.json) it gives the same answer at once. One that consists of stages, which runs may share,
+    has `stages(start)` too."""
 
     @property
     def settings(self) -> dict[str, Any]:

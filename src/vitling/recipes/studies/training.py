@@ -14,6 +14,7 @@ from vitling.recipes.studies.study import Start
 from vitling.views.config import Group
 
 POINTS = 10  # of a curve
+FOR_WANT = "for want of memory"
 PACE = ("seconds", "seconds_compiling", "images_per_second")  # of a result; older ones have less
 _NO_TERM = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
 
@@ -83,7 +84,7 @@ def in_passes(config: RunConfig, result: dict[str, Any]) -> str:
     """Of a run that found too little memory, shared with others perhaps: batch norm, and losses that compare images,
     saw parts of its batches, and dropout other draws."""
     more = result["accumulate"] > config.optim.accumulate
-    return f"each batch in {result['accumulate']} passes, for want of memory" if more else ""
+    return f"each batch in {result['accumulate']} passes, {FOR_WANT}" if more else ""
 
 
 def drop_checkpoints(out: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
 from vitling.files import atomic, read_json, write_json
-from vitling.recipes.studies.stages import Staged, images_of_test
+from vitling.recipes.studies.stages import Stage, Staged, images_of_test
 from vitling.recipes.studies.study import Start
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Tsne:
         given = {**trained, "top1": trained["value"], "looked_at": len(images), **figures}
         write_json(answer, given)
         return given
+
+    def stages(self, start: Start) -> list[Stage]:
+        return self.work.stages(start)
 
     def _images(self, start: Start) -> Dataset:
         import numpy as np
