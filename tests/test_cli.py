@@ -110,6 +110,8 @@ WRONG = {  # flags behind `vitling train FOLDER --out RUN`, and what the message
     "parts": (["--views.mix-parts", "0"], ["--views.mix-parts must be at least 1"]),
     "parts before": (["--pretrain-views.mix-parts", "0"], ["--pretrain-views.mix-parts must be at least 1"]),
     "learning rate": (["--optim.lr", "-1"], ["--optim.lr"]),
+    "betas": (["--optim.name", "sgd", "--optim.betas", "0.8", "0.9"], ["--optim.betas", "--optim.momentum"]),
+    "momentum": (["--optim.name", "adamw", "--optim.momentum", "0.5"], ["--optim.momentum", "--optim.betas"]),
     "crop fraction": (["--views.crop-fraction", "0"], ["--views.crop-fraction"]),
 }
 

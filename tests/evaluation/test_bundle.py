@@ -95,6 +95,14 @@ def test_load_takes_a_run_directory_or_a_bundle(make_bundle, tmp_path):
     assert load(tmp_path / "run" / "best").class_names[0] == "best"
 
 
+def test_what_a_folder_without_a_model_is_instead(make_bundle, tmp_path):
+    make_bundle(tmp_path / "runs" / "seed0" / "model")
+    with pytest.raises(UserError, match=r"one for each seed: .*runs/seed0 is the first"):
+        load(tmp_path / "runs")
+    with pytest.raises(UserError, match="nothing was validated"):
+        load(tmp_path / "runs" / "seed0", weights="best")
+
+
 def test_anything_else_is_refused_in_words(bundle, tmp_path):
     with pytest.raises(UserError, match=r"There is no .*nowhere"):
         load(tmp_path / "nowhere")
@@ -103,6 +111,9 @@ def test_anything_else_is_refused_in_words(bundle, tmp_path):
         load(tmp_path / "empty")
     with pytest.raises(UserError, match="best/"):
         load(tmp_path, weights="best")
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="has not finished; --resume"):
+        load(tmp_path / "empty")
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "model.safetensors").write_bytes(b"xx")
     with pytest.raises(UserError, match="cannot be read"):

@@ -46,7 +46,27 @@ def test_two_stages(folder, pretrained, tmp_path, capsys):
     assert config["optim"]["weight_decay"] == 1e-3
     log = (tmp_path / "fine" / "log.txt").read_text()
     assert "Started from" in log
+    assert f"was trained at 8 px, and this is at {config['size']}: --size." in log
     assert run(["predict", str(tmp_path / "fine"), str(next(folder.glob("*/*.png")))]) == 0
+
+
+def test_what_was_trained_at_a_larger_size_stays_there(folder, tmp_path, capsys):
+    assert pretrain(folder, tmp_path / "pre", "--size", "48", "--epochs", "1") == 0
+    words = ["finetune", str(folder), "--from", str(tmp_path / "pre"), "--out", str(tmp_path / "fine"), "--epochs", "1"]
+    assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
+    assert read(tmp_path / "fine" / "config.json")["size"] == 48
+    assert "Chosen: --size 48, at which" in (tmp_path / "fine" / "log.txt").read_text()
+    nowhere = tmp_path / "nowhere"
+    assert f"There is no {nowhere}." in refused(
+        capsys, "finetune", folder, "--from", nowhere, "--out", tmp_path / "x"
+    ).replace("\n", "")
+
+
+def test_one_image_has_nothing_to_be_compared_with(folder, tmp_path, capsys):
+    start = ("pretrain", folder, "--out", tmp_path / "x", *TINY)
+    for method in ("simclr", "supcon", "moco-v3"):
+        assert "at least 2" in refused(capsys, *start, "--batch", "1", "--method", method)
+    assert "at least 2" in refused(capsys, *start, "--batch", "4", "--optim.accumulate", "4", "--method", "simclr")
 
 
 def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):
@@ -149,11 +169,14 @@ def test_what_the_supervised_baseline_cannot_do(folder, tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def test_images_without_labels(tmp_path):
+def test_images_without_labels(tmp_path, capsys):
     (tmp_path / "images").mkdir()
     for i in range(12):
         make_image(0, i).save(tmp_path / "images" / f"{i}.png")
     assert pretrain(tmp_path / "images", tmp_path / "pre", "--idmm.no-multi-crop") == 0
+    assert "vitling finetune LABELLED_DATA --from" in capsys.readouterr().out.replace("\n", " ")
+    start = ("pretrain", tmp_path / "images", "--out", tmp_path / "x", *TINY)
+    assert "these images have none" in refused(capsys, *start, "--loop.sampler", "balanced")
     assert "instance" in lines(tmp_path / "pre" / "metrics.jsonl")[-1]
 
 

@@ -75,9 +75,21 @@ def bundle_folder(path: str | os.PathLike, weights: Literal["last", "best"] = "l
     if not path.exists():
         raise UserError(f"There is no {path}. Give a run directory or a model folder.")
     raise UserError(
-        f"{path} holds no trained model. Give a run directory (with {inside.name}/ in it) or a folder with "
-        f"{WEIGHTS} and {CONFIG} that vitling wrote."
+        f"{path} holds no trained model. {_why(path, weights)}Give a run directory (with {inside.name}/ in it) or a "
+        f"folder with {WEIGHTS} and {CONFIG} that vitling wrote."
     )
+
+
+def _why(path: Path, weights: str) -> str:
+    """What else it is, where that can be seen."""
+    seeds = sorted(folder.name for folder in path.glob("seed*") if (folder / "model" / CONFIG).is_file())
+    if seeds:
+        return f"It has one for each seed: {path / seeds[0]} is the first. "
+    if weights == "best" and (path / "model" / CONFIG).is_file():
+        return "Of this run there are the last weights alone, for nothing was validated. "
+    if (path / "config.json").is_file() and not (path / "result.json").is_file():
+        return "The run has not finished; --resume goes on with it. "
+    return ""
 
 
 def _is_bundle(folder: Path) -> bool:

@@ -17,7 +17,8 @@ from vitling.evaluation.model import Model
 from vitling.recipes import idmm
 from vitling.recipes.config import FinetuneConfig, overlaid
 from vitling.recipes.labelled import train_on
-from vitling.recipes.running import open_labelled, running, weights_of
+from vitling.recipes.plan import VIEW
+from vitling.recipes.running import open_labelled, running, usual_size, weights_of
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
@@ -41,9 +42,13 @@ def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes)
     began = time.monotonic()
     source = weights_of(config, run)
     model = _with_a_head(source) if config.keep_head and source else None
-    config, notes = with_preset(config)
+    asked = config
+    config, notes = with_preset(asked)
     splits = open_labelled(config)
-    splits.notes += notes
+    sized, about = _sized_by(source, asked, splits.train)
+    if sized != asked:
+        config, notes = with_preset(sized)
+    splits.notes += notes + about
     head = None if model is None else _head_for(splits.train, model, config)
     return train_on(config, splits, run, processes, head, began)
 
@@ -61,11 +66,24 @@ def with_preset(config: FinetuneConfig) -> tuple[FinetuneConfig, list[str]]:
     return settled, [f"Chosen for {config.size} px: {' '.join(chosen)}."] if chosen else []
 
 
+def _sized_by(source: str | None, config: FinetuneConfig, train: Dataset) -> tuple[FinetuneConfig, list[str]]:
+    """With the size that the network of a run or model folder has seen, where the usual one would be smaller; with a
+    note where it is larger."""
+    if config.size is not None or source is None or not Path(source).is_dir():
+        return config, []
+    before, usual = int(read_config(bundle_folder(source))["vitling"]["size"]), usual_size(config, train, VIEW)
+    if usual < before:
+        return replace(config, size=before), [f"Chosen: --size {before}, at which {source} was trained."]
+    return config, [f"{source} was trained at {before} px, and this is at {usual}: --size."] if usual > before else []
+
+
 def _differ(name: str, one: FinetuneConfig, other: FinetuneConfig) -> bool:
     return getattr(one, name) != getattr(other, name)
 
 
 def _backbone_of(source: str) -> str:
+    if source and not Path(source).exists():
+        raise UserError(f"There is no {source}. --from takes a run directory, a model folder or a weights file.")
     if not Path(source).is_dir():
         raise UserError(f"Which network are the weights in {source}? Pass --backbone NAME (`vitling list backbones`).")
     return str(read_config(bundle_folder(Path(source)))["vitling"]["backbone"])

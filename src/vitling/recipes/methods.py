@@ -118,6 +118,11 @@ def _make_densecl(config: PretrainConfig, backbone: Backbone, plan: Plan, store:
 
 def _batches(config: PretrainConfig, store: Store) -> list[int]:
     """For losses that compare the images of a pass; unknown where a batch has several."""
+    if min(config.batch // config.optim.accumulate, len(store)) < 2:
+        raise UserError(
+            f"--method {config.method} compares images with each other, and here each pass has one: it takes a --batch "
+            "of at least 2 for each of --optim.accumulate, and 2 images."
+        )
     if config.optim.accumulate > 1:
         return []
     from vitling.training.feed import sizes_of_batches

@@ -84,6 +84,8 @@ def pretrain_in(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
+    if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
+        run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
     for words in views_in_vain(config):
         run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
     config = fitted(config, objective, stores, run, processes, began, least)
@@ -101,7 +103,10 @@ def _open(config: PretrainConfig) -> Splits:
     """Where labels are not trained on, an unlabelled pool is as good as the rest."""
     labels = METHODS[config.method].labels
     if labels == "ignored":
-        return _with_pool(data.open(config.source, config.data, val=config.val, seed=config.held_out_by()))
+        splits = data.open(config.source, config.data, val=config.val, seed=config.held_out_by())
+        if config.loop.sampler == "balanced" and splits.train.labels is None:
+            raise UserError("--loop.sampler balanced draws classes equally often, and these images have none.")
+        return _with_pool(splits)
     splits = open_labelled(config)
     check_task(config.method, splits.train.task)
     if splits.val is None:
@@ -181,6 +186,7 @@ def _conclude(
     result = {
         **figures(config, stores, outcome),
         "method": config.method,
+        "labelled": stores.train.dataset.labels is not None,
         "preset": config.preset,
         "parameters": sum(p.numel() for p in objective.kept.parameters()),
         "last": outcome.metrics,

@@ -113,15 +113,19 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one, and so does a network
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
-    view = min(view, own_size(config.backbone) or view)
-    longer = usual_side(train)
-    size = config.size or (view if longer is None or longer >= view * 5 // 7 else smaller_view(longer))
+    longer, size = usual_side(train), config.size or usual_size(config, train, view)
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     useful = max(_views(config, size).store_side(len(train)), _to_judge(config))
     store_size = config.store_size or min(useful, longer or useful)
     settled = replace(config, size=size, backbone=backbone, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)
     return settle_auxiliary(settled, backbone), [f"Chosen: {' '.join(chosen)}."] if chosen else []
+
+
+def usual_size(config: RunConfig, train: Dataset, view: int) -> int:
+    """For these images, and for the backbone if one is named."""
+    view, longer = min(view, own_size(config.backbone) or view), usual_side(train)
+    return view if longer is None or longer >= view * 5 // 7 else smaller_view(longer)
 
 
 def _to_judge(config: RunConfig) -> int:

@@ -111,7 +111,8 @@ def table_of(summary: dict[str, Any]) -> Table:
     for column in columns:
         name = column["run"].rstrip("/").rpartition("/")[2]
         table.add_column(f"{name}\n{column['probe']}" if several else name, justify="right")
-    paper = summary["table"] in ("all", "esvit-t10") and any(row["data"] in PAPER for row in summary["rows"])
+    shown = summary["table"] in ("all", "esvit-t10") and any(column["probe"] == "logistic" for column in columns)
+    paper = shown and any(row["data"] in PAPER for row in summary["rows"])
     if paper:
         for heading in ("supervised\nSwin-T", "EsViT\nSwin-T"):
             table.add_column(heading, justify="right")

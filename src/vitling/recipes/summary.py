@@ -106,7 +106,7 @@ def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
         f"loss {result['last'].get('loss', float('nan')):.3f}"
     )
     print(f"Written: {config.out}")
-    where = shlex.quote(config.source) if config.source else "DATA"
+    where = shlex.quote(config.source) if config.source and result.get("labelled", True) else "LABELLED_DATA"
     print(f"The second stage: vitling finetune {where} --from {shlex.quote(config.out)} --out RUN")
 
 

@@ -124,6 +124,10 @@ class FitConfig:
             raise UserError(f"--optim.name {self.optim.name}: there is {' and '.join(get_args(Optimiser))}.")
         if self.optim.name == "sgd" and self.optim.final_weight_decay is not None:
             raise UserError("--optim.final-weight-decay is for AdamW, and --optim.name is sgd.")
+        if self.optim.name == "sgd" and self.optim.betas != OptimConfig.betas:
+            raise UserError("--optim.betas are AdamW's, and --optim.name is sgd: it has --optim.momentum.")
+        if self.optim.name == "adamw" and self.optim.momentum != OptimConfig.momentum:
+            raise UserError("--optim.momentum is SGD's, and --optim.name is adamw: it has --optim.betas.")
         if not 0 <= self.optim.momentum < 1:
             raise UserError(f"--optim.momentum must be at least 0 and below 1, not {self.optim.momentum}.")
         if self.optim.over_epochs(self.epochs) < self.epochs:

@@ -20,6 +20,7 @@ from vitling.recipes.studies.study import Run, Start, Study
 from vitling.recipes.studies.taken_over import take_over
 from vitling.recipes.studies.training import free_memory
 from vitling.report.pictures import draw
+from vitling.training.signals import ended
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,11 @@ def reproduce(
     processes = max(1, min(at_once, len(jobs)))
     command = same_work(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
     session = _Session(ledger, before, minutes, max(processes, sharing), log)
-    with helped(command, processes - 1, folder, log):
-        session.run_all(jobs)
-    if at_once > 1:
-        session.run_all(jobs)  # what a process that was killed has left
+    with ended("Stopped. What has finished is kept."):  # between trainings, which save themselves
+        with helped(command, processes - 1, folder, log):
+            session.run_all(jobs)
+        if at_once > 1:
+            session.run_all(jobs)  # what a process that was killed has left
     failed = session.failed_of(jobs)
     results, picture = ledger.content(), path.with_suffix(".png")
     drawn = study.picture and draw(results, picture, folder)
