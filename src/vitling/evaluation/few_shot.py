@@ -19,6 +19,7 @@ from vitling.errors import UserError
 from vitling.evaluation.knn import exact_products
 from vitling.evaluation.logistic import fit_logistic
 from vitling.keys import host_generator
+from vitling.words import counted
 
 STRENGTH = 1.0  # C of the logistic regression, scikit-learn's own: there are no images to choose it on
 
@@ -60,7 +61,7 @@ def possible(labels: Tensor, shots: Sequence[int]) -> list[int]:
     fitting = [n for n in shots if n <= least]
     if not fitting:
         raise UserError(
-            f"--few-shot.shots {' '.join(map(str, shots))}: the smallest class has {least} image{'s' * (least > 1)} to "
+            f"--few-shot.shots {' '.join(map(str, shots))}: the smallest class has {counted(least, 'image')} to "
             "train on. Ask for fewer, or leave that class out."
         )
     return fitting

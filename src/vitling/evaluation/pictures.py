@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 from PIL import Image, ImageColor
 from torch import Tensor
@@ -48,9 +50,9 @@ def draw_correspondences(
     cell = np.array([high / matches.grid[0], wide / matches.grid[1]])
     _draw_lines(axes, matches, cell, wide + gap, errors)
     for i, (own, other) in enumerate(nearest):
-        for place, marker, colour in ((own, "o", BLUE), (other, "^", RED)):
+        for place, marker, colour, size in ((own, "o", BLUE, 18), (other, "^", RED, 11)):  # both seen where they meet
             y, x = (np.array(place) + 0.5) * cell
-            axes.plot(x + i * (wide + gap), y, marker, color=colour, mec="white", mew=1.5, ms=15, zorder=4, alpha=0.9)
+            axes.plot(x + i * (wide + gap), y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9)
     axes.set(xlim=(0, 2 * wide + gap), ylim=(high, -0.06 * high))
     axes.axis("off")
     figure.suptitle(_title(errors), fontsize=12)
@@ -66,7 +68,11 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
     for rank, (a, b) in enumerate(zip(*pairs), start=1):
         (y, x), (found_y, found_x) = (a + 0.5) * cell, (b + 0.5) * cell
         colour = YELLOW if errors is None or errors[rank - 1] == 0 else ORANGE
-        axes.plot([x, right + found_x], [y, found_y], "-o", color=colour, lw=1.3, ms=5, mec="black", mew=0.6, zorder=2)
+        axes.plot([x, right + found_x], [y, found_y], "o", color=colour, ms=5, mec="black", mew=0.6, zorder=3)
+        bend = f"arc3,rad={0.03 * (rank % 5 - 2):.2f}"  # each its own, or those in one row would lie on each other
+        ends: dict[str, Any] = {"posA": (x, y), "posB": (right + found_x, found_y), "shrinkA": 0, "shrinkB": 0}
+        line = FancyArrowPatch(**ends, arrowstyle="-", connectionstyle=bend, color=colour, linewidth=1.3, zorder=2)
+        axes.add_patch(line)
         for left, down in ((x, y), (right + found_x, found_y)):
             nth = crowd.get((left, down), 0)  # several pairs may meet in a region
             crowd[(left, down)] = nth + 1
@@ -96,14 +102,15 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
     count = len(heads.maps)
     columns = min(6, count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(1.75 * columns, 1.95 * rows + 0.5), dpi=100, layout="constrained")
+    figure = Figure(figsize=(max(5.0, 1.75 * columns), 1.95 * rows + 0.7), dpi=120, layout="constrained")
+    redundant = heads.redundant()
     what = f"The places of {MASS:.0%} of its attention" if masks else "Attention"
-    title = f"{what}, head by head, from the blue dot; grey names: redundant"
-    figure.suptitle(fill(title, width=max(20, 13 * columns)), fontsize=11)
+    grey = "; grey names: redundant" if redundant.any() else ""
+    figure.suptitle(fill(f"{what}, head by head, from the blue dot{grey}", width=max(60, 15 * columns)), fontsize=10)
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
     high, wide = view.shape[:2]
-    shown = heads.masks() if masks else heads.maps
-    redundant = heads.redundant()
+    shown = heads.masks() if masks else heads.maps * heads.maps[0].numel()
+    scale = PowerNorm(0.5, vmin=0, vmax=max(2.0, float(shown.max())))  # one for all: an even head has to look even
     for i, axis in enumerate(axes):
         axis.axis("off")
         if i >= count:
@@ -112,7 +119,7 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
         if masks:
             axis.imshow(_tinted(view, spread))
         else:
-            axis.imshow(spread, cmap="viridis")
+            image = axis.imshow(spread, cmap="viridis", norm=scale)
         y, x = (np.array(heads.query) + 0.5) * (high / grid[0], wide / grid[1])
         axis.plot(x, y, "o", color=BLUE, mec="white", mew=1.2, ms=8)
         axis.set_title(
@@ -120,6 +127,10 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
             fontsize=8,
             color="grey" if redundant[i] else "black",
         )
+    if not masks:
+        bar = figure.colorbar(image, ax=axes.tolist(), shrink=0.8, aspect=12)
+        bar.set_label("times the even share", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
     _save(figure, out)
 
 
@@ -137,12 +148,16 @@ def draw_entropies(heads: Heads, out: Path) -> None:
     figure = Figure(figsize=(max(5.0, 0.32 * len(entropy) + 1.5), 3.2), dpi=110, layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(entropy))
-    axes.bar(places, entropy, color=np.where(redundant, "lightgrey", BLUE))
+    axes.plot(places, entropy, color="lightgrey", lw=1, zorder=1)
+    axes.scatter(places, entropy, s=45, color=np.where(redundant, "darkgrey", BLUE), zorder=2)
     axes.axhline(most, color="black", lw=1, ls="--")
-    axes.text(len(entropy) - 0.5, most, f"uniform: {most:.2f}", ha="right", va="bottom", fontsize=9)
-    axes.set(xlabel="head", ylabel="entropy (bits)", ylim=(0, 1.12 * most), xticks=places)
+    axes.text(len(entropy) - 0.5, most, f"even: {most:.2f}", ha="right", va="bottom", fontsize=9)
+    room = max(0.1, 0.15 * (most - entropy.min()))
+    axes.set(xlabel="head", ylabel="entropy (bits)", ylim=(entropy.min() - room, most + room), xticks=places)
+    axes.set_xlim(-0.5, len(entropy) - 0.5)
     axes.set_xticklabels([str(int(head)) for head in heads.order], fontsize=8)
-    axes.set_title(f"{int(redundant.sum())} of {len(entropy)} heads redundant (grey)", fontsize=10)
+    grey = " (grey)" if redundant.any() else ""
+    axes.set_title(f"{int(redundant.sum())} of {len(entropy)} heads redundant{grey}", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, out)
 
@@ -156,13 +171,16 @@ def as_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.
 
 
 def _save(figure: Figure, out: Path) -> None:
-    """With 256 colours, and smaller if the file would be too large to send around."""
+    """With 256 colours, and smaller, if the file would be too large to send around."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     picture = Image.open(buffer).convert("RGB")
-    while True:
+    encoded = io.BytesIO()
+    picture.save(encoded, "PNG", optimize=True)
+    while encoded.tell() > LARGEST:
         encoded = io.BytesIO()
-        picture.quantize(palette=_palette(picture), dither=Image.Dither.NONE).save(encoded, "PNG", optimize=True)
+        few = picture.quantize(palette=_palette(picture), dither=Image.Dither.FLOYDSTEINBERG)
+        few.save(encoded, "PNG", optimize=True)
         if encoded.tell() <= LARGEST:
             break
         picture = picture.resize((picture.width * 4 // 5, picture.height * 4 // 5), Image.Resampling.LANCZOS)

@@ -40,7 +40,7 @@ def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
 class RunConfig:
     """What every training verb can be told."""
 
-    source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, but with --resume)")] = ""
+    source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, unless with --resume)")] = ""
     """Your images: a folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR, a data set of the papers
     such as flowers102:DIR, or embedded:digits; or train=A,test=B where the parts lie in different places."""
     out: Annotated[str, _shown("DIR", "(required)")] = ""
@@ -186,7 +186,7 @@ class FinetuneConfig(LabelledConfig):
     At a larger size, with its head: vitling finetune images/ --from runs/first --size 448 --keep-head --out runs/large
     """
 
-    from_: Annotated[str | None, _shown("PATH", "(required, but with --resume)", name="from")] = None
+    from_: Annotated[str | None, _shown("PATH", "(required, unless with --resume)", name="from")] = None
     """Start from the weights of a run, a model folder, a checkpoint or a timm weights file."""
     keep_head: bool = False
     """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""

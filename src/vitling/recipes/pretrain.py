@@ -86,6 +86,8 @@ def pretrain_in(
     )
     if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
         run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
+    if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:
+        run.log.say("Of EsViT a CPU has much to do: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
     for words in views_in_vain(config):
         run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
     config = fitted(config, objective, stores, run, processes, began, least)

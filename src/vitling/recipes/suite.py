@@ -141,6 +141,7 @@ def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], ro
 def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     """The cells that are lacking; what fails is said, and ends neither the others nor the suite."""
     lacking = tuple(probe for probe in config.probes if not place.finished(probe))
+    log.say(f"{place.entry.name}, {place.run}: features")
     try:
         bench, about = _bench(place, lacking, config, log)
     except UserError as problem:

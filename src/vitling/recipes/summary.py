@@ -14,6 +14,7 @@ from vitling.evaluation.differences import Interval
 from vitling.recipes.compare import in_points
 from vitling.recipes.suite_table import table_of
 from vitling.report.studies import filled, lines
+from vitling.words import counted
 
 if TYPE_CHECKING:
     from vitling.recipes.config import PretrainConfig
@@ -42,8 +43,9 @@ def show_run(result: dict[str, Any], out: str) -> None:
     """How a run went, and what to do with it."""
     for name, stage in result.get("stages", {"": result}).items():
         print(
-            f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, {stage['epochs']} "
-            f"epochs, {stage['seconds']:.0f} s, {stage['images_per_second']:,.0f} images/s"
+            f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, "
+            f"{counted(stage['epochs'], 'epoch')}, {stage['seconds']:.0f} s, "
+            f"{stage['images_per_second']:,.0f} images/s"
         )
     if "classes" not in result:
         print(f"Written: {out}\n  model/ has the network; there were no labels to learn")
@@ -102,7 +104,8 @@ def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
     """How it went, and the command of the second stage."""
     print(
         f"{result['method']}: {result['backbone']} at {result['size']} px, {result['images']:,} images, "
-        f"{result['epochs']} epochs, {result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s, "
+        f"{counted(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
+        f"{result['images_per_second']:,.0f} images/s, "
         f"loss {result['last'].get('loss', float('nan')):.3f}"
     )
     print(f"Written: {config.out}")
@@ -307,7 +310,7 @@ def class_table(rows: list[dict[str, Any]], most: int = 20) -> Table:
 
 def show_study(results: dict[str, Any]) -> None:
     """Ours beside the paper's."""
-    trial = f", a trial of {results['trial']} epochs" if results.get("trial") else ""
+    trial = f", a trial of {counted(results['trial'], 'epoch')}" if results.get("trial") else ""
     print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))
     found = lines(results)

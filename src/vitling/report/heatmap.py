@@ -8,6 +8,8 @@ import textwrap
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from vitling.words import counted
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -101,7 +103,7 @@ def _legend(results: dict[str, Any]) -> str:
 
 
 def _trial(results: dict[str, Any]) -> str:
-    return f", a trial of {results['trial']} epochs" if results.get("trial") else ""
+    return f", a trial of {counted(results['trial'], 'epoch')}" if results.get("trial") else ""
 
 
 def _wrapped(text: str, width: float) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from vitling.files import atomic, read_json
 from vitling.report.pictures import draw
 from vitling.report.studies import filled, lines
+from vitling.words import counted
 
 HEAD = """# Results
 
@@ -32,7 +33,7 @@ def document(folder: Path) -> str:
 
 def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
-    trial = f" A trial of {results['trial']} epochs." if results.get("trial") else ""
+    trial = f" A trial of {counted(results['trial'], 'epoch')}." if results.get("trial") else ""
     found = lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
     columns = filled(found, titles)
@@ -80,8 +81,9 @@ def _of_one_run(result: dict[str, Any]) -> str:
     larger = f" at {result['judged_at']} px" if result.get("judged_at", result["size"]) != result["size"] else ""
     top1 = "".join(f", {split} top-1{larger} {100 * share:.2f} %" for split, share in judged)
     return (
-        f"{result['backbone']} at {result['size']} px, {result['images']:,} images, {result['epochs']} epochs, "
-        f"{result['seconds']:.0f} s, {result['images_per_second']:,.0f} images/s, seed {result['seed']}{top1}."
+        f"{result['backbone']} at {result['size']} px, {result['images']:,} images, "
+        f"{counted(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
+        f"{result['images_per_second']:,.0f} images/s, seed {result['seed']}{top1}."
     )
 
 

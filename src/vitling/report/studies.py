@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vitling.words import counted
+
 Rows = dict[int, dict[str, Any]]  # of one run, by seed
 
 
@@ -64,7 +66,7 @@ def _ours(values: list[float]) -> str:
     """With how many there are: one seed is called one seed. A count has none."""
     if all(isinstance(value, int) for value in values):
         return ", ".join(sorted({_figure(value) for value in values}))
-    return f"{_spread(values)} ({len(values)} seed{'s' * (len(values) > 1)})" if values else ""
+    return f"{_spread(values)} ({counted(len(values), 'seed')})" if values else ""
 
 
 def _spread(values: list[float], sign: str = "") -> str:

@@ -13,7 +13,8 @@ Optimiser = Literal["adamw", "sgd"]
 
 @dataclass
 class OptimConfig:
-    """The optimiser and its schedule."""
+    """The optimiser and its schedule. Where a method or a preset has numbers of its own, those are taken instead of the
+    defaults shown here, unless you give one."""
 
     name: Optimiser | None = None
     """By default AdamW, or what the paper of the method has."""
