@@ -32,6 +32,7 @@ from vitling.views.policies import idmm_pretrain
 FIRST = "idmm"  # the others are beside it
 BATCHES = 8  # of an epoch: with the default batch, about as many images as Flowers-102 has
 STEPS = 30
+KINDS: dict[str, type[Trainer]] = {"step": ReadyViews, "whole": Trainer}
 
 
 def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
@@ -50,15 +51,15 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
     device = store.device
     work = workload(method, options.backbone, options.batch, options.size, store)
     row: dict[str, Any] = {"method": method, "backbone": work.backbone, "batch": work.batch, "size": options.size}
-    row |= {"crops": work.plan.crops, "compile": options.compile, "steps": options.steps}
+    row |= {"crops": work.plan.crops, "compile": options.compile, "steps": options.steps, "measure": options.measure}
     row["commit"] = environment()["commit"]
-    for name, kind in (("step", ReadyViews), ("whole", Trainer)):
+    for name in options.measure:
         forget()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
             images = torch.cuda.memory_allocated()
         began = time.perf_counter()
-        trainer = trainer_of(kind, work, store, options.compile)
+        trainer = trainer_of(KINDS[name], work, store, options.compile)
         pace(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
         speed = pace(trainer, options.steps, work.batch)
         if trainer.feed.accumulate > 1:
@@ -76,7 +77,7 @@ def beside(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first = next((row for row in rows if row["method"] == FIRST), None)
     if first is None:
         return rows
-    figures = {"time": "whole_ms", "memory": "peak_gb"}
+    figures = {"step": "step_ms", "time": "whole_ms", "memory": "peak_gb"}
     return [
         row | {f"{name}_over_{FIRST}": row[key] / first[key] for name, key in figures.items() if first.get(key)}
         for row in rows
@@ -90,6 +91,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=112)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--measure", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="each is compiled")
     parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="begin no further row after so many")
@@ -100,9 +102,13 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def _words(value: Any) -> str:
+    return " ".join(value) if isinstance(value, list) else str(value)
+
+
 def main(argv: list[str] | None = None) -> None:
     options, began = parsed(argv), time.monotonic()
-    about = {name: getattr(options, name) for name in ("backbone", "batch", "size", "compile", "steps")}
+    about = {name: getattr(options, name) for name in ("backbone", "batch", "size", "compile", "steps", "measure")}
     before = found_before(options.out).get("rows", [])
     found = [row for row in before if about.items() <= row.items()]
     others = [row for row in before if row not in found]
@@ -123,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         order = sorted(found, key=lambda row: list(METHODS).index(row["method"]))
         named = [] if len(order) == len(METHODS) else ["--methods", *(row["method"] for row in order)]
-        changed = [f"--{name} {value}" for name, value in about.items() if value != getattr(parsed([]), name)]
+        changed = [f"--{name} {_words(value)}" for name, value in about.items() if value != getattr(parsed([]), name)]
         command = " ".join(["python benchmarks/methods.py", *named, *changed])
         write_rows(options.out, "A step of each method of pre-training", command, [*others, *beside(order)])
 

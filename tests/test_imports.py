@@ -24,7 +24,7 @@ ROOM = {  # each part may import itself, the modules beside the parts, and these
     "report": set(),
     "verbs": {"recipes", "training", "evaluation", "dense", "objectives", "backbones", "views", "data", "report"},
 }
-SHARED = {"errors", "files", "keys", "console", "lazy", "__version__"}
+SHARED = {"errors", "files", "keys", "console", "lazy", "words", "__version__"}
 
 
 def imported_parts(path: Path) -> set[str]:

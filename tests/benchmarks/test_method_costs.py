@@ -38,6 +38,16 @@ def test_methods_stand_beside_idmm_and_none_is_measured_twice(benchmark, tmp_pat
     assert found["command"] == f"{command} --size 16 --steps 1"
 
 
+def test_the_step_alone(benchmark, tmp_path):
+    out = tmp_path / "found.json"
+    benchmark.main([*TINY, "--methods", "idmm", "simclr", "--measure", "step", "--out", str(out)])
+    found = json.loads(out.read_text())
+    idmm, simclr = found["rows"]
+    assert simclr["step_over_idmm"] == pytest.approx(simclr["step_ms"] / idmm["step_ms"])
+    assert "whole_ms" not in simclr
+    assert found["command"].endswith("--measure step")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_own_optimiser_and_views(benchmark, method):
     store = pace.made_store(8, 16, benchmark.torch.device("cpu"))

@@ -168,7 +168,7 @@ def test_a_trial_is_kept_apart(data, tmp_path):
     assert outcome.path.parts[0] == "runs"
     assert (outcome.results["trial"], outcome.results["rows"][0]["epochs"]) == (1, 1)
     assert not (tmp_path / "results" / "tiny.json").exists()
-    with pytest.raises(UserError, match="trial of 1 epochs"):
+    with pytest.raises(UserError, match="trial of 1 epoch"):
         reproduce(one, data, out=str(outcome.path))
 
 
