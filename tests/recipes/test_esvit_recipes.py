@@ -178,3 +178,13 @@ def test_regions_are_added_to_a_run_of_esvit_without_them(folder, tmp_path):
 @pytest.mark.parametrize("backbone", [*esvit.SWIN.values(), *esvit.OTHERS.values()])
 def test_every_network_of_the_tables_is_there(backbone):
     assert names.tested(backbone) is not None
+
+
+def test_stochastic_depth_is_the_recipes_unless_it_is_said():
+    def settled(backbone, *said, drop_path=0.1):
+        config = PretrainConfig(backbone=backbone, method="esvit", drop_path=drop_path, said=said)
+        return _with_preset(config, 2_040).drop_path
+
+    assert [settled(name) for name in (esvit.SWIN["swin-t"], esvit.SWIN["swin-s"], "resnet50")] == [0.1, 0.2, 0.0]
+    assert settled(esvit.SWIN["swin-s"], "drop_path") == 0.1
+    assert settled(esvit.SWIN["swin-s"], drop_path=0.3) == 0.3
