@@ -18,8 +18,9 @@ class StoppedItself(Exception):
     exit_code = STOPPED_ITSELF
 
 
-class Interrupted(Exception):
-    """A signal asked the run to end; everything is saved."""
+class Interrupted(BaseException):
+    """A signal asked the run to end; everything is saved. As KeyboardInterrupt, it is nobody's to handle but who knows
+    it: code that expects any error of a damaged file must not take it for one."""
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)

@@ -103,6 +103,12 @@ def test_what_a_folder_without_a_model_is_instead(make_bundle, tmp_path):
         load(tmp_path / "runs" / "seed0", weights="best")
 
 
+def _refusal(folder):
+    with pytest.raises(UserError) as problem:
+        load(folder)
+    return str(problem.value)
+
+
 def test_anything_else_is_refused_in_words(bundle, tmp_path):
     with pytest.raises(UserError, match=r"There is no .*nowhere"):
         load(tmp_path / "nowhere")
@@ -111,9 +117,10 @@ def test_anything_else_is_refused_in_words(bundle, tmp_path):
         load(tmp_path / "empty")
     with pytest.raises(UserError, match="best/"):
         load(tmp_path, weights="best")
-    (tmp_path / "empty" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="has not finished; --resume"):
-        load(tmp_path / "empty")
+    for name in ("config.json", "environment.json"):
+        assert "--resume" not in _refusal(tmp_path / "empty")
+        (tmp_path / "empty" / name).write_text("{}")
+    assert "has not finished; --resume" in _refusal(tmp_path / "empty")
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "model.safetensors").write_bytes(b"xx")
     with pytest.raises(UserError, match="cannot be read"):

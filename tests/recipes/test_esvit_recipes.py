@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.recipes.test_two_stages import pretrain
@@ -11,8 +13,9 @@ from vitling.cli import run
 from vitling.errors import UserError
 from vitling.objectives.config import EsViTConfig
 from vitling.recipes import esvit
-from vitling.recipes.config import PretrainConfig
+from vitling.recipes.config import PretrainConfig, TrainConfig
 from vitling.recipes.pretrain import _with_preset
+from vitling.recipes.train import first_stage
 
 
 def test_the_settings_of_the_paper():
@@ -188,3 +191,6 @@ def test_stochastic_depth_is_the_recipes_unless_it_is_said():
     assert [settled(name) for name in (esvit.SWIN["swin-t"], esvit.SWIN["swin-s"], "resnet50")] == [0.1, 0.2, 0.0]
     assert settled(esvit.SWIN["swin-s"], "drop_path") == 0.1
     assert settled(esvit.SWIN["swin-s"], drop_path=0.3) == 0.3
+    for said in ((), ("objective.drop_path",)):
+        train = TrainConfig(method="esvit", backbone=esvit.SWIN["swin-s"], said=said)
+        assert _with_preset(replace(first_stage(train), epochs=1), 2_040).drop_path == (0.1 if said else 0.2)

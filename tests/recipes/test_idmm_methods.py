@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import make_folder
+from vitling.data import open as open_data
 from vitling.recipes.config import PretrainConfig
 from vitling.recipes.methods import METHODS, plan_of
 from vitling.recipes.pretrain import _with_preset
+from vitling.recipes.running import settle_network
 from vitling.recipes.studies import find
 from vitling.recipes.studies.idmm_stages import COLUMNS
 from vitling.recipes.studies.ledger import Ledger, fingerprint
@@ -83,7 +86,17 @@ def test_methods_are_compared_on_the_same_pixels():
     for run in (*STUDIES["t2"].runs, *STUDIES["t5"].runs, *find("idmm-t8").runs, *find("frozen-small").runs):
         config = getattr(run.work, "pretrain", None) or getattr(run.work, "network", None)
         if isinstance(config, PretrainConfig):
-            assert (config.store_size or plan_of(config, config.size).store_side(2040)) >= 320
+            assert max(config.store_least, plan_of(config, config.size).store_side(2040)) >= 320
+
+
+def test_small_images_are_not_enlarged_for_that(tmp_path):
+    images = open_data(str(make_folder(tmp_path / "images", width=32, height=32)), val="none").train
+    configs = [
+        entry("t5-corner", f"pvtv2-b0-{method}-cifar100-10k-to-flowers102").work.pretrain
+        for method in ("idmm", "simclr")
+    ]
+    assert configs[1].store_least == 320
+    assert [settle_network(config, images, 112)[0].store_size for config in configs] == [32, 32]
 
 
 def test_table_5():

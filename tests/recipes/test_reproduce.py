@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,7 +172,7 @@ def test_a_trial_is_kept_apart(data, tmp_path):
     assert outcome.path.parts[0] == "runs"
     assert (outcome.results["trial"], outcome.results["rows"][0]["epochs"]) == (1, 1)
     assert not (tmp_path / "results" / "tiny.json").exists()
-    with pytest.raises(UserError, match="trial of 1 epoch"):
+    with pytest.raises(UserError, match=r"trial of 1 epoch\."):
         reproduce(one, data, out=str(outcome.path))
 
 
@@ -315,3 +319,29 @@ def test_of_several_starts_a_row_has_the_most_that_ran_at_once(tmp_path):
     ledger.record(row | {"value": 1.0})
     (found,) = ledger.rows().values()
     assert (found["minutes"], found["at_once"]) == (2.0, 3)
+
+
+@dataclass(frozen=True)
+class Interrupting:
+    """Work that a Ctrl-C finds where any error would be taken for that of a damaged file."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"interrupts": "itself"}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except Exception:
+            return {"value": 0.0}
+        return {"value": 1.0}
+
+
+def test_a_signal_between_trainings_ends_the_study():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted) as stop:
+        reproduce(Study("rude", "one run", "nowhere", (Run("a", Interrupting()),)))
+    assert stop.value.exit_code == 130
+    assert [row.keys() & {"value", "stopped"} for row in read(Path("results/rude.json"))["rows"]] == [{"stopped"}]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -254,6 +254,6 @@ def test_from_the_command_line(data, capsys, monkeypatch):
     monkeypatch.setattr("vitling.recipes.studies.find", lambda name: STUDY)
     assert run(["reproduce", "staged", "--data", data, "--only", "idmm", "--epochs", "1"]) == 0
     captured = capsys.readouterr()
-    assert "a trial of 1 epoch" in captured.out
+    assert "a trial of 1 epoch\n" in captured.out
     assert "Run 1 of 1: idmm, seed 0." in captured.err
     assert "Stage 2 of 2, finetune: runs/stages/finetune-vit_nano_patch4_32-made-seed0-" in captured.err

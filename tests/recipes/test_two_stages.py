@@ -56,6 +56,10 @@ def test_what_was_trained_at_a_larger_size_stays_there(folder, tmp_path, capsys)
     assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
     assert read(tmp_path / "fine" / "config.json")["size"] == 48
     assert "Chosen: --size 48, at which" in (tmp_path / "fine" / "log.txt").read_text()
+    result = tmp_path / "pre" / "result.json"
+    result.write_text(result.read_text().replace('"size": 48', '"size": 40'))  # judged at 48
+    assert run([*words[:4], *words[4:5], str(tmp_path / "less"), *words[6:], *TINY[4:]]) == 0
+    assert read(tmp_path / "less" / "config.json")["size"] == 40
     nowhere = tmp_path / "nowhere"
     assert f"There is no {nowhere}." in refused(
         capsys, "finetune", folder, "--from", nowhere, "--out", tmp_path / "x"
@@ -67,6 +71,9 @@ def test_one_image_has_nothing_to_be_compared_with(folder, tmp_path, capsys):
     for method in ("simclr", "supcon", "moco-v3"):
         assert "at least 2" in refused(capsys, *start, "--batch", "1", "--method", method)
     assert "at least 2" in refused(capsys, *start, "--batch", "4", "--optim.accumulate", "4", "--method", "simclr")
+    assert pretrain(folder, tmp_path / "x") == 0
+    refused(capsys, *start, "--batch", "1", "--method", "simclr", "--overwrite")
+    assert (tmp_path / "x" / "result.json").exists()
 
 
 def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):

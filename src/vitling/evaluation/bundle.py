@@ -87,7 +87,8 @@ def _why(path: Path, weights: str) -> str:
         return f"It has one for each seed: {path / seeds[0]} is the first. "
     if weights == "best" and (path / "model" / CONFIG).is_file():
         return "Of this run there are the last weights alone, for nothing was validated. "
-    if (path / "config.json").is_file() and not (path / "result.json").is_file():
+    of_a_run = all((path / name).is_file() for name in ("config.json", "environment.json"))
+    if of_a_run and not (path / "result.json").is_file():
         return "The run has not finished; --resume goes on with it. "
     return ""
 

@@ -87,6 +87,7 @@ class RunConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     said: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    store_least: Annotated[int, tyro.conf.Suppress] = 0  # of a store whose size is not given; images may have less
     """Dotted names of settings that were named by whoever started the run: no preset and no plan changes those, also
     where they are what is usual. Where none are known, they are those that differ from what is usual."""
 

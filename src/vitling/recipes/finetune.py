@@ -14,6 +14,7 @@ from vitling.data.dataset import Dataset
 from vitling.errors import UserError
 from vitling.evaluation.bundle import bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
+from vitling.files import read_json
 from vitling.recipes import idmm
 from vitling.recipes.config import FinetuneConfig, overlaid
 from vitling.recipes.labelled import train_on
@@ -45,9 +46,14 @@ def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes)
     asked = config
     config, notes = with_preset(asked)
     splits = open_labelled(config)
-    sized, about = _sized_by(source, asked, splits.train)
-    if sized != asked:
-        config, notes = with_preset(sized)
+    before = _trained_at(source) if asked.size is None else None
+    usual = usual_size(config, splits.train, VIEW)
+    about = []
+    if before is not None and usual < before:
+        config, notes = with_preset(replace(asked, size=before))
+        about = [f"Chosen: --size {before}, at which {source} was trained."]
+    elif before is not None and usual > before:
+        about = [f"{source} was trained at {before} px, and this is at {usual}: --size."]
     splits.notes += notes + about
     head = None if model is None else _head_for(splits.train, model, config)
     return train_on(config, splits, run, processes, head, began)
@@ -66,15 +72,10 @@ def with_preset(config: FinetuneConfig) -> tuple[FinetuneConfig, list[str]]:
     return settled, [f"Chosen for {config.size} px: {' '.join(chosen)}."] if chosen else []
 
 
-def _sized_by(source: str | None, config: FinetuneConfig, train: Dataset) -> tuple[FinetuneConfig, list[str]]:
-    """With the size that the network of a run or model folder has seen, where the usual one would be smaller; with a
-    note where it is larger."""
-    if config.size is not None or source is None or not Path(source).is_dir():
-        return config, []
-    before, usual = int(read_config(bundle_folder(source))["vitling"]["size"]), usual_size(config, train, VIEW)
-    if usual < before:
-        return replace(config, size=before), [f"Chosen: --size {before}, at which {source} was trained."]
-    return config, [f"{source} was trained at {before} px, and this is at {usual}: --size."] if usual > before else []
+def _trained_at(source: str | None) -> int | None:
+    """Pixels of the views that a run had, which its model may be judged at others than; None of what is no run."""
+    result = Path(source or "") / "result.json"
+    return read_json(result).get("size") if source and result.is_file() else None
 
 
 def _differ(name: str, one: FinetuneConfig, other: FinetuneConfig) -> bool:

@@ -118,11 +118,6 @@ def _make_densecl(config: PretrainConfig, backbone: Backbone, plan: Plan, store:
 
 def _batches(config: PretrainConfig, store: Store) -> list[int]:
     """For losses that compare the images of a pass; unknown where a batch has several."""
-    if min(config.batch // config.optim.accumulate, len(store)) < 2:
-        raise UserError(
-            f"--method {config.method} compares images with each other, and here each pass has one: it takes a --batch "
-            "of at least 2 for each of --optim.accumulate, and 2 images."
-        )
     if config.optim.accumulate > 1:
         return []
     from vitling.training.feed import sizes_of_batches
@@ -130,6 +125,7 @@ def _batches(config: PretrainConfig, store: Store) -> list[int]:
     return sizes_of_batches(config.for_the_loop(), len(store), store.device)
 
 
+COMPARING = ("simclr", "supcon", "moco-v3")  # the images of a pass with each other
 METHODS: dict[str, Method] = {
     "idmm": Method("tells every image from every other", idmm.pretrain, idmm_plan, _make_idmm, "idmm"),
     "supervised": Method(
@@ -237,6 +233,15 @@ def check_settings(config: Any) -> None:
         settings.check()
         if config.method not in ("auto", name) and settings != type(settings)():
             raise UserError(f"--{name} is for --method {name}, and --method {config.method} does not use it.")
+
+
+def check_batch(config: PretrainConfig, images: int) -> None:
+    """A UserError where a method that compares images with each other would see one at a time."""
+    if config.method in COMPARING and min(config.batch // config.optim.accumulate, images) < 2:
+        raise UserError(
+            f"--method {config.method} compares images with each other, and here each pass has one: it takes a --batch "
+            "of at least 2 for each of --optim.accumulate, and 2 images."
+        )
 
 
 def check_task(name: str, task: str) -> None:

@@ -21,6 +21,7 @@ from vitling.recipes.going_on import settings_before, with_batch, with_shapes, w
 from vitling.recipes.methods import (
     METHODS,
     SIZE,
+    check_batch,
     check_task,
     check_views,
     make_objective,
@@ -34,6 +35,7 @@ from vitling.recipes.running import (
     auxiliary_in_words,
     begin,
     begun,
+    check_sampler,
     figures,
     meta_of,
     new_backbone,
@@ -76,6 +78,7 @@ def pretrain_in(
     _check_regions(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
+    check_batch(config, len(splits.train))
     auxiliary = make_auxiliary(config, backbone)
     stores = begin(config, splits, backbone, notes, run, processes)
     objective = make_objective(config, backbone, stores.train)
@@ -106,8 +109,7 @@ def _open(config: PretrainConfig) -> Splits:
     labels = METHODS[config.method].labels
     if labels == "ignored":
         splits = data.open(config.source, config.data, val=config.val, seed=config.held_out_by())
-        if config.loop.sampler == "balanced" and splits.train.labels is None:
-            raise UserError("--loop.sampler balanced draws classes equally often, and these images have none.")
+        check_sampler(config, splits.train)
         return _with_pool(splits)
     splits = open_labelled(config)
     check_task(config.method, splits.train.task)
@@ -188,7 +190,7 @@ def _conclude(
     result = {
         **figures(config, stores, outcome),
         "method": config.method,
-        "labelled": stores.train.dataset.labels is not None,
+        "labelled": stores.train.dataset.labels is not None or stores.train.dataset.partial_labels is not None,
         "preset": config.preset,
         "parameters": sum(p.numel() for p in objective.kept.parameters()),
         "last": outcome.metrics,

@@ -22,7 +22,7 @@ from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
 from vitling.data.splits import require_labels
 from vitling.data.store import Store, build_store, normalisation, usual_side
-from vitling.errors import Interrupted, UserError
+from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
@@ -62,8 +62,6 @@ def in_directory(config: Config, verb: str, work: Work[Config], processes: Proce
     except UserError:
         run.abandon()
         raise
-    except Interrupted:
-        raise
     except Exception:
         with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
             run.log.note(traceback.format_exc())
@@ -102,7 +100,15 @@ def open_labelled(config: RunConfig) -> Splits:
 def check_labels(config: RunConfig, splits: Splits) -> None:
     """A UserError where the labels do not serve."""
     require_labels(splits)
-    if config.loop.sampler == "balanced" and splits.train.task == "multi":
+    check_sampler(config, splits.train)
+
+
+def check_sampler(config: RunConfig, train: Dataset) -> None:
+    if config.loop.sampler != "balanced":
+        return
+    if train.labels is None and train.partial_labels is None:
+        raise UserError("--loop.sampler balanced draws classes equally often, and these images have none.")
+    if train.task == "multi":
         raise UserError(
             "--loop.sampler balanced needs one class an image, and these have several labels. Leave it out; in `train` "
             "and `finetune` --objective.class-weights inverse makes rare labels count more."
@@ -115,7 +121,7 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
     longer, size = usual_side(train), config.size or usual_size(config, train, view)
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
-    useful = max(_views(config, size).store_side(len(train)), _to_judge(config))
+    useful = max(_views(config, size).store_side(len(train)), _to_judge(config), config.store_least)
     store_size = config.store_size or min(useful, longer or useful)
     settled = replace(config, size=size, backbone=backbone, store_size=store_size)
     chosen = [f"--backbone {backbone}"] * (config.backbone is None) + [f"--size {size}"] * (config.size is None)

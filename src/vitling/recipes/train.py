@@ -183,7 +183,11 @@ def first_stage(config: TrainConfig) -> PretrainConfig:
         drop_path=config.objective.drop_path,
         on_collapse=config.on_collapse,
         views=_first_views(config),
-        said=(*(f"optim.{name}" for name in config.said_of("pretrain_optim")), *_of_methods(config.said)),
+        said=(
+            *(f"optim.{name}" for name in config.said_of("pretrain_optim")),
+            *_of_methods(config.said),
+            *(["drop_path"] if "objective.drop_path" in config.said else []),
+        ),
     )
 
 

@@ -161,7 +161,7 @@ class _Session:
     def run_all(self, jobs: list[_Job]) -> None:
         left = [job for job in jobs if not self._has_ended(job)]
         while left:
-            spent, ended = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
+            spent, over = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
             if self.minutes is not None and spent >= self.minutes:
                 self.log.say(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
                 return
@@ -171,8 +171,8 @@ class _Session:
                     return
                 left.remove(job)
                 if not self._has_ended(job):
-                    to_go = f" {_about(spent / ended * (len(left) + 1))} to go." if ended else ""
-                    self.log.say(f"Run {ended + 1} of {len(jobs)}: {job.name}.{to_go}")
+                    to_go = f" {_about(spent / over * (len(left) + 1))} to go." if over else ""
+                    self.log.say(f"Run {over + 1} of {len(jobs)}: {job.name}.{to_go}")
                     self._run(job)
 
     def _run(self, job: _Job) -> None:

@@ -56,7 +56,7 @@ def as_fine(config: PretrainConfig) -> PretrainConfig:
     """Out of images that are decoded as large as IDMM's, where the method's own crops would be content with less: so
     that methods, and the parts of one, are compared on the same pixels."""
     own, idmm = (plan.store_side(FEW) for plan in (plan_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
-    return replace(config, store_size=idmm) if own < idmm else config
+    return replace(config, store_least=idmm) if own < idmm else config
 
 
 @dataclass(frozen=True)
