@@ -46,14 +46,14 @@ def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes)
     asked = config
     config, notes = with_preset(asked)
     splits = open_labelled(config)
-    before = _trained_at(source) if asked.size is None else None
-    usual = usual_size(config, splits.train, VIEW)
-    about = []
-    if before is not None and usual < before:
-        config, notes = with_preset(replace(asked, size=before))
-        about = [f"Chosen: --size {before}, at which {source} was trained."]
-    elif before is not None and usual > before:
-        about = [f"{source} was trained at {before} px, and this is at {usual}: --size."]
+    before, about = _trained_at(source) if asked.size is None else None, []
+    if before is not None:
+        usual = usual_size(config, splits.train, VIEW)
+        if usual < before:
+            config, notes = with_preset(replace(asked, size=before))
+            about = [f"Chosen: --size {before}, at which {source} was trained."]
+        elif usual > before:
+            about = [f"{source} was trained at {before} px, and this is at {usual}: --size."]
     splits.notes += notes + about
     head = None if model is None else _head_for(splits.train, model, config)
     return train_on(config, splits, run, processes, head, began)
