@@ -57,7 +57,7 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
         forget()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-            images = torch.cuda.memory_allocated()
+            store_bytes = torch.cuda.memory_allocated()
         began = time.perf_counter()
         trainer = trainer_of(KINDS[name], work, store, options.compile)
         pace(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
@@ -68,7 +68,7 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
         row[f"{name}_seconds_before"] = time.perf_counter() - began - options.steps * work.batch / speed
         del trainer
     if device.type == "cuda":
-        row["peak_gb"] = (torch.cuda.max_memory_allocated() - images) / 1e9  # beside the store, which is one for all
+        row["peak_gb"] = (torch.cuda.max_memory_allocated() - store_bytes) / 1e9
     return row
 
 

@@ -49,6 +49,11 @@ class Dataset:
         return len(self.rows)
 
     @property
+    def has_labels(self) -> bool:
+        """Of some images at least."""
+        return self.labels is not None or self.partial_labels is not None
+
+    @property
     def task(self) -> Task:
         if self.labels is None:
             return "none"

@@ -11,7 +11,6 @@ import numpy as np
 import torch.nn.functional as F
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 from PIL import Image, ImageColor
 from torch import Tensor
@@ -70,9 +69,8 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
         colour = YELLOW if errors is None or errors[rank - 1] == 0 else ORANGE
         axes.plot([x, right + found_x], [y, found_y], "o", color=colour, ms=5, mec="black", mew=0.6, zorder=3)
         bend = f"arc3,rad={0.03 * (rank % 5 - 2):.2f}"  # each its own, or those in one row would lie on each other
-        ends: dict[str, Any] = {"posA": (x, y), "posB": (right + found_x, found_y), "shrinkA": 0, "shrinkB": 0}
-        line = FancyArrowPatch(**ends, arrowstyle="-", connectionstyle=bend, color=colour, linewidth=1.3, zorder=2)
-        axes.add_patch(line)
+        line = {"arrowstyle": "-", "connectionstyle": bend, "color": colour, "lw": 1.3, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (right + found_x, found_y), (x, y), arrowprops=line, zorder=2)
         for left, down in ((x, y), (right + found_x, found_y)):
             nth = crowd.get((left, down), 0)  # several pairs may meet in a region
             crowd[(left, down)] = nth + 1

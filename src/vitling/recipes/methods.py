@@ -41,6 +41,8 @@ class Method:
     """The field of `PretrainConfig` and `TrainConfig` that has its settings."""
     labels: Literal["ignored", "some", "every"] = "ignored"
     """Whether it trains on labels: an unlabelled pool beside them serves too (some), or does not (every)."""
+    compares: bool = False
+    """The images of a pass with each other: it needs two."""
     epochs_for: Callable[[int], int] | None = None
     """Its epochs for a number of images, where they are not those of all methods."""
     fitted_to: Callable[[Stage, int, int | None], Stage] | None = None
@@ -125,7 +127,6 @@ def _batches(config: PretrainConfig, store: Store) -> list[int]:
     return sizes_of_batches(config.for_the_loop(), len(store), store.device)
 
 
-COMPARING = ("simclr", "supcon", "moco-v3")  # the images of a pass with each other
 METHODS: dict[str, Method] = {
     "idmm": Method("tells every image from every other", idmm.pretrain, idmm_plan, _make_idmm, "idmm"),
     "supervised": Method(
@@ -141,6 +142,7 @@ METHODS: dict[str, Method] = {
         lambda settings, size: policies.simclr(size),
         _make_simclr,
         "simclr",
+        compares=True,
     ),
     "supcon": Method(
         "finds the views of the same class among those of a batch",
@@ -149,6 +151,7 @@ METHODS: dict[str, Method] = {
         _make_supcon,
         "supcon",
         labels="some",
+        compares=True,
     ),
     "moco-v2": Method(
         "finds an image's other view among the keys of a queue",
@@ -163,6 +166,7 @@ METHODS: dict[str, Method] = {
         lambda settings, size: policies.moco_v3(size),
         _make_moco_v3,
         "moco_v3",
+        compares=True,
     ),
     "byol": Method(
         "predicts what a slower copy says of the other view",
@@ -204,14 +208,17 @@ def stage_of(config: PretrainConfig) -> Stage:
 
 def plan_of(config: PretrainConfig, size: int) -> Plan:
     """The views of the method, with the changes that were asked for."""
+    return config.views.applied(_own_plan(config, size))
+
+
+def _own_plan(config: PretrainConfig, size: int) -> Plan:
     method = METHODS[config.method]
-    return config.views.applied(method.plan(method.settings_of(config), size))
+    return method.plan(method.settings_of(config), size)
 
 
 def views_in_vain(config: PretrainConfig) -> list[str]:
     """Changes that were asked for and that the method's views have no place for, in words."""
-    method = METHODS[config.method]
-    return config.views.in_vain(method.plan(method.settings_of(config), config.size or SIZE))
+    return config.views.in_vain(_own_plan(config, config.size or SIZE))
 
 
 def check_views(config: PretrainConfig, backbone: Backbone) -> None:
@@ -237,7 +244,7 @@ def check_settings(config: Any) -> None:
 
 def check_batch(config: PretrainConfig, images: int) -> None:
     """A UserError where a method that compares images with each other would see one at a time."""
-    if config.method in COMPARING and min(config.batch // config.optim.accumulate, images) < 2:
+    if METHODS[config.method].compares and min(config.batch // config.optim.accumulate, images) < 2:
         raise UserError(
             f"--method {config.method} compares images with each other, and here each pass has one: it takes a --batch "
             "of at least 2 for each of --optim.accumulate, and 2 images."

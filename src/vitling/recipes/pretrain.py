@@ -87,12 +87,7 @@ def pretrain_in(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
-    if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
-        run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
-    if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:
-        run.log.say("Of EsViT a CPU has much to do: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
-    for words in views_in_vain(config):
-        run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
+    _remark_on(config, stores, run)
     config = fitted(config, objective, stores, run, processes, began, least)
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
@@ -102,6 +97,16 @@ def pretrain_in(
     watchers = [watcher, *([also(watcher.every)] if also else [])]
     outcome = fit(objective, stores.train, config.for_the_loop(), watchers, run=run, processes=processes, start=start)
     return _conclude(config, stores, objective, outcome, watcher.words, run)
+
+
+def _remark_on(config: PretrainConfig, stores: Stores, run: RunDirectory) -> None:
+    """What was asked for and is not so, or takes longer than it need."""
+    if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
+        run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
+    if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:
+        run.log.say("Of EsViT a CPU has much to do: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
+    for words in views_in_vain(config):
+        run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
 
 
 def _open(config: PretrainConfig) -> Splits:
@@ -190,7 +195,7 @@ def _conclude(
     result = {
         **figures(config, stores, outcome),
         "method": config.method,
-        "labelled": stores.train.dataset.labels is not None or stores.train.dataset.partial_labels is not None,
+        "labelled": stores.train.dataset.has_labels,
         "preset": config.preset,
         "parameters": sum(p.numel() for p in objective.kept.parameters()),
         "last": outcome.metrics,

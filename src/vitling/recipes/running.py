@@ -106,7 +106,7 @@ def check_labels(config: RunConfig, splits: Splits) -> None:
 def check_sampler(config: RunConfig, train: Dataset) -> None:
     if config.loop.sampler != "balanced":
         return
-    if train.labels is None and train.partial_labels is None:
+    if not train.has_labels:
         raise UserError("--loop.sampler balanced draws classes equally often, and these images have none.")
     if train.task == "multi":
         raise UserError(
@@ -119,7 +119,8 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one, and so does a network
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
-    longer, size = usual_side(train), config.size or usual_size(config, train, view)
+    longer = usual_side(train)
+    size = config.size or usual_size(config.backbone, longer, view)
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     useful = max(_views(config, size).store_side(len(train)), _to_judge(config), config.store_least)
     store_size = config.store_size or min(useful, longer or useful)
@@ -128,9 +129,9 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     return settle_auxiliary(settled, backbone), [f"Chosen: {' '.join(chosen)}."] if chosen else []
 
 
-def usual_size(config: RunConfig, train: Dataset, view: int) -> int:
-    """For these images, and for the backbone if one is named."""
-    view, longer = min(view, own_size(config.backbone) or view), usual_side(train)
+def usual_size(backbone: str | None, longer: int | None, view: int) -> int:
+    """For images whose longer side is usually that, where it is known, and for the backbone if one is named."""
+    view = min(view, own_size(backbone) or view)
     return view if longer is None or longer >= view * 5 // 7 else smaller_view(longer)
 
 

@@ -34,7 +34,7 @@ def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "i
     another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
 
     A table has a figure for a baseline that learns next to nothing too, so none is stopped for that. And none is given
-    fewer pixels than IDMM, whose small crops want more of them: `as_fine`.
+    fewer pixels than IDMM, whose small crops want more of them: `_as_fine`.
     """
     field = METHODS[method].settings
     others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
@@ -49,10 +49,10 @@ def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "i
         **({field: stage.objective} if field else {}),
         **others,
     )
-    return as_fine(all_said(config))
+    return _as_fine(all_said(config))
 
 
-def as_fine(config: PretrainConfig) -> PretrainConfig:
+def _as_fine(config: PretrainConfig) -> PretrainConfig:
     """Out of images that are decoded as large as IDMM's, where the method's own crops would be content with less: so
     that methods, and the parts of one, are compared on the same pixels."""
     own, idmm = (plan.store_side(FEW) for plan in (plan_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
