@@ -74,19 +74,19 @@ def bundle_folder(path: str | os.PathLike, weights: Literal["last", "best"] = "l
         return path
     if not path.exists():
         raise UserError(f"There is no {path}. Give a run directory or a model folder.")
+    if weights == "best" and (path / "model" / CONFIG).is_file():
+        raise UserError(f"{path} has no best weights, for nothing was validated. The last ones are there.")
     raise UserError(
-        f"{path} holds no trained model. {_why(path, weights)}Give a run directory (with {inside.name}/ in it) or a "
+        f"{path} holds no trained model. {_why(path)}Give a run directory (with {inside.name}/ in it) or a "
         f"folder with {WEIGHTS} and {CONFIG} that vitling wrote."
     )
 
 
-def _why(path: Path, weights: str) -> str:
+def _why(path: Path) -> str:
     """What else it is, where that can be seen."""
     seeds = sorted(folder.name for folder in path.glob("seed*") if (folder / "model" / CONFIG).is_file())
     if seeds:
         return f"It has one for each seed: {path / seeds[0]} is the first. "
-    if weights == "best" and (path / "model" / CONFIG).is_file():
-        return "Of this run there are the last weights alone, for nothing was validated. "
     of_a_run = all((path / name).is_file() for name in ("config.json", "environment.json"))
     if of_a_run and not (path / "result.json").is_file():
         return "The run has not finished; --resume goes on with it. "
