@@ -75,7 +75,7 @@ def bundle_folder(path: str | os.PathLike, weights: Literal["last", "best"] = "l
     if not path.exists():
         raise UserError(f"There is no {path}. Give a run directory or a model folder.")
     if weights == "best" and (path / "model" / CONFIG).is_file():
-        raise UserError(f"{path} has no best weights, for nothing was validated. The last ones are there.")
+        raise UserError(f"{path} has no best/, for nothing was validated. Its last weights are there.")
     raise UserError(
         f"{path} holds no trained model. {_why(path)}Give a run directory (with {inside.name}/ in it) or a "
         f"folder with {WEIGHTS} and {CONFIG} that vitling wrote."
