@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from vitling.errors import UserError
 from vitling.evaluation.lbfgs import minimise
-from vitling.evaluation.logistic import SETTLED, Problems, fit_logistic, probe, search, strength
+from vitling.evaluation.logistic import TOLERANCE, Problems, fit_logistic, probe, search, strength
 from vitling.evaluation.metrics import mean_average_precision, top1
 
 STRENGTHS = [1e-6, 1e-3, 1.0, 1e3, 1e6]
@@ -52,7 +52,8 @@ def test_uneven_features_have_the_same_minimum(classes):
 def test_scikit_learns_own_probabilities_come_out():
     for classes in (2, 4):
         features, labels = made(classes)
-        reference = LogisticRegression(C=0.3, max_iter=1000).fit(features.double().numpy(), labels.numpy())
+        reference = LogisticRegression(C=0.3, max_iter=1000, tol=TOLERANCE)
+        reference.fit(features.double().numpy(), labels.numpy())
         for backend in ("sklearn", "torch"):
             (fit,) = fit_logistic(features, labels, classes, [0.3], backend)
             expected = reference.predict_proba(features.double().numpy())
@@ -74,7 +75,7 @@ def test_float32_products_come_close():
     exact = fit_logistic(features, labels, 5, STRENGTHS, "torch")
     rough = fit_logistic(features, labels, 5, STRENGTHS, "torch", dtype=torch.float32)
     for one, other in zip(rough, exact):
-        assert (one.logits(features) - other.logits(features)).abs().max() < 0.01
+        assert (one.logits(features) - other.logits(features)).abs().max() < 0.03  # of 13
         assert one.converged
 
 
@@ -192,15 +193,15 @@ def test_both_backends_choose_the_same_and_refit_on_both_parts():
     assert ours.C == theirs.C
     assert ours.scores == pytest.approx(theirs.scores)
     assert (ours.fit.weight - theirs.fit.weight).abs().max() < 1e-3
-    (whole,) = fit_logistic(features, labels, 3, [ours.C], "torch", SETTLED)
+    (whole,) = fit_logistic(features, labels, 3, [ours.C], "torch")
     assert torch.allclose(whole.weight, ours.fit.weight)
     assert ours.score == max(ours.scores.values())
     assert not ours.not_converged
 
 
 @pytest.mark.parametrize("backend", ["torch", "sklearn"])
-def test_the_last_fit_is_closer_than_those_of_the_search(backend):
-    """Of a problem where the search's tolerance is reached long before: by the gradient of the equation itself."""
+def test_the_last_fit_is_at_the_minimum(backend):
+    """On axes of falling length, by the gradient of the equation itself."""
     features, labels = made(10, n=600, dim=128, noise=4.0)
     features = features * torch.arange(1, 129) ** -0.75
     found = probe((features[:480], labels[:480]), (features[480:], labels[480:]), 10, top1, backend)
@@ -208,6 +209,23 @@ def test_the_last_fit_is_closer_than_those_of_the_search(backend):
     loss = F.cross_entropy(features.double() @ weight + bias, labels) + weight.square().sum() / (2 * found.C * 600)
     loss.backward()
     assert max(weight.grad.abs().max(), bias.grad.abs().max()) <= 1e-6
+
+
+def test_the_search_sees_fits_that_are_near_enough_to_their_minimum():
+    """Where scikit-learn's own tolerance has it take too much penalty: a C of 1.8 in the place of 316."""
+    features, labels = made(20, n=1500, dim=128, noise=2.5)
+    features = features * torch.arange(1, 129) ** -0.75
+    train, held = (features[:1200], labels[:1200]), (features[1200:], labels[1200:])
+
+    def best(tolerance):
+        def judged(strengths):
+            return [
+                top1(fit.logits(held[0]), held[1]) for fit in fit_logistic(*train, 20, strengths, "torch", tolerance)
+            ]
+
+        return search(judged)[0]
+
+    assert probe(train, held, 20, top1).C == best(1e-8) > 100 * best(1e-4)
 
 
 def test_several_labels_are_chosen_by_what_is_asked():

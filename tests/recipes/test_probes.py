@@ -54,7 +54,7 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
     assert by_probe["knn"]["each_k"][str(by_probe["knn"]["chosen"]["k"])]["value"] == by_probe["knn"]["value"]
     assert by_probe["linear"]["width"] == 4 * 64
     assert str(by_probe["linear"]["chosen"]["lr"]) in map(str, map(float, by_probe["linear"]["each_lr"]))
-    assert by_probe["logistic"]["backend"] == "sklearn"
+    assert by_probe["logistic"]["backend"] == "torch"
     assert 1 <= len(by_probe["logistic"]["each_C"]) <= 15
     assert by_probe["few-shot"]["centroid"]["4"]["deviation"] is not None
     shown = capsys.readouterr().out
@@ -67,11 +67,11 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
 
 def test_the_same_seed_gives_the_same_and_both_backends_agree(pretrained, labelled, tmp_path):
     first = probed(pretrained, labelled, tmp_path / "1.json", "--with", "linear", "logistic", *QUICK)
-    flags = ["--with", "logistic", "linear", *QUICK, "--logistic.backend", "torch"]
+    flags = ["--with", "logistic", "linear", *QUICK, "--logistic.backend", "sklearn"]
     second = probed(pretrained, labelled, tmp_path / "2.json", *flags)
     assert first["probes"]["linear"] == second["probes"]["linear"]
     one, other = first["probes"]["logistic"], second["probes"]["logistic"]
-    assert other["backend"] == "torch"
+    assert other["backend"] == "sklearn"
     assert (one["chosen"], one["value"]) == (other["chosen"], other["value"])
     assert one["each_C"] == other["each_C"]
 

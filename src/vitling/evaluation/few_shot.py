@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitling.errors import UserError
 from vitling.evaluation.knn import exact_products
-from vitling.evaluation.logistic import fit_logistic
+from vitling.evaluation.logistic import Backend, fit_logistic
 from vitling.keys import host_generator
 from vitling.words import counted
 
@@ -36,7 +36,7 @@ def few_shot(
     shots: Sequence[int] = (1, 2, 5, 10),
     draws: int = 5,
     seed: int = 0,
-    backend: Literal["sklearn", "torch"] = "sklearn",
+    backend: Backend = "torch",
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """For `centroid` and `logistic`, for each number of images a class: values of all draws, mean and deviation."""

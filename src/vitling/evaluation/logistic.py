@@ -3,16 +3,19 @@
 The strength of the penalty is one of 97 in 1e-6..1e6, eight to the decade, found by halving: first 1e-6, 1e-4, ...,
 1e6; then, four times, the two points half as far from the best so far as the last ones were; of equal scores the
 stronger penalty's counts. That is 15 of the 97 at most, each judged on validation. The best is fitted again on train
-and validation, a hundred times as closely as scikit-learn does by itself: on features with axes of very different
-length its own tolerance ends a fit far from the minimum, at a place that rounding decides, and accuracy shows it. The
-papers call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
+and validation. The papers call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
+
+Fits go on to a gradient of 1e-6. The papers had scikit-learn's 1e-4 of a sum over images; since its 1.4 (pull request
+26721) it is of the mean, N times as loose. On features with axes of unlike length that ends fits far from the minimum,
+at a place that rounding decides, those with little penalty farthest: the search then takes too much of it.
 
 Two backends solve the same problem, with X the features and N images,
 
     mean over images of cross entropy(X w + b) + |w|^2 / (2 C N)
 
-scikit-learn's LogisticRegression, one C after the other, and `lbfgs.minimise`, all C of a round at once, on the device
-of the features. Two classes have one column and the binary cross entropy, several labels one such problem a label.
+`lbfgs.minimise`, all C of a round at once, on the device of the features; and scikit-learn's LogisticRegression, one C
+after the other, to check it by. Two classes have one column and the binary cross entropy, several labels one such
+problem a label.
 """
 
 from __future__ import annotations
@@ -31,15 +34,14 @@ from vitling.errors import UserError
 from vitling.evaluation.knn import exact_products
 from vitling.evaluation.lbfgs import minimise
 
-ITERATIONS, TOLERANCE = 1000, 1e-4  # the papers' and scikit-learn's own
-SETTLED = 1e-6  # tolerance of the last fit, whose answers are the probe's
+ITERATIONS, TOLERANCE = 1000, 1e-6
 TO_THE_DECADE, DECADES, FIRST = 8, 12, -6.0
 COARSE = 2 * TO_THE_DECADE  # steps between the first seven
 NEVER = -30.0  # logit of a label that no image of train has; of one that all have, the opposite
 BLOCK = 1 << 25  # logits held at once
 QUICK_DOUBLES = ((8, 0), (9, 0), (10, 0))  # GPUs whose float64 products are as quick as float32's
 
-Backend = Literal["auto", "sklearn", "torch"]
+Backend = Literal["torch", "sklearn"]
 Scorer = Callable[[Tensor, Tensor], float]  # logits and labels -> higher is better
 
 
@@ -71,23 +73,22 @@ def probe(
     validation: tuple[Tensor, Tensor],
     classes: int,
     score: Scorer,
-    backend: Backend = "auto",
+    backend: Backend = "torch",
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> LogisticProbe:
     """Features and labels (int [N], or bool [N, C] for several) of both parts; chosen on the second, fitted on both."""
     _check(*train)
-    name = chosen_backend(backend, train[0])
     fits: dict[float, LogisticFit] = {}
 
     def judged(strengths: Sequence[float]) -> list[float]:
-        new = fit_logistic(*train, classes, strengths, name)
+        new = fit_logistic(*train, classes, strengths, backend)
         fits.update(zip(strengths, new))
         on_progress(len(fits))
         return [score(one.logits(validation[0]), validation[1]) for one in new]
 
     best, scores = search(judged)
     both = [torch.cat(parts) for parts in zip(train, validation)]
-    (final,) = fit_logistic(both[0], both[1], classes, [best], name, SETTLED)
+    (final,) = fit_logistic(both[0], both[1], classes, [best], backend)
     on_progress(len(fits) + 1)
     return LogisticProbe(
         final,
@@ -96,7 +97,7 @@ def probe(
         dict(sorted(scores.items())),
         {C: fits[C].iterations for C in sorted(fits)},
         [C for C in sorted(fits) if not (fits[C].converged and (final.converged or best != C))],
-        name,
+        backend,
     )
 
 
@@ -122,18 +123,12 @@ def strength(step: int) -> float:
     return 10.0 ** (FIRST + step / TO_THE_DECADE)
 
 
-def chosen_backend(backend: Backend, features: Tensor) -> Literal["sklearn", "torch"]:
-    if backend == "auto":
-        return "torch" if features.device.type == "cuda" else "sklearn"
-    return backend
-
-
 def fit_logistic(
     features: Tensor,
     labels: Tensor,
     classes: int,
     strengths: Sequence[float],
-    backend: Literal["sklearn", "torch"] = "torch",
+    backend: Backend = "torch",
     tolerance: float = TOLERANCE,
     dtype: torch.dtype | None = None,
 ) -> list[LogisticFit]:

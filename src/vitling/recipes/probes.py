@@ -272,7 +272,7 @@ def _few_shot(bench: Bench, log: Log) -> dict[str, Any]:
             config.shots,
             config.draws,
             bench.settings.seed,
-            logistic.chosen_backend(bench.settings.logistic.backend, bank[0]),
+            bench.settings.logistic.backend,
             progress,
         )
     return {"draws": config.draws, **{way: {str(n): v for n, v in curve.items()} for way, curve in curves.items()}}
