@@ -85,13 +85,14 @@ def _is_ours(handle: int, waiting: bool) -> bool:
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """For the start of long work whose result goes to `path`: a wrong name is said now, not at the end."""
+    """For the start of long work whose result goes to `path`: a wrong name is said now, not at the end. Folders are
+    not made yet: work that fails is to leave none."""
     path = Path(path)
     if path.is_dir():
         raise UserError(f"--out {path} is a directory; name a file in it.")
+    there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as problem:
         raise UserError(f"--out {path} cannot be written: {problem.strerror}.") from problem

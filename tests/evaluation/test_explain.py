@@ -58,11 +58,15 @@ def test_a_network_without_attention_says_so(make_bundle, tmp_path, image, capsy
 
 
 def test_what_is_wrong_is_named(bundle, tmp_path, pictures, image, capsys):
-    out = ["--out", str(tmp_path / "out")]
+    out = ["--out", str(tmp_path / "out" / "deeper")]
     assert "3,5" in refused(capsys, "explain", str(bundle), image, "--query", "left", *out)
-    assert "8 rows of 8" in refused(capsys, "explain", str(bundle), image, "--query", "8,0", *out)
     assert "no images at" in refused(capsys, "explain", str(bundle), str(tmp_path / "none.png"), *out)
     assert "one folder, or two images" in refused(capsys, "explain", str(bundle), str(pictures), image, *out)
     broken = Path(tmp_path / "broken.png")
     broken.write_bytes(b"no image")
     assert "cannot be read" in refused(capsys, "explain", str(bundle), str(broken), *out)
+    assert not (tmp_path / "out").exists()
+    assert "8 rows of 8" in refused(capsys, "explain", str(bundle), image, "--query", "8,0", *out)
+    assert [path.name for path in (tmp_path / "out" / "deeper").iterdir()] == ["correspondence.png"]
+    beneath = ["--out", image + "/out"]
+    assert "cannot be written" in refused(capsys, "explain", str(bundle), image, *beneath)

@@ -50,7 +50,6 @@ def explain(
 
 @torch.inference_mode()
 def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Grey, seed: int) -> dict[str, Any]:
-    out.mkdir(parents=True, exist_ok=True)
     views = torch.cat([_view(model, name) for name in images])
     if len(images) == 1:
         views = torch.cat([views, mirrored(model, views, [0], grey, seed)])

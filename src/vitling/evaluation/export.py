@@ -100,6 +100,7 @@ def _to_onnx(model: Model, out: Path) -> float:
         raise UserError(f"{out}: an ONNX file has a name that ends in .onnx.")
     check_writable(out)
     unchecked = out.with_suffix(".part.onnx")
+    out.parent.mkdir(parents=True, exist_ok=True)
     try:
         _write_onnx(model, unchecked)
         difference = _compare_onnx(model, unchecked)

@@ -14,7 +14,7 @@ from vitling.evaluation.differences import Interval
 from vitling.recipes.compare import in_points
 from vitling.recipes.suite_table import table_of
 from vitling.report.studies import filled, lines
-from vitling.words import counted
+from vitling.words import counted, trial_of
 
 if TYPE_CHECKING:
     from vitling.recipes.config import PretrainConfig
@@ -310,7 +310,7 @@ def class_table(rows: list[dict[str, Any]], most: int = 20) -> Table:
 
 def show_study(results: dict[str, Any]) -> None:
     """Ours beside the paper's."""
-    trial = f", a trial of {counted(results['trial'], 'epoch')}" if results.get("trial") else ""
+    trial = trial_of(results.get("trial"), ", ")
     print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))
     found = lines(results)

@@ -8,7 +8,7 @@ import textwrap
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from vitling.words import counted
+from vitling.words import trial_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,8 @@ def figure(results: dict[str, Any]) -> Figure:
     left = 0.2 + LETTER * max(map(len, rows))
     width = left + WIDTH * len(columns) + 0.2
     unit = results["unit"]
-    title = _wrapped(f"{results['study']}: {results['title']}{_trial(results)}. {unit[0].upper()}{unit[1:]}", width)
+    trial = trial_of(results.get("trial"), ", ")
+    title = _wrapped(f"{results['study']}: {results['title']}{trial}. {unit[0].upper()}{unit[1:]}", width)
     foot = _wrapped(_legend(results), width)
     top, bottom = 0.5 + 0.2 * len(title), 0.2 + 0.17 * len(foot)
     height = top + HEIGHT * len(rows) + bottom
@@ -100,10 +101,6 @@ def _legend(results: dict[str, Any]) -> str:
     return (
         f"{shown} of {len(results['cells'])} cells measured, {mean}. Each column has its own colours, from low to high."
     )
-
-
-def _trial(results: dict[str, Any]) -> str:
-    return f", a trial of {counted(results['trial'], 'epoch')}" if results.get("trial") else ""
 
 
 def _wrapped(text: str, width: float) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from vitling.files import atomic, read_json
 from vitling.report.pictures import draw
 from vitling.report.studies import filled, lines
-from vitling.words import counted
+from vitling.words import counted, trial_of
 
 HEAD = """# Results
 
@@ -33,7 +33,7 @@ def document(folder: Path) -> str:
 
 def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
-    trial = f" A trial of {counted(results['trial'], 'epoch')}." if results.get("trial") else ""
+    trial = f" {said.capitalize()}." if (said := trial_of(results.get("trial"))) else ""
     found = lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
     columns = filled(found, titles)

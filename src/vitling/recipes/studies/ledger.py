@@ -10,7 +10,7 @@ from typing import Any
 from vitling.errors import UserError
 from vitling.files import locked, read_json, write_json
 from vitling.recipes.studies.study import Run, Study
-from vitling.words import counted
+from vitling.words import trial_of
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
 Rows = dict[tuple[str, int], Row]  # by run and seed
@@ -23,7 +23,7 @@ class Ledger:
         self.path, self.study, self.trial = path, study, trial
         there = read_json(path) if path.exists() else None
         if there is not None and (there.get("study"), there.get("trial")) != (study.name, trial):
-            kind = f"a trial of {counted(there['trial'], 'epoch')}" if there.get("trial") else "the study itself"
+            kind = trial_of(there.get("trial")) or "the study itself"
             raise UserError(f"{path} holds results of {there.get('study')}, {kind}. Name another file with --out.")
 
     def rows(self) -> Rows:
