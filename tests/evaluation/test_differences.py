@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_ind
 
 from vitling.evaluation.differences import DRAWS, difference_interval, mcnemar, statistic_interval
 
@@ -58,13 +58,57 @@ def test_draws_in_parts_are_draws(monkeypatch):
     assert parts.low == pytest.approx(whole.low, abs=0.003)
 
 
-def test_three_seeds_are_drawn_as_widely_as_they_vary():
-    """Seeds that differ far more than images do: the interval is that of the difference of two means of three."""
+def seeds_that_differ(random, seeds, images=2000, deviation=200):
+    """Far more than their images do."""
+    return np.arange(images) < random.normal(images / 2, deviation, (seeds, 1))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_of_seeds_that_differ_it_is_students_interval(seeds):
     random = np.random.default_rng(6)
-    one, other = (np.arange(2000) < random.normal(1000, 200, (3, 1)) for _ in range(2))
+    one, other = (seeds_that_differ(random, seeds, 20_000, 4_000) for _ in range(2))
     found = difference_interval(one, other)
-    error = np.sqrt(sum(group.mean(axis=1).var(ddof=1) / 3 for group in (one, other)))
-    assert 3.5 < (found.high - found.low) / error < 4.5  # 2 * 1.96 of a normal one
+    expected = ttest_ind(one.mean(axis=1), other.mean(axis=1), equal_var=False).confidence_interval(0.95)
+    assert found == pytest.approx(tuple(expected), abs=0.02)
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_luck_with_seeds_is_not_taken_for_a_difference(seeds):
+    random = np.random.default_rng(8)
+    pairs = ([seeds_that_differ(random, seeds) for _ in range(2)] for _ in range(200))
+    held = [difference_interval(*pair, draws=100).has_zero for pair in pairs]
+    assert np.mean(held) >= 0.92
+
+
+def test_images_of_a_group_are_drawn_together():
+    """Thirty images that are right or wrong together are as good as one."""
+    random = np.random.default_rng(9)
+    groups = random.permutation(np.repeat(np.arange(20), 30))
+
+    def pair():
+        return [(random.random(20) < 0.7)[None] for _ in range(2)]
+
+    held = [difference_interval(*(side[:, groups] for side in pair()), groups, draws=100).has_zero for _ in range(200)]
+    assert np.mean(held) >= 0.92
+    one, other = pair()
+    as_one, each = difference_interval(one[:, groups], other[:, groups], groups), difference_interval(one, other)
+    assert as_one.high - as_one.low == pytest.approx(2.093 / 1.96 * (each.high - each.low), rel=0.1)  # t of 19
+    alone = difference_interval(one, other, np.arange(20))
+    assert alone == pytest.approx(as_one, abs=0.02)
+
+
+def test_any_statistic_of_groups_and_of_draws_without_one():
+    random = np.random.default_rng(10)
+    groups = np.repeat(np.arange(12), 5)
+    one, other = ((random.random((1, 12)) < share)[:, groups] for share in (0.8, 0.5))
+    found, expected = statistic_interval(means(one), means(other), 60, groups), difference_interval(one, other, groups)
+    assert found == pytest.approx(expected, abs=0.05)
+    rare = np.arange(60) == 0
+
+    def defined_with_it(right):
+        return [lambda images: right[0, images].mean() if rare[images].any() else np.nan]
+
+    assert np.isfinite(statistic_interval(defined_with_it(one), defined_with_it(other), 60)).all()
 
 
 def means(answers):

@@ -186,3 +186,23 @@ def test_wrong_input_is_named(logits, labels, match):
         metrics.log_loss(logits, labels)
     with pytest.raises(UserError, match="No image has any label"):
         metrics.mean_average_precision(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))
+
+
+def test_very_sure_answers_keep_their_order():
+    """A softmax would be 1 for all of them."""
+    torch.manual_seed(0)
+    margin, labels = 40 * torch.randn(300), (torch.randn(300) > 0).long()
+    margin = margin + 20 * labels
+    two = torch.stack([torch.zeros(300), margin], dim=1)
+    assert metrics.roc_auc(two, labels) == pytest.approx(sk.roc_auc_score(labels, margin), abs=1e-9)
+    three = torch.randn(300, 3, dtype=torch.float64)
+    odds = [three[:, c] - three[:, [i for i in range(3) if i != c]].logsumexp(dim=1) for c in range(3)]
+    kinds = torch.arange(300) % 3
+    expected = [sk.roc_auc_score(kinds == c, 50 * odds[c]) for c in range(3)]
+    assert metrics.roc_auc(three, kinds) == pytest.approx(sum(expected) / 3, abs=1e-9)
+
+
+def test_of_equal_logits_the_first_is_answered_everywhere():
+    logits, labels = torch.zeros(50, 10), torch.arange(50) % 10 // 9  # 45 of class 0
+    assert metrics.top1(logits, labels) == 0.9
+    assert metrics.confusion(logits, labels).diagonal().sum() == 45

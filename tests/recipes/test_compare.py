@@ -45,6 +45,43 @@ def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
     assert "--seeds 3" in clear["in_words"]
 
 
+def test_few_images_that_they_disagree_on_are_not_a_difference(tmp_path):
+    """Four of 200: the bootstrap's interval is above 0, McNemar's exact test has p = 0.125."""
+    right = np.ones(200, bool)
+    one, other = made_run(tmp_path / "one", right), made_run(tmp_path / "two", right & (np.arange(200) >= 4))
+    found = compare((one, other))["differences"][0]
+    assert found["interval"][0] > 0
+    assert found["mcnemar_p"] == pytest.approx(0.125)
+    assert not found["told_apart"]
+    assert "cannot tell" in found["in_words"]
+
+
+def test_images_of_a_group_count_as_one(tmp_path):
+    groups, labels, names = np.arange(60) // 10, np.arange(60) % 3, [str(i) for i in range(60)]
+    for name, wrong in (("one", groups < 0), ("two", groups == 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        logits = np.eye(3)[np.where(wrong, (labels + 1) % 3, labels)]
+        save_answers(tmp_path / name, {"last/test": make_answers(logits, labels, names, groups)})
+    found = compare((str(tmp_path / "one"), str(tmp_path / "two")))["differences"][0]
+    assert found["difference"] == pytest.approx(1 / 6)
+    assert not found["told_apart"]
+    assert "mcnemar_p" not in found
+
+
+def test_labels_that_few_images_have(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.zeros((60, 3), bool)
+    labels[:2, 0] = True
+    for name, noise in (("sharp", 0.1), ("blurred", 2.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        scores = labels + noise * random.normal(size=labels.shape)
+        save_answers(tmp_path / name, {"last/test": make_answers(scores, labels, [str(i) for i in range(60)])})
+    low, high = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))["differences"][0]["interval"]
+    assert low <= high
+
+
 def test_images_are_matched_by_name(tmp_path):
     """In another order, and with one image that the other run does not have."""
     right = share(0, 0.7)

@@ -101,7 +101,8 @@ def test_the_summary_says_what_it_cannot_tell(capsys):
         return {"method": method, "value": value, "images": 200, "epochs": [8, 2], "seconds": [3.0, 1.0], "knn": 0.4}
 
     def beside(worse, difference, low, high):
-        return {"better": "idmm", "worse": worse, "difference": difference, "interval": [low, high]}
+        found = {"better": "idmm", "worse": worse, "difference": difference, "interval": [low, high]}
+        return found | {"told_apart": low > 0}
 
     rows = [row("idmm", 0.80), row("simclr", 0.78), row("dino", 0.30), {"method": "byol", "stopped": "because"}]
     differences = [beside("simclr", 0.02, -0.01, 0.05), beside("dino", 0.50, 0.44, 0.56)]

@@ -97,18 +97,18 @@ def inspect(
     return result
 
 
-def leakage_warning(facts: dict[str, Facts]) -> str | None:
-    """A sentence if val or test images are in train too. `facts` by split, train among them."""
-    return _leakage_sentence(across(facts))
+def leakage_warning(facts: dict[str, Facts], called: str = "train") -> str | None:
+    """A sentence if val or test images are in train too. `facts` by split, train among them, whatever it is called."""
+    return _leakage_sentence(across(facts), called)
 
 
-def _leakage_sentence(leaks: list[Leak]) -> str | None:
+def _leakage_sentence(leaks: list[Leak], called: str = "train") -> str | None:
     counts = Counter((leak.split, leak.kind) for leak in leaks if leak.split in ("val", "test"))
     if not counts:
         return None
     how = {"exact": "byte for byte", "near": "to the eye"}
     parts = [f"{n:,} of {split} {how[kind]}" for (split, kind), n in sorted(counts.items())]
-    return f"Images are in train as well: {', '.join(parts)}. Figures on them are too good."
+    return f"Images are in {called} as well: {', '.join(parts)}. Figures on them are too good."
 
 
 def _scan_all(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ class Answers:
     keys: np.ndarray  # uint64 [N], of the images' names
     labels: np.ndarray  # int [N], or bool [N, C] for several labels an image
     given: np.ndarray  # the answered class [N], or a score for each [N, C]
+    groups: np.ndarray  # int [N]: images of a group are of one thing; without groups each is alone
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -37,12 +40,18 @@ class Answers:
         """For these images, in this order; all of them are there."""
         order = np.argsort(self.keys, kind="stable")
         found = order[np.searchsorted(self.keys[order], keys)]
-        return Answers(self.keys[found], self.labels[found], self.given[found])
+        return self.take(found)
+
+    def take(self, images: np.ndarray) -> Answers:
+        return Answers(*(column[images] for column in vars(self).values()))
 
 
-def make_answers(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Answers:
+def make_answers(
+    logits: np.ndarray, labels: np.ndarray, names: Sequence[str], groups: np.ndarray | None = None
+) -> Answers:
     given = logits.astype(np.float32) if labels.ndim == 2 else logits.argmax(axis=1).astype(np.int32)
-    return Answers(np.array([_key(name) for name in names], dtype=np.uint64), labels, given)
+    keys = np.array([_key(name) for name in names], dtype=np.uint64)
+    return Answers(keys, labels, given, np.arange(len(keys)) if groups is None else groups)
 
 
 def _key(name: str) -> int:
@@ -62,6 +71,18 @@ def load_answers(folder: Path) -> dict[str, Answers]:
         raise UserError(
             f"{folder} has no {FILE}: it is not a finished run of train or finetune, or of an older vitling."
         )
-    with np.load(path) as columns:
-        parts = dict.fromkeys(name.rpartition("/")[0] for name in columns.files)
-        return {part: Answers(*(columns[f"{part}/{key}"] for key in ("keys", "labels", "given"))) for part in parts}
+    try:
+        with np.load(path) as columns:
+            parts = dict.fromkeys(name.rpartition("/")[0] for name in columns.files)
+            return {part: _part(columns, part) for part in parts}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        raise UserError(
+            f"{path} cannot be read: it is damaged ({type(problem).__name__}). `vitling evaluate` can still judge the "
+            "model."
+        ) from problem
+
+
+def _part(columns: Mapping[str, np.ndarray], part: str) -> Answers:
+    keys, labels, given = (columns[f"{part}/{key}"] for key in ("keys", "labels", "given"))
+    of = f"{part}/groups"  # older files have none
+    return Answers(keys, labels, given, columns[of] if of in columns else np.arange(len(keys)))

@@ -15,7 +15,9 @@ BINS = 15
 
 
 def top1(logits: Tensor, labels: Tensor) -> float:
-    return topk(logits, labels, 1)
+    """Of equal logits the first counts, as everywhere else here."""
+    check(logits, labels)
+    return _mean(logits.argmax(dim=1) == labels)
 
 
 def topk(logits: Tensor, labels: Tensor, k: int) -> float:
@@ -98,8 +100,17 @@ def roc_aucs(scores: Tensor, labels: Tensor) -> Tensor:
     than one of another, half of the ties counted. NaN for a class that no image has, or all."""
     check(scores, labels)
     several = labels.ndim == 2
-    columns = (scores.double() if several else scores.double().softmax(dim=1)).T.contiguous()
+    columns = (scores.double() if several else _log_odds(scores.double())).T.contiguous()
     return torch.stack([_roc_auc(column, labels[:, c] if several else labels == c) for c, column in enumerate(columns)])
+
+
+def _log_odds(logits: Tensor) -> Tensor:
+    """Of each class against all others [N, C]: in the order of its probability, which is 1 for all that are sure."""
+    logs = logits.log_softmax(dim=1)
+    odds = logs - torch.log1p(-logs.exp())
+    best, first = logits.max(dim=1, keepdim=True)  # the one whose probability may be 1
+    others = logits.scatter(1, first, -torch.inf).logsumexp(dim=1, keepdim=True)
+    return odds.scatter(1, first, best - others)
 
 
 def roc_auc(scores: Tensor, labels: Tensor) -> float:

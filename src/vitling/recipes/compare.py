@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 
 from vitling.errors import UserError
 from vitling.evaluation.answers import Answers, load_answers
-from vitling.evaluation.differences import Interval, difference_interval, mcnemar, statistic_interval
+from vitling.evaluation.differences import LEVEL, Interval, difference_interval, mcnemar, statistic_interval
 from vitling.files import check_writable, write_json
 from vitling.recipes.seeds import runs_of
 
@@ -42,6 +43,12 @@ class Group:
     @property
     def right(self) -> np.ndarray:
         return np.stack([one.right for one in self.answers])
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Of the images, where some belong together."""
+        groups = self.answers[0].groups
+        return None if len(np.unique(groups)) == len(groups) else groups
 
     def at(self, keys: np.ndarray) -> Group:
         return Group(self.name, [one.at(keys) for one in self.answers])
@@ -127,31 +134,38 @@ def _row(group: Group) -> dict[str, Any]:
 
 
 def difference_of(better: Group, worse: Group) -> dict[str, Any]:
-    interval = _interval(better, worse)
-    found = {"better": better.name, "worse": worse.name, "difference": better.mean - worse.mean, "interval": interval}
-    single = len(better.answers) == len(worse.answers) == 1 and not better.answers[0].several
-    if single:
+    """`told_apart`: there is no 0 in the interval, nor, of two single runs, anything that McNemar's exact test calls
+    luck: of few images that they disagree on the bootstrap alone makes too much."""
+    groups = better.groups
+    interval = _interval(better, worse, groups)
+    found: dict[str, Any] = {"better": better.name, "worse": worse.name}
+    found |= {"difference": better.mean - worse.mean, "interval": interval}
+    told_apart = not interval.has_zero
+    if len(better.answers) == len(worse.answers) == 1 and not better.answers[0].several and groups is None:
         found["mcnemar_p"] = mcnemar(better.answers[0].right, worse.answers[0].right)
-    return found | {"in_words": _in_words(better, worse, interval)}
+        told_apart &= found["mcnemar_p"] <= 1 - LEVEL
+    return found | {"told_apart": told_apart, "in_words": _in_words(better, worse, interval, told_apart)}
 
 
-def _interval(one: Group, other: Group) -> Interval:
+def _interval(one: Group, other: Group, groups: np.ndarray | None) -> Interval:
     if not one.answers[0].several:
-        return difference_interval(one.right, other.right)
+        return difference_interval(one.right, other.right, groups)
 
     scores, other_scores = ([partial(_score_at, answers) for answers in group.answers] for group in (one, other))
-    return statistic_interval(scores, other_scores, len(one.answers[0]))
+    return statistic_interval(scores, other_scores, len(one.answers[0]), groups)
 
 
 def _score_at(answers: Answers, images: np.ndarray) -> float:
-    return score(Answers(answers.keys[images], answers.labels[images], answers.given[images]))
+    """NaN where none of these images has a label."""
+    some = answers.take(images)
+    return score(some) if some.labels.any() else math.nan
 
 
-def _in_words(better: Group, worse: Group, interval: Interval) -> str:
+def _in_words(better: Group, worse: Group, interval: Interval, told_apart: bool) -> str:
     span = in_points(better.mean - worse.mean, *interval)
     seeds = (len(better.answers), len(worse.answers))
     caution = "" if min(seeds) > 1 else " What another seed would give is not in this: train with --seeds 3."
-    if interval.has_zero:
+    if not told_apart:
         return f"These images cannot tell {better.name} and {worse.name} apart ({span}).{caution}"
     return f"{better.name} is better than {worse.name} ({span}).{caution}"
 

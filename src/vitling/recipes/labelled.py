@@ -203,7 +203,8 @@ def _judge(config: LabelledConfig, objective: Supervised, epoch: int, val: Store
         if name == "val":
             temperature = fit_temperature(logits, labels_of(store))
         splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
-        answers[name] = make_answers(logits.numpy(), labels_of(store).numpy(), store.dataset.keys)
+        dataset = store.dataset
+        answers[name] = make_answers(logits.numpy(), labels_of(store).numpy(), dataset.keys, dataset.groups)
     return _Judged(epoch, temperature, splits, answers)
 
 

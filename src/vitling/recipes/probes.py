@@ -307,8 +307,9 @@ def features_of(
             frozen = frozen_over(model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress)
         facts[name] = store.facts
         found[name] = Part(store, frozen, labels_of(store).to(frozen.pooled.device))
-    if warning := leakage_warning({"train": facts["train"], parts.judged: facts["judged"]}):
-        log.warn(warning)
+    for name in ("train", "validation"):  # what is judged was fitted on both
+        if warning := leakage_warning({"train": facts[name], parts.judged: facts["judged"]}, name):
+            log.warn(warning)
     return found
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from vitling.evaluation.differences import Interval
 from vitling.recipes.compare import in_points
 from vitling.recipes.suite_table import table_of
 from vitling.report.studies import filled, lines
@@ -154,7 +153,7 @@ def show_comparison(result: dict[str, Any], out: str) -> None:
 def told_apart(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
     """What the held-out images say of the method that is ahead, and what they cannot say."""
     others = [f"{found['worse']} ({in_points(found['difference'], *found['interval'])})" for found in differences]
-    close = [other for other, found in zip(others, differences) if Interval(*found["interval"]).has_zero]
+    close = [other for other, found in zip(others, differences) if not found["told_apart"]]
     if close:
         said = (
             f"{best['images']:,} held-out images cannot tell {best['method']}, the first here, from {', '.join(close)}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import zlib
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -32,7 +33,7 @@ def _parts(copy: Copy) -> Parts:
     reader = getattr(importlib.import_module(f"vitling.data.papers.{module}"), function)
     try:
         return reader(copy)
-    except (LookupError, ValueError, TypeError, EOFError) as error:  # what a file that is cut short leads to
+    except (LookupError, ValueError, TypeError, EOFError, OSError, zlib.error) as error:  # as files cut short lead to
         raise UserError(
             f"{copy.root} is not as {copy.entry.title} is distributed ({type(error).__name__}: {error}). Is a file cut "
             f"short? It comes from: {copy.entry.where}."
