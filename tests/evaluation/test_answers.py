@@ -37,6 +37,25 @@ def test_scores_that_are_close_stay_apart(tmp_path):
     assert np.diff(load_answers(tmp_path)["last/test"].given, axis=0)[0, 0] < 0
 
 
+def test_groups_are_kept_and_older_files_have_none(tmp_path):
+    labels = np.array([0, 0, 1, 1])
+    save_answers(tmp_path, {"last/test": make_answers(LOGITS, labels, NAMES, np.array([7, 7, 8, 8]))})
+    found = load_answers(tmp_path)["last/test"]
+    assert found.at(found.keys[::-1]).groups.tolist() == [8, 8, 7, 7]
+    with np.load(tmp_path / "answers.npz") as columns:
+        older = {name: columns[name] for name in columns.files if not name.endswith("groups")}
+    np.savez(tmp_path / "answers.npz", **older)
+    assert len(set(load_answers(tmp_path)["last/test"].groups.tolist())) == 4
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    save_answers(tmp_path, {"last/test": make_answers(LOGITS, np.array([0, 0, 1, 1]), NAMES)})
+    path = tmp_path / "answers.npz"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(UserError, match="damaged"):
+        load_answers(tmp_path)
+
+
 def test_a_folder_without_them(tmp_path):
     with pytest.raises(UserError, match=r"no answers.npz"):
         load_answers(tmp_path)

@@ -57,6 +57,14 @@ def test_a_network_without_attention_says_so(make_bundle, tmp_path, image, capsy
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["correspondence.png"]
 
 
+def test_pictures_of_before_do_not_stay(bundle, tmp_path, pictures, image, capsys):
+    out = tmp_path / "out"
+    assert run(["explain", str(bundle), image, "--out", str(out)]) == 0
+    (out / "mine.txt").write_text("kept")
+    assert run(["explain", str(bundle), str(pictures), "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["explained.json", "mine.txt"]
+
+
 def test_what_is_wrong_is_named(bundle, tmp_path, pictures, image, capsys):
     out = ["--out", str(tmp_path / "out" / "deeper")]
     assert "3,5" in refused(capsys, "explain", str(bundle), image, "--query", "left", *out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from tests.conftest import make_folder
 from tests.runs import TINY, read, refused, train
 from vitling.cli import run
+from vitling.errors import Interrupted, UserError
 from vitling.evaluation.answers import make_answers, save_answers
+from vitling.recipes.asked import goes_on
 from vitling.recipes.compare import compare
-from vitling.recipes.config import TrainConfig
+from vitling.recipes.config import PretrainConfig, TrainConfig
 from vitling.recipes.seeds import over_seeds
 
 IMAGES = 400
@@ -149,7 +152,7 @@ def test_seeds_that_were_not_trained_alike_are_named(tmp_path, capsys):
     over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
     assert "alike" not in capsys.readouterr().err
     methods = iter(["idmm", "supervised"])
-    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
     assert "not trained alike: idmm and supervised. Pass --method" in capsys.readouterr().err
 
 
@@ -163,7 +166,7 @@ def test_seeds_that_were_not_judged_alike_are_named(tmp_path, capsys):
     over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
     assert "alike" not in capsys.readouterr().err
     sizes = iter([288, 224])
-    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
     assert "not judged alike: at 224 and 288 px. Pass --test-size" in capsys.readouterr().err
 
 
@@ -174,6 +177,52 @@ def test_seeds_go_on_where_they_stopped(tmp_path):
     assert train(folder, tmp_path / "two", "--seeds", "3", "--resume") == 0
     assert (tmp_path / "two" / "seed0" / "result.json").stat().st_mtime_ns == before
     assert read(tmp_path / "two" / "seeds.json")["seeds"] == [0, 1, 2]
+
+
+def test_seeds_that_go_on_are_asked_for_nothing_again(tmp_path, capsys):
+    """Neither the images, nor the settings, nor how many they are: and none is of another network."""
+    out = tmp_path / "two"
+    asked = {"source": "images", "out": str(out), "seeds": 2, "epochs": 7, "said": ("epochs",)}
+    begun = []
+
+    def stopped(config):
+        begun.append(config)
+        Path(config.out).mkdir(parents=True)
+        if len(begun) == 2:
+            raise Interrupted("Stopped.", 130)
+        return {"seed": config.seed, "last": {}}
+
+    with pytest.raises(Interrupted):
+        over_seeds(TrainConfig(**asked), stopped)
+    with pytest.raises(UserError, match="not empty"):
+        over_seeds(TrainConfig(**asked), stopped)
+    again = []
+    config = TrainConfig(out=str(out), resume=True)
+    assert goes_on(config)
+    over_seeds(config, lambda config: again.append(config) or {"seed": config.seed, "last": {}})
+    assert [(c.source, c.epochs, c.said, c.seed) for c in again] == [
+        ("images", 7, ("epochs",), seed) for seed in (0, 1)
+    ]
+    with pytest.raises(UserError, match="--epochs 9 was given"):
+        over_seeds(TrainConfig(out=str(out), resume=True, epochs=9), stopped)
+    assert not goes_on(PretrainConfig(out=str(out), resume=True))
+
+
+def test_of_seeds_that_are_refused_nothing_stays(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert "does not exist" in refused(capsys, "train", tmp_path / "none", "--out", out, *TINY, "--seeds", "2")
+    assert not out.exists()
+
+
+def test_of_seeds_none_of_which_has_finished_that_is_said(tmp_path):
+    def stopped(config):
+        Path(config.out).mkdir(parents=True)
+        raise Interrupted("Stopped.", 130)
+
+    with pytest.raises(Interrupted):
+        over_seeds(TrainConfig(source="images", out=str(tmp_path / "two"), seeds=2), stopped)
+    with pytest.raises(UserError, match="--resume goes on"):
+        compare((str(tmp_path / "two"), str(tmp_path / "one")))
 
 
 def test_pretraining_has_seeds_too(tmp_path, capsys):

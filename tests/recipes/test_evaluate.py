@@ -16,6 +16,8 @@ import vitling
 from tests.conftest import make_folder
 from tests.runs import lines, read, refused, train
 from vitling.cli import run
+from vitling.files import write_json
+from vitling.recipes.evaluate import trained_on
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +247,26 @@ def test_a_val_split_that_was_trained_on_is_a_warning(tmp_path, capsys, flags, w
     capsys.readouterr()
     assert run(["evaluate", str(tmp_path / "run"), str(source), "--split", "val"]) == 0
     assert ("trained on these images" in capsys.readouterr().err) is warned
+
+
+def test_val_made_train_by_name_was_trained_on(trained, tmp_path):
+    config = read(trained / "config.json")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for source, own in (("flowers102:/data?val=train", True), ("flowers102:/data", False)):
+        write_json(tmp_path / "run" / "config.json", config | {"source": source, "val": None})
+        assert trained_on(str(tmp_path / "run"), "flowers102:/data", "val") is own
+        assert trained_on(str(tmp_path / "run"), "flowers102:/data", "train")
+        assert not trained_on(str(tmp_path / "run"), "flowers102:/other", "train")
+
+
+def test_rows_without_a_label_are_bad_files_here_too(trained, fresh, tmp_path, capsys):
+    files = sorted((fresh / "test").rglob("*.png"))
+    rows = [f"{file},{file.parent.name if i % 2 else ''},test" for i, file in enumerate(files)]
+    (tmp_path / "half.csv").write_text("\n".join(["path,label,split", *rows]))
+    assert "cannot be used" in refused(capsys, "evaluate", trained, tmp_path / "half.csv")
+    out = tmp_path / "found.json"
+    assert run(["evaluate", str(trained), str(tmp_path / "half.csv"), "--allow-bad", "--out", str(out)]) == 0
+    assert (read(out)["n"], len(read(out)["bad_files"])) == (12, 12)
 
 
 def test_one_label_a_row_is_enough_for_a_model_of_several(folder, tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.conftest import make_folder
@@ -74,6 +76,15 @@ def test_the_same_seed_gives_the_same_and_both_backends_agree(pretrained, labell
     assert other["backend"] == "sklearn"
     assert (one["chosen"], one["value"]) == (other["chosen"], other["value"])
     assert one["each_C"] == other["each_C"]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_test_images_that_the_probe_was_fitted_on_are_named(pretrained, labelled, tmp_path, capsys, split):
+    make_folder(labelled, each=5, split="val", first=300)
+    for image in (labelled / "test" / "class-0").iterdir():
+        shutil.copy(image, labelled / split / "class-0" / f"again-{image.name}")
+    probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
+    assert f"Images are in {'train' if split == 'train' else 'validation'} as well" in capsys.readouterr().err
 
 
 def test_an_own_val_split_chooses_or_judges(pretrained, labelled, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +18,15 @@ from tests.data.papers import copies
 from tests.runs import read, refused
 from tests.tiny import tiny_backbone
 from vitling.cli import run
+from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes import probes, suite
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.recipes.suite_table import PAPER, Cell, summary_of, table_of
+
+OTHERWISE = DataConfig(max_pixels=10_000)
 
 
 def model(folder: Path, seed: int = 0) -> Path:
@@ -129,6 +133,26 @@ def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
     model(folder, seed=5)  # trained again in the same place: another network
     suite.suite(config(root, folder, only=("cub",)))
     assert len(counted.probed) == 5
+
+
+def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeypatch, capsys):
+    """The same names and the same --out, but another copy; or the same one, read otherwise; or by a model that is told
+    other statistics of the pixels."""
+    folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
+    for _ in range(2):
+        suite.suite(config(root, folder, only=("cub",)))
+    assert len(counted.embedded) == 1
+    shutil.copytree(root, tmp_path / "copy")
+    suite.suite(config(tmp_path / "copy", folder, only=("cub",)))
+    assert len(counted.embedded) == 2
+    assert "of other images, or read otherwise" in capsys.readouterr().err
+    suite.suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
+    assert len(counted.embedded) == 3
+    about = json.loads((folder / "config.json").read_text())
+    about["pretrained_cfg"]["mean"] = [0.1, 0.2, 0.3]
+    (folder / "config.json").write_text(json.dumps(about))
+    suite.suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
+    assert len(counted.embedded) == 4
 
 
 def test_features_outlive_a_probe_that_fails(root, tmp_path, monkeypatch):
@@ -255,3 +279,15 @@ def test_metrics_and_data_sets_of_a_table():
     assert metrics == {"accuracy", "mean per class", "11-point mAP", "ROC-AUC"}
     assert sum(figures[0] for figures in PAPER.values()) / 18 == pytest.approx(77.29, abs=0.06)  # as printed
     assert sum(figures[1] for figures in PAPER.values()) / 18 == pytest.approx(80.99, abs=0.06)
+
+
+@pytest.mark.parametrize(("name", "file"), [("mnist", "*train-images*"), ("patchcamelyon", "*test_y*")])
+def test_a_file_that_is_something_else_ends_nothing(root, tmp_path, capsys, name, file):
+    """A page that says `not found`, saved under the name of an archive."""
+    copies.MAKERS[name](root)
+    (broken,) = root.rglob(file)
+    broken.write_bytes(b"<html>not found</html>")
+    outcome = suite.suite(config(root, model(tmp_path / "first"), only=(name, "cub")))
+    assert len(outcome.failed) == 1
+    assert [row["data"] for row in outcome.summary["rows"]] == ["cub"]
+    assert f"{name} is left out" in capsys.readouterr().err

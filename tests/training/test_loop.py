@@ -187,7 +187,21 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(store, tmp_pa
     newest.write_bytes(newest.read_bytes()[:1000])
     resumed, _ = train(store, tmp_path / "run")
     assert equal(weights(whole), weights(resumed))
-    assert "step-00000016.pt is damaged" in (tmp_path / "run" / "log.txt").read_text()
+    log = tmp_path / "run" / "log.txt"
+    assert "step-00000016.pt is damaged" in log.read_text()
+    assert "starts again" not in log.read_text()
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        checkpoint.write_bytes(b"")
+    anew, _ = train(store, tmp_path / "run")
+    assert equal(weights(whole), weights(anew))
+    assert "starts again from its first step" in log.read_text()
+
+
+def test_a_batch_that_takes_all_images_is_named(store, tmp_path):
+    train(store, tmp_path / "one", config(batch=len(store), epochs=2))
+    assert f"takes all {len(store)} images at once: 2 steps in all" in (tmp_path / "one" / "log.txt").read_text()
+    train(store, tmp_path / "two", config(batch=len(store) - 1, epochs=2))
+    assert "at once" not in (tmp_path / "two" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(("batch", "accumulate"), [(29, 1), (1, 1), (8, 4)])

@@ -22,6 +22,10 @@ from vitling.evaluation.inputs import sources_of
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, write_json
 
+FILE = "explained.json"
+PICTURES = ("correspondence.png", "attention-masks.png", "attention-maps.png", "entropy.png")
+REGIONS, MASKS, MAPS, ENTROPIES = PICTURES
+
 
 def explain(
     model_path: str | os.PathLike,
@@ -36,16 +40,23 @@ def explain(
     """Writes pictures and `explained.json`, and gives what is in that. A folder as `image` is measured: no pictures."""
     place = _query(query)
     out = Path(out)
-    check_writable(out / "explained.json")
+    check_writable(out / FILE)
     model = load(model_path, weights)
     if Path(image).is_dir():
         if second is not None:
             raise UserError("A folder is measured against its own mirrored images: name one folder, or two images.")
         found: dict[str, Any] = {"correspondence": correspondence(model, sources_of(image), grey, seed).as_dict()}
+        _clear(out)
     else:
         found = _pictures(model, [image] if second is None else [image, second], out, place, grey, seed)
-    write_json(out / "explained.json", {"model": str(model_path), "images": [image, second], **found})
+    write_json(out / FILE, {"model": str(model_path), "images": [image, second], **found})
     return found
+
+
+def _clear(out: Path) -> None:
+    """Of what was explained before nothing stays beside this: it may be of another network, or another image."""
+    for name in (FILE, *PICTURES):
+        (out / name).unlink(missing_ok=True)
 
 
 @torch.inference_mode()
@@ -53,11 +64,12 @@ def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Gr
     views = torch.cat([_view(model, name) for name in images])
     if len(images) == 1:
         views = torch.cat([views, mirrored(model, views, [0], grey, seed)])
-    found = {"correspondence": _correspondences(model, views, images, out / "correspondence.png")}
+    _clear(out)
+    found = {"correspondence": _correspondences(model, views, images, out / REGIONS)}
     try:
         return found | {"attention": _attention(model, views[:1], query, out)}
     except UserError as problem:
-        raise UserError(f"{problem} Only {out / 'correspondence.png'} was made.") from problem
+        raise UserError(f"{problem} Only {out / REGIONS} was made.") from problem
 
 
 def _correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:
@@ -91,9 +103,9 @@ def _attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str,
     heads = heads_of(model.backbone, features, query)
     shown = pictures.as_rgb(view[0], model.meta.mean, model.meta.std)
     grid = (features.grid.shape[-2], features.grid.shape[-1])
-    pictures.draw_heads(shown, heads, grid, True, out / "attention-masks.png")
-    pictures.draw_heads(shown, heads, grid, False, out / "attention-maps.png")
-    pictures.draw_entropies(heads, out / "entropy.png")
+    pictures.draw_heads(shown, heads, grid, True, out / MASKS)
+    pictures.draw_heads(shown, heads, grid, False, out / MAPS)
+    pictures.draw_entropies(heads, out / ENTROPIES)
     return {
         "query": list(heads.query),
         "heads": heads.order.tolist(),

@@ -13,8 +13,9 @@ from vitling.console import Log
 from vitling.data.splits import own_splits
 from vitling.errors import StoppedItself, UserError
 from vitling.files import read_json, write_json
+from vitling.recipes.asked import as_asked, written_down
 from vitling.recipes.compare import difference_of, ranked_groups
-from vitling.recipes.config import ComparisonConfig, TrainConfig
+from vitling.recipes.config import ComparisonConfig, TrainConfig, as_flags
 from vitling.recipes.methods import METHODS, check_task
 from vitling.recipes.plan import OF_TWO_STAGES
 from vitling.recipes.running import check_labels
@@ -30,14 +31,17 @@ Row = dict[str, Any]
 
 def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     """Trains with each method and gives what is also in comparison.json."""
+    every = config.methods == type(config)().methods
+    config = as_asked(config, **({} if every else {"methods": config.methods}))
     _check(config)
     chosen, log, rows = _in_order(config.methods), Log(), []
     minutes = config.minutes or 0
     log.say(f"{len(chosen)} methods, {minutes:g} minutes each: about {len(chosen) * minutes:.0f} minutes in all.")
-    for method in chosen:
-        log.say(f"{method}: {METHODS[method].what}.")
-        rows.append(_row(method, _run_of(config, method), log))
-        _write(config, rows)
+    with written_down(config):
+        for method in chosen:
+            log.say(f"{method}: {METHODS[method].what}.")
+            rows.append(_row(method, _run_of(config, method), log))
+            _write(config, rows)
     return read_json(Path(config.out) / RESULT)
 
 
@@ -107,7 +111,8 @@ def _before(config: TrainConfig, result: dict[str, Any]) -> Row:
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:
-    about = {"data": config.source, "minutes": config.minutes, "seed": config.seed, "environment": environment()}
+    about: dict[str, Any] = {"data": config.source, "minutes": config.minutes, "seed": config.seed}
+    about |= {"flags": as_flags(config, ("methods", "minutes")), "environment": environment()}
     ended = [row["method"] for row in rows if "value" in row]
     write_json(Path(config.out) / RESULT, {**about, "rows": rows, "differences": _differences(config, ended)})
 

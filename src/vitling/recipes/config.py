@@ -421,6 +421,18 @@ def resumed(asked: Config, saved: Config) -> Config:
     return saved
 
 
+def as_flags(config: Any, leaving: Collection[str] = ()) -> str:
+    """What was said of it on a command line, to be said again."""
+    known, words = dict(leaves(config)), []
+    for name in config.said:
+        name = name if name in known else f"{name}_"
+        if name in known and name not in (*_OF_THE_CALL, *leaving):
+            value, (*path, last) = known[name], _flag(name).split(".")
+            negated = ".".join([*path, f"no-{last}"]) if value is False else ".".join([*path, last])
+            words += [f"--{negated}", *([] if isinstance(value, bool) else [_written(value)])]
+    return " ".join(words)
+
+
 def _flag(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
 

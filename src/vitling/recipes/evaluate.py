@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.data.dataset import Dataset, Splits
+from vitling.data.dataset import BadFile, Dataset, Splits
 from vitling.data.sources.parts import some
 from vitling.data.splits import own_splits
 from vitling.data.store import Store, build_store
@@ -37,13 +37,14 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     log = Log()
     if trained_on(config.run, config.source, chosen):
         log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
-    store = decoded(model, dataset, chosen, data, config.allow_bad, log)
+    store = decoded(model, dataset, chosen, data, config.allow_bad, log, splits.bad)
     with log.bar("Evaluating", len(store)) as progress:
         logits = logits_over(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, labels_of(store), model.class_names, model.meta.temperature)
     judged = {"model": config.run, "weights": config.weights, "size": model.meta.size}
     result: dict[str, Any] = {**judged, "data": config.source, "split": chosen, **summary}
-    result["bad_files"] = [vars(file) for file in store.bad]
+    unread = [file for file in splits.bad if file.split == chosen]
+    result["bad_files"] = [vars(file) for file in (*unread, *store.bad)]
     if config.out:
         write_json(Path(config.out), result)
     return result
@@ -69,12 +70,21 @@ def as_trained(model: Model, config: DataConfig) -> DataConfig:
     return replace(config, channels=model.meta.channels, bits=model.meta.bits)
 
 
-def decoded(model: Model, dataset: Dataset, split: str, config: DataConfig, allow_bad: bool, log: Log) -> Store:
-    """The pixels of a split, large enough for the model's views, with the statistics that it was trained with."""
+def decoded(
+    model: Model,
+    dataset: Dataset,
+    split: str,
+    config: DataConfig,
+    allow_bad: bool,
+    log: Log,
+    known: Sequence[BadFile] = (),
+) -> Store:
+    """The pixels of a split, large enough for the model's views, with the statistics that it was trained with. `known`:
+    what was found to be bad before anything was decoded."""
     meta = model.meta
     with log.bar(f"Decoding {split}", len(dataset)) as progress:
         store = build_store(
-            dataset, meta.store_size, config, model.device, "auto", allow_bad, split, True, progress, log.warn
+            dataset, meta.store_size, config, model.device, "auto", allow_bad, split, True, progress, log.warn, known
         )
     store.mean, store.std = meta.mean, meta.std
     return store
@@ -104,16 +114,17 @@ def _run_of(model_path: str) -> Path | None:
 
 
 def trained_on(model_path: str, source: str, split: str, held_out_by: int | None = None) -> bool:
-    """Whether the run was trained on images of this split: train, and the data's own val where --val or folds made it a
-    part of train. A val that was held out of train by a seed: unless the run held out the same."""
+    """Whether the run was trained on images of this split: train, and the data's own val where --val, folds or
+    `?val=train` made it a part of train. A val that was held out of train by a seed: unless the run held out the same.
+    Data are known by their name: a copy elsewhere is not."""
     folder = _run_of(model_path)
     if folder is None:
         return False
     config = read_json(folder / "config.json")
-    trained = str(config.get("source", ""))
-    if trained != source and Path(trained).resolve() != Path(source).resolve():
+    (trained, _, options), (asked, _, _) = (name.partition("?") for name in (str(config.get("source", "")), source))
+    if trained != asked and Path(trained).resolve() != Path(asked).resolve():
         return False
-    merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0
+    merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0 or "val=train" in options
     if held_out_by is not None:
         own = config.get("split_seed")  # None: its seed
         return merged or (config.get("seed") if own is None else own) != held_out_by
@@ -126,7 +137,8 @@ def _choose(splits: Splits, split: str) -> str:
     there = {"train": len(splits.train) > 0, "val": splits.val is not None, "test": splits.has_test}
     if not there[split]:
         has = ", ".join(name for name, is_there in there.items() if is_there)
-        raise UserError(f"The data has no {split} split of its own; it has {has}.")
+        held = " What a run held out of train is judged in its evaluation.json." if split == "val" else ""
+        raise UserError(f"The data has no {split} split of its own; it has {has}.{held}")
     return split
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from vitling.console import Log, speaks
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
+from vitling.recipes.asked import FILE as ASKED
+from vitling.recipes.asked import as_asked, written_down
 from vitling.recipes.config import Config, check
 
 FILE = "seeds.json"
@@ -21,23 +23,25 @@ def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[
     the training that is repeated."""
     if not config.out:
         raise UserError("Where should the runs go? Pass --out DIR, for example --out runs/first.")
+    config = as_asked(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # more, or fewer, than before
     check(config)
     out, log, results, found = Path(config.out), Log(), [], {}
     if (out / "config.json").exists():
         raise UserError(f"{out} is a run of one seed. Name another --out for several.")
-    for i in range(config.seeds):
-        seed = config.seed + i
-        log.say(f"Seed {seed}, {i + 1} of {config.seeds}.")
-        own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.held_out_by()}
-        results.append(run(replace(config, **own, out=str(out / f"seed{seed}"))))
-        found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
-        if len(methods := {result.get("method") for result in results}) > 1:
-            log.warn(f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
-        if len(sizes := {size for result in results if (size := result.get("judged_at", result.get("size")))}) > 1:
-            at = " and ".join(map(str, sorted(sizes)))
-            log.warn(f"The seeds are not judged alike: at {at} px. Pass --test-size.")
-        if speaks():
-            write_json(out / FILE, found)
+    with written_down(config):
+        for i in range(config.seeds):
+            seed = config.seed + i
+            log.say(f"Seed {seed}, {i + 1} of {config.seeds}.")
+            own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.held_out_by()}
+            results.append(run(replace(config, **own, out=str(out / f"seed{seed}"))))
+            found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
+            if len(methods := {result.get("method") for result in results}) > 1:
+                log.warn(f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
+            if len(sizes := {size for result in results if (size := result.get("judged_at", result.get("size")))}) > 1:
+                at = " and ".join(map(str, sorted(sizes)))
+                log.warn(f"The seeds are not judged alike: at {at} px. Pass --test-size.")
+            if speaks():
+                write_json(out / FILE, found)
     return found
 
 
@@ -70,6 +74,8 @@ def runs_of(path: str) -> list[Path]:
     folder = Path(path)
     if (folder / FILE).exists():
         return [folder / f"seed{seed}" for seed in read_json(folder / FILE)["seeds"]]
+    if (folder / ASKED).exists():
+        raise UserError(f"{path} is of several runs, and not one of them has finished: --resume goes on with them.")
     if not (folder / "config.json").exists():
         raise UserError(f"{path} is not a run: it has neither config.json nor {FILE}.")
     return [folder]

@@ -6,9 +6,10 @@ What is finished is a file, one for each (network, data set, probe), so a suite 
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from vitling.console import Log
 from vitling.data import papers
+from vitling.data.config import DataConfig
 from vitling.data.papers.entry import Entry, Metric
 from vitling.errors import UserError
-from vitling.evaluation.bundle import WEIGHTS, bundle_folder, load
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load
 from vitling.evaluation.config import Metric as ChosenBy
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
@@ -57,16 +59,18 @@ class Place:
     """A network and a data set; their cells are files in a folder of their own."""
 
     run: str
-    digest: str  # of the weights: another training in the same place is another network
+    digest: str  # of the model: another training in the same place is another network
     entry: Entry
     source: str  # the data set as a DATA
+    made_from: str  # digest of the source and of how it is read: figures of other images are not of these
     folder: Path
 
     def path(self, probe: str) -> Path:
         return self.folder / f"{probe}.json"
 
     def finished(self, probe: str) -> bool:
-        return self.path(probe).exists()
+        path = self.path(probe)
+        return path.exists() and read_json(path).get("made_from") == self.made_from
 
     def features(self, blocks: int) -> Path:
         return self.folder / f"features-{blocks}.npz"
@@ -87,11 +91,11 @@ def suite(config: SuiteConfig) -> Outcome:
     sources = {entry.name: source for entry in entries if (source := find(entry.name, root))}
     _say_what_is_not_there(entries, sources, root, log)
     places = [
-        Place(run, digest, entry, sources[entry.name], out / label_of(run, digest) / entry.name)
+        Place(run, digest, entry, source, made_from(source, config.data), out / label_of(run, digest) / entry.name)
         for run in config.runs
         for digest in [digest_of(run, config.weights)]
         for entry in entries
-        if entry.name in sources
+        if (source := sources.get(entry.name))
     ]
     path, failed = out / RESULT, []
     with ended(f"Stopped. The same command goes on: what is finished is in {out}."):
@@ -116,8 +120,17 @@ def label_of(run: str, digest: str) -> str:
 
 
 def digest_of(run: str, weights: Literal["last", "best"]) -> str:
-    with (bundle_folder(run, weights) / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:8]
+    """Of the weights, and of what else answers hang on: sizes, and mean and deviation of the pixels."""
+    folder = bundle_folder(run, weights)
+    digest = hashlib.blake2b((folder / CONFIG).read_bytes())
+    with (folder / WEIGHTS).open("rb") as file:
+        digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()[:8]
+
+
+def made_from(source: str, config: DataConfig) -> str:
+    settings = json.dumps([source, asdict(config)], sort_keys=True, default=str)
+    return hashlib.blake2b(settings.encode()).hexdigest()[:8]
 
 
 def _check(config: SuiteConfig) -> None:
@@ -141,10 +154,12 @@ def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], ro
 def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     """The cells that are lacking; what fails is said, and ends neither the others nor the suite."""
     lacking = tuple(probe for probe in config.probes if not place.finished(probe))
+    if other := [probe for probe in lacking if place.path(probe).exists()]:
+        log.say(f"{place.entry.name}, {place.run}: {', '.join(other)} of other images, or read otherwise; again.")
     log.say(f"{place.entry.name}, {place.run}: features")
     try:
         bench, about = _bench(place, lacking, config, log)
-    except UserError as problem:
+    except (UserError, OSError, torch.OutOfMemoryError) as problem:
         log.warn(f"{place.entry.name} is left out for {place.run}: {problem}")
         return [f"{place.entry.name} of {place.run}"]
     failed = []
@@ -152,7 +167,7 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
         log.say(f"{place.entry.name}, {place.run}: {probe}")
         try:
             _write(place, probe, bench, about, config, log)
-        except UserError as problem:
+        except (UserError, OSError, torch.OutOfMemoryError) as problem:
             log.warn(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
             failed.append(f"{probe} on {place.entry.name} of {place.run}")
     if not failed:
@@ -171,6 +186,7 @@ def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config
         "model": place.digest,
         "data": place.entry.name,
         "source": place.source,
+        "made_from": place.made_from,
         "probe": probe,
         **{name: found[name] for name in ("chosen", "validation")},
         "metrics": {name: value for name, value in metrics.items() if value is not None},
@@ -186,10 +202,10 @@ def _bench(place: Place, probes: tuple[Probe, ...], config: SuiteConfig, log: Lo
     model = load(place.run, config.weights, choose_device(config.device))
     settings = ProbesConfig(metric=CHOOSE_BY[place.entry.metric])
     path = place.features(settings.linear.blocks if "linear" in probes else 0)
-    if not path.exists():
+    arrays = _kept(path, place)
+    if not arrays:
         _embed(place, model, probes, settings, config, path, log)
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+        arrays = _kept(path, place)
     parts = {
         name: Part(None, Frozen(*(_tensor(arrays[f"{name}_{kind}"], model) for kind in Frozen._fields)), labels)
         for name in SPLITS
@@ -200,6 +216,15 @@ def _bench(place: Place, probes: tuple[Probe, ...], config: SuiteConfig, log: Lo
     names = tuple(arrays["class_names"].tolist())
     about = {"images": images, "classes": len(names), "notes": arrays["notes"].tolist()}
     return Bench(model, settings, names, parts), about
+
+
+def _kept(path: Path, place: Place) -> dict[str, np.ndarray]:
+    """The features of before, if they are of these images; else nothing."""
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as file:
+        same = "made_from" in file.files and str(file["made_from"]) == place.made_from
+        return {name: file[name] for name in file.files} if same else {}
 
 
 def _tensor(array: np.ndarray, model: Model) -> Tensor:
@@ -221,6 +246,7 @@ def _embed(
     test = splits.open_judged(f"vitling suite {place.run}, {place.entry.name}")
     parts = features_of(model, splits, test, data, config.allow_bad, probes, settings, log)
     arrays = {"class_names": np.array(splits.train.class_names), "notes": np.array(splits.notes, dtype=np.str_)}
+    arrays["made_from"] = np.array(place.made_from)
     for name, part in parts.items():
         known = {**part.frozen._asdict(), "labels": part.labels}
         arrays |= {f"{name}_{kind}": value.cpu().numpy() for kind, value in known.items()}

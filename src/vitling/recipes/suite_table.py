@@ -94,14 +94,18 @@ def _wins(names: list[str], values: dict, column: tuple[str, str], first: tuple[
 
 
 def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
-    """Other numbers of images than the data set has."""
-    about = next(cell.about for cell in cells if cell.data == name)
-    entry, images = ENTRIES[name], about["images"]
+    """Other numbers of images than the data set has, whichever network's they are."""
+    entry = ENTRIES[name]
+    counts = [cell.about["images"] for cell in cells if cell.data == name]
     seen = {
-        "training": (images["train"] + images["validation"], entry.trained_on),
-        "test": (images["judged"], entry.test),
+        "training": ({images["train"] + images["validation"] for images in counts}, entry.trained_on),
+        "test": ({images["judged"] for images in counts}, entry.test),
     }
-    return [f"{there:,} {what} images, not {full:,}" for what, (there, full) in seen.items() if there != full]
+    return [
+        f"{' or '.join(f'{count:,}' for count in sorted(there))} {what} images, not {full:,}"
+        for what, (there, full) in seen.items()
+        if there != {full}
+    ]
 
 
 def table_of(summary: dict[str, Any]) -> Table:

@@ -36,6 +36,7 @@ _METRICS = {
     "roc-auc": "ROC-AUC",
 }
 _SHORT = {"mean_per_class": "per class", "calibration_error": "calib."}  # a table has to fit in 80 columns
+FEW = 3  # epochs of a stage from which little is seen
 
 
 def show_run(result: dict[str, Any], out: str) -> None:
@@ -146,8 +147,11 @@ def show_comparison(result: dict[str, Any], out: str) -> None:
         return
     if result["differences"]:
         print(told_apart(best, result["differences"]))
+    if hurried := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW])) < FEW]:
+        print(f"This says little: {', '.join(hurried)} had a stage of fewer than {FEW} epochs. Give more --minutes.")
     print(f"Written: {out}, a run directory for each method")
-    print(f"To go on with it: vitling train {shlex.quote(result['data'])} --method {best['method']} --out RUN")
+    flags = " ".join(filter(None, [f"--method {best['method']}", result.get("flags", ""), "--out RUN"]))
+    print(f"To go on with it: vitling train {shlex.quote(result['data'])} {flags}")
 
 
 def told_apart(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:

@@ -50,7 +50,7 @@ class Checkpoints:
             try:
                 return self.load(path, device)
             except (RuntimeError, EOFError, OSError, UnpicklingError) as problem:
-                warn(f"{path.name} is damaged ({type(problem).__name__}); going back to the checkpoint before it.")
+                warn(f"{path.name} is damaged ({type(problem).__name__}) and passed over.")
         return None
 
     @staticmethod

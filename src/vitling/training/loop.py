@@ -37,7 +37,9 @@ from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
+from vitling.words import counted
 
+FEW_STEPS = 500
 FEWER = "a smaller --size keeps more of them together than --optim.accumulate"
 
 
@@ -55,6 +57,11 @@ def fit(
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
     trainer.resume(start)
+    if trainer.per_epoch == 1 and trainer.steps < FEW_STEPS and not trainer.done:
+        run.log.warn(
+            f"--batch {config.batch} takes all {len(store):,} images at once: {counted(trainer.steps, 'step')} in all, "
+            "which teach little. A smaller --batch has more, and so have more --epochs."
+        )
     trainer.began = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
@@ -404,7 +411,8 @@ class Trainer:
             self.run.forget_after(self.done)
             self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
             return
-        self.run.forget_after(-1)
+        if self.run.forget_after(-1):
+            self.run.log.warn("There is no checkpoint that can be read: the run starts again from its first step.")
         if start:
             new = states.go_on(self, checkpoint_of(start, self.store.device, self.run.log.warn))
             self.run.log.say(f"Going on at step {self.done} of {self.steps}; new in this run: {new}.")

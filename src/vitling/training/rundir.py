@@ -146,13 +146,15 @@ class RunDirectory:
         numbers = {k: v for k, v in entry.items() if isinstance(v, int | float) and k != "step"}
         self.trackers.log(numbers, entry["step"])
 
-    def forget_after(self, step: int) -> None:
-        """Drops the metrics of steps that will be taken again."""
+    def forget_after(self, step: int) -> bool:
+        """Drops the metrics of steps that will be taken again. Gives whether there were any."""
         path = self.path / "metrics.jsonl"
         if not self.writes or not path.exists():
-            return
-        kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+            return False
+        lines = path.read_text().splitlines()
+        kept = [line for line in lines if _step_of(line) <= step]
         path.write_text("".join(f"{line}\n" for line in kept))
+        return len(kept) < len(lines)
 
     def list_bad(self, bad: list[BadFile]) -> None:
         """All that were left out so far; those that are new are shown."""

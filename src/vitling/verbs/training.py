@@ -75,8 +75,10 @@ def compare_methods(config: ComparisonConfig) -> None:
 
 
 def _over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
-    """Whether --seeds asked for several runs, which then are done."""
-    if config.seeds == 1:
+    """Whether --seeds asked for several runs, now or when they were begun, which then are done."""
+    from vitling.recipes.asked import goes_on
+
+    if config.seeds == 1 and not goes_on(config):
         return False
     from vitling.recipes.seeds import over_seeds
     from vitling.recipes.summary import show_seeds
