@@ -106,8 +106,8 @@ def _groups(runs: Mapping[str, str], split: str, weights: Weights) -> tuple[str,
     if chosen is None:
         raise UserError(
             f"Not all of these runs have answers of their {weights} weights on {' or '.join(wanted)}: "
-            f"{'; '.join(f'{name} has {_known(group)}' for name, group in found.items())}. Train them with the same --val, "
-            "or on data with a test split."
+            f"{'; '.join(f'{name} has {_known(group)}' for name, group in found.items())}. "
+            "Train them with the same --val, or on data with a test split."
         )
     return chosen, [Group(name, [parts[f"{weights}/{chosen}"] for parts in group]) for name, group in found.items()]
 
