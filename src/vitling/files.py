@@ -90,7 +90,7 @@ def check_writable(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.is_dir():
         raise UserError(f"--out {path} is a directory; name a file in it.")
-    there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    there = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path.parent)
     try:
         with tempfile.TemporaryFile(dir=there):
             pass

@@ -97,6 +97,26 @@ def test_images_of_a_group_are_drawn_together():
     assert alone == pytest.approx(as_one, abs=0.02)
 
 
+@pytest.mark.parametrize("groups", [3, 5])
+def test_few_groups_are_not_made_too_much_of(groups):
+    random = np.random.default_rng(11)
+    of = np.repeat(np.arange(groups), 40)
+
+    def side():
+        hard = random.normal(0, 1, groups)[of] + random.normal(0, 1, len(of))
+        return (hard > 0)[None]
+
+    held = [difference_interval(side(), side(), of, draws=200).has_zero for _ in range(400)]
+    assert np.mean(held) >= 0.93
+
+
+def test_of_one_group_nothing_can_be_told():
+    one, other = np.arange(40)[None] < 22, np.arange(40)[None] < 20
+    assert difference_interval(one, other, np.zeros(40)).has_zero
+    alike = np.repeat(np.arange(2), 20)  # two groups, with the same difference
+    assert difference_interval(np.tile(np.arange(20) < 9, 2)[None], np.tile(np.arange(20) < 8, 2)[None], alike).has_zero
+
+
 def test_any_statistic_of_groups_and_of_draws_without_one():
     random = np.random.default_rng(10)
     groups = np.repeat(np.arange(12), 5)

@@ -81,8 +81,9 @@ def test_labels_that_few_images_have(tmp_path):
         (tmp_path / name / "config.json").write_text("{}")
         scores = labels + noise * random.normal(size=labels.shape)
         save_answers(tmp_path / name, {"last/test": make_answers(scores, labels, [str(i) for i in range(60)])})
-    low, high = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))["differences"][0]["interval"]
-    assert low <= high
+    found = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))["differences"][0]
+    assert found["better"].endswith("sharp")
+    assert found["interval"][0] < found["difference"] <= found["interval"][1] <= 1
 
 
 def test_images_are_matched_by_name(tmp_path):
@@ -206,6 +207,29 @@ def test_seeds_that_go_on_are_asked_for_nothing_again(tmp_path, capsys):
     with pytest.raises(UserError, match="--epochs 9 was given"):
         over_seeds(TrainConfig(out=str(out), resume=True, epochs=9), stopped)
     assert not goes_on(PretrainConfig(out=str(out), resume=True))
+    with pytest.raises(UserError, match="runs of vitling train"):
+        over_seeds(PretrainConfig(source="images", out=str(out), seeds=2, overwrite=True), stopped)
+
+
+def test_a_refusal_leaves_what_was_asked_before(tmp_path):
+    """Also in a folder of a time before it was written down."""
+    out = tmp_path / "two"
+    (out / "seed0").mkdir(parents=True)
+
+    def refuses(config):
+        raise UserError("Which images?")
+
+    with pytest.raises(UserError, match="Which images"):
+        over_seeds(TrainConfig(out=str(out), seeds=3, resume=True), refuses)
+    assert not (out / "asked.json").exists()
+    over_seeds(TrainConfig(source="a", out=str(out), seeds=2, resume=True), lambda c: {"seed": c.seed, "last": {}})
+    before = (out / "asked.json").read_bytes()
+    with pytest.raises(UserError, match="Which images"):
+        over_seeds(TrainConfig(source="b", out=str(out), seeds=2, overwrite=True), refuses)
+    assert (out / "asked.json").read_bytes() == before
+    (out / "asked.json").write_text("")
+    with pytest.raises(UserError, match="damaged"):
+        goes_on(TrainConfig(out=str(out), resume=True))
 
 
 def test_of_seeds_that_are_refused_nothing_stays(tmp_path, capsys):

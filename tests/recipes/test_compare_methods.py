@@ -43,7 +43,8 @@ def test_methods_side_by_side(folder, tmp_path, capsys):
     assert [config["idmm"]["smoothing"] for config in configs.values()] != [0.2, 0.2]
     assert configs["idmm"]["idmm"]["smoothing"] == 0.2
     before = rows
-    assert "--idmm.smoothing 0.2 --out RUN" in shown.out
+    assert ("--idmm.smoothing 0.2" in shown.out) is (best["method"] == "idmm")
+    assert f"--method {best['method']} --size 8 --backbone vit_micro_patch4_32" in shown.out
     assert run(["compare-methods", "--out", str(tmp_path / "out"), "--resume"]) == 0  # which needs nothing said again
     assert read(tmp_path / "out" / "comparison.json")["rows"] == before
     assert "not empty" in refused(capsys, "compare-methods", folder, "--out", tmp_path / "out")

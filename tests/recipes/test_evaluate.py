@@ -257,6 +257,9 @@ def test_val_made_train_by_name_was_trained_on(trained, tmp_path):
         assert trained_on(str(tmp_path / "run"), "flowers102:/data", "val") is own
         assert trained_on(str(tmp_path / "run"), "flowers102:/data", "train")
         assert not trained_on(str(tmp_path / "run"), "flowers102:/other", "train")
+    write_json(tmp_path / "run" / "config.json", config | {"source": "torchvision:ImageFolder?root=/a", "val": None})
+    assert trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/a", "train")
+    assert not trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/b", "train")
 
 
 def test_rows_without_a_label_are_bad_files_here_too(trained, fresh, tmp_path, capsys):

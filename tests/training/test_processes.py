@@ -191,6 +191,12 @@ def test_two_processes_go_through_all_stages(folder, tmp_path):
     assert "finetune" in json.loads((tmp_path / "timed" / "result.json").read_text())["stages"]
 
 
+def test_two_processes_train_several_seeds(folder, tmp_path):
+    arguments = command(folder, tmp_path / "seeds", *COMMON, "--epochs", "1", "--seeds", "2")[3:]
+    subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
+    assert json.loads((tmp_path / "seeds" / "seeds.json").read_text())["seeds"] == [0, 1]
+
+
 def test_a_dead_peer_ends_the_run(folder, tmp_path):
     flags = [*COMMON, "--epochs", "100000"]
     out = tmp_path / "run"

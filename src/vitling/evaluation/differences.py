@@ -14,6 +14,7 @@ SLOW_DRAWS = 300  # of a statistic that has to be computed anew for each
 LEVEL = 0.95
 BLOCK = 1 << 24  # drawn numbers held at once
 MANY = 1e6  # degrees of freedom: as good as a normal distribution
+EXACT = 1e-12  # less is rounding
 
 Statistic = Callable[[np.ndarray], float]
 
@@ -87,20 +88,25 @@ def _interval(drawn: np.ndarray, one: np.ndarray, other: np.ndarray, groups: int
     """Percentiles of what was drawn, where that is all. `one` and `other` are the values of each side's seeds.
 
     Two or three seeds, or a few groups of images, hardly tell how much they vary: with those it is Student's t about
-    the difference itself, with the degrees of freedom of Satterthwaite (1946). The variances of images and of seeds are
-    added, although what a seed does to some images is in both: rather too wide than too narrow.
+    the difference itself, with the degrees of freedom of Satterthwaite (1946). The mean of g groups out of g varies by
+    (g - 1) / g of what it should (Rao and Wu 1988). The variances of images and of seeds are added, although what a
+    seed does to some images is in both: rather too wide than too narrow.
     """
     several = [side for side in (one, other) if len(side) > 1]
     parts: list[tuple[float, float]] = [(side.var(ddof=1) / len(side), len(side) - 1) for side in several]
     if not parts and groups is None:
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return Interval(float(low), float(high))
-    parts.append((drawn.var(), MANY if groups is None else groups - 1))
+    difference = float(one.mean() - other.mean())
+    unknown = groups is not None and (groups < 2 or (difference and np.ptp(drawn) < EXACT))  # of other groups
+    if unknown:
+        return Interval(-1.0, 1.0)
+    parts.append((drawn.var(), MANY) if groups is None else (drawn.var() * groups / (groups - 1), groups - 1))
     variance = sum(part for part, _ in parts)
     spread = sum(part**2 / max(freedom, 1) for part, freedom in parts)
     freedom = variance**2 / spread if spread else MANY
-    wide, difference = stdtrit(freedom, (1 + LEVEL) / 2) * variance**0.5, one.mean() - other.mean()
-    return Interval(float(difference - wide), float(difference + wide))
+    wide = float(stdtrit(freedom, (1 + LEVEL) / 2) * variance**0.5)
+    return Interval(difference - wide, difference + wide)
 
 
 def mcnemar(one: np.ndarray, other: np.ndarray) -> float:

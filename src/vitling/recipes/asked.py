@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,15 +10,17 @@ from typing import Any
 
 from vitling.console import speaks
 from vitling.errors import UserError
-from vitling.files import read_json, write_json
+from vitling.files import atomic, read_json, write_json
 from vitling.recipes.config import Config, RunConfig, from_plain, resumed
 
 FILE = "asked.json"
+VERBS = {"TrainConfig": "train", "PretrainConfig": "pretrain", "FinetuneConfig": "finetune"}
+VERBS |= {"ComparisonConfig": "compare-methods"}
 
 
 def goes_on(config: RunConfig) -> bool:
     """Whether --resume names a folder of several runs that were asked for together."""
-    return config.resume and bool(config.out) and _kind(config.out) == type(config).__name__
+    return config.resume and bool(config.out) and _verb(config.out) == VERBS[type(config).__name__]
 
 
 def as_asked(config: Config, **free: Any) -> Config:
@@ -30,23 +32,57 @@ def as_asked(config: Config, **free: Any) -> Config:
 
 
 @contextmanager
-def written_down(config: RunConfig) -> Iterator[None]:
-    """While the runs are trained, and after. Not if the first of them is refused: then nothing stays."""
-    out = Path(config.out)
-    if _kind(config.out) and not (config.resume or config.overwrite):
-        raise UserError(f"{out} is not empty. Pass --resume to go on, --overwrite to start again, or another --out.")
-    if speaks():
-        write_json(out / FILE, {"kind": type(config).__name__, "settings": asdict(config)})
+def written_down(config: RunConfig) -> Iterator[Callable[[], None]]:
+    """While the runs are trained, and after. Gives what is to be called after each of them: if the first is refused
+    before it has begun, the folder is as it was. Other processes write nothing, and are not asked what they find."""
+    if not speaks():
+        yield lambda: None
+        return
+    out, done = Path(config.out), []
+    _check(config)
+    before, there = _content(out / FILE), _names(out)
+    write_json(out / FILE, {"verb": VERBS[type(config).__name__], "settings": asdict(config)})
     try:
-        yield
+        yield lambda: done.append(True)
     except UserError:
-        if speaks() and [path.name for path in out.iterdir()] == [FILE]:
-            (out / FILE).unlink()
-            with suppress(OSError):
-                out.rmdir()
+        if not done and _names(out) <= {*there, FILE}:
+            _put_back(out, before)
         raise
 
 
-def _kind(out: str) -> str:
+def _check(config: RunConfig) -> None:
+    before, verb = _verb(config.out), VERBS[type(config).__name__]
+    if before and before != verb:
+        raise UserError(f"{config.out} holds runs of vitling {before}. Name another --out for vitling {verb}.")
+    if before and not (config.resume or config.overwrite):
+        raise UserError(
+            f"{config.out} is not empty. Pass --resume to go on, --overwrite to start again, or another --out."
+        )
+
+
+def _verb(out: str) -> str:
     path = Path(out) / FILE
-    return read_json(path).get("kind", "") if path.exists() else ""
+    if not path.exists():
+        return ""
+    try:
+        return str(read_json(path)["verb"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise UserError(f"{path} is damaged. Delete it, and say again all that was asked for.") from problem
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _put_back(out: Path, before: bytes | None) -> None:
+    if before is not None:
+        with atomic(out / FILE) as file:
+            file.write(before)
+        return
+    (out / FILE).unlink()
+    with suppress(OSError):  # it holds something else
+        out.rmdir()

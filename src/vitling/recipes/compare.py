@@ -44,12 +44,6 @@ class Group:
     def right(self) -> np.ndarray:
         return np.stack([one.right for one in self.answers])
 
-    @property
-    def groups(self) -> np.ndarray | None:
-        """Of the images, where some belong together."""
-        groups = self.answers[0].groups
-        return None if len(np.unique(groups)) == len(groups) else groups
-
     def at(self, keys: np.ndarray) -> Group:
         return Group(self.name, [one.at(keys) for one in self.answers])
 
@@ -137,7 +131,7 @@ def _row(group: Group) -> dict[str, Any]:
 def difference_of(better: Group, worse: Group) -> dict[str, Any]:
     """`told_apart`: there is no 0 in the interval, nor, of two single runs, anything that McNemar's exact test calls
     luck: of few images that they disagree on the bootstrap alone makes too much."""
-    groups = better.groups
+    groups = _groups_of(better, worse)
     interval = _interval(better, worse, groups)
     found: dict[str, Any] = {"better": better.name, "worse": worse.name}
     found |= {"difference": better.mean - worse.mean, "interval": interval}
@@ -146,6 +140,12 @@ def difference_of(better: Group, worse: Group) -> dict[str, Any]:
         found["mcnemar_p"] = mcnemar(better.answers[0].right, worse.answers[0].right)
         told_apart &= found["mcnemar_p"] <= 1 - LEVEL
     return found | {"told_apart": told_apart, "in_words": _in_words(better, worse, interval, told_apart)}
+
+
+def _groups_of(*sides: Group) -> np.ndarray | None:
+    """Of the images, where some belong together; runs of an older vitling do not know it."""
+    every = (answers.groups for side in sides for answers in side.answers)
+    return next((groups for groups in every if len(np.unique(groups)) < len(groups)), None)
 
 
 def _interval(one: Group, other: Group, groups: np.ndarray | None) -> Interval:

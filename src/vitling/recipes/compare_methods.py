@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from vitling.console import Log
+from vitling.console import Log, speaks
 from vitling.data.splits import own_splits
 from vitling.errors import StoppedItself, UserError
 from vitling.files import read_json, write_json
@@ -20,6 +20,7 @@ from vitling.recipes.methods import METHODS, check_task
 from vitling.recipes.plan import OF_TWO_STAGES
 from vitling.recipes.running import check_labels
 from vitling.recipes.train import FIRST, train
+from vitling.training.processes import started
 from vitling.training.rundir import environment
 
 RESULT = "comparison.json"
@@ -34,13 +35,14 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     every = config.methods == type(config)().methods
     config = as_asked(config, **({} if every else {"methods": config.methods}))
     _check(config)
-    chosen, log, rows = _in_order(config.methods), Log(), []
+    chosen, log, rows = _in_order(config.methods), Log(silent=not speaks()), []
     minutes = config.minutes or 0
     log.say(f"{len(chosen)} methods, {minutes:g} minutes each: about {len(chosen) * minutes:.0f} minutes in all.")
-    with written_down(config):
+    with started(config.loop.device), written_down(config) as one_is_done:
         for method in chosen:
             log.say(f"{method}: {METHODS[method].what}.")
             rows.append(_row(method, _run_of(config, method), log))
+            one_is_done()
             _write(config, rows)
     return read_json(Path(config.out) / RESULT)
 
@@ -66,7 +68,8 @@ def _check(config: ComparisonConfig) -> None:
     for method in config.methods:
         check_task(method, splits.train.task)
     there = Path(config.out)
-    if there.exists() and any(there.iterdir()) and not (config.resume or config.overwrite):
+    begun = speaks() and there.exists() and any(there.iterdir())  # other processes may find what the first wrote
+    if begun and not (config.resume or config.overwrite):
         raise UserError(f"{there} is not empty. Pass --resume to go on, --overwrite to start again, or another --out.")
 
 
@@ -83,6 +86,7 @@ def _run_of(config: ComparisonConfig, method: str) -> TrainConfig:
     known: dict[str, Any] = {
         f.name: getattr(usual if f.name in foreign else config, f.name) for f in fields(TrainConfig)
     }
+    known["said"] = tuple(name for name in config.said if name.partition(".")[0] not in foreign)
     if config.val is None and own_splits(config.source, config.data).val is None:
         known["val"] = HELD_OUT
     return TrainConfig(**known | {"out": str(Path(config.out) / method), "method": method, "test": False})
@@ -98,7 +102,8 @@ def _row(method: str, config: TrainConfig, log: Log) -> Row:
     judged = result["last"]["val"]
     metric = "top1" if "top1" in judged else "mean_average_precision"
     known = {"method": method, "metric": metric, "value": judged[metric], "images": judged["n"]}
-    return known | _before(config, result)
+    flags = as_flags(config, ("out", "resume", "overwrite", "method", "minutes"))
+    return known | _before(config, result) | {"flags": flags}
 
 
 def _before(config: TrainConfig, result: dict[str, Any]) -> Row:
@@ -111,8 +116,7 @@ def _before(config: TrainConfig, result: dict[str, Any]) -> Row:
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:
-    about: dict[str, Any] = {"data": config.source, "minutes": config.minutes, "seed": config.seed}
-    about |= {"flags": as_flags(config, ("methods", "minutes")), "environment": environment()}
+    about = {"data": config.source, "minutes": config.minutes, "seed": config.seed, "environment": environment()}
     ended = [row["method"] for row in rows if "value" in row]
     write_json(Path(config.out) / RESULT, {**about, "rows": rows, "differences": _differences(config, ended)})
 

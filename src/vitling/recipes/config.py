@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -421,15 +422,16 @@ def resumed(asked: Config, saved: Config) -> Config:
     return saved
 
 
-def as_flags(config: Any, leaving: Collection[str] = ()) -> str:
+def as_flags(config: Any, leaving: Collection[str]) -> str:
     """What was said of it on a command line, to be said again."""
     known, words = dict(leaves(config)), []
     for name in config.said:
         name = name if name in known else f"{name}_"
-        if name in known and name not in (*_OF_THE_CALL, *leaving):
+        if name in known and name not in leaving:
             value, (*path, last) = known[name], _flag(name).split(".")
-            negated = ".".join([*path, f"no-{last}"]) if value is False else ".".join([*path, last])
-            words += [f"--{negated}", *([] if isinstance(value, bool) else [_written(value)])]
+            words.append("--" + ".".join([*path, f"no-{last}" if value is False else last]))
+            values = [] if isinstance(value, bool) else value if isinstance(value, tuple) else [value]
+            words += [shlex.quote(str(one)) for one in values]
     return " ".join(words)
 
 

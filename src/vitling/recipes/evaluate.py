@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
@@ -121,14 +122,22 @@ def trained_on(model_path: str, source: str, split: str, held_out_by: int | None
     if folder is None:
         return False
     config = read_json(folder / "config.json")
-    (trained, _, options), (asked, _, _) = (name.partition("?") for name in (str(config.get("source", "")), source))
+    (trained, by), (asked, _) = (_without_val(name) for name in (str(config.get("source", "")), source))
     if trained != asked and Path(trained).resolve() != Path(asked).resolve():
         return False
-    merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0 or "val=train" in options
+    merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0 or by == "train"
     if held_out_by is not None:
         own = config.get("split_seed")  # None: its seed
         return merged or (config.get("seed") if own is None else own) != held_out_by
     return split == "train" or (split == "val" and merged)
+
+
+def _without_val(source: str) -> tuple[str, str]:
+    """The name of the data without the option `val`, and what that is."""
+    name, _, query = source.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    val = options.pop("val", "")
+    return f"{name}?{urlencode(options)}" if options else name, val
 
 
 def _choose(splits: Splits, split: str) -> str:

@@ -302,7 +302,9 @@ def features_of(
     facts: dict[str, Facts] = {}
     for name, dataset in (("train", parts.train), ("validation", parts.validation), ("judged", judged)):
         split = parts.judged if name == "judged" else name
-        store, meta = decoded(model, dataset, split, config, allow_bad, log, parts.splits.bad), model.meta
+        own = "val" if name == "validation" and parts.chosen == "val" else split
+        known = [replace(file, split=split) for file in parts.splits.bad if file.split == own]
+        store, meta = decoded(model, dataset, split, config, allow_bad, log, known), model.meta
         with log.bar(f"Features of {split}", len(store)) as progress:
             frozen = frozen_over(model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress)
         facts[name] = store.facts

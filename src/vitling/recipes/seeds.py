@@ -21,19 +21,22 @@ FILE = "seeds.json"
 def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
     """Runs in --out/seed0, seed1, ... and gives what is also in --out/seeds.json. All hold out the same images: it is
     the training that is repeated."""
+    from vitling.training.processes import started
+
     if not config.out:
         raise UserError("Where should the runs go? Pass --out DIR, for example --out runs/first.")
     config = as_asked(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # more, or fewer, than before
     check(config)
-    out, log, results, found = Path(config.out), Log(), [], {}
+    out, log, results, found = Path(config.out), Log(silent=not speaks()), [], {}
     if (out / "config.json").exists():
         raise UserError(f"{out} is a run of one seed. Name another --out for several.")
-    with written_down(config):
+    with started(config.loop.device), written_down(config) as one_is_done:
         for i in range(config.seeds):
             seed = config.seed + i
             log.say(f"Seed {seed}, {i + 1} of {config.seeds}.")
             own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.held_out_by()}
             results.append(run(replace(config, **own, out=str(out / f"seed{seed}"))))
+            one_is_done()
             found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
             if len(methods := {result.get("method") for result in results}) > 1:
                 log.warn(f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method.")

@@ -129,7 +129,7 @@ def digest_of(run: str, weights: Literal["last", "best"]) -> str:
 
 
 def made_from(source: str, config: DataConfig) -> str:
-    settings = json.dumps([source, asdict(config)], sort_keys=True, default=str)
+    settings = json.dumps([source, asdict(replace(config, download=False))], sort_keys=True, default=str)
     return hashlib.blake2b(settings.encode()).hexdigest()[:8]
 
 

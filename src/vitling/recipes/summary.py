@@ -150,7 +150,7 @@ def show_comparison(result: dict[str, Any], out: str) -> None:
     if hurried := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW])) < FEW]:
         print(f"This says little: {', '.join(hurried)} had a stage of fewer than {FEW} epochs. Give more --minutes.")
     print(f"Written: {out}, a run directory for each method")
-    flags = " ".join(filter(None, [f"--method {best['method']}", result.get("flags", ""), "--out RUN"]))
+    flags = " ".join(filter(None, [f"--method {best['method']}", best.get("flags", ""), "--out RUN"]))
     print(f"To go on with it: vitling train {shlex.quote(result['data'])} {flags}")
 
 

@@ -57,7 +57,7 @@ def fit(
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
     trainer.resume(start)
-    if trainer.per_epoch == 1 and trainer.steps < FEW_STEPS and not trainer.done:
+    if config.batch >= len(store) and trainer.steps < FEW_STEPS and not trainer.done:
         run.log.warn(
             f"--batch {config.batch} takes all {len(store):,} images at once: {counted(trainer.steps, 'step')} in all, "
             "which teach little. A smaller --batch has more, and so have more --epochs."
@@ -411,7 +411,7 @@ class Trainer:
             self.run.forget_after(self.done)
             self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
             return
-        if self.run.forget_after(-1):
+        if self.run.forget_after(-1) and not start:
             self.run.log.warn("There is no checkpoint that can be read: the run starts again from its first step.")
         if start:
             new = states.go_on(self, checkpoint_of(start, self.store.device, self.run.log.warn))

@@ -59,12 +59,18 @@ class Processes:
 
 @contextmanager
 def started(device: str = "auto") -> Iterator[Processes]:
+    """The processes that torchrun began, as one group. Within another `started` it is that one's: a group that is made
+    again, for a second run, meets in its store what the first left there, and may wait for ever."""
     world, rank = int(os.environ.get("WORLD_SIZE") or "1"), int(os.environ.get("RANK") or "0")
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if world > 1 else None)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world == 1:
         yield Processes(0, 1, chosen)
+        return
+    if dist.is_initialized():
+        yield Processes(rank, world, chosen)
+        dist.barrier()
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT)
