@@ -45,7 +45,7 @@ class LogisticConfig:
     """Logistic regression by L-BFGS, with the penalty that is best on validation."""
 
     backend: Literal["torch", "sklearn"] = "torch"
-    """All penalties of a round at once on the device, or scikit-learn's own, to check it by: slower on the CPU too."""
+    """All penalties of a round at once on the device, or scikit-learn's own, one after the other."""
 
 
 @dataclass

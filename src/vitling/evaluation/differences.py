@@ -98,8 +98,7 @@ def _interval(drawn: np.ndarray, one: np.ndarray, other: np.ndarray, groups: int
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return Interval(float(low), float(high))
     difference = float(one.mean() - other.mean())
-    unknown = groups is not None and (groups < 2 or (difference and np.ptp(drawn) < EXACT))  # of other groups
-    if unknown:
+    if groups is not None and (groups < 2 or (difference and np.ptp(drawn) < EXACT)):  # which tell nothing of others
         return Interval(-1.0, 1.0)
     parts.append((drawn.var(), MANY) if groups is None else (drawn.var() * groups / (groups - 1), groups - 1))
     variance = sum(part for part, _ in parts)

@@ -11,16 +11,29 @@ from typing import Any
 from vitling.console import speaks
 from vitling.errors import UserError
 from vitling.files import atomic, read_json, write_json
-from vitling.recipes.config import Config, RunConfig, from_plain, resumed
+from vitling.recipes.config import (
+    ComparisonConfig,
+    Config,
+    FinetuneConfig,
+    PretrainConfig,
+    RunConfig,
+    TrainConfig,
+    from_plain,
+    resumed,
+)
 
 FILE = "asked.json"
-VERBS = {"TrainConfig": "train", "PretrainConfig": "pretrain", "FinetuneConfig": "finetune"}
-VERBS |= {"ComparisonConfig": "compare-methods"}
+VERBS = {
+    TrainConfig: "train",
+    PretrainConfig: "pretrain",
+    FinetuneConfig: "finetune",
+    ComparisonConfig: "compare-methods",
+}
 
 
 def goes_on(config: RunConfig) -> bool:
     """Whether --resume names a folder of several runs that were asked for together."""
-    return config.resume and bool(config.out) and _verb(config.out) == VERBS[type(config).__name__]
+    return config.resume and bool(config.out) and _verb(config.out) == VERBS[type(config)]
 
 
 def as_asked(config: Config, **free: Any) -> Config:
@@ -40,8 +53,9 @@ def written_down(config: RunConfig) -> Iterator[Callable[[], None]]:
         return
     out, done = Path(config.out), []
     _check(config)
-    before, there = _content(out / FILE), _names(out)
-    write_json(out / FILE, {"verb": VERBS[type(config).__name__], "settings": asdict(config)})
+    before = (out / FILE).read_bytes() if (out / FILE).exists() else None
+    there = _names(out)
+    write_json(out / FILE, {"verb": VERBS[type(config)], "settings": asdict(config)})
     try:
         yield lambda: done.append(True)
     except UserError:
@@ -50,14 +64,20 @@ def written_down(config: RunConfig) -> Iterator[Callable[[], None]]:
         raise
 
 
-def _check(config: RunConfig) -> None:
-    before, verb = _verb(config.out), VERBS[type(config).__name__]
-    if before and before != verb:
-        raise UserError(f"{config.out} holds runs of vitling {before}. Name another --out for vitling {verb}.")
-    if before and not (config.resume or config.overwrite):
+def check_told_what_to_do(config: RunConfig) -> None:
+    """A UserError where --out holds something, and neither --resume nor --overwrite was given."""
+    if not (config.resume or config.overwrite):
         raise UserError(
             f"{config.out} is not empty. Pass --resume to go on, --overwrite to start again, or another --out."
         )
+
+
+def _check(config: RunConfig) -> None:
+    before, verb = _verb(config.out), VERBS[type(config)]
+    if before and before != verb:
+        raise UserError(f"{config.out} holds runs of vitling {before}. Name another --out for vitling {verb}.")
+    if before:
+        check_told_what_to_do(config)
 
 
 def _verb(out: str) -> str:
@@ -72,10 +92,6 @@ def _verb(out: str) -> str:
 
 def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
-
-
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
 
 
 def _put_back(out: Path, before: bytes | None) -> None:

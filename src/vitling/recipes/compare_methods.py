@@ -13,7 +13,7 @@ from vitling.console import Log, speaks
 from vitling.data.splits import own_splits
 from vitling.errors import StoppedItself, UserError
 from vitling.files import read_json, write_json
-from vitling.recipes.asked import as_asked, written_down
+from vitling.recipes.asked import as_asked, check_told_what_to_do, written_down
 from vitling.recipes.compare import difference_of, ranked_groups
 from vitling.recipes.config import ComparisonConfig, TrainConfig, as_flags
 from vitling.recipes.methods import METHODS, check_task
@@ -68,9 +68,8 @@ def _check(config: ComparisonConfig) -> None:
     for method in config.methods:
         check_task(method, splits.train.task)
     there = Path(config.out)
-    begun = speaks() and there.exists() and any(there.iterdir())  # other processes may find what the first wrote
-    if begun and not (config.resume or config.overwrite):
-        raise UserError(f"{there} is not empty. Pass --resume to go on, --overwrite to start again, or another --out.")
+    if speaks() and there.exists() and any(there.iterdir()):  # other processes may find what the first wrote
+        check_told_what_to_do(config)
 
 
 def _in_order(methods: tuple[str, ...]) -> list[str]:
