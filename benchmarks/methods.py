@@ -2,9 +2,9 @@
 
     python benchmarks/methods.py --out results/methods-h200.json
 
-For each method, in one process: its own networks, heads, views and optimiser, as `vitling pretrain --method NAME` has
-them for so many images, at one batch for all. `step` is the compiled step on ready views, `whole` the loop with its
-views. Rows are written as they come; those that are in the file already are not measured again.
+For each method, in one process: its own networks, heads, views and optimiser, as `vitling pretrain --method NAME
+--preset paper` has them for so many images, at one batch for all. `step` is the compiled step on ready views, `whole`
+the loop with its views. Rows are written as they come; those that are in the file already are not measured again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import numpy as np
@@ -17,7 +17,7 @@ from vitling.backbones import create, load_weights
 from vitling.cli import run
 from vitling.errors import StoppedItself, UserError
 from vitling.objectives import SupCon
-from vitling.recipes import baselines
+from vitling.recipes import baselines, idmm
 from vitling.recipes.config import MethodsConfig, PretrainConfig, named_in
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.plan import Sight, make_plan
@@ -42,8 +42,8 @@ def test_names_settings_and_entries_agree():
     assert settings == [f.name for f in fields(MethodsConfig)]
     for name, method in METHODS.items():
         config = _with_preset(PretrainConfig(method=name, backbone="deit_tiny_patch16_224"))
-        stage = method.stage("deit_tiny_patch16_224", "paper", 800, 112)
-        assert (config.optim, config.batch) == (stage.optim, stage.batch)
+        stage = method.stage("deit_tiny_patch16_224", method.usual_preset, 800, 112)
+        assert (config.preset, config.optim, config.batch) == (method.usual_preset, stage.optim, stage.batch)
         assert method.plan(method.settings_of(config), 112) == stage.plan
         assert stage.size == 112
         if method.settings:
@@ -66,8 +66,33 @@ def test_table_10(make):
     (group,) = stage.plan.groups
     assert (group.count, group.size) == (2, 112)
     assert make(epochs=20).optim.warmup_epochs == 2
-    with pytest.raises(UserError, match="one preset"):
+    with pytest.raises(UserError, match="two presets"):
         make(preset="released")
+
+
+BY_SGD = ("simclr", "supcon", "moco-v2", "densecl")
+
+
+@pytest.mark.parametrize("name", BY_SGD)
+def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
+    method, others = METHODS[name], {name: other for name, other in METHODS.items() if name not in BY_SGD}
+    assert {other.usual_preset for other in others.values()} == {"paper"}
+    table, usual = (method.stage(preset=preset, epochs=40) for preset in ("paper", method.usual_preset))
+    assert usual.optim == replace(idmm.pretrain(epochs=40).optim, name="adamw")
+    assert replace(usual, optim=table.optim) == table
+    sgd = _with_preset(PretrainConfig(method=name, preset="paper", epochs=40))
+    assert (sgd.preset, sgd.optim) == ("paper", table.optim)
+    for other in others.values():
+        with pytest.raises(UserError, match=r"one preset|no preset 'adamw'"):
+            other.stage(preset="adamw")
+
+
+@pytest.mark.parametrize("name", BY_SGD)
+def test_the_first_stage_of_train_has_the_tables_optimiser_if_that_is_said(name):
+    def first(**said):
+        return first_stage(make_plan(TrainConfig(method=name, **said), Sight(images=2040, classes=102)).config)
+
+    assert [_with_preset(first(**said)).optim.name for said in ({}, {"preset": "paper"})] == ["adamw", "sgd"]
 
 
 ROWS = {
@@ -88,7 +113,7 @@ def test_table_10_of_methods_with_a_momentum_copy(name):
     assert row == ROWS[name]
     assert (stage.epochs, stage.size, stage.plan.largest) == (800, 112, 112)
     assert (optim.clip, optim.clip_per) == ((3.0, "tensor") if name == "dino" else (0.0, "global"))
-    with pytest.raises(UserError, match="one preset"):
+    with pytest.raises(UserError, match=r"[Nn]o 'released'"):
         make(preset="released")
 
 
@@ -132,7 +157,7 @@ def test_pre_training_and_a_resume(folder, tmp_path, method):
     words = ["--method", method, "--checkpoint.every-seconds", "0"]
     assert pretrain(folder, tmp_path / "pre", *words) == 0
     config, result = read(tmp_path / "pre" / "config.json"), read(tmp_path / "pre" / "result.json")
-    assert (config["optim"]["name"], config["optim"]["lr"], config["batch"]) == ("sgd", 5e-4, 16)
+    assert (config["optim"]["name"], config["optim"]["lr"], config["batch"]) == ("adamw", 5e-4, 16)
     assert (result["method"], result["images"]) == (method, 30)
     last = lines(tmp_path / "pre" / "metrics.jsonl")[-1]
     assert last["contrast"] == last["loss"]
@@ -254,7 +279,8 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
     assert "temperatures" in refused(capsys, verb, folder, *dino, "--dino.temperature", "0")
     assert "momentum" in refused(capsys, verb, folder, *dino[:3], "byol", "--byol.momentum", "2")
     if verb == "pretrain":  # `train` has a second stage, which the preset is for
-        assert "one preset" in refused(capsys, verb, folder, *supcon, "--preset", "released")
+        assert "two presets" in refused(capsys, verb, folder, *supcon, "--preset", "released")
+        assert "one preset" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
         said = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
         assert "6 px does not divide into patches" in said
     assert not (tmp_path / "x").exists()
@@ -263,7 +289,7 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
 @pytest.mark.parametrize("method", CONTRASTIVE)
 def test_both_stages_in_one_command(folder, tmp_path, method):
     words = ["train", str(folder), "--out", str(tmp_path / "run"), "--method", method, *TINY, "--val", "none"]
-    assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8"]) == 0
+    assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8", "--preset", "paper"]) == 0
     result = read(tmp_path / "run" / "result.json")
     assert (result["method"], list(result["stages"])) == (method, ["pretrain", "finetune"])
     first, second = (read(tmp_path / "run" / part / "config.json") for part in ("pretrain", ""))
@@ -272,7 +298,9 @@ def test_both_stages_in_one_command(folder, tmp_path, method):
     assert "contrast" in lines(tmp_path / "run" / "pretrain" / "metrics.jsonl")[-1]
 
 
-def test_rates_follow_the_batch_of_the_methods_own_table():
-    config = make_plan(TrainConfig(method="simclr"), Sight(images=2040, classes=102)).config
-    assert (config.batch, config.pretrain_optim.lr, config.optim.lr) == (256, 2.5e-4, None)
+@pytest.mark.parametrize(("said", "rate"), [({}, 5e-4 * 0.5**0.5), ({"preset": "paper"}, 5e-4 * 0.5)])
+def test_rates_follow_the_batch_of_the_methods_own_table(said, rate):
+    asked = TrainConfig(method="simclr", backbone="pvt_v2_b0", **said)
+    config = make_plan(asked, Sight(images=2040, classes=102)).config
+    assert (config.batch, config.pretrain_optim.lr, config.optim.lr) == (256, rate, None)
     assert first_stage(config).method == "simclr"

@@ -69,7 +69,7 @@ def test_a_rate_of_ones_own_stays():
     config = plan(batch=64, optim=OptimConfig(lr=3e-3))
     assert config.optim.lr == 3e-3
     assert config.pretrain_optim.lr == pytest.approx(1e-3 / 2)
-    simclr = plan(batch=64, method="simclr", backbone="vit_nano_patch4_32")
+    simclr = plan(batch=64, method="simclr", preset="paper", backbone="vit_nano_patch4_32")
     assert simclr.pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion, at any width
     assert simclr.optim.lr == pytest.approx(3 * 5e-4 / 2)
 

@@ -153,8 +153,11 @@ class PretrainConfig(MethodsConfig, RunConfig):
 
     method: methods.Name = "idmm"
     """`vitling list methods` says what each does. idmm: tell every image from every other."""
-    preset: Preset = "paper"
-    """Learning rate, warm-up, smoothing of the paper or of its code. What you set yourself wins."""
+    preset: Annotated[Literal["auto", methods.Preset], _shown("{paper,released,adamw}", "(default: the method's)")] = (
+        "auto"
+    )
+    """Optimiser, learning rate, warm-up, smoothing: of the paper, or of its code (idmm), or IDMM's AdamW in the place
+    of the paper's SGD (simclr, supcon, moco-v2, densecl, which have it by default). What you set yourself wins."""
     epochs: int = 800
     """Passes over the training images. Not set, esvit has more below 2,000 images and fewer above."""
     views_budget: Annotated[float | None, _shown("VIEWS")] = None
@@ -213,8 +216,8 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     method: Literal["auto", methods.Name] = "auto"
     """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
     preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
-    """Learning rates, warm-up, smoothing of both stages: the paper's or its code's, which only IDMM's first stage has.
-    What you set yourself wins."""
+    """Optimisers, learning rates, warm-up, smoothing of both stages: the paper's or its code's, which only IDMM's first
+    stage has. Not set, the first stage of another method is as in pretrain. What you set yourself wins."""
     epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
     batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
@@ -236,8 +239,11 @@ class TrainConfig(MethodsConfig, LabelledConfig):
         return idmm.usual_preset(self.backbone or "") if self.preset == "auto" else self.preset
 
     @property
-    def first_preset(self) -> Preset:
-        return self.second_preset if self.method == "idmm" else "paper"
+    def first_preset(self) -> methods.Preset:
+        """Of a run whose plan is made."""
+        if self.method == "idmm":
+            return self.second_preset
+        return "paper" if "preset" in self.said else methods.METHODS[self.method].usual_preset
 
 
 @dataclass

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitling.recipes.config import PretrainConfig
 
 Name = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
+Preset = Literal["paper", "released", "adamw"]  # every method has the first
 SIZE = 112  # pixels of a view
 
 
@@ -33,7 +34,7 @@ class Method:
 
     what: str
     stage: Callable[..., Stage]
-    """Its paper's settings, for (backbone, preset, epochs, size)."""
+    """Its settings, for (backbone, preset, epochs, size)."""
     plan: Callable[[Any, int], Plan]
     """The views, for (its settings, size)."""
     objective: Callable[[PretrainConfig, Backbone, Plan, Store], Objective]
@@ -47,6 +48,7 @@ class Method:
     """Its epochs for a number of images, where they are not those of all methods."""
     fitted_to: Callable[[Stage, int, int | None], Stage] | None = None
     """Its settings for (stage, images, batch or None), where its paper's are for a million images."""
+    usual_preset: Preset = "paper"
 
     def settings_of(self, config: Any) -> Any:
         return getattr(config, self.settings) if self.settings else None
@@ -143,6 +145,7 @@ METHODS: dict[str, Method] = {
         _make_simclr,
         "simclr",
         compares=True,
+        usual_preset="adamw",
     ),
     "supcon": Method(
         "finds the views of the same class among those of a batch",
@@ -152,6 +155,7 @@ METHODS: dict[str, Method] = {
         "supcon",
         labels="some",
         compares=True,
+        usual_preset="adamw",
     ),
     "moco-v2": Method(
         "finds an image's other view among the keys of a queue",
@@ -159,6 +163,7 @@ METHODS: dict[str, Method] = {
         lambda settings, size: policies.moco_v2(size),
         _make_moco_v2,
         "moco_v2",
+        usual_preset="adamw",
     ),
     "moco-v3": Method(
         "finds what a slower copy says of the other view among those of a batch",
@@ -197,13 +202,18 @@ METHODS: dict[str, Method] = {
         lambda settings, size: policies.moco_v2(size),
         _make_densecl,
         "densecl",
+        usual_preset="adamw",
     ),
 }
 
 
 def stage_of(config: PretrainConfig) -> Stage:
     """What the preset of the method says."""
-    return METHODS[config.method].stage(config.backbone or "", config.preset, config.epochs, config.size or SIZE)
+    return METHODS[config.method].stage(config.backbone or "", preset_of(config), config.epochs, config.size or SIZE)
+
+
+def preset_of(config: PretrainConfig) -> Preset:
+    return METHODS[config.method].usual_preset if config.preset == "auto" else config.preset
 
 
 def plan_of(config: PretrainConfig, size: int) -> Plan:

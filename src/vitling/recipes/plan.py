@@ -96,6 +96,8 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
     if sight.classes and _sees_larger(config, sight):
         choose("test_size", TEST_VIEW, f"9/7 of {VIEW}: a network that learns from random crops sees things larger")
     if two:
+        if config.preset != "auto":
+            config = replace(config, said=tuple({**dict.fromkeys(config.said), "preset": None}))
         choose("preset", *_preset(config.backbone or ""))
         choose("pretrain_size", *_first_size(config.size or 0))
     choose("batch", *_batch(sight))

@@ -26,6 +26,7 @@ from vitling.recipes.methods import (
     check_views,
     make_objective,
     plan_of,
+    preset_of,
     stage_of,
     views_in_vain,
 )
@@ -145,7 +146,8 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
     stage = stage_of(config)
     if images is not None and method.fitted_to:
         stage = method.fitted_to(stage, images, None if config.batch == PLANNED else config.batch)
-    changed: dict[str, Any] = {"optim": overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))}
+    optim = overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))
+    changed: dict[str, Any] = {"preset": preset_of(config), "optim": optim}
     if config.batch == PLANNED:
         changed["batch"] = stage.batch
     if config.drop_path == PretrainConfig.drop_path and "drop_path" not in config.said:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vitling.recipes import idmm as recipe
 from vitling.recipes.methods import METHODS, SIZE, Name
 from vitling.recipes.studies.datasets import DATASETS
 from vitling.recipes.studies.idmm_stages import COLUMNS, NETWORKS, after, after_method, random_start
@@ -144,7 +143,6 @@ def _otherwise() -> tuple[Run, ...]:
     place of that, all of IDMM's optimiser, and SGD at MoCo v2's 0.03 for each 256 images. And MoCo v2, whose queue is
     longer than the data set, leaves an image's own keys out. Each stands beside the method as Table 10 has it."""
     data = "flowers102"
-    optim = replace(recipe.pretrain(NETWORKS["deit-tiny"]).optim, name="adamw")
 
     def run(method: Name, name: str, work: Staged, against: str = "") -> Run:
         paper = TABLE_2[method][COLUMNS.index(data)]
@@ -157,7 +155,7 @@ def _otherwise() -> tuple[Run, ...]:
             stage = METHODS[method].stage(NETWORKS["deit-tiny"], "paper", 800, SIZE)
             rate = MOCO_RATE * stage.batch / 256
             changes = {
-                "-adamw": replace(stage, optim=optim),
+                "-adamw": METHODS[method].stage(NETWORKS["deit-tiny"], "adamw", 800, SIZE),
                 "-sgd0.03": replace(stage, optim=replace(stage.optim, lr=rate)),
             }
             if method == "moco-v2":

@@ -73,6 +73,8 @@ def chosen(config: RunConfig) -> dict[str, Any]:
     """The settings that are not the verb's defaults, and the side of the decoded images where the crops want another
     than the usual one (of as many images as studies have)."""
     default = dict(leaves(type(config)()))
+    if isinstance(config, PretrainConfig):
+        default["preset"] = "paper"  # as it was when the first rows were trained, which keep their fingerprints
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
         side, usual = plan_of(config, config.size).store_side(0), Group(config.size).store_side
