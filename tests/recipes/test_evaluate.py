@@ -126,6 +126,8 @@ def test_the_training_images_themselves_are_a_warning(trained, capsys):
         (["{data}", "{data}"], "no trained model"),
         (["{run}", "{data}", "--device", "toaster"], "toaster"),
         (["{run}", "{data}/test/class-0"], "no labels"),
+        (["{run}", "--with", "knn"], "DATA --with knn"),
+        (["{run}", "--with", "knn", "linear"], "Which images"),
     ],
 )
 def test_what_evaluate_refuses(trained, fresh, capsys, arguments, word):

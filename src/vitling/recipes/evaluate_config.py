@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, get_args
 
 from tyro.conf import Positional, arg
 
@@ -50,6 +51,8 @@ class EvaluationConfig:
     def check(self) -> None:
         """A UserError for what cannot be meant."""
         self.settings.check()
+        if self.source in get_args(Probe) and not Path(self.source).exists():  # what follows --with may be taken for DATA
+            raise UserError(f"Which images? DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
         if self.size is not None and self.size < 1:
             raise UserError(f"--size must be at least 1, not {self.size}.")
         if not self.probes and self.settings != ProbesConfig():

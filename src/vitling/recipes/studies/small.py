@@ -69,6 +69,7 @@ def _esvit() -> tuple[Run, ...]:
         return PretrainConfig(
             backbone=backbone,
             method="esvit",
+            preset="paper",
             epochs=EPOCHS,
             size=224,
             esvit=objective,
