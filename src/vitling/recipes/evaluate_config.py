@@ -51,7 +51,7 @@ class EvaluationConfig:
     def check(self) -> None:
         """A UserError for what cannot be meant."""
         self.settings.check()
-        if self.source in get_args(Probe) and not Path(self.source).exists():  # what follows --with may be taken for DATA
+        if self.source in get_args(Probe) and not Path(self.source).exists():  # of --with, taken for DATA
             raise UserError(f"Which images? DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
         if self.size is not None and self.size < 1:
             raise UserError(f"--size must be at least 1, not {self.size}.")
