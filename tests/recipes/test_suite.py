@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.conftest import make_folder
 from tests.data.papers import copies
@@ -24,7 +26,7 @@ from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes import probes, suite
 from vitling.recipes.suite_config import SuiteConfig
-from vitling.recipes.suite_table import PAPER, Cell, summary_of, table_of
+from vitling.recipes.suite_table import PAPER, Cell, summary_of, table_of, tables_of
 
 OTHERWISE = DataConfig(max_pixels=10_000)
 
@@ -267,6 +269,22 @@ def test_average_and_wins():
     logistic = found | {"columns": [column | {"probe": "logistic"} for column in found["columns"]]}
     assert len(table_of(logistic).columns) == 6  # the paper's figures are of this probe
     assert len(table_of(logistic | {"table": "idmm-t1"}).columns) == 4
+
+
+def test_a_table_that_is_too_wide_is_one_for_each_probe():
+    runs, probes = ("runs/random-start", "runs/after-idmm"), ("knn", "linear", "logistic")
+    cells = [cell(run, "flowers102", 0.1234 + i / 2, probe) for i, run in enumerate(runs) for probe in probes]
+    found = summary_of(cells, SuiteConfig(runs, "data", probes=probes))
+    (whole,) = tables_of(found, Console(width=200))
+    assert len(whole.columns) == 2 + 6 + 2
+    narrow = Console(width=60, file=io.StringIO())
+    parts = tables_of(found, narrow)
+    assert [(part.title, len(part.columns)) for part in parts] == [("knn", 4), ("linear", 4), ("logistic", 6)]
+    for part in parts:
+        narrow.print(part)
+    shown = narrow.file.getvalue()
+    assert shown.count("12.3") == 2 * 3  # the rows and the averages
+    assert "…" not in shown
 
 
 def test_metrics_and_data_sets_of_a_table():

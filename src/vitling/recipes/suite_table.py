@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.table import Column, Table
 
 from vitling.data.papers import ENTRIES
@@ -32,6 +33,10 @@ PAPER = {
     "ucf101": (79.0, 81.1),
     "hateful-memes": (51.2, 52.0),
 }
+
+
+FIGURE = len("100.0")
+WIDE = 10_000  # columns of characters, where nothing is folded
 
 
 @dataclass(frozen=True)
@@ -108,18 +113,34 @@ def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def table_of(summary: dict[str, Any]) -> Table:
+def tables_of(summary: dict[str, Any], console: Console) -> list[Table]:
+    """One, or where the console is too narrow for it one for each probe."""
+    whole = table_of(summary)
+    probes = dict.fromkeys(column["probe"] for column in summary["columns"])
+    if len(probes) == 1 or Console(width=WIDE).measure(whole).maximum <= console.width:
+        return [whole]
+    return [table_of(_of_probe(summary, probe), title=probe) for probe in probes]
+
+
+def _of_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
+    at = [i for i, column in enumerate(summary["columns"]) if column["probe"] == probe]
+    rows = [row | {"values": [row["values"][i] for i in at]} for row in summary["rows"]]
+    return summary | {"columns": [summary["columns"][i] for i in at], "rows": rows}
+
+
+def table_of(summary: dict[str, Any], title: str | None = None) -> Table:
     columns = summary["columns"]
-    table = Table(Column("data", no_wrap=True), "metric")
+    table = Table(Column("data", no_wrap=True), "metric", title=title)
     several = len({column["probe"] for column in columns}) > 1
     for column in columns:
         name = column["run"].rstrip("/").rpartition("/")[2]
-        table.add_column(f"{name}\n{column['probe']}" if several else name, justify="right")
+        heading = f"{name}\n{column['probe']}" if several else name
+        table.add_column(heading, justify="right", min_width=FIGURE, overflow="fold")
     shown = summary["table"] in ("all", "esvit-t10") and any(column["probe"] == "logistic" for column in columns)
     paper = shown and any(row["data"] in PAPER for row in summary["rows"])
     if paper:
         for heading in ("supervised\nSwin-T", "EsViT\nSwin-T"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", min_width=FIGURE, overflow="fold")
     for row in summary["rows"]:
         mark = "*" if row["notes"] else ""
         figures = [f"{figure:.1f}" for figure in PAPER.get(row["data"], ())] or ["", ""]

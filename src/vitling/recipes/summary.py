@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from vitling.recipes.compare import in_points
-from vitling.recipes.suite_table import table_of
+from vitling.recipes.suite_table import tables_of
 from vitling.report.studies import filled, lines
 from vitling.words import counted, trial_of
 
@@ -329,7 +329,9 @@ def show_study(results: dict[str, Any]) -> None:
 
 
 def show_suite(summary: dict[str, Any]) -> None:
-    Console().print(table_of(summary))
+    console = Console()
+    for table in tables_of(summary, console):
+        console.print(table)
     for row in summary["rows"]:
         for note in row["notes"]:
             print(f"* {row['data']}: {note}")
