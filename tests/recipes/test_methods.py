@@ -17,7 +17,7 @@ from vitling.backbones import create, load_weights
 from vitling.cli import run
 from vitling.errors import StoppedItself, UserError
 from vitling.objectives import SupCon
-from vitling.recipes import baselines, idmm
+from vitling.recipes import baselines
 from vitling.recipes.config import MethodsConfig, PretrainConfig, named_in
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.plan import Sight, make_plan
@@ -78,10 +78,15 @@ def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
     method, others = METHODS[name], {name: other for name, other in METHODS.items() if name not in BY_SGD}
     assert {other.usual_preset for other in others.values()} == {"paper"}
     table, usual = (method.stage(preset=preset, epochs=40) for preset in ("paper", method.usual_preset))
-    assert usual.optim == replace(idmm.pretrain(epochs=40).optim, name="adamw")
+    numbers = {"lr": 5e-4, "min_lr": 1e-5, "warmup_epochs": 2.0, "warmup_lr": 1e-6, "weight_decay": 1e-3, "clip": 0.0}
+    assert usual.optim == OptimConfig(name="adamw", **numbers)
+    assert method.stage(preset="adamw").optim.warmup_epochs == 5
     assert replace(usual, optim=table.optim) == table
-    sgd = _with_preset(PretrainConfig(method=name, preset="paper", epochs=40))
-    assert (sgd.preset, sgd.optim) == ("paper", table.optim)
+    for said in ({"preset": "paper"}, {"optim": OptimConfig(name="sgd")}):
+        sgd = _with_preset(PretrainConfig(method=name, epochs=40, **said))
+        assert (sgd.preset, sgd.optim) == ("paper", table.optim)
+    with pytest.raises(UserError, match="Leave out one"):
+        _with_preset(PretrainConfig(method=name, preset="adamw", optim=OptimConfig(name="sgd")))
     for other in others.values():
         with pytest.raises(UserError, match=r"one preset|no preset 'adamw'"):
             other.stage(preset="adamw")
@@ -90,9 +95,12 @@ def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
 @pytest.mark.parametrize("name", BY_SGD)
 def test_the_first_stage_of_train_has_the_tables_optimiser_if_that_is_said(name):
     def first(**said):
-        return first_stage(make_plan(TrainConfig(method=name, **said), Sight(images=2040, classes=102)).config)
+        plan = make_plan(TrainConfig(method=name, **said), Sight(images=2040, classes=102))
+        return _with_preset(first_stage(plan.config)).optim.name, plan.chose("pretrain_preset")
 
-    assert [_with_preset(first(**said)).optim.name for said in ({}, {"preset": "paper"})] == ["adamw", "sgd"]
+    assert first() == first(preset="paper") == first(preset="released") == ("adamw", True)
+    assert first(pretrain_preset="paper") == ("sgd", False)
+    assert first(pretrain_optim=OptimConfig(name="sgd")) == ("sgd", True)
 
 
 ROWS = {
@@ -286,19 +294,39 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_run_goes_on_with_the_optimiser_of_the_first(folder, tmp_path, capsys):
+    sgd = ["--method", "simclr", "--preset", "paper", "--epochs", "1"]
+    assert pretrain(folder, tmp_path / "first", *sgd) == 0
+    more = ["--method", "simclr", "--epochs", "2", "--continue-from", str(tmp_path / "first")]
+    assert pretrain(folder, tmp_path / "more", *more) == 0
+    assert read(tmp_path / "more" / "config.json")["optim"]["name"] == "sgd"
+    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *TINY, *more, "--preset", "adamw")
+    assert "that run had --optim.name sgd" in said
+
+
+@pytest.mark.parametrize(("backbone", "leaks"), [("resnet18", True), ("vit_nano_patch4_32", False)])
+def test_batch_norm_gives_mocos_answers_away(folder, tmp_path, capsys, backbone, leaks):
+    words = ["--method", "moco-v2", "--moco-v2.queue", "16", "--epochs", "1", "--backbone", backbone]
+    assert pretrain(folder, tmp_path / "pre", *words, "--size", "32") == 0
+    assert ("has batch norm" in capsys.readouterr().err) is leaks
+
+
 @pytest.mark.parametrize("method", CONTRASTIVE)
 def test_both_stages_in_one_command(folder, tmp_path, method):
     words = ["train", str(folder), "--out", str(tmp_path / "run"), "--method", method, *TINY, "--val", "none"]
-    assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8", "--preset", "paper"]) == 0
+    preset = ["--pretrain-preset", "paper"] if method == "supcon" else []
+    assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8", *preset]) == 0
     result = read(tmp_path / "run" / "result.json")
     assert (result["method"], list(result["stages"])) == (method, ["pretrain", "finetune"])
     first, second = (read(tmp_path / "run" / part / "config.json") for part in ("pretrain", ""))
-    assert (first["method"], first["optim"]["name"], second["optim"]["name"]) == (method, "sgd", None)
-    assert first["optim"]["lr"] == 5e-4 * 16 / 512
+    share, narrower = 16 / 512, 192 / 128
+    name, rate = ("sgd", share) if preset else ("adamw", share**0.5 * narrower)
+    assert (first["method"], first["optim"]["name"], second["optim"]["name"]) == (method, name, None)
+    assert first["optim"]["lr"] == pytest.approx(5e-4 * rate)
     assert "contrast" in lines(tmp_path / "run" / "pretrain" / "metrics.jsonl")[-1]
 
 
-@pytest.mark.parametrize(("said", "rate"), [({}, 5e-4 * 0.5**0.5), ({"preset": "paper"}, 5e-4 * 0.5)])
+@pytest.mark.parametrize(("said", "rate"), [({}, 5e-4 * 0.5**0.5), ({"pretrain_preset": "paper"}, 5e-4 * 0.5)])
 def test_rates_follow_the_batch_of_the_methods_own_table(said, rate):
     asked = TrainConfig(method="simclr", backbone="pvt_v2_b0", **said)
     config = make_plan(asked, Sight(images=2040, classes=102)).config

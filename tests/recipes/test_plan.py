@@ -69,7 +69,7 @@ def test_a_rate_of_ones_own_stays():
     config = plan(batch=64, optim=OptimConfig(lr=3e-3))
     assert config.optim.lr == 3e-3
     assert config.pretrain_optim.lr == pytest.approx(1e-3 / 2)
-    simclr = plan(batch=64, method="simclr", preset="paper", backbone="vit_nano_patch4_32")
+    simclr = plan(batch=64, method="simclr", pretrain_preset="paper", backbone="vit_nano_patch4_32")
     assert simclr.pretrain_optim.lr == pytest.approx(5e-4 / 8)  # SGD's, in proportion, at any width
     assert simclr.optim.lr == pytest.approx(3 * 5e-4 / 2)
 
@@ -173,14 +173,20 @@ def test_the_preset_is_that_of_the_code_for_networks_that_it_has_another_rate_fo
 )
 def test_runs_of_before_keep_the_preset_that_they_had(method, saved, kept):
     values = {"method": method, "preset": saved, "backbone": "pvt_v2_b0"}
-    assert saved_config(TrainConfig, values).second_preset == kept
+    config = saved_config(TrainConfig, values)
+    assert config.second_preset == kept
+    assert config.first_preset == ("paper" if method == "simclr" else kept)
 
 
 def test_methods_differ_in_the_first_stage_alone():
     two = {method: plan(method=method) for method in METHODS if method != "supervised"}
     assert len({str(second_stage(config).optim) for config in two.values()}) == 1
     assert {m for m, config in two.items() if first_stage(config).preset == "released"} == {"idmm"}
-    assert first_stage(plan(method="simclr", preset="released")).preset == "paper"
+    first = {"nothing": {}, "both": {"preset": "paper"}, "SGD": {"pretrain_optim": OptimConfig(name="sgd")}}
+    found = {name: first_stage(plan(method="simclr", **said)).preset for name, said in first.items()}
+    assert found == {"nothing": "adamw", "both": "adamw", "SGD": "paper"}
+    assert first_stage(plan(method="simclr", preset="released", pretrain_preset="paper")).preset == "paper"
+    assert first_stage(plan(method="idmm", preset="released", pretrain_preset="paper")).preset == "paper"
     assert plan(method="supervised").optim.lr == second_stage(two["idmm"]).optim.lr == 1e-3
 
 

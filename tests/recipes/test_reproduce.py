@@ -166,6 +166,13 @@ def test_a_name_within_another_is_named_nonetheless(tmp_path):
     assert outcome.results["command"].endswith("--only tiny-paper --seeds 1")
 
 
+def test_a_run_whose_name_is_part_of_anothers_can_be_named_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = reproduce(study_of(tiny=[1.0], **{"tiny-paper": [2.0]}), only=("=tiny",))
+    assert [row["run"] for row in outcome.results["rows"]] == ["tiny"]
+    assert outcome.results["command"].endswith("--only =tiny --seeds 1")
+
+
 def test_a_trial_is_kept_apart(data, tmp_path):
     one = replace(TRAINED, runs=TRAINED.runs[:1])
     outcome = reproduce(one, data, epochs=1)

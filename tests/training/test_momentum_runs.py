@@ -27,8 +27,10 @@ from vitling.errors import StoppedItself
 from vitling.evaluation.watching import watch_pretraining
 from vitling.objectives import DINO, DINOConfig, EsViT
 from vitling.recipes.esvit import for_images, pretrain
-from vitling.training import CheckpointConfig, Processes, RunDirectory, fit
+from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, loop
+from vitling.training.optim import make_optimiser
 from vitling.training.pace import settled_pace
+from vitling.training.schedules import Progress
 from vitling.views.config import Flip, Group, Plan, Policy
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -104,6 +106,23 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
     assert "Resuming" in (tmp_path / "run" / "log.txt").read_text()
     for (name, a), b in zip(whole.items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("method", ["dino", "esvit"])
+def test_the_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
+    """They are held still for an epoch; the rest of the head is not."""
+    made = []
+    monkeypatch.setattr(loop, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
+    objective, config = make(method, freeze_epochs=1.0), replace(settings(method), epochs=3)
+    steps = fit(objective, store, config, run=RunDirectory(tmp_path)).steps
+    woken = [step for step in range(steps) if objective.woken(Progress(step, steps, 3))]
+    assert woken == [steps // 3]
+    heads = objective.student_heads()
+    assert len(heads) == (2 if method == "esvit" else 1)
+    for head in heads:
+        counted = {p: int(made[0].state[p]["step"]) for p in head.parameters()}
+        assert counted.pop(head.prototypes) == steps * 2 // 3
+        assert set(counted.values()) == {steps}
 
 
 def test_the_pace_of_a_run_is_that_with_regions(store):

@@ -9,7 +9,7 @@ from tests.training.test_loop import objective
 from vitling.errors import UserError
 from vitling.training import OptimConfig
 from vitling.training.config import FitConfig
-from vitling.training.optim import ChangingDecay, load_optimiser, make_optimiser, set_lr
+from vitling.training.optim import ChangingDecay, count_anew, load_optimiser, make_optimiser, set_lr
 
 
 def one_step(optimiser, model) -> None:
@@ -44,6 +44,25 @@ def test_a_learning_rate_that_is_a_tensor_is_filled():
     set_lr(optimiser, 0.25)
     assert optimiser.param_groups[0]["lr"] is rate
     assert rate == 0.25
+
+
+def test_steps_with_a_gradient_of_zero_need_not_count():
+    """AdamW after them, counted anew, is AdamW that begins there."""
+    slept, fresh = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    late, new = (torch.optim.AdamW([p], lr=0.1, weight_decay=0.0) for p in (slept, fresh))
+    count_anew(late, [slept])  # there is nothing yet
+    for _ in range(40):
+        slept.grad = torch.zeros(3)
+        late.step()
+    count_anew(late, [slept, fresh])
+    for draw in range(3):
+        for p, optimiser in ((slept, late), (fresh, new)):
+            p.grad = torch.tensor([1.0, -2.0, 0.5]) * (draw + 1)
+            optimiser.step()
+    assert torch.allclose(slept, fresh)
+    sgd = torch.optim.SGD([slept], 0.1, momentum=0.9)
+    sgd.step()
+    count_anew(sgd, [slept])
 
 
 def test_sgd_against_a_literal_version():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -28,9 +29,10 @@ class DINO(Objective):
     Settings are those of IDMM's Table 10. Its "dim 256" is read as the bottleneck of the head, DINO's own 256: the one
     that is compared, as in the other methods there; its "tau 0.1" as the student's temperature, DINO's own too.
     The rest is DINO's: the head, centring, a teacher whose temperature rises from 0.04 to 0.07 over the first tenth of
-    the run (30 of 300 epochs), prototypes that are held still in the first epoch. Held still means without a gradient:
-    weight decay changes their length alone, which is divided out. The number of prototypes is chosen here: DINO's
-    65,536 are for 1.28 million images; 4,096 are still more than a small data set has.
+    the run (30 of 300 epochs), prototypes that are held still in the first epoch. Held still means a gradient of 0:
+    weight decay changes their length alone, which is divided out, and AdamW counts their steps from the first real one.
+    The number of prototypes is chosen here: DINO's 65,536 are for 1.28 million images; 4,096 are still more than a
+    small data set has.
     """
 
     teacher_temperature: Tensor
@@ -79,6 +81,14 @@ class DINO(Objective):
             centre.begin()
         self.head.thaw.fill_(float(progress.epoch >= self.config.freeze_epochs))
         self.teacher_temperature.fill_(warming(self.config, progress.fraction))
+
+    def woken(self, progress: Any) -> list[nn.Parameter]:
+        before = replace(progress, step=progress.step - 1)
+        first = before.epoch < self.config.freeze_epochs <= progress.epoch and progress.step > 0
+        return [head.prototypes for head in self.student_heads()] if first else []
+
+    def student_heads(self) -> list[DistillationHead]:
+        return [self.head]
 
     def after_step(self, progress: Any) -> None:
         for centre in self.centres:

@@ -95,6 +95,9 @@ class EsViT(DINO):
             self.region_centre.add_sum(F.linear(targets.sum((0, 1)), prototypes), images * regions)
             self.region_centre.targets(F.linear(targets[:, regions // 2], prototypes), self.teacher_temperature)
 
+    def student_heads(self) -> list[DistillationHead]:
+        return [*super().student_heads(), *([self.region_head] if self.region_head is not None else [])]
+
     @property
     def centres(self) -> list[Centre]:
         views = [self.centre] if self.config.view_weight else []

@@ -31,10 +31,9 @@ class MoCoV2(Objective):
     A queue that is longer than the data set (2048 keys, 2,040 images) holds older keys of the very image that is asked
     about. `mask_own` leaves them out of the wrong answers; MoCo does not know of them.
 
-    Shuffling batch norm: MoCo shares keys out over GPUs in another order than queries, because batch norm over the same
-    few images on both sides would give the answer away. Networks without batch norm, all of ours but ResNets, have
-    nothing to give away. With batch norm its statistics are taken over the whole batch, of all GPUs, where no
-    order changes anything: so nothing is shuffled.
+    Shuffling batch norm is not here: MoCo shares keys out over GPUs in another order than queries, because batch norm
+    over the same images on both sides gives the answer away. Statistics of the whole batch are no remedy: the keys of
+    the queue had others. It takes a network with batch norm, a ResNet or a CvT; the rest have nothing to give away.
     """
 
     steady_forward = True

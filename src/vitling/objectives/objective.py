@@ -74,6 +74,10 @@ class Objective(nn.Module):
         """Fills, in place, the tensors that hold what changes from step to step (temperatures): `forward` may be a
         recording, and sees nothing else of progress. A step that ran out of memory begins again here."""
 
+    def woken(self, progress: Any) -> list[nn.Parameter]:
+        """Parameters whose gradient was 0 in every step before this one: the optimiser counts their steps from here."""
+        return []
+
     def after_step(self, progress: Any) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
 

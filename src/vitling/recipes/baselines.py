@@ -3,9 +3,9 @@
 The table has optimiser, batch, learning rate, weight decay, width and temperature, and a cosine. It leaves open, and
 here is alike for all unless a method says otherwise: 112 px, stochastic depth of 0.1 and no decay of biases, norms,
 tokens and positions, as IDMM has them; the method's own views; no clipping; a floor of 0. The 800 epochs are those of
-Sec. 4.2. Their code was not released with the paper's, so none has a preset `released`. To four of them the table, or
-what they have from it, gives SGD at a rate of 5e-4, with which a transformer learns next to nothing; they have another
-preset, and that is the usual one: `adamw`, all of IDMM's optimiser. results/idmm-t2-causes.json has both.
+Sec. 4.2. Their code was not released with the paper's, so none has a preset `released`. Three of them have SGD at 5e-4
+there, by which a DeiT-Tiny learns little: results/idmm-t2.json, and with `adamw`, all of IDMM's optimiser,
+idmm-t2-causes.json. That preset is the usual one of the three, and of DenseCL, which has MoCo v2's settings.
 """
 
 from __future__ import annotations

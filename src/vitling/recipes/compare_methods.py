@@ -56,6 +56,8 @@ def _check(config: ComparisonConfig) -> None:
         raise UserError("--minutes must be more than 0: it is the time that each method has.")
     if config.seeds != 1:
         raise UserError("--seeds: each method is trained once. For several, vitling train --method NAME --seeds 3.")
+    if config.pretrain_preset != "auto":
+        raise UserError("--pretrain-preset: each method has its own. For one, vitling train --method NAME.")
     unknown = [method for method in config.methods if method not in METHODS]
     if unknown or not config.methods:
         raise UserError(f"--methods {' '.join(unknown)}: there is {', '.join(METHODS)}.")

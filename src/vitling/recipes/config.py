@@ -216,8 +216,8 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     method: Literal["auto", methods.Name] = "auto"
     """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
     preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
-    """Optimisers, learning rates, warm-up, smoothing of both stages: the paper's or its code's, which only IDMM's first
-    stage has. Not set, the first stage of another method is as in pretrain. What you set yourself wins."""
+    """Learning rate, warm-up, smoothing of the stage that learns the labels, and of IDMM's first stage: the paper's or
+    its code's. What you set yourself wins."""
     epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
     batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
@@ -226,6 +226,10 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     """Passes over all images in the first stage."""
     pretrain_size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view in the first stage."""
+    pretrain_preset: Annotated[
+        Literal["auto", methods.Preset], _shown("{paper,released,adamw}", "(default: planned)")
+    ] = "auto"
+    """Of the first stage, as --preset of pretrain."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the first stage's features collapse (docs/watching.md)."""
     final_size: Annotated[int | None, _shown("INT")] = None
@@ -240,10 +244,11 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 
     @property
     def first_preset(self) -> methods.Preset:
-        """Of a run whose plan is made."""
+        if self.pretrain_preset != "auto":
+            return self.pretrain_preset
         if self.method == "idmm":
             return self.second_preset
-        return "paper" if "preset" in self.said else methods.METHODS[self.method].usual_preset
+        return methods.usual_preset(self.method, self.pretrain_optim)
 
 
 @dataclass
@@ -374,11 +379,13 @@ def _restore(hint: Any, value: Any) -> Any:
 
 def saved_config(kind: type, values: dict[str, Any]) -> Any:
     """Of a run. One of `train` that names no method is of a time when there was one stage; one of two stages that names
-    no preset is of a time when that was the paper's."""
+    no preset is of a time when that was the paper's, and so with the first stage's of another method than IDMM."""
     if kind is TrainConfig:
         values = {"method": "supervised", **values}
         unsaid = values["method"] != "supervised" and values.get("preset", "auto") == "auto"
         values |= {"preset": "paper"} if unsaid else {}
+        if values["method"] not in ("supervised", "idmm"):
+            values = {"pretrain_preset": "paper", **values}
     return from_plain(kind, values)
 
 

@@ -38,7 +38,7 @@ def demo(
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Random start against IDMM with 100 labels, and random start with all. Under three minutes on two free CPU cores.
+    """Random start against IDMM with 100 labels, and random start with all. About three minutes on two free CPU cores.
 
     Gives the result.json of each of RUNS, which are the folders in `out`.
     """

@@ -10,7 +10,9 @@ from vitling.errors import UserError
 from vitling.files import read_json
 from vitling.recipes.config import PLANNED, PretrainConfig
 from vitling.recipes.methods import METHODS
+from vitling.training.config import Optimiser
 
+USUAL: Optimiser = "adamw"
 SHAPES = ("prototypes", "hidden", "bottleneck")
 
 
@@ -29,6 +31,12 @@ def with_batch(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig
     return replace(config, batch=before["batch"]) if config.batch == PLANNED and "batch" in before else config
 
 
+def with_preset(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
+    """The optimiser's moments are those of one kind."""
+    same = config.method == before.get("method") and config.preset == "auto"
+    return replace(config, preset=before.get("preset", "paper")) if same else config
+
+
 def with_store(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
     """Images decoded at another size are other images to a checkpoint."""
     return replace(config, store_size=config.store_size or before.get("store_size"))
@@ -40,6 +48,8 @@ def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str,
         return config
     method, other = METHODS[config.method], METHODS.get(before.get("method", ""))
     wrong = [(name, before.get(name), getattr(config, name)) for name in ("backbone", "size", "batch")]
+    if "optim" in before:
+        wrong.append(("optim.name", before["optim"].get("name") or USUAL, config.optim.name or USUAL))
     if method.settings and other is not None and other.settings:
         own, saved = method.settings_of(config), before.get(other.settings, {})
         usual = {name: getattr(type(own)(), name) for name in SHAPES if hasattr(own, name)}

@@ -14,6 +14,7 @@ from vitling.errors import UserError
 from vitling.objectives.config import dino_plan, idmm_plan
 from vitling.recipes import baselines, esvit, idmm
 from vitling.recipes.idmm import Stage
+from vitling.training.config import OptimConfig
 from vitling.views import policies
 from vitling.views.config import Plan
 
@@ -213,7 +214,15 @@ def stage_of(config: PretrainConfig) -> Stage:
 
 
 def preset_of(config: PretrainConfig) -> Preset:
-    return METHODS[config.method].usual_preset if config.preset == "auto" else config.preset
+    if config.preset == "adamw" and config.optim.name == "sgd":
+        raise UserError("The preset adamw has AdamW, and SGD is asked for. Leave out one of the two.")
+    return usual_preset(config.method, config.optim) if config.preset == "auto" else config.preset
+
+
+def usual_preset(method: str, optim: OptimConfig) -> Preset:
+    """Whoever asks for SGD has that of the paper, with its rate and warm-up, if there is one."""
+    usual = METHODS[method].usual_preset
+    return "paper" if usual == "adamw" and optim.name == "sgd" else usual
 
 
 def plan_of(config: PretrainConfig, size: int) -> Plan:

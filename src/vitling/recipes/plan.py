@@ -29,7 +29,10 @@ CPU_MINUTES = 60.0
 FIRST_SHARE = 0.6  # of the time of a run with two stages
 LEAST_SHARE = 1 / 8  # of a first stage's usual length; where less fits into the time, the second has all of it
 TIMED = 6  # times its usual length that a run may have if the time allows
-OF_TWO_STAGES = ("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "on_collapse", "preset")
+OF_TWO_STAGES = (
+    *("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "pretrain_preset"),
+    *("on_collapse", "preset"),
+)
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,9 @@ def make_plan(config: TrainConfig, sight: Sight) -> Plan:
     if sight.classes and _sees_larger(config, sight):
         choose("test_size", TEST_VIEW, f"9/7 of {VIEW}: a network that learns from random crops sees things larger")
     if two:
-        if config.preset != "auto":
-            config = replace(config, said=tuple({**dict.fromkeys(config.said), "preset": None}))
         choose("preset", *_preset(config.backbone or ""))
+        if config.method != "idmm":
+            choose("pretrain_preset", *_first_preset(config))
         choose("pretrain_size", *_first_size(config.size or 0))
     choose("batch", *_batch(sight))
     unknown = (two and config.pretrain_epochs is None) or (sight.classes > 0 and config.epochs == PLANNED)
@@ -213,6 +216,11 @@ def _preset(backbone: str) -> tuple[str, str]:
     if idmm.usual_preset(backbone) == "released":
         return "released", "the authors' code, which trains such networks with twice the paper's learning rate"
     return "paper", "IDMM's, as it is written"
+
+
+def _first_preset(config: TrainConfig) -> tuple[str, str]:
+    preset = config.first_preset
+    return preset, "the optimiser of IDMM, with which it does better" if preset == "adamw" else "its paper's settings"
 
 
 def _first_size(size: int) -> tuple[int, str]:

@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from vitling import data
+from vitling.backbones.backbone import Backbone
 from vitling.data.dataset import Splits, joined
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
@@ -17,7 +20,7 @@ from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
 from vitling.recipes.esvit import views_budget
-from vitling.recipes.going_on import settings_before, with_batch, with_shapes, with_store
+from vitling.recipes.going_on import settings_before, with_batch, with_preset, with_shapes, with_store
 from vitling.recipes.methods import (
     METHODS,
     SIZE,
@@ -73,7 +76,7 @@ def pretrain_in(
     before = {} if goes_on else settings_before(config)
     config, notes = settle_network(with_store(config, before), splits.train, SIZE)
     if not goes_on:  # what was saved is complete
-        asked = with_batch(config, before)
+        asked = with_preset(with_batch(config, before), before)
         config = with_shapes(_with_preset(asked, len(splits.train)), asked, before)
     check(config)
     _check_regions(config)
@@ -88,7 +91,7 @@ def pretrain_in(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
-    _remark_on(config, stores, run)
+    _remark_on(config, backbone, stores, run)
     config = fitted(config, objective, stores, run, processes, began, least)
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
@@ -100,8 +103,13 @@ def pretrain_in(
     return _conclude(config, stores, objective, outcome, watcher.words, run)
 
 
-def _remark_on(config: PretrainConfig, stores: Stores, run: RunDirectory) -> None:
-    """What was asked for and is not so, or takes longer than it need."""
+def _remark_on(config: PretrainConfig, backbone: Backbone, stores: Stores, run: RunDirectory) -> None:
+    """What was asked for and is not so, takes longer than it need, or may learn less than it seems to."""
+    if config.method in ("moco-v2", "densecl") and any(isinstance(part, _BatchNorm) for part in backbone.modules()):
+        run.log.warn(
+            f"{config.backbone} has batch norm, whose statistics tell the key of this batch from those of the queue: "
+            f"{config.method} can guess by them without learning. MoCo's shuffling of batches is not here."
+        )
     if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
         run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
     if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:

@@ -130,7 +130,7 @@ def _of_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
 
 def table_of(summary: dict[str, Any], title: str | None = None) -> Table:
     columns = summary["columns"]
-    table = Table(Column("data", no_wrap=True), "metric", title=title)
+    table = Table(Column("data", no_wrap=True), Column("metric", overflow="fold"), title=title)
     several = len({column["probe"] for column in columns}) > 1
     for column in columns:
         name = column["run"].rstrip("/").rpartition("/")[2]

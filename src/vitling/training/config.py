@@ -17,7 +17,7 @@ class OptimConfig:
     defaults shown here, unless you give one."""
 
     name: Optimiser | None = None
-    """By default AdamW, or what the paper of the method has."""
+    """By default AdamW, or what a preset has (--preset)."""
     lr: float | None = None
     """Peak learning rate. By default that of the plan, the preset or the method; else 5e-4 for each 256 images of the
     batch, at most 1e-3, and with SGD 0.03 for each."""

@@ -27,7 +27,7 @@ from vitling.training.continuing import checkpoint_of
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
 from vitling.training.moments import Best, Moment, Outcome, Watcher
-from vitling.training.optim import Average, ChangingDecay, clip_gradients, make_optimiser, set_lr
+from vitling.training.optim import Average, ChangingDecay, clip_gradients, count_anew, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Replay
@@ -221,6 +221,7 @@ class Trainer:
         if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
         self.objective.before_step(progress)
+        count_anew(self.optimiser, self.objective.woken(progress))
         if self.replay:
             self.replay.enter(self.objective.phase)
         first = self.views_of(parts[0])

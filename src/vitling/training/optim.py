@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,14 @@ def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr
+
+
+def count_anew(optimiser: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Moments of zeros, counted as if they were of so many steps, would make the first steps too large. SGD, and what
+    has no state yet, counts nothing."""
+    for parameter in parameters:
+        if "step" in (state := optimiser.state.get(parameter, {})):
+            state["step"].zero_()
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:

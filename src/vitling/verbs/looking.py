@@ -148,7 +148,7 @@ def reproduce(
         name: `vitling list tables` shows them.
         data: Folder of the data sets: DIR/flowers102/train/ and test/, or DIR/flowers102-train.tar and -test.tar.
         seeds: Runs of each entry.
-        only: Only runs with one of these in their name.
+        only: Only runs with one of these in their name; =NAME is one run alone.
         minutes: Start no further run after so many minutes.
         epochs: A trial of so many epochs; its results are kept apart.
         runs_out: Where the run directories go.

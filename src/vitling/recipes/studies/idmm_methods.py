@@ -11,7 +11,6 @@ from dataclasses import replace
 from vitling.recipes.methods import METHODS, SIZE, Name
 from vitling.recipes.studies.datasets import DATASETS
 from vitling.recipes.studies.idmm_stages import COLUMNS, NETWORKS, after, after_method, random_start
-from vitling.recipes.studies.stages import Staged
 from vitling.recipes.studies.study import Run, Study
 from vitling.recipes.studies.tsne import Tsne
 
@@ -141,17 +140,14 @@ def _methods() -> tuple[Run, ...]:
 def _otherwise() -> tuple[Run, ...]:
     """Table 10 gives three methods SGD at 5e-4, a sixtieth of the rate of MoCo v2's own paper. Here they have, in the
     place of that, all of IDMM's optimiser, and SGD at MoCo v2's 0.03 for each 256 images. And MoCo v2, whose queue is
-    longer than the data set, leaves an image's own keys out. Each stands beside the method as Table 10 has it."""
+    longer than the data set, leaves an image's own keys out. Each stands beside the method as Table 10 has it, and the
+    paper's figure beside that."""
     data = "flowers102"
-
-    def run(method: Name, name: str, work: Staged, against: str = "") -> Run:
-        paper = TABLE_2[method][COLUMNS.index(data)]
-        return Run(f"deit-tiny-{data}-{method}{name}", work, data, paper=paper, against=against)
 
     def rows() -> Iterator[Run]:
         for method in BY_SGD:
-            base = run(method, "", after_method("deit-tiny", method))
-            yield base
+            name = f"deit-tiny-{data}-{method}"
+            yield Run(name, after_method("deit-tiny", method), data, paper=TABLE_2[method][COLUMNS.index(data)])
             stage = METHODS[method].stage(NETWORKS["deit-tiny"], "paper", 800, SIZE)
             rate = MOCO_RATE * stage.batch / 256
             changes = {
@@ -160,8 +156,8 @@ def _otherwise() -> tuple[Run, ...]:
             }
             if method == "moco-v2":
                 changes["-mask-own"] = replace(stage, objective=replace(stage.objective, mask_own=True))
-            for name, changed in changes.items():
-                yield run(method, name, after(changed, 200, method=method), base.name)
+            for change, changed in changes.items():
+                yield Run(f"{name}{change}", after(changed, 200, method=method), data, against=name)
 
     return tuple(rows())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitling.errors import UserError
 from vitling.files import locked, read_json, write_json
-from vitling.recipes.studies.study import Run, Study
+from vitling.recipes.studies.study import Run, Study, named
 from vitling.words import trial_of
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
@@ -90,14 +90,14 @@ class Ledger:
 
 
 def _parts(runs: list[str], others: list[str]) -> list[str]:
-    """A few parts of names, each of one or more of these runs and of none of the others; or the whole name."""
+    """A few words for --only, each of one or more of these runs and of none of the others."""
     left, parts = runs, []
     while left:
         words = left[0].split("-")
         spans = ["-".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
-        own = [span for span in spans if not any(span in other for other in others)] or [left[0]]
-        parts.append(max(own, key=lambda span: (sum(span in name for name in left), len(span))))
-        left = [name for name in left if parts[-1] not in name]
+        own = [span for span in spans if not any(span in other for other in others)] or [f"={left[0]}"]
+        parts.append(max(own, key=lambda span: (sum(named(name, span) for name in left), len(span))))
+        left = [name for name in left if not named(name, parts[-1])]
     return parts
 
 

@@ -102,7 +102,7 @@ def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) 
 
 
 def _chosen(study: Study, only: tuple[str, ...]) -> list[Run]:
-    chosen = [run for run in study.runs if not only or any(part in run.name for part in only)]
+    chosen = study.named_by(only) if only else list(study.runs)
     if not chosen:
         raise UserError(f"No run of {study.name} has {' or '.join(only)} in its name; {study.runs[0].name} is one.")
     return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -67,7 +68,15 @@ class Study:
     also: tuple[str, ...] = ()  # other tables with the same figures
     picture: Literal["", "heatmap", "tsne", "curves", "scatter", "bars"] = ""  # beside the results: report/pictures.py
 
+    def named_by(self, parts: Sequence[str]) -> list[Run]:
+        """The runs with one of these in their name; `=NAME` is that run alone."""
+        return [run for run in self.runs if any(named(run.name, part) for part in parts)]
+
     @property
     def data(self) -> tuple[str, ...]:
         """Every data set once, in the order of the runs."""
         return tuple(dict.fromkeys(name for run in self.runs for name in run.wants))
+
+
+def named(name: str, part: str) -> bool:
+    return name == part[1:] if part.startswith("=") else part in name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfig, leaves
-from vitling.recipes.methods import plan_of
+from vitling.recipes.methods import plan_of, preset_of
 from vitling.recipes.studies.study import Start
 from vitling.views.config import Group
 
@@ -74,6 +74,7 @@ def chosen(config: RunConfig) -> dict[str, Any]:
     than the usual one (of as many images as studies have)."""
     default = dict(leaves(type(config)()))
     if isinstance(config, PretrainConfig):
+        config = replace(config, preset=preset_of(config))
         default["preset"] = "paper"  # as it was when the first rows were trained, which keep their fingerprints
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
