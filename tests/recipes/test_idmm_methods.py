@@ -79,7 +79,8 @@ def test_what_may_lie_between_table_2_and_us():
         assert runs[f"{method}-adamw"].against == runs[method].name
     assert (changed("supcon", "sgd0.03"), changed("moco-v2", "sgd0.03")) == ({"lr": 0.06}, {"lr": 0.03})
     assert changed("moco-v2", "mask-own") == {"mask_own": True}
-    assert [run.paper for run in runs.values()] == [*[71.1] * 3, *[72.3] * 3, *[61.8] * 4]
+    papers = {name: run.paper for name, run in runs.items() if run.paper}
+    assert papers == {"simclr": 71.1, "supcon": 72.3, "moco-v2": 61.8}
 
 
 def test_methods_are_compared_on_the_same_pixels():

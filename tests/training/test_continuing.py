@@ -86,7 +86,8 @@ def test_moments_are_those_of_the_names(views_alone, store, tmp_path):
     assert set(old) < set(after["parameters"])
     for i, name in enumerate(after["parameters"]):
         moments = after["optimiser"]["state"][i]
-        assert moments["step"] == (4 if name in old else 2) * PER_EPOCH
+        slept = name in old and name.endswith("prototypes")  # in the first epoch
+        assert moments["step"] == (4 - slept if name in old else 2) * PER_EPOCH
         if name in old:
             least = before["optimiser"]["state"][old[name]]["exp_avg_sq"] * 0.999 ** (2 * PER_EPOCH)
             assert (moments["exp_avg_sq"] >= least * (1 - 1e-4)).all()
