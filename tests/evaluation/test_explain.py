@@ -54,7 +54,22 @@ def test_a_network_without_attention_says_so(make_bundle, tmp_path, image, capsy
     make_bundle(tmp_path / "m", "resnet18", size=64)
     shown = refused(capsys, "explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out"))
     assert "no attention to show" in shown
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["correspondence.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["correspondence.png", "explained.json"]
+    found = json.loads((tmp_path / "out" / "explained.json").read_text())
+    assert "accuracy" in found["correspondence"]
+    assert "no attention to show" in found["no_attention"]
+
+
+def test_images_that_cannot_be_read_are_named(bundle, tmp_path, image, capsys):
+    (tmp_path / "mixed").mkdir()
+    Image.open(image).save(tmp_path / "mixed" / "good.png")
+    (tmp_path / "mixed" / "broken.png").write_bytes(b"no image")
+    assert run(["explain", str(bundle), str(tmp_path / "mixed"), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "Mirrored view of 1 image:" in shown
+    assert "broken.png" in shown.partition("Left out: ")[2]
+    found = json.loads((tmp_path / "out" / "explained.json").read_text())["correspondence"]
+    assert (found["images"], len(found["unread"])) == (1, 1)
 
 
 def test_pictures_of_before_do_not_stay(bundle, tmp_path, pictures, image, capsys):
@@ -75,6 +90,7 @@ def test_what_is_wrong_is_named(bundle, tmp_path, pictures, image, capsys):
     assert "cannot be read" in refused(capsys, "explain", str(bundle), str(broken), *out)
     assert not (tmp_path / "out").exists()
     assert "8 rows of 8" in refused(capsys, "explain", str(bundle), image, "--query", "8,0", *out)
-    assert [path.name for path in (tmp_path / "out" / "deeper").iterdir()] == ["correspondence.png"]
+    made = sorted(path.name for path in (tmp_path / "out" / "deeper").iterdir())
+    assert made == ["correspondence.png", "explained.json"]
     beneath = ["--out", image + "/out"]
     assert "cannot be written" in refused(capsys, "explain", str(bundle), image, *beneath)

@@ -118,6 +118,7 @@ def test_what_cannot_be_compared(tmp_path, capsys):
     elsewhere = made_run(tmp_path / "c", share(0, 0.5), [f"other{i}" for i in range(IMAGES)])
     relabelled = made_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
     assert "two runs" in refused(capsys, "compare", one)
+    assert "named twice" in refused(capsys, "compare", one, f"{one}/")
     assert "last/val" in refused(capsys, "compare", one, other)
     assert "in common" in refused(capsys, "compare", one, elsewhere)
     assert "classes are not the same" in refused(capsys, "compare", one, relabelled)

@@ -9,10 +9,11 @@ from tests.conftest import make_folder, make_image
 from tests.recipes.test_compare import made_run
 from tests.runs import read, refused
 from vitling.cli import run
-from vitling.errors import StoppedItself
+from vitling.errors import StoppedItself, UserError
 from vitling.recipes import compare_methods as comparing
 from vitling.recipes.config import ComparisonConfig
 from vitling.recipes.methods import METHODS
+from vitling.recipes.plan import Sight, first_stage_is_planned, make_plan
 from vitling.recipes.summary import comparison_table, show_comparison
 
 TINY = ["--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", "--loop.device", "cpu", "--val", "0.3"]
@@ -27,7 +28,8 @@ def test_methods_side_by_side(folder, tmp_path, capsys):
     methods = ("--methods", "simclr", "idmm", "supervised")
     assert compare(folder, tmp_path / "out", *methods, "--idmm.smoothing", "0.2") == 0
     shown = capsys.readouterr()
-    assert "3 methods, 0.5 minutes each: about 2 minutes in all." in shown.err
+    assert "3 methods, 0.5 minutes each: about 1.5 minutes in all." in shown.err
+    assert "Method 2 of 3, simclr: finds" in shown.err
     assert "One seed each" in shown.out
     rows = read(tmp_path / "out" / "comparison.json")["rows"]
     assert [row["method"] for row in rows] == ["supervised", "simclr", "idmm"]
@@ -74,11 +76,41 @@ def test_a_method_that_stops_does_not_stop_the_others(folder, tmp_path, monkeypa
     assert "stopped" in capsys.readouterr().out
 
 
+def test_a_first_stage_is_not_left_out_after_a_resume(folder, tmp_path):
+    """Its method was asked for, if not by --method: with little time it is short, and no other."""
+    config = ComparisonConfig(str(folder), str(tmp_path), resume=True, said=("out", "resume"), minutes=0.5)
+    asked = comparing._run_of(config, "simclr")
+    assert not first_stage_is_planned(asked, make_plan(asked, Sight(images=1_198, classes=10)))
+
+
+def test_a_resume_that_is_stopped_loses_nothing(folder, tmp_path, monkeypatch, capsys):
+    ended = {"last": {"val": {"top1": 0.5, "n": 50}}, "epochs": 3, "seconds": 4.0}
+    monkeypatch.setattr(comparing, "train", lambda config: ended)
+    monkeypatch.setattr(comparing, "_differences", lambda config, methods: [])
+    methods = ["--methods", "simclr", "idmm", "byol"]
+    assert compare(folder, tmp_path / "out", *methods) == 0
+
+    def train(config):
+        if config.method == "idmm":
+            raise UserError("No more.")
+        return ended
+
+    monkeypatch.setattr(comparing, "train", train)
+    assert "No more" in refused(capsys, "compare-methods", "--out", tmp_path / "out", "--resume")
+    rows = read(tmp_path / "out" / "comparison.json")["rows"]
+    assert [row["method"] for row in rows] == ["simclr", "idmm", "byol"]
+    said = refused(capsys, "compare", tmp_path / "out", tmp_path / "out" / "idmm")
+    assert f"name the runs in it, such as {tmp_path / 'out' / 'idmm'}" in said
+
+
 def test_what_cannot_be_compared(folder, tmp_path, capsys):
     def said(*flags, source=folder):
         return refused(capsys, "compare-methods", source, "--out", tmp_path / "out", *flags)
 
     assert "idmm, supervised" in said("--methods", "simclear")
+    assert "with spaces between" in said("--methods", "idmm,simclr")
+    (tmp_path / "file").touch()
+    assert "cannot be written" in said("--out", tmp_path / "file")
     assert "--methods" in said("--method", "idmm")
     assert "more than 0" in said("--minutes", "0")
     assert "--seeds" in said("--seeds", "3")

@@ -56,6 +56,18 @@ def test_the_head_is_kept_and_the_positions_are_resized(folder, trained, tmp_pat
     assert read(tmp_path / "large" / "config.json")["keep_head"]
 
 
+def test_changed_views_are_vitlings_own(folder, trained, tmp_path, capsys):
+    """As in `train`: IDMM's take no changes."""
+    assert finetune(folder, trained, tmp_path / "new", "--views.flip", "0") == 0
+    views = read(tmp_path / "new" / "config.json")["views"]
+    assert (views["policy"], views["flip"]) == ("", 0.0)
+    assert "vitling's own, changed as asked for" in (tmp_path / "new" / "log.txt").read_text()
+    words = ["--from", trained, "--out", tmp_path / "x", "--views.flip", "0", "--views.policy", "idmm-finetune"]
+    assert "says it all" in refused(capsys, "finetune", folder, *words, *SMALL)
+    assert finetune(folder, trained, tmp_path / "usual") == 0
+    assert read(tmp_path / "usual" / "config.json")["views"]["policy"] == "idmm-finetune"
+
+
 def test_otherwise_it_is_a_new_one(folder, trained, tmp_path):
     assert finetune(folder, trained, tmp_path / "large", "--size", "32", *STILL) == 0
     before, after = weights(trained), weights(tmp_path / "large")

@@ -289,6 +289,9 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
     if verb == "pretrain":  # `train` has a second stage, which the preset is for
         assert "two presets" in refused(capsys, verb, folder, *supcon, "--preset", "released")
         assert "one preset" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
+        said = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
+        assert "larger than the global ones" in said
+        assert "at least 1, not -1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")
         said = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
         assert "6 px does not divide into patches" in said
     assert not (tmp_path / "x").exists()

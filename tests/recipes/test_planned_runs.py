@@ -225,7 +225,7 @@ def test_a_time_that_is_too_short_is_said(images, tmp_path, capsys):
     quiet = ["--loop.device", "cpu", "--loop.trackers", "none"]
     assert run(["pretrain", str(images), "--out", str(tmp_path / "run"), *flags, *quiet]) == 0
     assert re.search(
-        r"too short: \d+ s went by before the training, and one epoch takes \d+ s", capsys.readouterr().err
+        r"too short for this: \d+ s went by before the training, and one epoch takes \d+ s", capsys.readouterr().err
     )
     assert read(tmp_path / "run" / "result.json")["epochs"] == 1
     assert "more than 0" in refused(capsys, "pretrain", images, "--out", tmp_path / "x", "--minutes", "0")

@@ -53,6 +53,7 @@ class Correspondence:
     size: int
     grey: Grey
     seed: int
+    unread: dict[str, str]  # images that are not in this, and why
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,8 +95,10 @@ def mirrored(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed:
 @torch.inference_mode()
 def correspondence(model: Model, sources: Sequence[Source], grey: Grey = "released", seed: int = 0) -> Correspondence:
     """The benchmark over all images that can be read."""
-    errors = []
+    errors: list[Tensor] = []
+    unread: dict[str, str] = {}
     for batch in model.batches(sources):
+        unread |= {sources[row].name: why for row, why in batch.errors.items()}
         if not batch.rows:
             continue
         second = mirrored(model, batch.images, batch.rows, grey, seed)
@@ -114,4 +117,5 @@ def correspondence(model: Model, sources: Sequence[Source], grey: Grey = "releas
         size=model.meta.size,
         grey=grey,
         seed=seed,
+        unread=unread,
     )

@@ -69,7 +69,7 @@ def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Gr
     try:
         return found | {"attention": _attention(model, views[:1], query, out)}
     except UserError as problem:
-        raise UserError(f"{problem} Only {out / REGIONS} was made.") from problem
+        return found | {"no_attention": str(problem)}
 
 
 def _correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from vitling.evaluation.correspondence import Matches
 from vitling.files import atomic
 
 LARGEST = 480_000  # bytes of a picture
-YELLOW, ORANGE, BLUE, RED = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b"
+YELLOW, ORANGE, BLUE, RED, WHITE = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b", "#ffffff"
 _OUTLINE = [withStroke(linewidth=2.5, foreground="black")]
 
 
@@ -66,18 +66,20 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
     crowd: dict[tuple, int] = {}
     for rank, (a, b) in enumerate(zip(*pairs), start=1):
         (y, x), (found_y, found_x) = (a + 0.5) * cell, (b + 0.5) * cell
-        colour = YELLOW if errors is None or errors[rank - 1] == 0 else ORANGE
+        colour = WHITE if errors is None else YELLOW if errors[rank - 1] == 0 else ORANGE
         axes.plot([x, right + found_x], [y, found_y], "o", color=colour, ms=5, mec="black", mew=0.6, zorder=3)
         bend = f"arc3,rad={0.03 * (rank % 5 - 2):.2f}"  # each its own, or those in one row would lie on each other
         line = {"arrowstyle": "-", "connectionstyle": bend, "color": colour, "lw": 1.3, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (right + found_x, found_y), (x, y), arrowprops=line, zorder=2)
-        for left, down in ((x, y), (right + found_x, found_y)):
-            nth = crowd.get((left, down), 0)  # several pairs may meet in a region
-            crowd[(left, down)] = nth + 1
+        for start, across, down in ((0, x, y), (right, found_x, found_y)):
+            nth = crowd.get((start, across, down), 0)  # several pairs may meet in a region
+            crowd[(start, across, down)] = nth + 1
+            side = -1 if across > 0.7 * cell[1] * matches.grid[1] else 1  # within the view
             axes.annotate(
                 str(rank),
-                (left, down),
-                (5 + 13 * nth, 5),
+                (start + across, down),
+                (side * (5 + 15 * (nth % 4)), 5 + 13 * (nth // 4)),
+                ha="left" if side > 0 else "right",
                 textcoords="offset points",
                 color=colour,
                 fontsize=11,
@@ -101,7 +103,7 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
     columns = min(6, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(5.0, 1.75 * columns), 1.95 * rows + 0.7), dpi=120, layout="constrained")
-    redundant = heads.redundant()
+    redundant, most = heads.redundant(), np.log2(heads.maps[0].numel())
     what = f"The places of {MASS:.0%} of its attention" if masks else "Attention"
     grey = "; grey names: redundant" if redundant.any() else ""
     figure.suptitle(fill(f"{what}, head by head, from the blue dot{grey}", width=max(60, 15 * columns)), fontsize=10)
@@ -121,7 +123,7 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
         y, x = (np.array(heads.query) + 0.5) * (high / grid[0], wide / grid[1])
         axis.plot(x, y, "o", color=BLUE, mec="white", mew=1.2, ms=8)
         axis.set_title(
-            f"head {int(heads.order[i])}: {float(heads.entropy[i]):.2f} bits",
+            f"head {int(heads.order[i])}: {float(heads.entropy[i]):.2f} of {most:.2f} bits",
             fontsize=8,
             color="grey" if redundant[i] else "black",
         )
@@ -188,7 +190,7 @@ def _save(figure: Figure, out: Path) -> None:
 
 def _palette(picture: Image.Image) -> Image.Image:
     """The picture's own colours and those that are drawn with, which are rare and would be lost."""
-    drawn = [channel for colour in (YELLOW, ORANGE, BLUE, RED, "white") for channel in ImageColor.getrgb(colour)]
+    drawn = [channel for colour in (YELLOW, ORANGE, BLUE, RED, WHITE) for channel in ImageColor.getrgb(colour)]
     most = 256 - len(drawn) // 3
     own = (picture.quantize(most).getpalette() or [])[: 3 * most]
     palette = Image.new("P", (1, 1))

@@ -127,7 +127,7 @@ def dino(
 
 def check_preset(name: str, preset: Preset) -> None:
     if preset != "paper":
-        raise UserError(f"{name} has one preset, paper: IDMM's Table 10. There is no {preset!r}.")
+        raise UserError(f"{name} has one preset, paper. There is no {preset!r}.")
 
 
 def _sgd_or_adamw(name: str, preset: Preset, epochs: int, warmup_epochs: float) -> OptimConfig:

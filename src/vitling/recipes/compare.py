@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -57,8 +58,9 @@ def compare(
     """The groups, the best first, and each beside the next. `auto` takes test where all have it, else val."""
     if out:
         check_writable(out)
-    if len(set(runs)) < 2:
-        raise UserError("Name two runs or more: vitling compare runs/first runs/second")
+    if len({Path(run).resolve() for run in runs}) < max(2, len(runs)):
+        several = "One run is named twice" if len(runs) > 1 else "Name two runs or more"
+        raise UserError(f"{several}: vitling compare runs/first runs/second")
     chosen, ranked = ranked_groups({run: run for run in runs}, split, weights)
     answers = ranked[0].answers[0]
     result = {
@@ -166,6 +168,8 @@ def _in_words(better: Group, worse: Group, interval: Interval, told_apart: bool)
     span = in_points(better.mean - worse.mean, *interval)
     seeds = (len(better.answers), len(worse.answers))
     caution = "" if min(seeds) > 1 else " What another seed would give is not in this: train with --seeds 3."
+    if not told_apart and not interval.has_zero:
+        caution = f" There is no 0 in that, but by McNemar's exact test it may be luck.{caution}"
     if not told_apart:
         return f"These images cannot tell {better.name} and {worse.name} apart ({span}).{caution}"
     return f"{better.name} is better than {worse.name} ({span}).{caution}"

@@ -12,7 +12,7 @@ from typing import Any
 from vitling.console import Log, speaks
 from vitling.data.splits import own_splits
 from vitling.errors import StoppedItself, UserError
-from vitling.files import read_json, write_json
+from vitling.files import check_writable, read_json, write_json
 from vitling.recipes.asked import as_asked, check_told_what_to_do, written_down
 from vitling.recipes.compare import difference_of, ranked_groups
 from vitling.recipes.config import ComparisonConfig, TrainConfig, as_flags
@@ -22,6 +22,7 @@ from vitling.recipes.running import check_labels
 from vitling.recipes.train import FIRST, train
 from vitling.training.processes import started
 from vitling.training.rundir import environment
+from vitling.words import counted
 
 RESULT = "comparison.json"
 HELD_OUT = "0.2"
@@ -37,13 +38,15 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     _check(config)
     chosen, log, rows = _in_order(config.methods), Log(silent=not speaks()), []
     minutes = config.minutes or 0
-    log.say(f"{len(chosen)} methods, {minutes:g} minutes each: about {len(chosen) * minutes:.0f} minutes in all.")
+    in_all = f"{minutes:g} minutes each: about {len(chosen) * minutes:.2g} minutes in all"
+    log.say(f"{counted(len(chosen), 'method')}, {in_all}.")
     with started(config.loop.device), written_down(config) as one_is_done:
-        for method in chosen:
-            log.say(f"{method}: {METHODS[method].what}.")
+        before = _rows_of_before(config)
+        for i, method in enumerate(chosen, 1):
+            log.say(f"Method {i} of {len(chosen)}, {method}: {METHODS[method].what}.")
             rows.append(_row(method, _run_of(config, method), log))
             one_is_done()
-            _write(config, rows)
+            _write(config, [*rows, *(before[other] for other in chosen[i:] if other in before)])
     return read_json(Path(config.out) / RESULT)
 
 
@@ -60,7 +63,8 @@ def _check(config: ComparisonConfig) -> None:
         raise UserError("--pretrain-preset: each method has its own. For one, vitling train --method NAME.")
     unknown = [method for method in config.methods if method not in METHODS]
     if unknown or not config.methods:
-        raise UserError(f"--methods {' '.join(unknown)}: there is {', '.join(METHODS)}.")
+        known, given = ", ".join(METHODS), " ".join(unknown)
+        raise UserError(f"--methods {given or 'names none'}: there is {known}. Name them with spaces between.")
     if config.val == "none":
         raise UserError("--val none leaves no images to compare the methods by.")
     splits = own_splits(config.source, config.data)
@@ -69,6 +73,7 @@ def _check(config: ComparisonConfig) -> None:
     check_labels(config, splits)
     for method in config.methods:
         check_task(method, splits.train.task)
+    check_writable(Path(config.out) / RESULT)
     there = Path(config.out)
     if speaks() and there.exists() and any(there.iterdir()):  # other processes may find what the first wrote
         check_told_what_to_do(config)
@@ -87,7 +92,8 @@ def _run_of(config: ComparisonConfig, method: str) -> TrainConfig:
     known: dict[str, Any] = {
         f.name: getattr(usual if f.name in foreign else config, f.name) for f in fields(TrainConfig)
     }
-    known["said"] = tuple(name for name in config.said if name.partition(".")[0] not in foreign)
+    said = [name for name in config.said if name.partition(".")[0] not in foreign]
+    known["said"] = (*said, "method")  # a first stage that was asked for is kept, whatever the time
     if config.val is None and own_splits(config.source, config.data).val is None:
         known["val"] = HELD_OUT
     return TrainConfig(**known | {"out": str(Path(config.out) / method), "method": method, "test": False})
@@ -114,6 +120,12 @@ def _before(config: TrainConfig, result: dict[str, Any]) -> Row:
     knn = [value for name, value in stages[0]["last"].items() if name.startswith("knn/")]
     both = {name: [stage[name] for stage in stages] for name in ("epochs", "seconds")}
     return both | ({"knn": knn[0]} if knn else {})
+
+
+def _rows_of_before(config: ComparisonConfig) -> dict[str, Row]:
+    """Of a comparison that is resumed: if it is stopped again, nothing of it is lost."""
+    path = Path(config.out) / RESULT
+    return {row["method"]: row for row in read_json(path)["rows"]} if config.resume and path.exists() else {}
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:

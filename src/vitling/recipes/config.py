@@ -126,6 +126,7 @@ class LabelledConfig(RunConfig):
 
 
 Preset = Literal["paper", "released"]
+POLICY = "idmm-finetune"  # the views of fine-tuning, unless others are asked for
 PLANNED = -1  # a number that is filled in: by the plan, or by the method
 
 
@@ -201,7 +202,7 @@ class FinetuneConfig(LabelledConfig):
     """Passes over the training images. Not set, 100 above 224 px."""
     batch: int = 256
     """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
-    views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy="idmm-finetune"))
+    views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy=POLICY))
 
 
 @dataclass
@@ -310,7 +311,8 @@ def check(config: RunConfig) -> None:
     """A UserError for a number that cannot be meant."""
     loop = config.for_the_loop()
     if isinstance(config, PretrainConfig | TrainConfig):  # what is filled in fits
-        epochs = loop.optim.over_epochs(1) if loop.epochs == PLANNED else loop.epochs
+        planned = isinstance(config, TrainConfig) and loop.epochs == PLANNED
+        epochs = loop.optim.over_epochs(1) if planned else loop.epochs
         loop = replace(loop, epochs=epochs, batch=loop.optim.accumulate if loop.batch == PLANNED else loop.batch)
     loop.check()
     if config.minutes is not None and not config.minutes > 0:

@@ -17,7 +17,7 @@ from vitling.evaluation.bundle import bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import read_json
 from vitling.recipes import idmm
-from vitling.recipes.config import FinetuneConfig, overlaid
+from vitling.recipes.config import POLICY, FinetuneConfig, overlaid
 from vitling.recipes.labelled import train_on
 from vitling.recipes.plan import VIEW
 from vitling.recipes.running import open_labelled, running, usual_size, weights_of
@@ -32,7 +32,14 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     """Trains, evaluates, and gives what is also in the run's result.json."""
     if not config.from_ and not config.resume:
         raise UserError("Fine-tune what? Pass --from RUN, a pre-trained run, a checkpoint or a weights file.")
-    return by_the_recipe(config)
+    return by_the_recipe(_with_views(config))
+
+
+def _with_views(config: FinetuneConfig) -> FinetuneConfig:
+    """IDMM's take no changes; whoever asks for some, and for no policy, has vitling's own, so changed."""
+    own = replace(config.views, policy="")
+    changed = config.views.policy == POLICY and "views.policy" not in config.said and not own.are_of_the_recipe
+    return replace(config, views=own) if changed else config
 
 
 def by_the_recipe(config: FinetuneConfig) -> dict[str, Any]:
@@ -55,6 +62,8 @@ def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes)
             about = [f"Chosen: --size {before}, at which {source} was trained."]
         elif usual > before:
             about = [f"{source} was trained at {before} px, and this is at {usual}: --size."]
+    if config.views.policy == "" and "views.policy" not in config.said:
+        about.append(f"Views are vitling's own, changed as asked for: IDMM's ({POLICY}) take no changes.")
     splits.notes += notes + about
     head = None if model is None else _head_for(splits.train, model, config)
     return train_on(config, splits, run, processes, head, began)

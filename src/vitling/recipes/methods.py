@@ -243,6 +243,8 @@ def views_in_vain(config: PretrainConfig) -> list[str]:
 def check_views(config: PretrainConfig, backbone: Backbone) -> None:
     """A UserError for views that the network cannot take."""
     for group in plan_of(config, backbone.size).groups:
+        if group.size > backbone.size:
+            raise UserError(f"Local crops of {group.size} px are larger than the global ones of {backbone.size} px.")
         backbone.grid_size(group.size)
 
 

@@ -16,6 +16,7 @@ from vitling.recipes.running import Stores, begun
 from vitling.training.pace import settled_pace
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
+from vitling.training.signals import ended
 
 CAREFUL = 0.96  # of the time that is left: checkpoints and looks at the features take some
 SAVING = 5.0  # seconds, and for Python to end
@@ -40,7 +41,8 @@ def fitted(
     if config.minutes is None or begun(run):
         return config
     run.log.say("Measuring the pace, to fit the run into the time.")
-    pace, how = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
+    with ended("Stopped before the first step; continue with --resume."):
+        pace, how = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -55,8 +57,8 @@ def fitted(
     if fitting < 1:
         gone = time.monotonic() - began
         run.log.warn(
-            f"{config.minutes:.3g} minutes are too short: {gone:.0f} s went by before the training, and one epoch "
-            f"takes {max(1, len(stores.train) / pace):.0f} s."
+            f"{config.minutes:.3g} minutes are too short for this: {gone:.0f} s went by before the training, and one "
+            f"epoch takes {max(1, len(stores.train) / pace):.0f} s."
         )
     warmup = config.optim.warmup(epochs)
     optim = replace(config.optim, warmup_epochs=min(warmup, epochs / 10))

@@ -215,7 +215,7 @@ def _sees_larger(config: TrainConfig, sight: Sight) -> bool:
 def _preset(backbone: str) -> tuple[str, str]:
     if idmm.usual_preset(backbone) == "released":
         return "released", "the authors' code, which trains such networks with twice the paper's learning rate"
-    return "paper", "IDMM's, as it is written"
+    return "paper", "IDMM's rates, as they are written"
 
 
 def _first_preset(config: TrainConfig) -> tuple[str, str]:

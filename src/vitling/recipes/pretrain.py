@@ -110,6 +110,9 @@ def _remark_on(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
             f"{config.backbone} has batch norm, whose statistics tell the key of this batch from those of the queue: "
             f"{config.method} can guess by them without learning. MoCo's shuffling of batches is not here."
         )
+    long = config.minutes is None and config.epochs == PretrainConfig.epochs and "epochs" not in config.said
+    if long and stores.train.device.type == "cpu":
+        run.log.say(f"{config.epochs} epochs take long on a CPU. --minutes 60 makes it as many as fit.")
     if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
         run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
     if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:

@@ -223,6 +223,9 @@ def _linear(bench: Bench, log: Log) -> dict[str, Any]:
             bench.settings.seed,
             progress,
         )
+    if len(config.lr) > 1 and found.rate in (min(config.lr), max(config.lr)):
+        end = "largest" if found.rate == max(config.lr) else "smallest"
+        log.say(f"Linear probe: the best rate, {found.rate:g}, is the {end} of --linear.lr; one beyond may be better.")
     return {
         "chosen": {"lr": found.rate},
         "validation": found.score,

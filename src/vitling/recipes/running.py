@@ -17,6 +17,7 @@ from vitling import data
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.names import own_size
 from vitling.backbones.transfer import load_weights
+from vitling.console import Log
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import leakage_warning
@@ -79,6 +80,8 @@ def _resumed_or_new(
         if (run.path / "result.json").exists():
             run.log.say(f"{run.path} is finished; there is nothing to resume.")
             return run.read("result.json")
+    elif "resume" in config.said and config.source:
+        Log(silent=not run.writes).say(f"There is nothing in {run.path} to resume: this run begins.")
     if not config.source:
         raise UserError(
             f"There is no run in {config.out} to resume. To start one, name the images: vitling {verb} DATA"

@@ -77,6 +77,8 @@ def runs_of(path: str) -> list[Path]:
     folder = Path(path)
     if (folder / FILE).exists():
         return [folder / f"seed{seed}" for seed in read_json(folder / FILE)["seeds"]]
+    if (folder / "comparison.json").exists():
+        raise UserError(f"{path} compares methods: name the runs in it, such as {folder / 'idmm'}.")
     if (folder / ASKED).exists():
         raise UserError(f"{path} is of several runs, and not one of them has finished: --resume goes on with them.")
     if not (folder / "config.json").exists():

@@ -159,9 +159,10 @@ def told_apart(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
     others = [f"{found['worse']} ({in_points(found['difference'], *found['interval'])})" for found in differences]
     close = [other for other, found in zip(others, differences) if not found["told_apart"]]
     if close:
-        said = (
-            f"{best['images']:,} held-out images cannot tell {best['method']}, the first here, from {', '.join(close)}."
-        )
+        images, ahead = f"{best['images']:,} held-out images", f"{best['method']}, the first here,"
+        said = f"{images} cannot tell {ahead} from {', '.join(close)}."
+        if any(found["interval"][0] > 0 for found in differences if not found["told_apart"]):
+            said += " Where there is no 0 in an interval, it may be luck by McNemar's exact test."
     else:
         said = f"{best['method']} is better than the others; the next is {others[0]}."
     return f"{said} One seed each: what another would give is not in this."
@@ -244,9 +245,11 @@ def _with_spread(mean: float, deviation: float | None) -> str:
 def show_explained(found: dict[str, Any]) -> None:
     pairs, heads = found["correspondence"], found.get("attention")
     if "accuracy" in pairs:
-        of = f"{pairs['images']:,} images" if "images" in pairs else "the image"
+        of = counted(pairs["images"], "image") if "images" in pairs else "the image"
         where = f"{_percent(pairs['accuracy'])} of the pairs right, {pairs['distance']:.1f} px off on average"
         print(f"Mirrored view of {of}: {where}.")
+        for name, why in pairs.get("unread", {}).items():
+            print(f"Left out: {name}: {why}.")
     if heads:
         place = f"row {heads['query'][0]}, column {heads['query'][1]}"
         alike = f"{heads['redundant']} redundant (correlated by more than {heads['redundant_above']})"

@@ -21,6 +21,7 @@ from vitling.files import read_json, write_json
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import make_auxiliary
 from vitling.recipes.config import (
+    POLICY,
     Config,
     FinetuneConfig,
     LabelledConfig,
@@ -213,7 +214,7 @@ def second_stage(config: TrainConfig) -> TrainConfig:
     stage = idmm.finetune(config.backbone or "", config.second_preset, config.epochs)
     views = config.views
     if _has_colours(config) and views.are_of_the_recipe:
-        views = replace(views, policy="idmm-finetune")
+        views = replace(views, policy=POLICY)
     return replace(
         config, optim=overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim")), views=views
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitling.errors import StoppedItself
+from vitling.errors import StoppedItself, UserError
 from vitling.recipes.evaluate_config import EvaluationConfig
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.verbs.flags import OptionalOut, Run, Weights
@@ -93,5 +93,8 @@ def explain(
     from vitling.evaluation.explain import explain as draw
     from vitling.recipes.summary import show_explained
 
-    show_explained(draw(run, image, image2, out, query, grey, seed, weights))
+    found = draw(run, image, image2, out, query, grey, seed, weights)
+    show_explained(found)
     print(f"Written: {out}")
+    if why := found.get("no_attention"):
+        raise UserError(f"{why} So there are only the pairs of regions.")

@@ -32,8 +32,9 @@ def idmm_finetune(size: int = 224) -> Plan:
 
 
 def dino(size: int = 224, local_size: int = 96, local_count: int = 8, global_count: int = 2) -> Plan:
-    """DINO and EsViT: two global views that differ in blur and solarise, and local ones. More global ones are as the
-    second."""
+    """DINO and EsViT: two global views that differ in blur and solarise, and local ones.
+
+    More global ones are as the second."""
 
     def policy(scale: tuple[float, float], blur: float, solarise: float = 0.0) -> Policy:
         return Policy(scale=scale, steps=_two_view_steps(blur, solarise))
