@@ -13,6 +13,7 @@ from tests.runs import TINY, read, refused, train
 from vitling.cli import run
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.answers import make_answers, save_answers
+from vitling.files import write_json
 from vitling.recipes.asked import goes_on
 from vitling.recipes.compare import compare
 from vitling.recipes.config import PretrainConfig, TrainConfig
@@ -119,6 +120,10 @@ def test_what_cannot_be_compared(tmp_path, capsys):
     relabelled = made_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
     assert "two runs" in refused(capsys, "compare", one)
     assert "named twice" in refused(capsys, "compare", one, f"{one}/")
+    write_json(tmp_path / "seeds.json", {"seeds": [0]})
+    made_run(tmp_path / "seed0", share(0, 0.5))
+    assert "one of several" in refused(capsys, "compare", tmp_path, tmp_path / "seed0")
+    (tmp_path / "seeds.json").unlink()
     assert "last/val" in refused(capsys, "compare", one, other)
     assert "in common" in refused(capsys, "compare", one, elsewhere)
     assert "classes are not the same" in refused(capsys, "compare", one, relabelled)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -58,9 +58,11 @@ def compare(
     """The groups, the best first, and each beside the next. `auto` takes test where all have it, else val."""
     if out:
         check_writable(out)
-    if len({Path(run).resolve() for run in runs}) < max(2, len(runs)):
-        several = "One run is named twice" if len(runs) > 1 else "Name two runs or more"
-        raise UserError(f"{several}: vitling compare runs/first runs/second")
+    if len(runs) < 2:
+        raise UserError("Name two runs or more: vitling compare runs/first runs/second")
+    every = Counter(one.resolve() for run in runs for one in runs_of(run))
+    if twice := [str(run) for run, times in every.items() if times > 1]:
+        raise UserError(f"{twice[0]} is named twice, or is one of several that are named together.")
     chosen, ranked = ranked_groups({run: run for run in runs}, split, weights)
     answers = ranked[0].answers[0]
     result = {

@@ -263,6 +263,9 @@ class ComparisonConfig(TrainConfig):
     """Which to compare. supervised learns the labels at once: what a first stage has to beat."""
     minutes: Annotated[float | None, _shown("MINUTES", "(default: 8)")] = 8.0
     """Of each method, compilation included."""
+    val: Annotated[str | None, _shown("FRACTION")] = None
+    """What the methods are judged on: a fraction such as 0.1 of the training images. By default the data's own, else a
+    fifth."""
 
 
 Config = TypeVar("Config", bound=RunConfig)
