@@ -38,8 +38,8 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     _check(config)
     chosen, log, rows = _in_order(config.methods), Log(silent=not speaks()), []
     minutes = config.minutes or 0
-    in_all = f"{minutes:g} minutes each: about {len(chosen) * minutes:.2g} minutes in all"
-    log.say(f"{counted(len(chosen), 'method')}, {in_all}.")
+    in_all = f"about {round(len(chosen) * minutes, 1):g} minutes in all"
+    log.say(f"{counted(len(chosen), 'method')}, {minutes:g} minutes each: {in_all}.")
     with started(config.loop.device), written_down(config) as one_is_done:
         before = _rows_of_before(config)
         for i, method in enumerate(chosen, 1):
