@@ -19,7 +19,8 @@ __all__ = ["__version__", "load", "train"]
 
 def train(source: str, out: str, **settings: Any) -> dict[str, Any]:
     """Trains as `vitling train` does; settings are its flags, dotted ones too: `**{"optim.lr": 1e-3}`."""
-    from vitling.recipes.config import TrainConfig, with_overrides
+    from vitling.recipes.config import TrainConfig
+    from vitling.recipes.settings import with_overrides
     from vitling.recipes.train import train as run
 
     return run(with_overrides(TrainConfig(source=str(source), out=str(out)), settings))

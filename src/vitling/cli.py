@@ -14,8 +14,9 @@ from rich.console import Console
 from vitling.console import speaks
 from vitling.data.host import cores
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
-from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig, named_in
+from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.recipes.evaluate_config import EvaluationConfig
+from vitling.recipes.settings import named_in
 from vitling.recipes.suite_config import SuiteConfig
 from vitling.verbs.judging import compare, evaluate, explain, suite
 from vitling.verbs.looking import inspect, list_, reproduce, show_views

@@ -13,7 +13,8 @@ from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.recipes import drloc
 from vitling.recipes.auxiliary import attach_auxiliary
-from vitling.recipes.config import TrainConfig, check
+from vitling.recipes.checks import check
+from vitling.recipes.config import TrainConfig
 from vitling.training import Progress
 
 SWIN = "swin_tiny_patch4_window7_224"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vitling.objectives.config import IDMMConfig
-from vitling.recipes.config import overlaid
 from vitling.recipes.idmm import finetune
 from vitling.recipes.pretrain import _with_preset
+from vitling.recipes.settings import overlaid
 from vitling.recipes.studies import find
 from vitling.recipes.studies.stages import Staged
 from vitling.recipes.studies.study import Start

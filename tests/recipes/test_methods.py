@@ -18,10 +18,11 @@ from vitling.cli import run
 from vitling.errors import StoppedItself, UserError
 from vitling.objectives import SupCon
 from vitling.recipes import baselines
-from vitling.recipes.config import MethodsConfig, PretrainConfig, named_in
+from vitling.recipes.config import MethodsConfig, PretrainConfig
 from vitling.recipes.methods import METHODS, Name
 from vitling.recipes.plan import Sight, make_plan
 from vitling.recipes.pretrain import _with_preset
+from vitling.recipes.settings import named_in
 from vitling.recipes.train import TrainConfig, first_stage
 from vitling.training.config import OptimConfig
 

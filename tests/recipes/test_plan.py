@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from vitling.errors import UserError
-from vitling.recipes.config import TrainConfig, saved_config, with_overrides
+from vitling.recipes.config import TrainConfig
 from vitling.recipes.methods import METHODS
 from vitling.recipes.plan import CPU_MINUTES, Sight, least_of_first, make_plan
+from vitling.recipes.settings import saved_config, with_overrides
 from vitling.recipes.train import first_stage, second_stage
 from vitling.training.config import OptimConfig
 

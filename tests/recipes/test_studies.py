@@ -16,7 +16,8 @@ from vitling.cli import run
 from vitling.data.config import DataConfig
 from vitling.data.splits import own_splits
 from vitling.errors import UserError
-from vitling.recipes.config import PretrainConfig, check
+from vitling.recipes.checks import check
+from vitling.recipes.config import PretrainConfig
 from vitling.recipes.studies import all_studies, find
 from vitling.recipes.studies.datasets import DATASETS, find_data, find_weights, wanted
 from vitling.recipes.studies.ledger import fingerprint

@@ -13,7 +13,8 @@ from vitling.errors import StoppedItself
 from vitling.evaluation import load
 from vitling.objectives.config import IDMMConfig
 from vitling.objectives.supervised import Supervised
-from vitling.recipes.config import FinetuneConfig, PretrainConfig, overlaid
+from vitling.recipes.config import FinetuneConfig, PretrainConfig
+from vitling.recipes.settings import overlaid
 from vitling.training.config import OptimConfig
 from vitling.views.policies import idmm_finetune
 

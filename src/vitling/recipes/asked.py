@@ -11,16 +11,8 @@ from typing import Any
 from vitling.console import speaks
 from vitling.errors import UserError
 from vitling.files import atomic, read_json, write_json
-from vitling.recipes.config import (
-    ComparisonConfig,
-    Config,
-    FinetuneConfig,
-    PretrainConfig,
-    RunConfig,
-    TrainConfig,
-    from_plain,
-    resumed,
-)
+from vitling.recipes.config import ComparisonConfig, Config, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.recipes.settings import from_plain, resumed
 
 FILE = "asked.json"
 VERBS = {

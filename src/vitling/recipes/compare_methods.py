@@ -15,10 +15,11 @@ from vitling.errors import StoppedItself, UserError
 from vitling.files import check_writable, read_json, write_json
 from vitling.recipes.asked import as_asked, check_told_what_to_do, written_down
 from vitling.recipes.compare import difference_of, ranked_groups
-from vitling.recipes.config import ComparisonConfig, TrainConfig, as_flags
+from vitling.recipes.config import ComparisonConfig, TrainConfig
 from vitling.recipes.methods import METHODS, check_task
 from vitling.recipes.plan import OF_TWO_STAGES
 from vitling.recipes.running import check_labels
+from vitling.recipes.settings import as_flags
 from vitling.recipes.train import FIRST, train
 from vitling.training.processes import started
 from vitling.training.rundir import environment

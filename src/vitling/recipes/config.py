@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from vitling.data.config import DataConfig
-from vitling.errors import UserError
 from vitling.objectives.config import (
     BYOLConfig,
     DenseCLConfig,
@@ -29,7 +23,7 @@ from vitling.objectives.config import (
 )
 from vitling.recipes import idmm, methods
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
-from vitling.views.config import ViewChanges, ViewsConfig, check_scale
+from vitling.views.config import ViewChanges, ViewsConfig
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -269,194 +263,3 @@ class ComparisonConfig(TrainConfig):
 
 
 Config = TypeVar("Config", bound=RunConfig)
-
-
-def overlaid(preset: Any, asked: Any, default: Any, said: Collection[str] = ()) -> Any:
-    """The preset's settings, but those that were asked for: named in `said`, or other than the default."""
-    changed = {f.name: getattr(asked, f.name) for f in fields(asked)}
-    return replace(preset, **{k: v for k, v in changed.items() if k in said or v != getattr(default, k)})
-
-
-def all_said(config: Config) -> Config:
-    """The same, complete as it is: no preset and no plan changes anything."""
-    return replace(config, said=tuple(name for name, _ in leaves(config)))
-
-
-def named_in(argv: Sequence[str]) -> tuple[str, ...]:
-    """The settings that a command line names: --esvit.region-from 9 is esvit.region_from, --no-cache is cache."""
-    flags = [word.partition("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")]
-    return tuple(dict.fromkeys(_NEGATED.sub(r"\1", flag) for flag in flags))
-
-
-_NEGATED = re.compile(r"(^|\.)no_(?=[a-z_]+$)")
-
-
-# They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
-_OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad", "said")
-_FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
-
-
-_AT_LEAST_ONE = (
-    *("seeds", "size", "store_size", "test_size", "pretrain_size", "pretrain_epochs", "final_size"),
-    *("eval_every", "watch_every", "loop.log_every", "views.mix_parts", "pretrain_views.mix_parts"),
-)
-_SHARES = (
-    *("drop_path", "objective.smoothing", "objective.drop_path"),
-    *("views.flip", "views.blur", "views.erase", "views.mix_prob", "pretrain_views.flip", "pretrain_views.blur"),
-)
-_NOT_NEGATIVE = (
-    *("views.mixup", "views.cutmix", "views.rotate", "pretrain_views.rotate"),
-    *("optim.lr", "optim.warmup_lr", "optim.weight_decay", "optim.final_weight_decay"),
-)
-
-
-def check(config: RunConfig) -> None:
-    """A UserError for a number that cannot be meant."""
-    loop = config.for_the_loop()
-    if isinstance(config, PretrainConfig | TrainConfig):  # what is filled in fits
-        planned = isinstance(config, TrainConfig) and loop.epochs == PLANNED
-        epochs = loop.optim.over_epochs(1) if planned else loop.epochs
-        loop = replace(loop, epochs=epochs, batch=loop.optim.accumulate if loop.batch == PLANNED else loop.batch)
-    loop.check()
-    if config.minutes is not None and not config.minutes > 0:
-        raise UserError(f"--minutes must be more than 0, not {config.minutes:g}.")
-    for name, value in leaves(config):
-        if value is None:
-            continue
-        if name in _AT_LEAST_ONE and value < 1:
-            raise UserError(f"--{_flag(name)} must be at least 1, not {value}.")
-        if name in _SHARES and not 0 <= value <= 1:
-            raise UserError(f"--{_flag(name)} must lie in 0..1, not {value}.")
-        if name in _NOT_NEGATIVE and value < 0:
-            raise UserError(f"--{_flag(name)} must not be negative, but is {value}.")
-    if config.aux not in get_args(get_type_hints(RunConfig)["aux"]):
-        raise UserError(f"--aux {config.aux}: there is none and drloc.")
-    if config.aux == "none" and config.drloc != DRLocConfig():
-        raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
-    config.drloc.check()
-    if isinstance(config, LabelledConfig):
-        _check_views(config.views)
-        config.views.plan(224).check_channels(config.data.channels)
-    if isinstance(config, PretrainConfig | TrainConfig):
-        _check_method(config)
-
-
-def _check_method(config: PretrainConfig | TrainConfig) -> None:
-    names = get_args(get_type_hints(type(config))["method"])
-    if config.method not in names:
-        raise UserError(f"--method {config.method}: there is {', '.join(names)}.")
-    methods.check_settings(config)
-    if isinstance(config, TrainConfig):
-        config.pretrain_views.check()
-        return
-    if config.continue_from is not None and (config.from_ or config.minutes):
-        raise UserError("--continue-from takes all from a run, its schedule too: leave out --from and --minutes.")
-    if config.views_budget is not None:
-        if config.minutes is not None:
-            raise UserError("--views-budget and --minutes both say how long the run is. Leave one out.")
-        if not 0 < config.views_budget < math.inf:
-            raise UserError(f"--views-budget must be more than 0, not {config.views_budget:g}.")
-    config.views.check()
-    methods.plan_of(config, methods.SIZE).check_channels(config.data.channels)
-
-
-def _check_views(views: ViewsConfig) -> None:
-    check_scale("scale", views.scale)
-    if not 0 < views.crop_fraction <= 1:
-        raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")
-
-
-def from_plain(kind: type, values: dict[str, Any]) -> Any:
-    """A dataclass out of what `asdict` and JSON made of it."""
-    hints = get_type_hints(kind)
-    return kind(**{f.name: _restore(hints[f.name], values[f.name]) for f in fields(kind) if f.name in values})
-
-
-def _restore(hint: Any, value: Any) -> Any:
-    if is_dataclass(hint) and isinstance(hint, type):
-        return from_plain(hint, value)
-    return (
-        tuple(value)
-        if isinstance(value, list) and tuple in (hint, *map(get_origin, (hint, *get_args(hint))))
-        else value
-    )
-
-
-def saved_config(kind: type, values: dict[str, Any]) -> Any:
-    """Of a run. One of `train` that names no method is of a time when there was one stage; one of two stages that names
-    no preset is of a time when that was the paper's, and so with the first stage's of another method than IDMM."""
-    if kind is TrainConfig:
-        values = {"method": "supervised", **values}
-        unsaid = values["method"] != "supervised" and values.get("preset", "auto") == "auto"
-        values |= {"preset": "paper"} if unsaid else {}
-        if values["method"] not in ("supervised", "idmm"):
-            values = {"pretrain_preset": "paper", **values}
-    return from_plain(kind, values)
-
-
-def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:
-    """Sets fields by name; "optim.lr" reaches into a part. Unknown names are errors."""
-    known = dict(leaves(config)) | {f.name: getattr(config, f.name) for f in fields(config)}
-    for name, value in overrides.items():
-        if name not in known:
-            near = get_close_matches(name, known, n=3) or [n for n in known if n.endswith(f".{name}")]
-            hint = f"Did you mean {' or '.join(near)}?" if near else "`vitling train --help` lists them."
-            raise UserError(f"There is no setting {name!r}. {hint}")
-        if isinstance(known[name], tuple) and isinstance(value, str):  # one tracker, written without the comma
-            value = (value,)
-        *path, last = name.split(".")
-        owner = config
-        for part in path:
-            owner = getattr(owner, part)
-        object.__setattr__(owner, last, value)  # some parts are frozen
-    config.said = (*config.said, *overrides)
-    return config
-
-
-def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of every setting."""
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if is_dataclass(value):
-            yield from leaves(value, f"{prefix}{f.name}.")
-        else:
-            yield f"{prefix}{f.name}", value
-
-
-def resumed(asked: Config, saved: Config) -> Config:
-    """The saved settings, under which alone a resume is exact. Something else asked for now is an error."""
-    before, default = dict(leaves(saved)), dict(leaves(type(asked)()))
-    for name, value in leaves(asked):
-        if name in _OF_THE_CALL or value == default[name] or value == before[name]:
-            continue
-        if name in _FITTED and saved.minutes is not None:  # what was given was the most
-            continue
-        raise UserError(
-            f"--{_flag(name)} {_written(value)} was given, but this run was started with {_written(before[name])}. "
-            "--resume continues the same run; use a new --out for other settings."
-        )
-    saved.out, saved.resume, saved.overwrite = asked.out, True, False
-    saved.allow_bad |= asked.allow_bad
-    return saved
-
-
-def as_flags(config: Any, leaving: Collection[str]) -> str:
-    """What was said of it on a command line, to be said again."""
-    known, words = dict(leaves(config)), []
-    for name in config.said:
-        name = name if name in known else f"{name}_"
-        if name in known and name not in leaving:
-            value, (*path, last) = known[name], _flag(name).split(".")
-            words.append("--" + ".".join([*path, f"no-{last}" if value is False else last]))
-            values = [] if isinstance(value, bool) else value if isinstance(value, tuple) else [value]
-            words += [shlex.quote(str(one)) for one in values]
-    return " ".join(words)
-
-
-def _flag(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
-
-
-def _written(value: Any) -> str:
-    """As a person writes it behind the flag."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -17,10 +17,11 @@ from vitling.evaluation.bundle import bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import read_json
 from vitling.recipes import idmm
-from vitling.recipes.config import POLICY, FinetuneConfig, overlaid
+from vitling.recipes.config import POLICY, FinetuneConfig
 from vitling.recipes.labelled import train_on
 from vitling.recipes.plan import VIEW
 from vitling.recipes.running import open_labelled, running, usual_size, weights_of
+from vitling.recipes.settings import overlaid
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory

@@ -20,9 +20,10 @@ import torch
 
 from vitling.data.host import cores, free_host_memory
 from vitling.files import read_json
-from vitling.recipes.config import TrainConfig, saved_config
+from vitling.recipes.config import TrainConfig
 from vitling.recipes.labelled import ready
 from vitling.recipes.running import open_labelled
+from vitling.recipes.settings import saved_config
 from vitling.training.moments import Moment
 from vitling.training.pace import first_steps
 from vitling.training.precision import chosen_compile

@@ -18,7 +18,8 @@ from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
-from vitling.recipes.config import PLANNED, PretrainConfig, check, overlaid
+from vitling.recipes.checks import check
+from vitling.recipes.config import PLANNED, PretrainConfig
 from vitling.recipes.esvit import views_budget
 from vitling.recipes.going_on import settings_before, with_batch, with_preset, with_shapes, with_store
 from vitling.recipes.methods import (
@@ -48,6 +49,7 @@ from vitling.recipes.running import (
     setting,
     settle_network,
 )
+from vitling.recipes.settings import overlaid
 from vitling.training.config import OptimConfig
 from vitling.training.loop import fit
 from vitling.training.moments import Outcome, Watcher

@@ -27,9 +27,11 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
 from vitling.recipes.auxiliary import settle_auxiliary
-from vitling.recipes.config import Config, LabelledConfig, PretrainConfig, RunConfig, check, resumed, saved_config
+from vitling.recipes.checks import check
+from vitling.recipes.config import Config, LabelledConfig, PretrainConfig, RunConfig
 from vitling.recipes.methods import plan_of
 from vitling.recipes.plan import TINY, smaller_view
+from vitling.recipes.settings import resumed, saved_config
 from vitling.training.moments import Outcome
 from vitling.training.processes import Processes, started
 from vitling.training.rundir import RunDirectory

@@ -13,7 +13,8 @@ from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.recipes.asked import FILE as ASKED
 from vitling.recipes.asked import as_asked, written_down
-from vitling.recipes.config import Config, check
+from vitling.recipes.checks import check
+from vitling.recipes.config import Config
 
 FILE = "seeds.json"
 

@@ -20,6 +20,7 @@ from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.recipes import idmm
 from vitling.recipes.auxiliary import make_auxiliary
+from vitling.recipes.checks import check
 from vitling.recipes.config import (
     POLICY,
     Config,
@@ -28,9 +29,6 @@ from vitling.recipes.config import (
     MethodsConfig,
     PretrainConfig,
     TrainConfig,
-    check,
-    overlaid,
-    saved_config,
 )
 from vitling.recipes.finetune import finetune_in
 from vitling.recipes.labelled import train_in
@@ -59,6 +57,7 @@ from vitling.recipes.running import (
     settle_network,
     start_from,
 )
+from vitling.recipes.settings import overlaid, saved_config
 from vitling.training.config import OptimConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory

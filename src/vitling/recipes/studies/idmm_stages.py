@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from vitling.objectives.config import SupervisedConfig
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, all_said
+from vitling.recipes.config import FinetuneConfig, Preset
 from vitling.recipes.methods import METHODS, SIZE, Name
+from vitling.recipes.settings import all_said
 from vitling.recipes.studies.stages import Staged, pretraining
 
 NETWORKS = {

@@ -15,8 +15,9 @@ from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.files import claimed, locked, read_json, write_json
 from vitling.recipes import idmm as recipe
-from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig, all_said
+from vitling.recipes.config import FinetuneConfig, Preset, PretrainConfig
 from vitling.recipes.methods import METHODS, SIZE, Name, plan_of
+from vitling.recipes.settings import all_said
 from vitling.recipes.studies.ledger import digest
 from vitling.recipes.studies.study import Start
 from vitling.recipes.studies.training import PACE, chosen, drop_checkpoints, free_memory, history, in_passes, shortened

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfig, leaves
+from vitling.recipes.config import Config, PretrainConfig, RunConfig, TrainConfig
 from vitling.recipes.methods import plan_of, preset_of
+from vitling.recipes.settings import leaves
 from vitling.recipes.studies.study import Start
 from vitling.views.config import Group
 
