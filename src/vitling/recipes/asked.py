@@ -25,7 +25,7 @@ VERBS = {
 
 def goes_on(config: RunConfig) -> bool:
     """Whether --resume names a folder of several runs that were asked for together."""
-    return config.resume and bool(config.out) and _verb(config.out) == VERBS[type(config)]
+    return config.resume and bool(config.out) and verb_of(config.out) == VERBS[type(config)]
 
 
 def as_asked(config: Config, **free: Any) -> Config:
@@ -65,14 +65,15 @@ def check_told_what_to_do(config: RunConfig) -> None:
 
 
 def _check(config: RunConfig) -> None:
-    before, verb = _verb(config.out), VERBS[type(config)]
+    before, verb = verb_of(config.out), VERBS[type(config)]
     if before and before != verb:
         raise UserError(f"{config.out} holds runs of vitling {before}. Name another --out for vitling {verb}.")
     if before:
         check_told_what_to_do(config)
 
 
-def _verb(out: str) -> str:
+def verb_of(out: str) -> str:
+    """What made the folder; nothing, if it is not of several runs."""
     path = Path(out) / FILE
     if not path.exists():
         return ""

@@ -119,7 +119,7 @@ class LabelledConfig(RunConfig):
         return self.test_size or self.size
 
 
-Preset = Literal["paper", "released"]
+Preset = idmm.Preset
 POLICY = "idmm-finetune"  # the views of fine-tuning, unless others are asked for
 PLANNED = -1  # a number that is filled in: by the plan, or by the method
 

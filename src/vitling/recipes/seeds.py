@@ -11,10 +11,9 @@ from typing import Any
 from vitling.console import Log, speaks
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
-from vitling.recipes.asked import FILE as ASKED
-from vitling.recipes.asked import as_asked, written_down
+from vitling.recipes.asked import VERBS, as_asked, verb_of, written_down
 from vitling.recipes.checks import check
-from vitling.recipes.config import Config
+from vitling.recipes.config import ComparisonConfig, Config
 
 FILE = "seeds.json"
 
@@ -78,9 +77,9 @@ def runs_of(path: str) -> list[Path]:
     folder = Path(path)
     if (folder / FILE).exists():
         return [folder / f"seed{seed}" for seed in read_json(folder / FILE)["seeds"]]
-    if (folder / "comparison.json").exists():
+    if (verb := verb_of(path)) == VERBS[ComparisonConfig]:
         raise UserError(f"{path} compares methods: name the runs in it, such as {folder / 'idmm'}.")
-    if (folder / ASKED).exists():
+    if verb:
         raise UserError(f"{path} is of several runs, and not one of them has finished: --resume goes on with them.")
     if not (folder / "config.json").exists():
         raise UserError(f"{path} is not a run: it has neither config.json nor {FILE}.")
