@@ -33,7 +33,7 @@ from vitling.report.results import document
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 RANDOM = Given("vit_nano_patch4_32", 8)
-FIGURES = ("knn", "linear", "logistic", "correspondence", "distance")
+FIGURES = ("knn", "linear", "logistic", "correspondence", "distance", "matching")
 STUDY = Study(
     "probed",
     "figures of two networks",
@@ -66,9 +66,9 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert outcome.failed == ()
     assert len(trained) == 1
     rows = {row["run"]: row for row in outcome.results["rows"]}
-    assert len(rows) == 10
+    assert len(rows) == 12
     (stage,) = (tmp_path / "runs" / "stages").glob("pretrain-*")
-    assert [rows[f"idmm-{figure}"]["stages"][0]["shared"] for figure in FIGURES] == [False, True, True, True, True]
+    assert [rows[f"idmm-{figure}"]["stages"][0]["shared"] for figure in FIGURES] == [False, *[True] * 5]
     train, test = (f"{data}/made/{split}" for split in ("train", "test"))
     for figure in FIGURES[:3]:
         found = evaluate_frozen(EvaluationConfig(str(stage), f"train={train},test={test}", probes=(figure,)))
@@ -78,6 +78,8 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert rows["idmm-correspondence"]["value"] == pytest.approx(100 * again.accuracy, abs=1e-3)
     assert rows["idmm-distance"]["value"] == pytest.approx(again.distance, abs=1e-3)
     assert rows["idmm-distance"]["correspondence"] == rows["idmm-correspondence"]["value"]
+    assert 0 < rows["idmm-matching"]["chance"] <= 100
+    assert 0 <= rows["idmm-matching"]["value"] <= 100
     folder = tmp_path / "runs" / "probed" / "idmm-distance-seed0"
     assert [line["why"] for line in lines(folder / "test-openings.jsonl")] == ["distance of regions"]
     assert rows["idmm-knn"]["curves"]["knn"]["epoch"] == [3]

@@ -16,7 +16,7 @@ Pooling = Literal["adaptive", "released"]
 SmoothingForm = Literal["others", "all"]
 Projection = Literal["none", "mlp"]
 Classifier = Literal["full", "sampled", "sharded"]
-Match = Literal["argmax", "sinkhorn"]
+Match = Literal["argmax", "sinkhorn", "place"]
 RegionLoss = Literal["softmax", "mse"]
 
 
@@ -292,6 +292,11 @@ class DINOConfig:
     freeze_epochs: float = 1.0
     """Epochs in which the prototypes are held still."""
 
+    @property
+    def located(self) -> bool:
+        """Whether views must come with their places."""
+        return False
+
     def check(self) -> None:
         """A UserError for what cannot be meant."""
         whole = {"prototypes": self.prototypes, "hidden": self.hidden, "bottleneck": self.bottleneck}
@@ -322,11 +327,16 @@ class EsViTConfig(DINOConfig):
     region_from: int = 0
     """The epoch, counted from 0, in which the loss between regions is switched on; until then views have its weight."""
     match: Match = "argmax"
-    """Which of the teacher's regions a region is compared with: the most alike, or several by optimal transport."""
+    """Which of the teacher's regions a region is compared with: the most alike (argmax), several by optimal transport
+    (sinkhorn), or those that show the same place of the image (place)."""
     region_loss: RegionLoss = "softmax"
     """softmax: cross-entropy of what the prototypes say; mse: squared distance of the vectors before them."""
     region_stride: int = 1
     """Every so many-th region down and across takes part; 2 for a ViT, whose grid is twice as fine as Swin's."""
+
+    @property
+    def located(self) -> bool:
+        return bool(self.region_weight) and self.match == "place"
 
     def check(self) -> None:
         """A UserError for what cannot be meant."""
@@ -348,7 +358,10 @@ class EsViTConfig(DINOConfig):
 
 def dino_plan(config: DINOConfig, size: int = 112) -> Plan:
     """The crops: global ones and, unless there are none, local ones."""
-    return dino(size, config.local_size or local_size(size), config.local_crops, config.global_crops)
+    plan = dino(size, config.local_size or local_size(size), config.local_crops, config.global_crops)
+    if not config.located:
+        return plan
+    return replace(plan, groups=tuple(replace(group, located=True) for group in plan.groups))
 
 
 def local_size(size: int) -> int:

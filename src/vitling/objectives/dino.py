@@ -59,9 +59,11 @@ class DINO(Objective):
         wide = pixels_of(views[: self.wide])
         taught = self.teacher.features(wide)
         seen = [self.features(wide), *(self.features(view.pixels) for view in views[self.wide :])]
-        return {**self.terms(seen, taught, batch), **self.auxiliary_terms(seen, batch, progress)}
+        return {**self.terms(seen, taught, views, batch), **self.auxiliary_terms(seen, batch, progress)}
 
-    def terms(self, seen: Sequence[Features], taught: Features, batch: Batch) -> dict[str, Tensor]:
+    def terms(
+        self, seen: Sequence[Features], taught: Features, views: Sequence[Views], batch: Batch
+    ) -> dict[str, Tensor]:
         """Of what student and teacher make of views: of the student's, the global ones come first."""
         answers = self.teacher.head(taught.pooled)
         targets = self.centre.targets(answers, self.teacher_temperature)

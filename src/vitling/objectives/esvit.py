@@ -17,8 +17,10 @@ from vitling.objectives.dino import DINO, new_head
 from vitling.objectives.distillation import Centre, DistillationHead
 from vitling.objectives.gather import has_own
 from vitling.objectives.objective import Batch
+from vitling.objectives.places import located, plan_by_place
 from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, sampled, squared_distance
 from vitling.views.config import Plan
+from vitling.views.easel import Views
 
 
 class EsViT(DINO):
@@ -55,19 +57,32 @@ class EsViT(DINO):
         view, region = self.config.view_weight, self.config.region_weight
         self.weights["view"], self.weights["region"] = (view if phase else view + region), region
 
-    def terms(self, seen: Sequence[Features], taught: Features, batch: Batch) -> dict[str, Tensor]:
-        terms = super().terms(seen, taught, batch) if self.config.view_weight else {}
+    def terms(
+        self, seen: Sequence[Features], taught: Features, views: Sequence[Views], batch: Batch
+    ) -> dict[str, Tensor]:
+        terms = super().terms(seen, taught, views, batch) if self.config.view_weight else {}
         if self.region_head is not None:
             resting = torch.zeros((), device=taught.pooled.device)
-            terms["region"] = self._region(self.region_head, seen, taught, batch) if self.phase else resting
+            terms["region"] = self._region(self.region_head, seen, taught, views, batch) if self.phase else resting
         return terms
 
-    def _region(self, head: DistillationHead, seen: Sequence[Features], taught: Features, batch: Batch) -> Tensor:
+    def _region(
+        self,
+        head: DistillationHead,
+        seen: Sequence[Features],
+        taught: Features,
+        views: Sequence[Views],
+        batch: Batch,
+    ) -> Tensor:
         teacher, images = cast(DistillationHead, self.teacher.regions), len(batch.ids)
         *mine, theirs = (
             regions_of(sampled(features.grid, self.config.region_stride), images) for features in (*seen, taught)
         )
-        plan = plan_of([some.detach() for some in mine], theirs, self.config.match)
+        if self.config.match == "place":
+            grids = [features.grid for features in seen]
+            plan = plan_by_place(located(views, grids, self.wide), images, self.config.region_stride)
+        else:
+            plan = plan_of([some.detach() for some in mine], theirs, self.config.match)
         student = head.units(joined(mine))
         with torch.no_grad():
             targets, prototypes = teacher.units(joined([theirs])), teacher.directions()

@@ -74,7 +74,9 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
         if not 0 < config.views_budget < math.inf:
             raise UserError(f"--views-budget must be more than 0, not {config.views_budget:g}.")
     config.views.check()
-    methods.plan_of(config, methods.SIZE).check_channels(config.data.channels)
+    plan = methods.plan_of(config, methods.SIZE)
+    plan.check_channels(config.data.channels)
+    plan.check_places()
 
 
 def _check_views(views: ViewsConfig) -> None:

@@ -100,4 +100,5 @@ class _Recording:
 
 
 def _tensors(views: list[Views]) -> list[Tensor]:
-    return [tensor for view in views for tensor in (view.pixels, view.partner, view.share) if tensor is not None]
+    fields = ("pixels", "partner", "share", "places")
+    return [tensor for view in views for name in fields if (tensor := getattr(view, name)) is not None]

@@ -85,6 +85,15 @@ class Policy:
     erase: float = 0.0
     """Chance that a rectangle (2 % to 33 % of the view) is replaced by noise."""
 
+    @property
+    def stays_put(self) -> bool:
+        """Whether a view shows what its crop does, or the mirror image of that: nothing is moved within it."""
+        return not any(isinstance(step, Flip | Rotate | RandAugment) for step in self.steps[self.mirrors_first :])
+
+    @property
+    def mirrors_first(self) -> bool:
+        return bool(self.steps) and isinstance(self.steps[0], Flip)
+
 
 @dataclass(frozen=True)
 class Mix:
@@ -124,6 +133,7 @@ class Group:
     count: int = 1
     policy: Policy = Policy()
     mix: Mix = Mix()
+    located: bool = False  # whether its views come with their places
 
     @property
     def store_side(self) -> int:
@@ -158,6 +168,10 @@ class Plan:
                 f"--data.channels {channels}: these views change colours, which images of 1 or 3 channels have. "
                 "Leave out RandAugment or take another policy; where you pre-train, pass --views.no-colour."
             )
+
+    def check_places(self) -> None:
+        if any(group.located and not group.policy.stays_put for group in self.groups):
+            raise UserError("--esvit.match place: views that are turned have no places. Leave out --views.rotate.")
 
     @property
     def crops(self) -> int:

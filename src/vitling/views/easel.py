@@ -34,6 +34,9 @@ class Views:
     count: int
     partner: Tensor | None = None  # [count * B] instance ids of the images mixed in
     share: Tensor | None = None  # [count * B] how much of the first image is there (lambda)
+    places: Tensor | None = (
+        None  # [count * B, 4] left, top, width, height in the image; mirrored: right, top, - width, ..
+    )
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class Easel:
             some, theirs = [groups[g] for g in alike], [sources[g][0] for g in alike]
             for g, images in zip(alike, self._images(some, theirs, pixels, aspect)):
                 views[g] = self._views(groups[g], order[g], sources[g][1:], images)
+                if groups[g].located:
+                    views[g].places = self._places(groups[g], order[g], sources[g][0], aspect)
         return [views[g] for g in range(len(groups))]
 
     def _look(self, group: Group) -> tuple:
@@ -111,6 +116,10 @@ class Easel:
         recipe = self.brush.draw(draw_mix, mixing[0], quantiles, mix=group.mix, size=group.size)
         mix = self.brush(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
         return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.share)
+
+    def _places(self, group: Group, order: Order[Tensor], source: Source, aspect: Tensor) -> Tensor:
+        places = self.brush.draw(draw_places, source, aspect, policy=group.policy)
+        return places if len(order) == 1 else places[order[1]]
 
     def _normalise_last(self, group: Group) -> Normaliser | None:
         """Mixing and normalising can change places, unless noise that is normal already comes between them. After
@@ -217,6 +226,20 @@ def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> 
     return Numbers(boxes, flip, tuple(draw_step(draws, step) for step in others), erasing)
 
 
+def draw_places(draws: Draws, aspect: Tensor, *, policy: Policy) -> Tensor:
+    """Where these views are cut from (`Views.places`)."""
+    if not policy.stays_put:
+        raise ValueError("these views are moved after they are cut: their places are not known")
+    first, _ = _flip_first(policy)
+    boxes = boxes_of(draws, policy, aspect.repeat(draws.images // len(aspect)))
+    if first is None:
+        return boxes
+    (left, top, width, height), mirrored = boxes.unbind(1), draw_step(draws, first)[0]
+    return torch.stack(
+        [torch.where(mirrored, left + width, left), top, torch.where(mirrored, -width, width), height], dim=1
+    )
+
+
 def render(
     numbers: Numbers,
     pixels: Tensor,
@@ -253,8 +276,7 @@ def mix_rows(
 
 
 def _flip_first(policy: Policy) -> tuple[Flip | None, tuple[Step, ...]]:
-    first = policy.steps[0] if policy.steps else None
-    return (first, policy.steps[1:]) if isinstance(first, Flip) else (None, policy.steps)
+    return (cast(Flip, policy.steps[0]), policy.steps[1:]) if policy.mirrors_first else (None, policy.steps)
 
 
 def boxes_of(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from vitling.recipes.studies.stages import Stage, entry_of, images_of_test, stag
 from vitling.recipes.studies.study import Run, Start
 from vitling.recipes.studies.training import chosen, free_memory, history
 
-Figure = Literal["knn", "linear", "logistic", "correspondence", "distance"]
+Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
+MATCHED = 1000  # images of which views are drawn for it
 SUITE: Literal["esvit-t10"] = "esvit-t10"
 
 
@@ -39,7 +40,8 @@ Network = PretrainConfig | Given
 class Probed:
     """A figure of the run's test images, in percent: a probe of the features, trained on the run's train images
     (recipes/probes.py), or how many of an image's regions are found again in its mirrored view (correspondence). The
-    distance of those that are found, from where they should be, is in pixels."""
+    distance of those that are found, from where they should be, is in pixels. `matching`: how many regions of training
+    views have their most alike in another view where they really lie."""
 
     network: Network
     figure: Figure
@@ -59,6 +61,8 @@ class Probed:
     def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
         if self.figure == "correspondence" or self.figure == "distance":
             return self._found_again(folder, self.figure, start)
+        if self.figure == "matching":
+            return self._matched(folder, start)
         from vitling.evaluation.config import ProbesConfig
         from vitling.recipes.evaluate_config import EvaluationConfig
         from vitling.recipes.probes import evaluate_frozen
@@ -85,6 +89,20 @@ class Probed:
         found = correspondence(load(folder), sources_in(images))
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
         return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
+
+    def _matched(self, folder: Path, start: Start) -> dict[str, Any]:
+        from vitling.data.store import build_store, choose_size
+        from vitling.evaluation.bundle import load
+        from vitling.evaluation.matching import matching
+        from vitling.objectives.config import EsViTConfig, dino_plan
+
+        images, model = images_of_test(start, "matching of regions"), load(folder)
+        images = images.subset(min(MATCHED, len(images)), seed=start.seed)
+        useful = dino_plan(EsViTConfig(), model.meta.size).store_side(len(images))
+        store = build_store(images, choose_size(images, useful), device=model.device, allow_bad=True, use_cache=False)
+        found = matching(model, store, start.seed)
+        figures = {"value": round(100 * found.right, 4), "chance": round(100 * found.chance, 4)}
+        return {**figures, "images_matched": found.images}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""Would EsViT compare what belongs together? Where a network's most alike regions of training views really lie."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.data.store import Store
+from vitling.evaluation.features import evaluating
+from vitling.evaluation.model import Model
+from vitling.objectives.config import EsViTConfig, dino_plan
+from vitling.objectives.places import located, plan_by_place
+from vitling.objectives.regions import plan_of, regions_of
+from vitling.views.drawing import Drawing, Place
+from vitling.views.easel import Easel, Normaliser
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Matching:
+    right: float  # share of regions, of those that are in the other view, whose most alike lies around their place
+    chance: float  # what that would be if any region were taken
+    images: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@torch.inference_mode()
+def matching(model: Model, store: Store, seed: int = 0) -> Matching:
+    """Of views as EsViT trains on, each of the store's images once; pairs of views count as they do in `match place`.
+    Around its place are the regions that it belongs to there: up to four."""
+    config = EsViTConfig(match="place")
+    plan = dino_plan(config, model.meta.size)
+    easel = Easel(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
+    sums, wide = torch.zeros(3, device=model.device), config.global_crops
+    with evaluating(model.backbone):
+        for start in range(0, len(store), BATCH):
+            ids = np.arange(start, min(start + BATCH, len(store)))
+            drawing = Drawing(plan, Place(seed, 0, 0, ids, len(store)), np.arange(len(ids)))
+            views = drawing.draw(*store.fetch(drawing.instances), easel)
+            pixels = [torch.cat([view.pixels for view in views[:wide]]), *(view.pixels for view in views[wide:])]
+            grids = [model.backbone(some).grid.float() for some in pixels]
+            sums += _told(grids, plan_by_place(located(views, grids, wide), len(ids)), len(ids), wide)
+    right, chance, mass = sums.tolist()
+    return Matching(right / mass, chance / mass, len(store))
+
+
+def _told(grids: list[Tensor], places: Tensor, images: int, wide: int) -> Tensor:
+    """The mass of regions that are matched rightly, of those that would be by chance, and of all."""
+    regions = [regions_of(grid, images) for grid in grids]
+    alike = plan_of(regions, regions[0]).unflatten(2, (wide, -1)) > 0
+    pairs = places.unflatten(2, (wide, -1))
+    mass, around = pairs.sum(3), pairs > 0
+    kinds = (around & alike).any(3), around.float().mean(3), torch.ones_like(mass)
+    return torch.stack([(mass * kind).sum() for kind in kinds])

@@ -1,0 +1,68 @@
+"""Where a network's most alike regions lie: networks of which that is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vitling.backbones.features import Features
+from vitling.evaluation import matching as module
+from vitling.objectives.config import dino_plan
+from vitling.views.config import Flip, Plan
+
+SIDE = 96
+IMAGES = 70  # more than a batch
+
+
+class Patches(nn.Module):
+    """Regions of 8 px, described by their colours, or by nothing that is in them."""
+
+    def __init__(self, blind: bool):
+        super().__init__()
+        self.blind, self.random = blind, torch.Generator().manual_seed(0)
+
+    def forward(self, pixels: torch.Tensor) -> Features:
+        grid = F.avg_pool2d(pixels, 8)
+        if self.blind:
+            grid = torch.randn(grid.shape, generator=self.random)
+        return Features(pooled=grid.mean((2, 3)), grid=grid)
+
+
+def judged(monkeypatch, blind: bool = False) -> module.Matching:
+    """Of images whose red is x and whose green is y, in views that keep their colours."""
+
+    def without_colours(config, size: int) -> Plan:
+        groups = dino_plan(config, size).groups
+        return Plan(tuple(replace(group, policy=replace(group.policy, steps=(Flip(),))) for group in groups))
+
+    monkeypatch.setattr(module, "dino_plan", without_colours)
+    along = torch.linspace(0, 255, SIDE)
+    image = torch.stack([along.expand(SIDE, SIDE), along[:, None].expand(SIDE, SIDE), torch.full((SIDE, SIDE), 255.0)])
+
+    class Store:
+        def __len__(self) -> int:
+            return IMAGES
+
+        def fetch(self, ids: np.ndarray):
+            return image.to(torch.uint8).expand(len(ids), -1, -1, -1).contiguous(), torch.ones(len(ids))
+
+    meta = SimpleNamespace(size=64, mean=(0.5,) * 3, std=(0.25,) * 3)
+    return module.matching(SimpleNamespace(backbone=Patches(blind), meta=meta, device=torch.device("cpu")), Store())
+
+
+def test_a_network_that_sees_where_it_is_matches_rightly(monkeypatch):
+    found = judged(monkeypatch)
+    assert found.images == IMAGES
+    assert found.right > 0.95  # the filter smooths the edges of images
+    assert 0.04 < found.chance < 4 / 64
+
+
+def test_a_network_that_sees_nothing_matches_by_chance(monkeypatch):
+    found = judged(monkeypatch, blind=True)
+    assert found.right == pytest.approx(found.chance, abs=0.01)
