@@ -48,6 +48,11 @@ def test_local_views_are_shown_in_proportion(folder, tmp_path):
     assert (local[margin : margin + side, margin : margin + side] != 255).any()
 
 
+def test_all_views_of_a_policy_are_shown(folder, tmp_path):
+    path = show_views(str(folder), "dino", str(tmp_path / "views.png"), images=1)
+    assert Image.open(path).width == STEP * (1 + 2 + 8) + GAP  # the image, two global views and eight local ones
+
+
 def test_boxes_are_drawn_on_the_original_only(folder, tmp_path):
     plain, boxed = (picture_of(folder, tmp_path, policy="byol", size=32, boxes=b) for b in (False, True))
     assert (cell(plain, 0, 0) != cell(boxed, 0, 0)).any()

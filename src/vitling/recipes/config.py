@@ -31,6 +31,10 @@ def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
 
+_Method = Literal["auto", methods.Name]
+_Preset = Literal["auto", methods.Preset]
+
+
 @dataclass
 class RunConfig:
     """What every training verb can be told."""
@@ -148,9 +152,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
 
     method: methods.Name = "idmm"
     """`vitling list methods` says what each does. idmm: tell every image from every other."""
-    preset: Annotated[Literal["auto", methods.Preset], _shown("{paper,released,adamw}", "(default: the method's)")] = (
-        "auto"
-    )
+    preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
     """Optimiser, learning rate, warm-up, smoothing: of the paper, or of its code (idmm), or IDMM's AdamW in the place
     of the paper's SGD (simclr, supcon, moco-v2, densecl, which have it by default). What you set yourself wins."""
     epochs: int = 800
@@ -208,7 +210,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     A first run: vitling train images/ --out runs/first
     """
 
-    method: Literal["auto", methods.Name] = "auto"
+    method: _Method = "auto"
     """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
     preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
     """Learning rate, warm-up, smoothing of the stage that learns the labels, and of IDMM's first stage: the paper's or
@@ -221,9 +223,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     """Passes over all images in the first stage."""
     pretrain_size: Annotated[int | None, _shown("INT")] = None
     """Pixels of a view in the first stage."""
-    pretrain_preset: Annotated[
-        Literal["auto", methods.Preset], _shown("{paper,released,adamw}", "(default: planned)")
-    ] = "auto"
+    pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: planned)")] = "auto"
     """Of the first stage, as --preset of pretrain."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when the first stage's features collapse (docs/watching.md)."""
@@ -260,6 +260,12 @@ class ComparisonConfig(TrainConfig):
     val: Annotated[str | None, _shown("FRACTION")] = None
     """What the methods are judged on: a fraction such as 0.1 of the training images. By default the data's own, else a
     fifth."""
+    method: _Method = "auto"
+    """Not here: --methods names those that are compared."""
+    seeds: int = 1
+    """Not here: each method is trained once."""
+    pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "")] = "auto"
+    """Not here: each method has its own."""
 
 
 Config = TypeVar("Config", bound=RunConfig)

@@ -27,13 +27,14 @@ def show_views(
     policy: str = "supervised",
     out: str = "views.png",
     images: int = 6,
-    draws: int = 8,
+    draws: int | None = None,
     boxes: bool = False,
     size: int | None = None,
     seed: int = 0,
     config: DataConfig | None = None,
 ) -> Path:
-    """Writes the picture. Views of a plan come in its order, epoch after epoch, until a row is full."""
+    """Writes the picture. Views of a plan come in its order, epoch after epoch, until a row is full: `draws` of them,
+    or all of the plan's and at least eight."""
     if Path(out).suffix.lower() not in (".png", ".jpg", ".webp"):
         raise UserError(f"--out {out}: name a .png, .jpg or .webp file.")
     plan = named(policy, size)
@@ -43,7 +44,7 @@ def show_views(
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
     )
-    columns = _columns(plan, store, draws, seed)
+    columns = _columns(plan, store, draws or max(8, plan.crops), seed)
     picture = _picture(store, columns, boxes)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     picture.save(out)

@@ -72,7 +72,7 @@ def show_views(
     policy: str = "supervised",
     out: Out = "views.png",
     images: int = 6,
-    draws: int = 8,
+    draws: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the policy's, at least 8)")] = None,
     boxes: bool = False,
     size: Annotated[int | None, arg(metavar="PX", help_behavior_hint="(default: the policy's own)")] = None,
     seed: int = 0,
