@@ -280,7 +280,7 @@ def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
 BAD = {
     "all images look alike": {"spread": 0.03},
     "along one direction: their effective rank is 1.3 of 64": {"rank": 1.3},
-    "the queue is dead": {"queue": 0.01},
+    "the queue died out": {"queue": 0.01},
     "the term 'view' sits at 9.995": {"view": 9.995},
     "the term 'view' sits at 14.000": {"view": 14.0},
 }
@@ -292,6 +292,13 @@ def test_a_sign_that_stays_is_an_alarm_and_is_said_once(words):
     assert len(said) == 1
     assert words in said[0]
     assert said[0].startswith("Epoch 33: this run has collapsed. Since epoch 31 ")
+
+
+def test_the_health_of_parts_is_a_metric(monkeypatch):
+    monkeypatch.setattr(Parts, "health", lambda self: {"answers to regions": 0.25})
+    found = CollapseWatcher(Says())(at(Parts(), 1, 9, 10, view=3.0))
+    assert found["health/answers_to_regions"] == 0.25
+    assert found["features/spread"] > 0
 
 
 def test_a_teacher_that_disagrees_is_no_alarm(monkeypatch):

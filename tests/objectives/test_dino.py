@@ -159,7 +159,7 @@ def test_answers_that_are_always_the_same_are_told():
     for i in range(100):  # one image at a time, eight answers in turn
         centre.targets(F.one_hot(torch.tensor([i % 8]), 64).float(), 0.01)
     assert centre.health() > 0.45
-    assert make().health().keys() == {"teacher's choice of answers"}
+    assert make().health().keys() == {"answers"}
 
 
 def test_the_teacher_warms_up():

@@ -170,6 +170,15 @@ def test_each_half_has_its_own_centre_and_all_regions_count(stride):
     torch.testing.assert_close(objective.region_centre.mean, 0.9 * before[1] + 0.1 * pz.mean((0, 1)))
 
 
+def test_the_health_of_regions_asks_every_place():
+    """Four images of eight regions each, whose place is their answer."""
+    objective = make(bottleneck=12)
+    places = torch.eye(12)[:8].expand(4, 8, 12)
+    objective._tell_centre(places, torch.eye(12))
+    assert objective.region_centre.answered.topk(4).indices.sort().values.tolist() == [0, 2, 4, 6]
+    assert objective.health().keys() == {"answers", "answers to regions"}
+
+
 def test_without_regions_it_is_dino():
     alone = make(region_weight=0.0, view_weight=1.0)
     assert alone.region_head is None

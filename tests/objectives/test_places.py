@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 import torch
-from drawn import batch_of, make
 
+from tests.objectives.drawn import batch_of, make
 from vitling.objectives.places import plan_by_place
 from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate
 from vitling.views.drawing import Drawing, Place
@@ -18,11 +17,11 @@ from vitling.views.easel import Brush, Easel, Normaliser, Views
 IMAGES = 3
 
 
-def some_places(views: int, seed: int) -> torch.Tensor:
+def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
     """Boxes in images, every other one mirrored."""
     random = torch.Generator().manual_seed(seed)
-    sides = 0.2 + 0.7 * torch.rand(views * IMAGES, 2, generator=random)
-    left, top = (torch.rand(views * IMAGES, 2, generator=random) * (1 - sides)).unbind(1)
+    sides = 0.2 + 0.7 * torch.rand(views * images, 2, generator=random)
+    left, top = (torch.rand(views * images, 2, generator=random) * (1 - sides)).unbind(1)
     width, height = sides.unbind(1)
     mirrored = torch.arange(len(left)) % 2 == 1
     return torch.stack(
@@ -137,15 +136,41 @@ def test_views_that_are_turned_have_no_places():
         painted(Policy(steps=(Rotate(10), Flip())))
 
 
+def drawn(objective, images: int) -> list[Views]:
+    """Noise from places of its own."""
+    random = torch.Generator().manual_seed(0)
+    return [
+        Views(
+            torch.randn(group.count * images, 3, group.size, group.size, generator=random, dtype=torch.float64),
+            group.count,
+            places=some_places(group.count, i, images),
+        )
+        for i, group in enumerate(objective.plan.groups)
+    ]
+
+
+def test_an_image_is_matched_within_itself():
+    """The loss of some images is the mean of the losses of each, in whatever process they are."""
+    objective = make("esvit", match="place").double()
+    views = drawn(objective, IMAGES)
+    together = objective(views, batch_of(IMAGES), None)["region"]
+    alone = []
+    for i in range(IMAGES):
+        own = [
+            Views(
+                v.pixels.unflatten(0, (v.count, IMAGES))[:, i], v.count, places=v.places.view(v.count, IMAGES, 4)[:, i]
+            )
+            for v in views
+        ]
+        alone.append(objective(own, batch_of(1), None)["region"])
+    torch.testing.assert_close(together, torch.stack(alone).mean(), rtol=1e-5, atol=1e-6)
+
+
 def test_esvit_by_place_compares_regions_by_the_views_places():
     objective = make("esvit", match="place", view_weight=0.0, region_weight=1.0).double()
     assert all(group.located for group in objective.plan.groups)
-    random = torch.Generator().manual_seed(0)
-    views, batch = [], batch_of(IMAGES)
-    for i, group in enumerate(objective.plan.groups):
-        pixels = torch.randn(group.count * IMAGES, 3, group.size, group.size, generator=random, dtype=torch.float64)
-        views.append(Views(pixels, group.count, places=some_places(group.count, i)))
-    loss = objective(views, batch, None)["region"]
+    views = drawn(objective, IMAGES)
+    loss = objective(views, batch_of(IMAGES), None)["region"]
 
     wide = torch.cat([view.pixels for view in views[:2]])
     student = [objective.backbone(wide).grid, objective.backbone(views[2].pixels).grid]
@@ -161,4 +186,4 @@ def test_esvit_by_place_compares_regions_by_the_views_places():
     theirs = objective.teacher.regions(teacher.flatten(2).unflatten(0, (-1, IMAGES)).permute(1, 0, 3, 2).flatten(1, 2))
     targets = (theirs / 0.04).softmax(-1)
     expected = -(plan[..., None] * targets[:, None] * mine[:, :, None]).sum() / IMAGES
-    assert math.isclose(float(loss), float(expected), rel_tol=1e-5)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -58,7 +58,7 @@ class CollapseWatcher:
         return self.watcher.every
 
     def __call__(self, moment: Any) -> dict[str, float]:
-        metrics = self.watcher(moment)
+        metrics, health = self.watcher(moment), moment.objective.health()
         signs = bad_signs(metrics, moment)
         self._notice(moment)
         self.seen = {s.name: [*self.seen.get(s.name, []), (moment.epoch, s.level)] for s in signs}
@@ -70,7 +70,7 @@ class CollapseWatcher:
             self.said |= {s.name for s in alarms}
             self.words.append(words)
             self.say(words)
-        return metrics
+        return {**metrics, **{f"health/{name.replace(' ', '_')}": value for name, value in health.items()}}
 
     def _notice(self, moment: Any) -> None:
         """A term that a run begins with has its grace from the start, one that comes later from then on."""
@@ -134,7 +134,7 @@ def _of_health(moment: Any) -> list[Sign]:
         Sign(
             f"dead {name}",
             value / DEAD,
-            f"the {name} is dead: its health is {value:.3f} (1 is well, 0 dead)",
+            f"the {name} died out: health {value:.3f} (1 is well, 0 dead)",
             advice,
             name,
         )

@@ -110,7 +110,7 @@ class DINO(Objective):
         return {"view": math.log(self.config.prototypes)}
 
     def health(self) -> dict[str, float]:
-        return {"teacher's choice of answers": self.centre.health()}
+        return {"answers": self.centre.health()}
 
 
 def new_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:

@@ -104,11 +104,14 @@ class EsViT(DINO):
 
     @torch.no_grad()
     def _tell_centre(self, targets: Tensor, prototypes: Tensor) -> None:
-        """The sum of all answers is the answer to the sum. For the health of all, a region of each image is asked."""
+        """The sum of all answers is the answer to the sum. For the health of all, a region of each image is asked, one
+        image's here and another's there: all places have their turn."""
         images, regions, _ = targets.shape
+        each = torch.arange(images, device=targets.device)
+        asked = targets[each, each * regions // images]
         with torch.autocast(targets.device.type, enabled=False):
             self.region_centre.add_sum(F.linear(targets.sum((0, 1)), prototypes), images * regions)
-            self.region_centre.targets(F.linear(targets[:, regions // 2], prototypes), self.teacher_temperature)
+            self.region_centre.targets(F.linear(asked, prototypes), self.teacher_temperature)
 
     def student_heads(self) -> list[DistillationHead]:
         return [*super().student_heads(), *([self.region_head] if self.region_head is not None else [])]
@@ -137,5 +140,5 @@ class EsViT(DINO):
 
     def health(self) -> dict[str, float]:
         views = super().health() if self.config.view_weight else {}
-        regions = {"teacher's choice of answers to regions": self.region_centre.health()}
+        regions = {"answers to regions": self.region_centre.health()}
         return {**views, **regions} if self._region_answers else views
