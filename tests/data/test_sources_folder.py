@@ -122,6 +122,9 @@ def test_no_images_and_no_folder(tmp_path):
         data.open(tmp_path / "flwers")
     with pytest.raises(UserError, match=r"no data set 'flowers103'. Did you mean flowers102:DIR\?"):
         data.open("flowers103:DIR")
+    for name, meant in (("digits", "embedded:digits"), ("flowers102", "flowers102:DIR")):
+        with pytest.raises(UserError, match=rf"{name} does not exist. Did you mean {meant}"):
+            data.open(name)
     (tmp_path / "x.pdf").write_text("x")
     with pytest.raises(UserError, match=r"x\.pdf is no data set"):
         data.open(tmp_path / "x.pdf")

@@ -142,6 +142,13 @@ def _not_there(path: Path) -> UserError:
         wrong, folder = folder, folder.parent
     names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")]
     close = difflib.get_close_matches(wrong.name, names, n=3, cutoff=0.5)
-    near = " or ".join(str(folder / name) for name in close)
+    here = [str(folder / name) for name in close]
+    near = " or ".join([*_data_sets_named(str(path)), *here])
     hint = f"Did you mean {near}?" if near else f"Nothing in {folder.resolve()} has a name like it."
     return UserError(f"{path} does not exist. {hint}")
+
+
+def _data_sets_named(words: str) -> list[str]:
+    """How a data set is written that was named without its scheme, or without its folder."""
+    every = {"digits": "embedded:digits", **{name: f"{name}:DIR" for name in papers.ENTRIES}}
+    return [every[words]] if words in every else []
