@@ -35,7 +35,8 @@ def plan_by_place(seen: Sequence[Located], images: int, stride: int = 1) -> Tens
     wide, blocks = seen[0], []
     for some in seen:
         down, across = (_along(axis, some, wide, images, stride) for axis in (0, 1))
-        block = torch.einsum("bvygr,bvxgc->bvyxgrc", down, across).flatten(5, 6).flatten(2, 3)
+        block = down[:, :, :, None, :, :, None] * across[:, :, None, :, :, None]  # [B, V, h, w, G, h', w']
+        block = block.flatten(5, 6).flatten(2, 3)
         blocks.append(block / block.shape[2])
     itself = torch.eye(blocks[0].shape[1], dtype=torch.bool, device=blocks[0].device)[:, None, :, None]
     blocks[0] = blocks[0].masked_fill(itself, 0.0)
