@@ -3,7 +3,8 @@
     python benchmarks/esvit_cost.py --out results/esvit-cost-h200.json
 
 Table 9: a compiled training step on ready views with the view loss alone, and with both; at the paper's batches and at
-128. `--sinkhorn` and `--sampled` add steps with optimal transport, and with every second region down and across.
+128. `--sinkhorn`, `--sampled` and `--place` add steps with optimal transport, with every second region down and across,
+and with regions that are matched by their places.
 Table 8: images of 224 px whose features a network makes in a second. The paper's own figures are of other machines: its
 ratios compare, its megabytes and seconds do not.
 
@@ -28,7 +29,7 @@ from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 
 BATCH = 128
-SETTINGS = ("inference_batch", "size", "prototypes", "sinkhorn", "sampled", "compile")
+SETTINGS = ("inference_batch", "size", "prototypes", "sinkhorn", "sampled", "place", "compile")
 CHOICE = ("tables", "backbones", "batches")
 Row = dict[str, Any]
 
@@ -41,7 +42,7 @@ def wanted(options: argparse.Namespace) -> Iterator[Row]:
         for backbone in options.backbones or TABLE_8:
             yield {"table": 8, "backbone": backbone, "batch": options.inference_batch, **shared}
     if 9 in options.tables:
-        steps = ["both", *(name for name in ("sinkhorn", "sampled") if getattr(options, name))]
+        steps = ["both", *(name for name in ("sinkhorn", "sampled", "place") if getattr(options, name))]
         shared |= {"prototypes": options.prototypes, "steps": steps}
         for backbone in options.backbones or dict.fromkeys(name for name, _ in TABLE_9):
             for batch in options.batches or [*(batch for name, batch in TABLE_9 if name == backbone), BATCH]:
@@ -111,6 +112,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prototypes", type=int, default=65_536)
     parser.add_argument("--sinkhorn", action="store_true", help="also steps with optimal transport")
     parser.add_argument("--sampled", action="store_true", help="also steps with every second region down and across")
+    parser.add_argument("--place", action="store_true", help="also steps with regions matched by place")
     parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="begin no further row after so many")

@@ -33,6 +33,9 @@ class Patches(nn.Module):
             grid = torch.randn(grid.shape, generator=self.random)
         return Features(pooled=grid.mean((2, 3)), grid=grid)
 
+    def middles(self, side: int, device: torch.device) -> torch.Tensor:
+        return (torch.arange(side // 8, device=device) + 0.5) / (side // 8)
+
 
 def judged(monkeypatch, blind: bool = False) -> module.Matching:
     """Of images whose red is x and whose green is y, in views that keep their colours."""

@@ -152,14 +152,33 @@ def test_without_centring_the_centre_stays_at_nothing():
 def test_answers_that_are_always_the_same_are_told():
     centre = Centre(64, 1.0)
     assert centre.health() == 1
+
+    def answer(logits: torch.Tensor) -> None:
+        """A step of two passes."""
+        centre.begin()
+        for some in logits.repeat(2, 1).chunk(2):
+            centre.add(some)
+            centre.note(centre.targets(some, 0.01))
+        centre.move()
+
     for logits, health in ((torch.zeros(4, 64), 1.0), (F.one_hot(torch.zeros(4).long(), 64).float(), 0.0)):
         for _ in range(100):
-            centre.targets(logits, 0.01)
+            answer(logits)
         assert centre.health() == pytest.approx(health, abs=1e-3)
     for i in range(100):  # one image at a time, eight answers in turn
-        centre.targets(F.one_hot(torch.tensor([i % 8]), 64).float(), 0.01)
+        answer(F.one_hot(torch.tensor([i % 8]), 64).float())
     assert centre.health() > 0.45
     assert make().health().keys() == {"answers"}
+
+
+def test_what_was_answered_is_saved_and_runs_of_before_had_none():
+    objective, other = make(), make()
+    step(objective, torch.optim.SGD(objective.param_groups(0.0), lr=0.1), 1)
+    state = objective.state_dict()
+    assert state["centre.answered"].sum() > 0
+    other.load_state_dict(state)
+    assert other.health() == objective.health()
+    other.load_state_dict({name: value for name, value in state.items() if name != "centre.answered"})
 
 
 def test_the_teacher_warms_up():

@@ -171,11 +171,14 @@ def test_each_half_has_its_own_centre_and_all_regions_count(stride):
 
 
 def test_the_health_of_regions_asks_every_place():
-    """Four images of eight regions each, whose place is their answer."""
+    """Images of eight regions each, whose place is their answer, in batches of four."""
     objective = make(bottleneck=12)
     places = torch.eye(12)[:8].expand(4, 8, 12)
-    objective._tell_centre(places, torch.eye(12))
-    assert objective.region_centre.answered.topk(4).indices.sort().values.tolist() == [0, 2, 4, 6]
+    objective.region_centre.begin()
+    for first in (20, 24):
+        objective._tell_centre(places, torch.eye(12), torch.arange(first, first + 4))
+    objective.region_centre.move()
+    assert objective.region_centre.answered.topk(8).indices.sort().values.tolist() == list(range(8))
     assert objective.health().keys() == {"answers", "answers to regions"}
 
 

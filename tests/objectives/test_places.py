@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.objectives.drawn import batch_of, make
-from vitling.objectives.places import plan_by_place
+from vitling.backbones import create
+from vitling.objectives.places import Located, located, plan_by_place
 from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate
 from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
@@ -29,70 +30,78 @@ def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
     )
 
 
-def middles(place: torch.Tensor, grid: tuple[int, int], rows: list[int], columns: list[int]) -> list[tuple]:
-    """In the image, of the regions that take part, row by row."""
-    left, top, width, height = place.tolist()
-    return [(top + height * (r + 0.5) / grid[0], left + width * (c + 0.5) / grid[1]) for r in rows for c in columns]
+def side_by_side(places: torch.Tensor, high: int, wide: int) -> Located:
+    """Regions that divide a view evenly."""
+    return Located(places, *((torch.arange(side) + 0.5) / side for side in (high, wide)))
 
 
-def literal(seen, stride: int = 1) -> torch.Tensor:
-    def taking_part(side: int) -> list[int]:
-        return list(range((side - 1) % stride // 2, side, stride))
-
+def literal(seen: list[Located]) -> torch.Tensor:
     def tent(at: float, keys: list[float]) -> list[float]:
+        """Linear between neighbouring keys."""
         at = min(max(at, keys[0]), keys[-1])
-        apart = keys[1] - keys[0] if len(keys) > 1 else 1.0
-        return [max(0.0, 1 - abs(at - key) / apart) for key in keys]
+        shares = [float(at == key) for key in keys]
+        for j in range(len(keys) - 1):
+            if keys[j] < at < keys[j + 1]:
+                shares[j + 1] = (at - keys[j]) / (keys[j + 1] - keys[j])
+                shares[j] = 1 - shares[j + 1]
+        return shares
 
-    theirs, other = seen[0]
-    down, across = (taking_part(side) for side in other)
+    theirs, down, across = (part.tolist() for part in seen[0])
     plans = []
     for b in range(IMAGES):
         lines, view = [], -1
-        for places, grid in seen:
-            rows, columns = (taking_part(side) for side in grid)
+        for places, rows, columns in seen:
             for v in range(len(places) // IMAGES):
                 view += 1
-                for y, x in middles(places[v * IMAGES + b], grid, rows, columns):
-                    line = []
+                left, top, width, height = places[v * IMAGES + b].tolist()
+                for row, column in itertools.product(rows.tolist(), columns.tolist()):
+                    y, x, line = top + height * row, left + width * column, []
                     for g in range(len(theirs) // IMAGES):
-                        left, top, width, height = theirs[g * IMAGES + b].tolist()
-                        fy, fx = (y - top) / height, (x - left) / width
-                        outside = not (0 <= fy <= 1 and 0 <= fx <= 1)
-                        by_row = tent(fy, [(r + 0.5) / other[0] for r in down])
-                        by_column = tent(fx, [(c + 0.5) / other[1] for c in across])
-                        none = outside or view == g
-                        line += [0.0 if none else p * q for p, q in itertools.product(by_row, by_column)]
+                        their_left, their_top, their_width, their_height = theirs[g * IMAGES + b]
+                        fy, fx = (y - their_top) / their_height, (x - their_left) / their_width
+                        none = view == g or not (0 <= fy <= 1 and 0 <= fx <= 1)
+                        shares = itertools.product(tent(fy, down), tent(fx, across))
+                        line += [0.0 if none else p * q for p, q in shares]
                     lines.append(torch.tensor(line) / (len(rows) * len(columns)))
         plan = torch.stack(lines)
         plans.append(plan / plan.sum() if plan.sum() else plan)
     return torch.stack(plans)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_plan_is_the_literal_one_for_grids_that_are_not_square(stride):
-    wide = some_places(2, 0)
-    seen = [(wide, (4, 5)), (some_places(3, 1), (2, 3)), (some_places(1, 2), (1, 1))]
-    found = plan_by_place(seen, IMAGES, stride)
-    expected = literal(seen, stride)
+def test_plan_is_the_literal_one_for_grids_that_are_neither_square_nor_even():
+    wide = Located(some_places(2, 0), torch.tensor([0.05, 0.3, 0.5, 0.9]), torch.tensor([0.1, 0.4, 0.6, 0.7, 0.95]))
+    seen = [wide, side_by_side(some_places(3, 1), 2, 3), side_by_side(some_places(1, 2), 1, 1)]
+    found, expected = plan_by_place(seen, IMAGES), literal(seen)
     assert found.shape == expected.shape
-    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(found, expected, atol=1e-5)
     assert torch.allclose(found.sum((1, 2)), torch.ones(IMAGES))
 
 
 def test_a_view_that_is_the_other_one_mirrored_belongs_to_it_region_by_region():
     whole, mirrored = torch.tensor([[0.0, 0, 1, 1]] * IMAGES), torch.tensor([[1.0, 0, -1, 1]] * IMAGES)
-    wide = torch.cat([whole, mirrored])
-    plan = plan_by_place([(wide, (2, 3))], IMAGES)[0]
-    assert torch.allclose(plan[:6, 6:], torch.eye(6).view(6, 2, 3).flip(-1).reshape(6, 6) / 12)
+    plan = plan_by_place([side_by_side(torch.cat([whole, mirrored]), 2, 3)], IMAGES)[0]
+    assert torch.allclose(plan[:6, 6:], torch.eye(6).view(6, 2, 3).flip(-1).reshape(6, 6) / 12, atol=1e-6)
     assert not plan[:6, :6].any()  # not with itself
 
 
 def test_views_that_do_not_overlap_have_no_share_and_no_nan():
     apart = torch.tensor([[0.0, 0, 0.3, 0.3]] * IMAGES + [[0.6, 0.6, 0.3, 0.3]] * IMAGES)
-    plan = plan_by_place([(apart, (3, 3))], IMAGES)
+    plan = plan_by_place([side_by_side(apart, 3, 3)], IMAGES)
     assert not plan.any()
     assert plan.isfinite().all()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_and_columns_are_those_of_the_network(stride):
+    """56 x 40 px: patches of 4, halved three times, with a last one that covers less than the others."""
+    backbone, places = create("swin_tiny_patch4_window7_224", 64), some_places(2, 0)
+    views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, places=some) for some in places.chunk(2)]
+    (found,) = located(backbone, views, 2, stride)
+    assert torch.equal(found.places, places)
+    assert torch.allclose(found.rows, torch.tensor([16, 44])[::stride] / 56)
+    assert torch.allclose(found.columns, torch.tensor([16, 36])[::stride] / 40)
+    with pytest.raises(ValueError, match=r"views \[1\] come without their places"):
+        located(backbone, [views[0], Views(views[1].pixels, 1)], 2)
 
 
 def painted(policy: Policy, brush: Brush | None = None, mix: Mix | None = None, local: np.ndarray | None = None):
@@ -175,9 +184,8 @@ def test_esvit_by_place_compares_regions_by_the_views_places():
     wide = torch.cat([view.pixels for view in views[:2]])
     student = [objective.backbone(wide).grid, objective.backbone(views[2].pixels).grid]
     teacher = objective.teacher.backbone(wide).grid
-    sides = [tuple(grid.shape[-2:]) for grid in student]
-    located = [(torch.cat([view.places for view in views[:2]]), sides[0]), (views[2].places, sides[1])]
-    plan = literal(located)
+    places = [torch.cat([view.places for view in views[:2]]), views[2].places]
+    plan = literal([side_by_side(some, *grid.shape[-2:]) for some, grid in zip(places, student, strict=True)])
     answers = [
         objective.region_head(grid.flatten(2).unflatten(0, (-1, IMAGES)).permute(1, 0, 3, 2).flatten(1, 2))
         for grid in student

@@ -72,6 +72,9 @@ def test_the_verb(folder, tmp_path, capsys):
     assert run(["show-views", str(folder), "--policy", "nothing", "--out", str(out)]) == 2
     assert "idmm-pretrain" in capsys.readouterr().err
     assert run(["show-views", str(folder), "--out", str(tmp_path / "views.txt")]) == 2
+    for flag in ("--draws", "--images"):
+        assert run(["show-views", str(folder), flag, "0", "--out", str(out)]) == 2
+        assert f"{flag} must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", ["backbones", "policies"])

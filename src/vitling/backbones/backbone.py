@@ -73,6 +73,10 @@ class Backbone(nn.Module):
         height, width = (size, size) if isinstance(size, int) else size
         return self.family.grid_of(self.timm_model, height, width)
 
+    def middles(self, side: int, device: torch.device | None = None) -> Tensor:
+        """Where rows, or columns, of tokens lie in an image of so many pixels, from 0 to 1."""
+        return self.family.middles(self.timm_model, side, device)
+
     def parts(self) -> list[nn.Module]:
         """Where the time goes: the blocks, of which many are alike."""
         return self.family.parts(self.timm_model)

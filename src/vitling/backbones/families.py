@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,15 @@ class Family:
     run: Callable[[Any, Tensor, Stages], Features]
     parts: Callable[[Any], list[nn.Module]]  # the blocks, and what else takes time
     smallest: int = 1
+    overlap: bool = False  # regions are made by padded convolutions, not of patches
+
+    def middles(self, model: nn.Module, side: int, device: torch.device | None = None) -> Tensor:
+        """Where the regions lie along a side of the image, from 0 to 1: the middle of what each covers of it. Patches
+        lie side by side from the edge on, and the last may cover less than the others. A padded convolution has its
+        first region around the edge (within 1 px)."""
+        pitch = self.patch(model) * 2 ** self.halvings(model)
+        first = torch.arange(self._side(model, side), device=device) * pitch - self.overlap * pitch / 2
+        return (first.clamp(min=0) + (first + pitch).clamp(max=side)) / (2 * side)
 
     def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
         return self._side(model, height), self._side(model, width)
@@ -164,18 +173,19 @@ def _patch(model: Any) -> int:
 _SWIN = Family(_patch, lambda m: len(m.layers) - 1, _run_swin, lambda m: _of_stages(m.layers))
 # patches of 4 x 4, and a halving before each further stage
 _OF_FOUR = Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own, lambda m: _of_stages(m.stages))
+_OF_CONVOLUTIONS = replace(_OF_FOUR, overlap=True)
 _FAMILIES: dict[type, Family] = {
     VisionTransformer: Family(_patch, lambda m: 0, _run_vit, lambda m: list(m.blocks)),
     SwinTransformer: _SWIN,
     UnbiasedSwin: _SWIN,
     # the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
     PyramidVisionTransformerV2: Family(
-        lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _of_stages(m.stages), smallest=29
+        lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _of_stages(m.stages), smallest=29, overlap=True
     ),
-    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _resnet_blocks),
-    T2TViT: Family(lambda m: 4, lambda m: 2, _run_own, lambda m: [m.tokens_to_token, *m.blocks]),
-    CvT: _OF_FOUR,
-    CvT4: _OF_FOUR,
+    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _resnet_blocks, overlap=True),
+    T2TViT: Family(lambda m: 4, lambda m: 2, _run_own, lambda m: [m.tokens_to_token, *m.blocks], overlap=True),
+    CvT: _OF_CONVOLUTIONS,
+    CvT4: _OF_CONVOLUTIONS,
     PVT: _OF_FOUR,
     ViL: _OF_FOUR,
 }

@@ -59,8 +59,8 @@ class CollapseWatcher:
 
     def __call__(self, moment: Any) -> dict[str, float]:
         metrics, health = self.watcher(moment), moment.objective.health()
-        signs = bad_signs(metrics, moment)
-        self._notice(moment)
+        signs = bad_signs(metrics, health, moment)
+        self._notice(moment, health)
         self.seen = {s.name: [*self.seen.get(s.name, []), (moment.epoch, s.level)] for s in signs}
         alarms = [s for s in signs if self._is_alarm(s, moment) and s.name not in self.said]
         if alarms:
@@ -72,10 +72,10 @@ class CollapseWatcher:
             self.say(words)
         return {**metrics, **{f"health/{name.replace(' ', '_')}": value for name, value in health.items()}}
 
-    def _notice(self, moment: Any) -> None:
+    def _notice(self, moment: Any, health: dict[str, float]) -> None:
         """A term that a run begins with has its grace from the start, one that comes later from then on."""
         now = moment.step if self.began else 0
-        for name in (*moment.objective.uniform_loss(), *moment.objective.health(), FEATURES):
+        for name in (*moment.objective.uniform_loss(), *health, FEATURES):
             self.began.setdefault(name, now)
 
     def _is_alarm(self, sign: Sign, moment: Any) -> bool:
@@ -89,9 +89,9 @@ class CollapseWatcher:
         return f"{seen} What to change: {'; '.join(advice)}."
 
 
-def bad_signs(metrics: dict[str, float], moment: Any) -> list[Sign]:
+def bad_signs(metrics: dict[str, float], health: dict[str, float], moment: Any) -> list[Sign]:
     """Of this moment alone; a sign becomes an alarm when it stays."""
-    signs = [*_of_features(metrics, moment), *_of_losses(moment), *_of_health(moment)]
+    signs = [*_of_features(metrics, moment), *_of_losses(moment), *_of_health(health)]
     return [sign for sign in signs if sign.level < 1]
 
 
@@ -128,7 +128,7 @@ def _of_loss(name: str, value: float, uniform: float, teaches_itself: bool) -> S
     return Sign(f"uniform {name}", gained / GUESSING, seen, advice, name)
 
 
-def _of_health(moment: Any) -> list[Sign]:
+def _of_health(health: dict[str, float]) -> list[Sign]:
     advice = "a higher momentum of the network that fills it, if one does; a centred teacher, if it is a teacher's"
     return [
         Sign(
@@ -138,5 +138,5 @@ def _of_health(moment: Any) -> list[Sign]:
             advice,
             name,
         )
-        for name, value in moment.objective.health().items()
+        for name, value in health.items()
     ]

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from vitling.data.store import Store
+from vitling.errors import UserError
 from vitling.evaluation.features import evaluating
 from vitling.evaluation.model import Model
 from vitling.objectives.config import EsViTConfig, dino_plan
+from vitling.objectives.dino import global_groups
+from vitling.objectives.momentum import pixels_of
 from vitling.objectives.places import located, plan_by_place
 from vitling.objectives.regions import plan_of, regions_of
 from vitling.views.drawing import Drawing, Place
@@ -23,7 +26,7 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Matching:
-    right: float  # share of regions, of those that are in the other view, whose most alike lies around their place
+    right: float  # of regions that are in the other view, weighted as `match place` has them: their most alike is there
     chance: float  # what that would be if any region were taken
     images: int
 
@@ -38,24 +41,27 @@ def matching(model: Model, store: Store, seed: int = 0) -> Matching:
     config = EsViTConfig(match="place")
     plan = dino_plan(config, model.meta.size)
     easel = Easel(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
-    sums, wide = torch.zeros(3, device=model.device), config.global_crops
+    sums, wide = torch.zeros(3, device=model.device), global_groups(plan, config.global_crops)
     with evaluating(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))
             drawing = Drawing(plan, Place(seed, 0, 0, ids, len(store)), np.arange(len(ids)))
             views = drawing.draw(*store.fetch(drawing.instances), easel)
-            pixels = [torch.cat([view.pixels for view in views[:wide]]), *(view.pixels for view in views[wide:])]
+            pixels = [pixels_of(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
-            sums += _told(grids, plan_by_place(located(views, grids, wide), len(ids)), len(ids), wide)
+            places = plan_by_place(located(model.backbone, views, wide), len(ids))
+            sums += _told(grids, places, len(ids), config.global_crops)
     right, chance, mass = sums.tolist()
+    if not mass:
+        raise UserError("No two views of these images have a place in common: there is nothing to match.")
     return Matching(right / mass, chance / mass, len(store))
 
 
-def _told(grids: list[Tensor], places: Tensor, images: int, wide: int) -> Tensor:
+def _told(grids: list[Tensor], places: Tensor, images: int, teachers: int) -> Tensor:
     """The mass of regions that are matched rightly, of those that would be by chance, and of all."""
     regions = [regions_of(grid, images) for grid in grids]
-    alike = plan_of(regions, regions[0]).unflatten(2, (wide, -1)) > 0
-    pairs = places.unflatten(2, (wide, -1))
+    alike = plan_of(regions, regions[0]).unflatten(2, (teachers, -1)) > 0
+    pairs = places.unflatten(2, (teachers, -1))
     mass, around = pairs.sum(3), pairs > 0
     kinds = (around & alike).any(3), around.float().mean(3), torch.ones_like(mass)
     return torch.stack([(mass * kind).sum() for kind in kinds])

@@ -49,7 +49,7 @@ class DINO(Objective):
         super().__init__(backbone, plan)
         config = self.config = config or DINOConfig()
         config.check()
-        self.wide = _global_groups(plan, config.global_crops)
+        self.wide = global_groups(plan, config.global_crops)
         self.head = new_head(backbone, config)
         self.teacher = MomentumCopy(backbone, self.head, region_head)
         self.centre = Centre(config.prototypes, config.centre)
@@ -69,6 +69,7 @@ class DINO(Objective):
         targets = self.centre.targets(answers, self.teacher_temperature)
         if has_own(batch):
             self.centre.add(answers)
+            self.centre.note(targets)
         logits = self.head(torch.cat([features.pooled for features in seen]))
         by_image = (-1, len(batch.ids), self.config.prototypes)
         return {"view": view_loss(logits.view(by_image), targets.view(by_image), self.config.temperature)}
@@ -117,7 +118,7 @@ def new_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:
     return DistillationHead(backbone.dim, config.hidden, config.bottleneck, config.prototypes)
 
 
-def _global_groups(plan: Plan, views: int) -> int:
+def global_groups(plan: Plan, views: int) -> int:
     """How many groups of the plan, from the first on, hold the global views."""
     counted = list(accumulate(group.count for group in plan.groups))
     if views not in counted or len({group.size for group in plan.groups[: counted.index(views) + 1]}) > 1:

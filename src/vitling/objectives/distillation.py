@@ -64,29 +64,29 @@ class Centre(nn.Module):
     dominating; a teacher's low temperature keeps all from becoming alike. With a momentum of 1 it stays at 0: off."""
 
     mean: Tensor
-    answered: Tensor
-    total: Tensor
+    answered: Tensor  # shares of the answers of late
+    total: Tensor  # of this step: the sum of logits, and of how many; the sum of answers, and of how many
     count: Tensor
+    chosen: Tensor
+    asked: Tensor
 
     def __init__(self, outputs: int, momentum: float):
         super().__init__()
         self.momentum = momentum
-        self.register_buffer("answered", torch.zeros(outputs), persistent=False)
+        self.register_buffer("answered", torch.zeros(outputs))
         self.register_buffer("mean", torch.zeros(outputs))
-        self.register_buffer("total", torch.zeros(outputs), persistent=False)
-        self.register_buffer("count", torch.zeros(1), persistent=False)
+        for name, width in (("total", outputs), ("count", 1), ("chosen", outputs), ("asked", 1)):
+            self.register_buffer(name, torch.zeros(width), persistent=False)
 
     def begin(self) -> None:
         """Before a step."""
-        self.total.zero_()
-        self.count.zero_()
+        for sums in (self.total, self.count, self.chosen, self.asked):
+            sums.zero_()
 
     @torch.no_grad()
     def targets(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
         """What the student is to answer: softmax((logits - centre) / temperature)."""
-        targets = ((logits.float() - self.mean) / temperature).softmax(-1)
-        self.answered.lerp_(targets.flatten(0, -2).mean(0), 0.1)
-        return targets
+        return ((logits.float() - self.mean) / temperature).softmax(-1)
 
     def health(self) -> float:
         """The entropy of the answers of late, all together, beside ln K: 0 if all images are given the same answer, 1
@@ -107,12 +107,27 @@ class Centre(nn.Module):
         self.count.add_(count)
 
     @torch.no_grad()
+    def note(self, targets: Tensor) -> None:
+        """Answers of a pass, for `health`."""
+        rows = targets.flatten(0, -2)
+        self.chosen.add_(rows.sum(0))
+        self.asked.add_(len(rows))
+
+    @torch.no_grad()
     def move(self) -> None:
         """After a step."""
-        both = torch.cat((self.total, self.count))
+        parts = self.total, self.count, self.chosen, self.asked
+        sums = torch.cat(parts)
         if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(both)
-        self.mean.lerp_(both[:-1] / both[-1], 1 - self.momentum)
+            dist.all_reduce(sums)
+        total, count, chosen, asked = sums.split([len(part) for part in parts])
+        self.mean.lerp_(total / count, 1 - self.momentum)
+        self.answered.lerp_(chosen / asked, 0.1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Runs of before did not save what was answered."""
+        state_dict.setdefault(f"{prefix}answered", self.answered)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 def view_loss(student: Tensor, targets: Tensor, temperature: float) -> Tensor:

@@ -79,8 +79,7 @@ class EsViT(DINO):
             regions_of(sampled(features.grid, self.config.region_stride), images) for features in (*seen, taught)
         )
         if self.config.match == "place":
-            grids = [features.grid for features in seen]
-            plan = plan_by_place(located(views, grids, self.wide), images, self.config.region_stride)
+            plan = plan_by_place(located(self.backbone, views, self.wide, self.config.region_stride), images)
         else:
             plan = plan_of([some.detach() for some in mine], theirs, self.config.match)
         student = head.units(joined(mine))
@@ -99,19 +98,18 @@ class EsViT(DINO):
             plan,
         )
         if has_own(batch):
-            self._tell_centre(targets.float(), prototypes.float())
+            self._tell_centre(targets.float(), prototypes.float(), batch.ids)
         return loss
 
     @torch.no_grad()
-    def _tell_centre(self, targets: Tensor, prototypes: Tensor) -> None:
-        """The sum of all answers is the answer to the sum. For the health of all, a region of each image is asked, one
-        image's here and another's there: all places have their turn."""
+    def _tell_centre(self, targets: Tensor, prototypes: Tensor, ids: Tensor) -> None:
+        """The sum of all answers is the answer to the sum. For the health of all, a region of each image is asked, of
+        every image another one."""
         images, regions, _ = targets.shape
-        each = torch.arange(images, device=targets.device)
-        asked = targets[each, each * regions // images]
+        asked = targets[torch.arange(images, device=targets.device), ids % regions]
         with torch.autocast(targets.device.type, enabled=False):
             self.region_centre.add_sum(F.linear(targets.sum((0, 1)), prototypes), images * regions)
-            self.region_centre.targets(F.linear(asked, prototypes), self.teacher_temperature)
+            self.region_centre.note(self.region_centre.targets(F.linear(asked, prototypes), self.teacher_temperature))
 
     def student_heads(self) -> list[DistillationHead]:
         return [*super().student_heads(), *([self.region_head] if self.region_head is not None else [])]

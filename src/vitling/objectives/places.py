@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from vitling.backbones.position import Grid
+from vitling.backbones.backbone import Backbone
 from vitling.objectives.regions import sampled
 from vitling.views.easel import Views
 
-Located = tuple[Tensor, Grid]  # places [V B, 4] of views (`Views.places`), and the regions of each, down and across
+
+class Located(NamedTuple):
+    """Some views of one size."""
+
+    places: Tensor  # [V B, 4], see `Views.places`
+    rows: Tensor  # where the regions that take part lie in a view, from 0 to 1
+    columns: Tensor
 
 
-def located(views: Sequence[Views], grids: Sequence[Tensor], wide: int) -> list[Located]:
-    """Views whose maps [V B, D, h, w] are `grids`: the first `wide` of them are the global ones, with one map."""
+def located(backbone: Backbone, views: Sequence[Views], wide: int, stride: int = 1) -> list[Located]:
+    """The first `wide` of the views are the global ones, of one size."""
     missing = [i for i, view in enumerate(views) if view.places is None]
     if missing:
         raise ValueError(f"views {missing} come without their places: the plan's groups must be `located`")
     places = [cast(Tensor, view.places) for view in views]
     joined = [torch.cat(places[:wide]), *places[wide:]]
-    return [(some, (grid.shape[-2], grid.shape[-1])) for some, grid in zip(joined, grids, strict=True)]
+    return [
+        Located(some, *(_lines(backbone, side, stride, some.device) for side in view.pixels.shape[-2:]))
+        for some, view in zip(joined, [views[0], *views[wide:]], strict=True)
+    ]
+
+
+def _lines(backbone: Backbone, side: int, stride: int, device: torch.device) -> Tensor:
+    return sampled(backbone.middles(side, device)[:, None], stride).flatten()
 
 
 @torch.no_grad()
-def plan_by_place(seen: Sequence[Located], images: int, stride: int = 1) -> Tensor:
+def plan_by_place(seen: Sequence[Located], images: int) -> Tensor:
     """[B, S, R] from the student's views; the first ones are the global views, which the teacher sees too. A region
     belongs to the four regions of the teacher around its middle, by how near they are; if that lies outside of the
     other view, to none. Views count as much as they have of the other, and regions of a view alike; the shares of an
@@ -34,7 +47,8 @@ def plan_by_place(seen: Sequence[Located], images: int, stride: int = 1) -> Tens
     """
     wide, blocks = seen[0], []
     for some in seen:
-        down, across = (_along(axis, some, wide, images, stride) for axis in (0, 1))
+        down = _along(_edges(some.places, 1, images), some.rows, _edges(wide.places, 1, images), wide.rows)
+        across = _along(_edges(some.places, 0, images), some.columns, _edges(wide.places, 0, images), wide.columns)
         block = down[:, :, :, None, :, :, None] * across[:, :, None, :, :, None]  # [B, V, h, w, G, h', w']
         block = block.flatten(5, 6).flatten(2, 3)
         blocks.append(block / block.shape[2])
@@ -44,24 +58,25 @@ def plan_by_place(seen: Sequence[Located], images: int, stride: int = 1) -> Tens
     return plan / plan.sum((1, 2), keepdim=True).clamp(min=torch.finfo(plan.dtype).tiny)
 
 
-def _along(axis: int, mine: Located, theirs: Located, images: int, stride: int) -> Tensor:
-    """[B, V, n, G, m]: the share of each of the teacher's rows (axis 0) or columns (1) in each of the student's."""
-    lines, keys = (_middles(grid[axis], stride, places.device) for places, grid in (mine, theirs))
-    start, extent = _edges(axis, mine[0], images)
-    first, length = (edge[:, None, None] for edge in _edges(axis, theirs[0], images))
-    at = ((start[..., None] + extent[..., None] * lines)[..., None] - first) / length
-    apart = keys[1] - keys[0] if len(keys) > 1 else 1.0
-    near = at.clamp(keys[0], keys[-1])[..., None]
-    return (1 - (near - keys).abs() / apart).clamp(min=0) * ((at >= 0) & (at <= 1))[..., None]
+Edges = tuple[Tensor, Tensor]  # start and extent of views along an axis of the image, [B, V] each
 
 
-def _middles(side: int, stride: int, device: torch.device) -> Tensor:
-    """Where the rows of regions that take part lie in a view, from 0 to 1."""
-    middles = (torch.arange(side, device=device) + 0.5) / side
-    return sampled(middles[:, None], stride).flatten()
-
-
-def _edges(axis: int, places: Tensor, images: int) -> tuple[Tensor, Tensor]:
-    """Start and extent, [B, V] each."""
+def _edges(places: Tensor, axis: int, images: int) -> Edges:
+    """Axis 0 is across, 1 down."""
     by_image = places.unflatten(0, (-1, images)).transpose(0, 1)
-    return by_image[..., 1 - axis], by_image[..., 3 - axis]
+    return by_image[..., axis], by_image[..., 2 + axis]
+
+
+def _along(mine: Edges, lines: Tensor, theirs: Edges, keys: Tensor) -> Tensor:
+    """[B, V, n, G, m]: of each of the student's n rows (or columns) the share of each of the teacher's m."""
+    (start, extent), (first, length) = mine, theirs
+    in_image = start[..., None] + extent[..., None] * lines
+    at = (in_image[..., None] - first[:, None, None]) / length[:, None, None]
+    return _between(at.clamp(keys[0], keys[-1]), keys) * ((at >= 0) & (at <= 1))[..., None]
+
+
+def _between(at: Tensor, keys: Tensor) -> Tensor:
+    """[.., m]: 1 at a key, 0 at its neighbours, straight between them."""
+    apart, end = keys.diff(), keys.new_ones(1)
+    off = at[..., None] - keys
+    return (1 - torch.maximum(-off / torch.cat([end, apart]), off / torch.cat([apart, end]))).clamp(min=0)

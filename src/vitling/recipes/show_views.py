@@ -37,6 +37,9 @@ def show_views(
     or all of the plan's and at least eight."""
     if Path(out).suffix.lower() not in (".png", ".jpg", ".webp"):
         raise UserError(f"--out {out}: name a .png, .jpg or .webp file.")
+    for flag, count in (("images", images), ("draws", draws)):
+        if count is not None and count < 1:
+            raise UserError(f"--{flag} must be at least 1, not {count}.")
     plan = named(policy, size)
     plan.check_channels((config or DataConfig()).channels)
     dataset = own_splits(source, config or DataConfig(), needs_train=False).train
@@ -44,7 +47,7 @@ def show_views(
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
     )
-    columns = _columns(plan, store, draws or max(8, plan.crops), seed)
+    columns = _columns(plan, store, max(8, plan.crops) if draws is None else draws, seed)
     picture = _picture(store, columns, boxes)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     picture.save(out)

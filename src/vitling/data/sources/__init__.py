@@ -151,4 +151,4 @@ def _not_there(path: Path) -> UserError:
 def _data_sets_named(words: str) -> list[str]:
     """How a data set is written that was named without its scheme, or without its folder."""
     every = {"digits": "embedded:digits", **{name: f"{name}:DIR" for name in papers.ENTRIES}}
-    return [every[words]] if words in every else []
+    return [every[words.lower()]] if words.lower() in every else []

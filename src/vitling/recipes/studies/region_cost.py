@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vitling.training.precision import Compile
 
 Figure = Literal["time", "memory"]
-Further = Literal["sinkhorn", "sampled"]
+Further = Literal["sinkhorn", "sampled", "place"]
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,14 @@ def measure(
     further: Sequence[Further] = (),
     compile: Compile = "on",
 ) -> dict[str, Any]:
-    """Steps with the view loss, with both, and on request with optimal transport for the match, and with every second
-    region down and across. One after the other: together they are too large for a GPU."""
+    """Steps with the view loss, with both, and on request with optimal transport for the match, with every second
+    region down and across, and with regions matched by place. One after the other: a GPU cannot hold them together."""
     new = partial(EsViTConfig, prototypes=prototypes)
     configs = {"view": new(view_weight=1.0, region_weight=0.0), "both": new()}
-    every = {"sinkhorn": new(match="sinkhorn"), "sampled": new(region_stride=2)}
+    every = {"sinkhorn": new(match="sinkhorn"), "sampled": new(region_stride=2), "place": new(match="place")}
     configs |= {name: every[name] for name in further}
     objectives = {name: _with_regions(config) for name, config in configs.items()}
-    found = compare(backbone, batch, size, dino_plan(new(), size), objectives, device, compile, by_turns=False)
+    found = compare(backbone, batch, size, dino_plan(every["place"], size), objectives, device, compile, by_turns=False)
     row = {name: found[name] for name in ("backbone", "batch", "size", "seconds", "peak_gb", "rounds")}
     row |= {"prototypes": prototypes, "time_ratio": _over_first(row["seconds"])}
     return row | {"memory_ratio": _over_first(row["peak_gb"])}
