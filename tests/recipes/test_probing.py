@@ -78,6 +78,7 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert rows["idmm-correspondence"]["value"] == pytest.approx(100 * again.accuracy, abs=1e-3)
     assert rows["idmm-distance"]["value"] == pytest.approx(again.distance, abs=1e-3)
     assert rows["idmm-distance"]["correspondence"] == rows["idmm-correspondence"]["value"]
+    assert rows["idmm-knn"]["stages"][0]["watched"].keys() >= {"features/spread", "features/effective_rank"}
     assert 0 < rows["idmm-matching"]["chance"] <= 100
     assert 0 <= rows["idmm-matching"]["value"] <= 100
     folder = tmp_path / "runs" / "probed" / "idmm-distance-seed0"

@@ -18,7 +18,7 @@ PROBES: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "logistic")
 REGIONS: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "correspondence", "distance"))
 TINY = "deit_tiny_patch16_224"
 FAILING: tuple[Name, ...] = ("moco-v3", "dino")
-EPOCHS = 100  # of EsViT: about seven minutes for Swin-T on an H200
+EPOCHS = 100  # of EsViT: about four minutes for Swin-T on an H200
 
 
 def studies() -> tuple[Study, ...]:

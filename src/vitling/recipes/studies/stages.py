@@ -190,6 +190,8 @@ def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, An
     knn, passes = result["last"].get("knn/top1"), in_passes(stage.config, result)
     trained = read_json(stage.out / "environment.json")
     warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
+    last = result["last"].items()
+    watched = {name: round(value, 4) for name, value in last if name.startswith(("features/", "health/"))}
     return {
         "stage": stage.kind,
         "folder": stage.out.name,
@@ -198,6 +200,7 @@ def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, An
         **{name: trained[name] for name in ("commit", "gpu")},
         "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
+        **({"watched": watched} if watched else {}),
         **({"warnings": warnings} if warnings else {}),
     }
 
