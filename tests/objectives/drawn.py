@@ -24,6 +24,7 @@ from vitling.objectives import (
 )
 from vitling.training import Progress
 from vitling.views import Views
+from vitling.views.config import Group
 from vitling.views.policies import named
 
 METHODS = ["moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
@@ -49,11 +50,16 @@ def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
 
 
 def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:
+    """From places that overlap, where they are asked for."""
     random = torch.Generator().manual_seed(seed)
-    return [
-        Views(torch.randn(group.count * images, 3, group.size, group.size, generator=random), group.count)
-        for group in objective.plan.groups
-    ]
+
+    def drawn(group: Group) -> Views:
+        count = group.count * images
+        pixels = torch.randn(count, 3, group.size, group.size, generator=random)
+        places = torch.rand(count, 4, generator=random).clamp(min=0.3) if group.located else None
+        return Views(pixels, group.count, places=places)
+
+    return [drawn(group) for group in objective.plan.groups]
 
 
 def batch_of(images: int, first: int = 0) -> Batch:

@@ -273,8 +273,11 @@ def test_contrastive_losses_never_make_the_host_wait(kind):
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_path, monkeypatch, method):
+COPIES = [*((method, {}) for method in METHODS), ("moco-v2", {"mask_own": True}), ("esvit", {"match": "place"})]
+
+
+@pytest.mark.parametrize(("method", "changes"), COPIES, ids=str)
+def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_path, monkeypatch, method, changes):
     """In bf16, batches of both shapes: the queue, the centre, a teacher that warms up and prototypes that thaw too."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
@@ -288,7 +291,7 @@ def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_pa
 
     for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
         monkeypatch.setattr(Replay, "recording", recording)
-        model = with_copy(method, **({"mask_own": True} if method == "moco-v2" else {}))
+        model = with_copy(method, **changes)
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
@@ -296,10 +299,12 @@ def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_pa
     assert furthest(*trained) == 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_with_a_momentum_copy_never_make_the_host_wait(method):
-    model, batch = with_copy(method).cuda(), Batch(torch.arange(4, device="cuda"), None)
-    views = [Views(view.pixels.cuda(), view.count) for view in noise(model, 4)]
+@pytest.mark.parametrize(("method", "changes"), COPIES, ids=str)
+def test_methods_with_a_momentum_copy_never_make_the_host_wait(method, changes):
+    model, batch = with_copy(method, **changes).cuda(), Batch(torch.arange(4, device="cuda"), None)
+    views = noise(model, 4)
+    for view in views:
+        view.pixels, view.places = view.pixels.cuda(), None if view.places is None else view.places.cuda()
 
     def step(at: int) -> None:
         model.before_step(Progress(at, 100, 10))
