@@ -37,7 +37,7 @@ class Family:
     def middles(self, model: nn.Module, side: int, device: torch.device | None = None) -> Tensor:
         """Where the regions lie along a side of the image, from 0 to 1: the middle of what each covers of it. Patches
         lie side by side from the edge on, and the last may cover less than the others. A padded convolution has its
-        first region around the edge (within 1 px)."""
+        first region around the edge (within 1.5 px)."""
         pitch = self.patch(model) * 2 ** self.halvings(model)
         first = torch.arange(self._side(model, side), device=device) * pitch - self.overlap * pitch / 2
         return (first.clamp(min=0) + (first + pitch).clamp(max=side)) / (2 * side)

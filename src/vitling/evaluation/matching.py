@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,9 +28,6 @@ class Matching:
     right: float  # of regions that are in the other view, weighted as `match place` has them: their most alike is there
     chance: float  # what that would be if any region were taken
     images: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.inference_mode()

@@ -64,24 +64,28 @@ class Centre(nn.Module):
     dominating; a teacher's low temperature keeps all from becoming alike. With a momentum of 1 it stays at 0: off."""
 
     mean: Tensor
-    answered: Tensor  # shares of the answers of late
-    total: Tensor  # of this step: the sum of logits, and of how many; the sum of answers, and of how many
-    count: Tensor
-    chosen: Tensor
-    asked: Tensor
+    answered: Tensor  # how often each answer was given of late
+    total: Tensor  # the sum of this step's logits, ..
+    count: Tensor  # .. and how many they are
+    chosen: Tensor  # the sum of those of this step's answers that are noted, ..
+    noted: Tensor  # .. and how many they are
 
     def __init__(self, outputs: int, momentum: float):
         super().__init__()
         self.momentum = momentum
         self.register_buffer("answered", torch.zeros(outputs))
         self.register_buffer("mean", torch.zeros(outputs))
-        for name, width in (("total", outputs), ("count", 1), ("chosen", outputs), ("asked", 1)):
+        for name, width in (("total", outputs), ("count", 1), ("chosen", outputs), ("noted", 1)):
             self.register_buffer(name, torch.zeros(width), persistent=False)
 
     def begin(self) -> None:
         """Before a step."""
-        for sums in (self.total, self.count, self.chosen, self.asked):
+        for sums in self._sums():
             sums.zero_()
+
+    def _sums(self) -> tuple[Tensor, ...]:
+        """Of this step."""
+        return self.total, self.count, self.chosen, self.noted
 
     @torch.no_grad()
     def targets(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
@@ -111,18 +115,17 @@ class Centre(nn.Module):
         """Answers of a pass, for `health`."""
         rows = targets.flatten(0, -2)
         self.chosen.add_(rows.sum(0))
-        self.asked.add_(len(rows))
+        self.noted.add_(len(rows))
 
     @torch.no_grad()
     def move(self) -> None:
         """After a step."""
-        parts = self.total, self.count, self.chosen, self.asked
-        sums = torch.cat(parts)
+        sums = torch.cat(self._sums())
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(sums)
-        total, count, chosen, asked = sums.split([len(part) for part in parts])
+        total, count, chosen, noted = sums.split([len(part) for part in self._sums()])
         self.mean.lerp_(total / count, 1 - self.momentum)
-        self.answered.lerp_(chosen / asked, 0.1)
+        self.answered.lerp_(chosen / noted, 0.1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """Runs of before did not save what was answered."""

@@ -88,11 +88,13 @@ class Policy:
     @property
     def stays_put(self) -> bool:
         """Whether a view shows what its crop does, or the mirror image of that: nothing is moved within it."""
-        return not any(isinstance(step, Flip | Rotate | RandAugment) for step in self.steps[self.mirrors_first :])
+        return not any(isinstance(step, Flip | Rotate | RandAugment) for step in self.flip_first[1])
 
     @property
-    def mirrors_first(self) -> bool:
-        return bool(self.steps) and isinstance(self.steps[0], Flip)
+    def flip_first(self) -> tuple[Flip | None, tuple[Step, ...]]:
+        """The flip that comes first, if one does, and the other steps."""
+        first = self.steps[0] if self.steps else None
+        return (first, self.steps[1:]) if isinstance(first, Flip) else (None, self.steps)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitling.views.colour import per_channel
-from vitling.views.config import Filter, Flip, Group, Policy, Step
+from vitling.views.config import Filter, Group, Policy
 from vitling.views.draws import Draws, Noting, Tabled, columns, keys_of, tabulate
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
@@ -34,9 +34,7 @@ class Views:
     count: int
     partner: Tensor | None = None  # [count * B] instance ids of the images mixed in
     share: Tensor | None = None  # [count * B] how much of the first image is there (lambda)
-    places: Tensor | None = (
-        None  # [count * B, 4] left, top, width, height in the image; mirrored: right, top, - width, ..
-    )
+    places: Tensor | None = None  # [count * B, 4] left, top, width, height in the image; a mirror image: right, -width
 
 
 @dataclass(frozen=True)
@@ -220,7 +218,7 @@ class Numbers(NamedTuple):
 def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> Numbers:
     """For as many views of every image as there are draws for it, view by view."""
     boxes = boxes_of(draws, policy, aspect.repeat(draws.images // len(aspect)))
-    first, others = _flip_first(policy)
+    first, others = policy.flip_first
     flip = draw_step(draws, first)[0] if first else None
     erasing = draw_erasing(draws, policy.erase, size) if policy.erase > 0 else ()
     return Numbers(boxes, flip, tuple(draw_step(draws, step) for step in others), erasing)
@@ -230,7 +228,7 @@ def draw_places(draws: Draws, aspect: Tensor, *, policy: Policy) -> Tensor:
     """Where these views are cut from (`Views.places`)."""
     if not policy.stays_put:
         raise ValueError("these views are moved after they are cut: their places are not known")
-    first, _ = _flip_first(policy)
+    first, _ = policy.flip_first
     boxes = boxes_of(draws, policy, aspect.repeat(draws.images // len(aspect)))
     if first is None:
         return boxes
@@ -252,7 +250,7 @@ def render(
 ) -> Tensor:
     """The views; without a normaliser, in 0..255. A flip that comes first is free: the crop turns its matrix round."""
     images = crop(pixels, numbers.boxes, size, policy.filter, numbers.flip)
-    images = apply_steps(images, _flip_first(policy)[1], numbers.steps)
+    images = apply_steps(images, policy.flip_first[1], numbers.steps)
     if normalise is None:
         return images
     images = normalise(images)
@@ -273,10 +271,6 @@ def mix_rows(
     """The rows `own` of `images`, each mixed with its row of `partner`."""
     mixed = mix_images(images[own], images[partner], recipe)
     return (normalise(mixed) if normalise else mixed).to(dtype)
-
-
-def _flip_first(policy: Policy) -> tuple[Flip | None, tuple[Step, ...]]:
-    return (cast(Flip, policy.steps[0]), policy.steps[1:]) if policy.mirrors_first else (None, policy.steps)
 
 
 def boxes_of(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:

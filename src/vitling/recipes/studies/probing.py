@@ -21,7 +21,7 @@ from vitling.recipes.studies.study import Run, Start
 from vitling.recipes.studies.training import chosen, free_memory, history
 
 Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
-MATCHED = 1000  # images of which views are drawn for it
+MATCHED = 1000  # test images, at most, whose views are matched
 SUITE: Literal["esvit-t10"] = "esvit-t10"
 
 
