@@ -17,7 +17,7 @@ from vitling.objectives import DINO, DINOConfig, EsViT, EsViTConfig, dino_plan
 from vitling.training import Progress
 from vitling.views import Views
 
-SMALL = EsViTConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8)
+SMALL = EsViTConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8, match="argmax")
 
 
 def make(**settings) -> EsViT:
@@ -117,14 +117,20 @@ def test_uniform_answers_cost_ln_k():
     assert objective.uniform_loss() == {"view": math.log(12), "region": math.log(12)}
 
 
-def test_the_order_of_images_and_views_changes_nothing():
-    objective = make()
+def moved(views: Views, order: torch.Tensor) -> Views:
+    """Others of their rows, with their places if they have some."""
+    return Views(views.pixels[order], views.count, places=None if views.places is None else views.places[order])
+
+
+@pytest.mark.parametrize("match", ["argmax", "sinkhorn", "place"])
+def test_the_order_of_images_and_views_changes_nothing(match):
+    objective = make(match=match)
     views = noise(objective, 4)
     before = objective(views, batch_of(4), START)
     order = torch.tensor([2, 0, 3, 1])
-    shuffled = [Views(v.pixels.unflatten(0, (v.count, 4))[:, order].flatten(0, 1), v.count) for v in views]
-    local = views[2].pixels.unflatten(0, (3, 4)).flip(0).flatten(0, 1)
-    for other in (shuffled, [views[1], views[0], views[2]], [*views[:2], Views(local, 3)]):
+    shuffled = [moved(v, torch.arange(4 * v.count).view(-1, 4)[:, order].flatten()) for v in views]
+    local = moved(views[2], torch.arange(12).view(3, 4).flip(0).flatten())
+    for other in (shuffled, [views[1], views[0], views[2]], [*views[:2], local]):
         for name, value in objective(other, batch_of(4), START).items():
             torch.testing.assert_close(value, before[name], rtol=1e-5, atol=1e-6)
 

@@ -14,6 +14,7 @@ from vitling.errors import UserError
 from vitling.objectives.config import EsViTConfig
 from vitling.recipes import esvit
 from vitling.recipes.config import PretrainConfig, TrainConfig
+from vitling.recipes.methods import plan_of
 from vitling.recipes.pretrain import _with_preset
 from vitling.recipes.train import first_stage
 
@@ -78,19 +79,20 @@ def test_tables_4_and_5():
 
 
 @pytest.mark.parametrize(
-    ("images", "epochs", "batch", "prototypes", "teacher", "momentum"),
+    ("images", "epochs", "batch", "prototypes", "teacher", "match", "momentum"),
     [
-        (300, 1067, 64, 1024, 0.04, 0.9953),
-        (2_000, 800, 64, 4096, 0.04, 0.996),
-        (10_000, 627, 256, 16_384, 0.04, 0.996),
-        (esvit.IMAGENET, 300, 512, 65_536, 0.07, 0.996),
+        (300, 1067, 64, 1024, 0.04, "place", 0.9953),
+        (2_000, 800, 64, 4096, 0.04, "place", 0.996),
+        (10_000, 627, 256, 16_384, 0.04, "place", 0.996),
+        (esvit.IMAGENET, 300, 512, 65_536, 0.07, "argmax", 0.996),
     ],
 )
-def test_settings_by_the_number_of_images(images, epochs, batch, prototypes, teacher, momentum):
+def test_settings_by_the_number_of_images(images, epochs, batch, prototypes, teacher, match, momentum):
     """At ImageNet's they are the paper's."""
     config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0"), images)
     assert (config.epochs, config.batch, config.esvit.prototypes) == (epochs, batch, prototypes)
-    assert config.esvit.teacher_temperature == teacher
+    assert (config.esvit.teacher_temperature, config.esvit.match) == (teacher, match)
+    assert all(group.located == (match == "place") for group in plan_of(config, 112).groups)
     assert config.esvit.momentum == pytest.approx(momentum, abs=1e-4)
     assert config.optim.peak_lr(config.batch) == pytest.approx(5e-4 * batch / 256)
     if images == esvit.IMAGENET:
@@ -113,6 +115,25 @@ def test_what_is_asked_for_goes_before():
     assert (config.epochs, config.batch) == (7, 32)
     assert (config.esvit.prototypes, config.esvit.momentum, config.esvit.region_from) == (512, 0.9, 3)
     assert config.esvit.teacher_temperature == 0.07
+
+
+@pytest.mark.parametrize("images", [2_000, esvit.IMAGENET])
+@pytest.mark.parametrize("match", ["argmax", "place"])
+def test_regions_are_matched_as_was_said(images, match):
+    """One of the two is what the number of images would give."""
+    asked = PretrainConfig(method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(match=match), said=("esvit.match",))
+    assert _with_preset(asked, images).esvit.match == match
+
+
+def test_views_that_are_turned_are_matched_by_likeness(folder, tmp_path, capsys):
+    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views.rotate", "10"]
+    assert pretrain(folder, tmp_path / "pre", *small) == 0
+    assert read(tmp_path / "pre" / "config.json")["esvit"]["match"] == "argmax"
+    assert "Views that are turned have no places" in capsys.readouterr().err
+    words = ["pretrain", folder, "--out", tmp_path / "x", *small]
+    assert "Leave out --views.rotate" in refused(capsys, *words, "--esvit.match", "place")
+    assert pretrain(folder, tmp_path / "views", *small, "--esvit.region-weight", "0") == 0
+    assert "no places" not in capsys.readouterr().err
 
 
 def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):

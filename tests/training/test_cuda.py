@@ -273,7 +273,7 @@ def test_contrastive_losses_never_make_the_host_wait(kind):
         torch.cuda.set_sync_debug_mode("default")
 
 
-COPIES = [*((method, {}) for method in METHODS), ("moco-v2", {"mask_own": True}), ("esvit", {"match": "place"})]
+COPIES = [*((method, {}) for method in METHODS), ("moco-v2", {"mask_own": True}), ("esvit", {"match": "argmax"})]
 
 
 @pytest.mark.parametrize(("method", "changes"), COPIES, ids=str)

@@ -326,9 +326,9 @@ class EsViTConfig(DINOConfig):
     """Of the loss between regions; 0 leaves it out, and what is left is DINO."""
     region_from: int = 0
     """The epoch, counted from 0, in which the loss between regions is switched on; until then views have its weight."""
-    match: Match = "argmax"
-    """Which of the teacher's regions a region is compared with: the most alike (argmax), several by optimal transport
-    (sinkhorn), or those that show the same place of the image (place)."""
+    match: Match = "place"
+    """Which of the teacher's regions a region is compared with: those that show the same place of the image (place),
+    the most alike (argmax, as the paper does; from 100,000 images on), or several by optimal transport (sinkhorn)."""
     region_loss: RegionLoss = "softmax"
     """softmax: cross-entropy of what the prototypes say; mse: squared distance of the vectors before them."""
     region_stride: int = 1

@@ -76,7 +76,8 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
     config.views.check()
     plan = methods.plan_of(config, methods.SIZE)
     plan.check_channels(config.data.channels)
-    plan.check_places()
+    if plan.misplaced and "esvit.match" in config.said:
+        raise UserError("--esvit.match place: views that are turned have no places. Leave out --views.rotate.")
 
 
 def _check_views(views: ViewsConfig) -> None:

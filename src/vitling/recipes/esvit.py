@@ -20,6 +20,7 @@ from vitling.training.config import OptimConfig
 from vitling.views import policies
 
 IMAGENET = 1_281_167  # images
+MANY = 100_000  # from so many on, temperature and matching are the paper's
 LATER = 200  # the epoch in which the larger models got their region loss
 SWIN = {
     "swin-t": "swin_tiny_patch4_window7_224",
@@ -50,7 +51,8 @@ def pretrain(
     """
     if preset != "paper":
         raise UserError(f"EsViT has one preset, paper: its settings are those of the released code. No {preset!r}.")
-    objective, optim = EsViTConfig(prototypes=65_536, teacher_temperature=0.07), _optim(512, epochs)
+    objective = EsViTConfig(prototypes=65_536, teacher_temperature=0.07, match="argmax")
+    optim = _optim(512, epochs)
     return Stage(backbone, epochs, 512, size, optim, objective, dino_plan(objective, size), _drop_path(backbone))
 
 
@@ -166,6 +168,9 @@ def for_images(stage: Stage[EsViTConfig], images: int, batch: int | None = None)
       the loss would stay near ln K for long;
     - a teacher at 0.04 throughout. A warmer one comes near the uniform answer (DINO, App. D), from which a small batch
       does not lead away; the paper's 0.07 begins at 100,000 images;
+    - regions that are compared with those of the same place. Those that look most alike to a network after so few
+      images are mostly others, and the loss makes them more alike (docs/esvit.md). Measured at 2,040 images; where the
+      paper's way becomes the better one is not known, and taken to be at 100,000;
     - 800 epochs, as IDMM has them. From there the number falls to the paper's 300 by a power of the images (N^-0.15):
       fewer images need more passes, but not as many as would make the steps equal (192,000);
     - a teacher that remembers at most a twenty-fifth of the run. Its memory is 1 / (1 - m) steps, 250 at 0.996: too
@@ -179,10 +184,11 @@ def for_images(stage: Stage[EsViTConfig], images: int, batch: int | None = None)
     objective = replace(
         stage.objective,
         prototypes=min(65_536, max(1024, _power_of_two(images * 2))),
-        teacher_temperature=0.07 if images >= 100_000 else 0.04,
+        teacher_temperature=0.07 if images >= MANY else 0.04,
+        match="argmax" if images >= MANY else "place",
         momentum=1 - min(0.03, max(0.004, 25 / steps)),
     )
-    return replace(stage, batch=batch, objective=objective)
+    return replace(stage, batch=batch, objective=objective, plan=dino_plan(objective, stage.size))
 
 
 def _power_of_two(about: float) -> int:

@@ -171,9 +171,10 @@ class Plan:
                 "Leave out RandAugment or take another policy; where you pre-train, pass --views.no-colour."
             )
 
-    def check_places(self) -> None:
-        if any(group.located and not group.policy.stays_put for group in self.groups):
-            raise UserError("--esvit.match place: views that are turned have no places. Leave out --views.rotate.")
+    @property
+    def misplaced(self) -> bool:
+        """Views are to come with their places and have none: they are turned."""
+        return any(group.located and not group.policy.stays_put for group in self.groups)
 
     @property
     def crops(self) -> int:

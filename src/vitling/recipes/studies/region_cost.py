@@ -129,7 +129,7 @@ def measure(
 ) -> dict[str, Any]:
     """Steps with the view loss, with both, and on request with optimal transport for the match, with every second
     region down and across, and with regions matched by place. One after the other: a GPU cannot hold them together."""
-    new = partial(EsViTConfig, prototypes=prototypes)
+    new = partial(EsViTConfig, prototypes=prototypes, match="argmax")
     configs = {"view": new(view_weight=1.0, region_weight=0.0), "both": new()}
     every = {"sinkhorn": new(match="sinkhorn"), "sampled": new(region_stride=2), "place": new(match="place")}
     configs |= {name: every[name] for name in further}

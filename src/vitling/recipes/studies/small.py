@@ -67,8 +67,8 @@ def _esvit() -> tuple[Run, ...]:
     weights find some too. `both` matches regions as the paper does, by what they look like to the network; `place` by
     where they are. Of Swin it is also told how often the two are the same (matching)."""
     losses = {
-        "views": EsViTConfig(view_weight=1.0, region_weight=0.0),
-        "both": EsViTConfig(),
+        "views": EsViTConfig(view_weight=1.0, region_weight=0.0, match="argmax"),
+        "both": EsViTConfig(match="argmax"),
         "place": EsViTConfig(match="place"),
     }
 

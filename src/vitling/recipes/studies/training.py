@@ -76,7 +76,9 @@ def chosen(config: RunConfig) -> dict[str, Any]:
     default = dict(leaves(type(config)()))
     if isinstance(config, PretrainConfig):
         config = replace(config, preset=preset_of(config))
-        default["preset"] = "paper"  # as it was when the first rows were trained, which keep their fingerprints
+        default["preset"] = "paper"  # these are as they were when the first rows were trained, whose fingerprints stay
+        if config.method == "esvit":
+            default["esvit.match"] = "argmax"
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
         side, usual = plan_of(config, config.size).store_side(0), Group(config.size).store_side
