@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from tests.objectives.drawn import batch_of, make
+from tests.tiny import tiny_backbone
 from vitling.backbones import create
+from vitling.objectives import EsViT, EsViTConfig, dino_plan
 from vitling.objectives.places import Located, located, plan_by_place
-from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate
+from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate, ViewChanges
 from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
+from vitling.views.policies import named
 
 IMAGES = 3
 
@@ -156,6 +160,16 @@ def drawn(objective, images: int) -> list[Views]:
         )
         for i, group in enumerate(objective.plan.groups)
     ]
+
+
+def test_views_without_places_are_refused_at_once():
+    config = EsViTConfig(prototypes=12, hidden=24)
+    with pytest.raises(ValueError, match=r"take dino_plan\(config, size\)"):
+        EsViT(tiny_backbone(), named("dino", 16), config)
+    turned = ViewChanges(rotate=10).applied(dino_plan(config, 16))
+    with pytest.raises(ValueError, match="without their places"):
+        EsViT(tiny_backbone(), turned, config)
+    EsViT(tiny_backbone(), turned, replace(config, match="argmax"))
 
 
 def test_an_image_is_matched_within_itself():

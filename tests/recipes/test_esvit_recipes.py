@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_two_stages import pretrain
+from tests.recipes.test_two_stages import TINY, pretrain
 from tests.runs import read, refused
 from vitling.backbones import names
 from vitling.cli import run
@@ -125,15 +126,46 @@ def test_regions_are_matched_as_was_said(images, match):
     assert _with_preset(asked, images).esvit.match == match
 
 
+SMALL = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
+
+
+def matched(out: Path) -> str:
+    return read(out / "config.json")["esvit"]["match"]
+
+
 def test_views_that_are_turned_are_matched_by_likeness(folder, tmp_path, capsys):
-    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views.rotate", "10"]
-    assert pretrain(folder, tmp_path / "pre", *small) == 0
-    assert read(tmp_path / "pre" / "config.json")["esvit"]["match"] == "argmax"
+    turned = [*SMALL, "--views.rotate", "10"]
+    assert pretrain(folder, tmp_path / "pre", *turned) == 0
+    assert matched(tmp_path / "pre") == "argmax"
     assert "Views that are turned have no places" in capsys.readouterr().err
-    words = ["pretrain", folder, "--out", tmp_path / "x", *small]
+    words = ["pretrain", folder, "--out", tmp_path / "x", *turned]
     assert "Leave out --views.rotate" in refused(capsys, *words, "--esvit.match", "place")
-    assert pretrain(folder, tmp_path / "views", *small, "--esvit.region-weight", "0") == 0
-    assert "no places" not in capsys.readouterr().err
+    for name, said in (("views", ["--esvit.region-weight", "0"]), ("sinkhorn", ["--esvit.match", "sinkhorn"])):
+        assert pretrain(folder, tmp_path / name, *turned, *said) == 0
+        assert "no places" not in capsys.readouterr().err
+    assert matched(tmp_path / "sinkhorn") == "sinkhorn"
+
+
+def test_turned_views_of_the_first_of_two_stages(folder, tmp_path, capsys):
+    words = ["train", str(folder), *TINY, *SMALL, "--epochs", "1", "--pretrain-epochs", "1"]
+    words += ["--out", str(tmp_path / "run"), "--pretrain-views.rotate", "10"]
+    said = refused(capsys, *words, "--esvit.match", "place")
+    assert "--pretrain-views its --views" in said
+    assert run(words) == 0
+    assert matched(tmp_path / "run" / "pretrain") == "argmax"
+
+
+def test_a_run_goes_on_matching_regions_as_it_did(folder, tmp_path, capsys):
+    """Of one without regions there is nothing to keep."""
+    for name, said in (("alike", ["--esvit.match", "argmax"]), ("views", ["--esvit.region-weight", "0"])):
+        assert pretrain(folder, tmp_path / name, *SMALL, *said, "--epochs", "1") == 0
+    assert pretrain(folder, tmp_path / "a", *SMALL, "--continue-from", str(tmp_path / "alike")) == 0
+    assert pretrain(folder, tmp_path / "b", *SMALL, "--continue-from", str(tmp_path / "views")) == 0
+    now = ["--continue-from", str(tmp_path / "alike"), "--esvit.match", "place"]
+    assert pretrain(folder, tmp_path / "c", *SMALL, *now) == 0
+    assert [matched(tmp_path / name) for name in "abc"] == ["argmax", "place", "place"]
+    said = refused(capsys, "pretrain", "--out", tmp_path / "alike", "--resume", "--esvit.match", "place")
+    assert "this run was started with argmax" in said
 
 
 def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):

@@ -173,6 +173,14 @@ def test_resume_with_other_settings_names_the_flag(finished, capsys):
     assert "0.05" in said
 
 
+def test_a_resume_that_names_the_usual_value_is_asked_for_it_too(folder, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert train(folder, out, "--optim.weight-decay", "0.1") == 0
+    said = refused(capsys, "train", "--out", out, "--resume", "--optim.weight-decay", "0.05")
+    assert "--optim.weight-decay 0.05 was given, but this run was started with 0.1" in said
+    assert run(["train", "--out", str(out), "--resume", "--optim.weight-decay", "0.1"]) == 0
+
+
 def test_resume_of_a_finished_run_says_so(finished, capsys):
     _, out = finished
     before = (out / "model" / "model.safetensors").stat().st_mtime_ns

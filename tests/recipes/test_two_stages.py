@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +13,7 @@ from tests.runs import lines, read, refused
 from vitling.cli import run
 from vitling.errors import StoppedItself
 from vitling.evaluation import load
+from vitling.files import write_json
 from vitling.objectives.config import IDMMConfig
 from vitling.objectives.supervised import Supervised
 from vitling.recipes.config import FinetuneConfig, PretrainConfig
@@ -149,6 +152,34 @@ def test_the_supervised_baseline_resumes(folder, tmp_path):
     assert run(["pretrain", "--out", str(tmp_path / "pre"), "--resume"]) == 0
     after = load_file(tmp_path / "pre" / "model" / "model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def of_another_time(settings: Path) -> None:
+    """As written when regions were matched by likeness, whatever the method."""
+    saved = read(settings)
+    saved.get("settings", saved)["esvit"]["match"] = "argmax"
+    write_json(settings, saved)
+
+
+@pytest.mark.parametrize("verb", [["pretrain"], ["train", "--method", "idmm", "--pretrain-epochs", "1"]])
+def test_a_run_goes_on_although_the_defaults_of_another_method_have_changed(folder, tmp_path, verb):
+    out = tmp_path / "run"
+    assert run([*verb, str(folder), "--out", str(out), *TINY, "--epochs", "2", "--checkpoint.every-seconds", "0"]) == 0
+    for settings in (out / "config.json", *out.glob("pretrain/config.json")):
+        of_another_time(settings)
+    for result in out.rglob("result.json"):  # as if it had been stopped
+        result.unlink()
+    assert run([verb[0], "--out", str(out), "--resume"]) == 0
+    assert (out / "result.json").exists()
+
+
+@pytest.mark.parametrize("method", [[], ["--method", "supervised"]])
+def test_seeds_go_on_although_the_defaults_of_a_method_have_changed(folder, tmp_path, method):
+    """Of a method that is planned, and of one that was named."""
+    words = ["--out", str(tmp_path / "runs"), *TINY, "--epochs", "1", *([] if method else ["--pretrain-epochs", "1"])]
+    assert run(["train", str(folder), *method, *words, "--seeds", "2"]) == 0
+    of_another_time(tmp_path / "runs" / "asked.json")
+    assert run(["train", "--out", str(tmp_path / "runs"), "--resume", "--seeds", "3"]) == 0
 
 
 def test_the_supervised_baseline_leaves_a_pool_alone_and_says_so(tmp_path):

@@ -1,4 +1,4 @@
-"""EsViT (Li et al., ICLR 2022): DINO's task for whole views, and the same for regions that look alike."""
+"""EsViT (Li et al., ICLR 2022): DINO's task for whole views, and the same for their regions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class EsViT(DINO):
     with weight 1 each. Two heads of the same shape, two centres, one teacher.
 
     A region of the student has to answer as the teacher does of the region of another view whose features, after the
-    final norm, have the highest cosine with its own. (Algorithm 1 leaves out the normalisation, and averages the view's
-    answers into the centre of regions; Eq. 2 and the released code do neither.)
+    final norm, have the highest cosine with its own (`match` argmax; Algorithm 1 leaves out the normalisation, and
+    averages the view's answers into the centre of regions; Eq. 2 and the released code do neither), or of those that
+    show the same place (`match` place, the default: see `places`).
 
     Until `region_from` the region half rests: it has no gradient, no moments and no decay, its centre stays at 0, and
     the view loss has the weight of both, as that of DINO had in the runs which the paper went on from.
@@ -40,6 +41,8 @@ class EsViT(DINO):
     def __init__(self, backbone: Backbone, plan: Plan, config: EsViTConfig | None = None):
         config = config or EsViTConfig()
         config.check()
+        if config.located and (plan.misplaced or not all(group.located for group in plan.groups)):
+            raise ValueError("these views come without their places: take dino_plan(config, size), or match='argmax'")
         head = new_head(backbone, config) if config.region_weight else None
         super().__init__(backbone, plan, config, head)
         self.region_head = head

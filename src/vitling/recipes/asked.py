@@ -12,7 +12,7 @@ from vitling.console import speaks
 from vitling.errors import UserError
 from vitling.files import atomic, read_json, write_json
 from vitling.recipes.config import ComparisonConfig, Config, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.recipes.settings import from_plain, resumed
+from vitling.recipes.settings import from_plain, of_its_method, resumed
 
 FILE = "asked.json"
 VERBS = {
@@ -32,7 +32,7 @@ def as_asked(config: Config, **free: Any) -> Config:
     """The settings of before, if this goes on; something else asked for now is an error, but for what is `free`."""
     if not goes_on(config):
         return config
-    before = from_plain(type(config), read_json(Path(config.out) / FILE)["settings"])
+    before = from_plain(type(config), of_its_method(read_json(Path(config.out) / FILE)["settings"]))
     return resumed(replace(config, **free), replace(before, **free))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitling.errors import UserError
 from vitling.files import read_json
+from vitling.objectives.config import EsViTConfig
 from vitling.recipes.config import PLANNED, PretrainConfig
 from vitling.recipes.methods import METHODS
 from vitling.training.config import Optimiser
@@ -40,6 +41,15 @@ def with_preset(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfi
 def with_store(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
     """Images decoded at another size are other images to a checkpoint."""
     return replace(config, store_size=config.store_size or before.get("store_size"))
+
+
+def with_match(config: PretrainConfig, asked: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
+    """Regions are compared as they were, where there were some and nothing else was asked for."""
+    was = before.get("esvit", {}) if before.get("method") == config.method == "esvit" else {}
+    said = "esvit.match" in config.said or asked.esvit.match != EsViTConfig.match
+    if said or not was.get("region_weight"):
+        return config
+    return replace(config, esvit=replace(config.esvit, match=was.get("match", "argmax")))
 
 
 def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:

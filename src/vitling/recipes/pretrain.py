@@ -20,8 +20,8 @@ from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.checks import check
 from vitling.recipes.config import PLANNED, PretrainConfig
-from vitling.recipes.esvit import MANY, views_budget
-from vitling.recipes.going_on import settings_before, with_batch, with_preset, with_shapes, with_store
+from vitling.recipes.esvit import views_budget
+from vitling.recipes.going_on import settings_before, with_batch, with_match, with_preset, with_shapes, with_store
 from vitling.recipes.methods import (
     METHODS,
     SIZE,
@@ -80,13 +80,15 @@ def pretrain_in(
     if not goes_on:  # what was saved is complete
         asked = with_preset(with_batch(config, before), before)
         config = with_shapes(_with_preset(asked, len(splits.train)), asked, before)
+        config = with_match(config, asked, before)
     check(config)
+    config, turned = _with_places(config)
     _check_regions(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
     check_batch(config, len(splits.train))
     auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, notes, run, processes)
+    stores = begin(config, splits, backbone, [*notes, *turned], run, processes)
     objective = make_objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     run.log.say(
@@ -119,11 +121,6 @@ def _remark_on(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
         run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
     if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:
         run.log.say("Of EsViT a CPU has much to do: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
-    if config.method == "esvit" and config.views.rotate and config.esvit.region_weight and len(stores.train) < MANY:
-        run.log.warn(
-            "Views that are turned have no places, so EsViT matches regions by what they look like to the network. "
-            "With few images no region loss may be better: --esvit.region-weight 0 (docs/esvit.md)."
-        )
     for words in views_in_vain(config):
         run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
 
@@ -173,15 +170,19 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
     if method.settings:
         asked, said = method.settings_of(config), config.said_of(method.settings)
         changed[method.settings] = overlaid(stage.objective, asked, type(stage.objective)(), said)
-    return _with_matches(replace(config, **changed))
+    return replace(config, **changed)
 
 
-def _with_matches(config: PretrainConfig) -> PretrainConfig:
-    """Views that are turned have no places to match regions by: unless that was asked for, which is an error, they are
-    matched as in the paper."""
-    if "esvit.match" in config.said or not plan_of(config, SIZE).misplaced:
-        return config
-    return replace(config, esvit=replace(config.esvit, match="argmax"))
+def _with_places(config: PretrainConfig) -> tuple[PretrainConfig, list[str]]:
+    """Views that are turned have no places to match regions by: those are matched as in the paper, with a note that
+    says so. (Where places were asked for, `check` has an error.)"""
+    if not plan_of(config, SIZE).misplaced:
+        return config, []
+    note = (
+        "Views that are turned have no places, so EsViT matches regions by what they look like to the network. With "
+        "few images no region loss may be better: --esvit.region-weight 0 --esvit.view-weight 1 (docs/esvit.md)."
+    )
+    return replace(config, esvit=replace(config.esvit, match="argmax")), [note]
 
 
 def _check_regions(config: PretrainConfig) -> None:

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
 from vitling.errors import UserError
-from vitling.recipes.config import Config, TrainConfig
+from vitling.recipes.config import PLANNED, Config, MethodsConfig, TrainConfig
+from vitling.recipes.methods import METHODS
 
 
 def overlaid(preset: Any, asked: Any, default: Any, said: Collection[str] = ()) -> Any:
@@ -36,6 +37,7 @@ _NEGATED = re.compile(r"(^|\.)no_(?=[a-z_]+$)")
 # They belong to one start, not to the run. A run that began without --allow-bad may need it for its test split.
 _OF_THE_CALL = ("out", "resume", "overwrite", "allow_bad", "said")
 _FITTED = ("epochs", "optim.warmup_epochs", "loop.compile")  # by --minutes
+_FILLED_IN = (None, PLANNED, "auto")  # when the images are known
 
 
 def from_plain(kind: type, values: dict[str, Any]) -> Any:
@@ -63,7 +65,18 @@ def saved_config(kind: type, values: dict[str, Any]) -> Any:
         values |= {"preset": "paper"} if unsaid else {}
         if values["method"] not in ("supervised", "idmm"):
             values = {"pretrain_preset": "paper", **values}
-    return from_plain(kind, values)
+    return from_plain(kind, of_its_method(values))
+
+
+def of_its_method(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the settings of other methods, for which something else may be usual by now. Where the method was left
+    open, that is so with `esvit.match`."""
+    if method := METHODS.get(values.get("method", "")):
+        foreign = {f.name for f in fields(MethodsConfig)} - {method.settings}
+        return {name: value for name, value in values.items() if name not in foreign}
+    if "esvit" in values and "esvit.match" not in values.get("said", ()):
+        return values | {"esvit": {name: value for name, value in values["esvit"].items() if name != "match"}}
+    return values
 
 
 def with_overrides(config: Any, overrides: dict[str, Any]) -> Any:
@@ -99,7 +112,8 @@ def resumed(asked: Config, saved: Config) -> Config:
     """The saved settings, under which alone a resume is exact. Something else asked for now is an error."""
     before, default = dict(leaves(saved)), dict(leaves(type(asked)()))
     for name, value in leaves(asked):
-        if name in _OF_THE_CALL or value == default[name] or value == before[name]:
+        unsaid = value == default[name] and (name not in asked.said or value in _FILLED_IN)
+        if name in _OF_THE_CALL or unsaid or value == before[name]:
             continue
         if name in _FITTED and saved.minutes is not None:  # what was given was the most
             continue

@@ -224,7 +224,7 @@ def _look_ahead(first: PretrainConfig, second: TrainConfig, labelled: bool) -> N
     early = _problem(first, SIZE)
     late = _problem(second, 224) if labelled else None
     if early is not None and str(early) != str(late):
-        raise UserError(f"In the first stage (--pretrain-optim is its --optim): {early}")
+        raise UserError(f"In the first stage (--pretrain-optim is its --optim, --pretrain-views its --views): {early}")
     if late is not None:  # of both stages, or of the second
         raise late
 

@@ -46,7 +46,7 @@ def _line(run: dict[str, Any], own: Rows, about: dict[str, Any], rows: dict[str,
         run["run"],
         _ours([row["value"] for row in own.values() if "value" in row]),
         "" if paper is None else _figure(paper),
-        _spread(gains, "+") if gains else "",
+        _gain(gains, len(own)),
         "" if paper is None or base_paper is None else f"{paper - base_paper:+.2f}",
         "; ".join(_notes(run, own, rows.get(base, {}))),
     )
@@ -72,6 +72,12 @@ def _ours(values: list[float]) -> str:
 def _spread(values: list[float], sign: str = "") -> str:
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):{sign}.2f}{deviation}"
+
+
+def _gain(gains: list[float], seeds: int) -> str:
+    """Of the seeds that both have, which may be fewer."""
+    few = f" ({counted(len(gains), 'seed')})" if 0 < len(gains) < seeds else ""
+    return f"{_spread(gains, '+')}{few}" if gains else ""
 
 
 def _notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
