@@ -19,6 +19,8 @@ from vitling.recipes.methods import plan_of
 from vitling.recipes.pretrain import _with_preset
 from vitling.recipes.train import first_stage
 
+SMALL = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
+
 
 def test_the_settings_of_the_paper():
     stage = esvit.pretrain()
@@ -110,6 +112,40 @@ def test_short_runs_have_a_teacher_that_follows_sooner():
     assert momenta == pytest.approx([0.97, 0.9875, 0.996])
 
 
+@pytest.mark.parametrize(
+    ("weights", "said", "expected"),
+    [
+        ({}, (), (0.5, 0.5)),
+        ({"region_weight": 0.0}, (), (1.0, 0.0)),
+        ({"view_weight": 0.0}, (), (0.0, 1.0)),
+        ({"region_weight": 0.0}, ("esvit.view_weight",), (0.5, 0.0)),
+        ({"region_weight": 0.0, "view_weight": 0.3}, (), (0.3, 0.0)),
+        ({"region_weight": 0.2}, (), (0.5, 0.2)),
+    ],
+)
+def test_a_loss_that_is_left_alone_has_the_weight_of_both(weights, said, expected):
+    asked = PretrainConfig(method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(**weights), said=said)
+    found = _with_preset(asked, 2_000).esvit
+    assert (found.view_weight, found.region_weight) == expected
+
+
+@pytest.mark.parametrize("said", [[], ["--esvit.momentum", "0.9"]])
+def test_a_run_of_some_minutes_has_the_teacher_of_its_epochs(folder, tmp_path, said):
+    words = ["pretrain", str(folder), *TINY, *SMALL, "--epochs", "100000", "--minutes", "0.12", *said]
+    assert run([*words, "--out", str(tmp_path / "pre")]) == 0
+    config = read(tmp_path / "pre" / "config.json")
+    assert 1 <= config["epochs"] < 1000
+    expected = 0.9 if said else max(0.97, 1 - 25 / (2 * config["epochs"]))  # 30 images in batches of 16
+    assert config["esvit"]["momentum"] == pytest.approx(expected)
+
+
+def test_what_depends_on_the_images_is_said(folder, tmp_path, capsys):
+    assert pretrain(folder, tmp_path / "pre", *SMALL) == 0
+    assert "For 30 images: --esvit.prototypes 1024 --esvit.momentum 0.97 --esvit.match place" in capsys.readouterr().err
+    assert pretrain(folder, tmp_path / "idmm") == 0
+    assert "For 30 images" not in capsys.readouterr().err
+
+
 def test_what_is_asked_for_goes_before():
     asked = EsViTConfig(prototypes=512, momentum=0.9, region_from=3, teacher_temperature=0.07)
     config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0", epochs=7, batch=32, esvit=asked), 2_000)
@@ -124,9 +160,6 @@ def test_regions_are_matched_as_was_said(images, match):
     """One of the two is what the number of images would give."""
     asked = PretrainConfig(method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(match=match), said=("esvit.match",))
     assert _with_preset(asked, images).esvit.match == match
-
-
-SMALL = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
 
 
 def matched(out: Path) -> str:
@@ -171,11 +204,13 @@ def test_a_run_goes_on_matching_regions_as_it_did(folder, tmp_path, capsys):
 def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
     """30 images, two crops of each: 120 views are two epochs."""
     small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views-budget", "121"]
-    assert pretrain(folder, tmp_path / "pre", *small) == 0
+    assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *TINY, *small]) == 0
     config = read(tmp_path / "pre" / "config.json")
     assert (config["epochs"], config["optim"]["final_weight_decay"]) == (2, 0.4)
     said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
     assert "Leave one out" in said
+    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--epochs", "2")
+    assert "--views-budget and --epochs" in said
     assert "more than 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")
 
 

@@ -69,15 +69,19 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
     if config.continue_from is not None and (config.from_ or config.minutes):
         raise UserError("--continue-from takes all from a run, its schedule too: leave out --from and --minutes.")
     if config.views_budget is not None:
-        if config.minutes is not None:
-            raise UserError("--views-budget and --minutes both say how long the run is. Leave one out.")
+        if config.minutes is not None or "epochs" in config.said:
+            other = "--epochs" if config.minutes is None else "--minutes"
+            raise UserError(f"--views-budget and {other} both say how long the run is. Leave one out.")
         if not 0 < config.views_budget < math.inf:
             raise UserError(f"--views-budget must be more than 0, not {config.views_budget:g}.")
     config.views.check()
     plan = methods.plan_of(config, methods.SIZE)
     plan.check_channels(config.data.channels)
     if plan.misplaced and "esvit.match" in config.said:
-        raise UserError("--esvit.match place: views that are turned have no places. Leave out --views.rotate.")
+        raise UserError(
+            "--esvit.match place: views that are turned have no places. Leave out --views.rotate, or take "
+            "--esvit.match argmax."
+        )
 
 
 def _check_views(views: ViewsConfig) -> None:

@@ -9,6 +9,7 @@ trains the lengths of the prototypes, which are 1 here.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal
 
@@ -189,6 +190,15 @@ def for_images(stage: Stage[EsViTConfig], images: int, batch: int | None = None)
         momentum=1 - min(0.03, max(0.004, 25 / steps)),
     )
     return replace(stage, batch=batch, objective=objective, plan=dino_plan(objective, stage.size))
+
+
+def with_weights(objective: EsViTConfig, said: Collection[str]) -> EsViTConfig:
+    """Where one loss is left out, the other has the weight of both, unless its own was said."""
+    if objective.view_weight and objective.region_weight:
+        return objective
+    usual = {name: getattr(EsViTConfig, name) for name in ("view_weight", "region_weight")}
+    left = [name for name, weight in usual.items() if name not in said and getattr(objective, name) == weight]
+    return replace(objective, **dict.fromkeys(left, sum(usual.values())))
 
 
 def _power_of_two(about: float) -> int:

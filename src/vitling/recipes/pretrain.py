@@ -16,11 +16,13 @@ from vitling.data.dataset import Splits, joined
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
+from vitling.objectives.config import EsViTConfig
+from vitling.objectives.esvit import EsViT
 from vitling.objectives.objective import Objective
 from vitling.recipes.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.recipes.checks import check
 from vitling.recipes.config import PLANNED, PretrainConfig
-from vitling.recipes.esvit import views_budget
+from vitling.recipes.esvit import views_budget, with_weights
 from vitling.recipes.going_on import settings_before, with_batch, with_match, with_preset, with_shapes, with_store
 from vitling.recipes.methods import (
     METHODS,
@@ -49,7 +51,7 @@ from vitling.recipes.running import (
     setting,
     settle_network,
 )
-from vitling.recipes.settings import overlaid
+from vitling.recipes.settings import flag, leaves, overlaid
 from vitling.training.config import OptimConfig
 from vitling.training.loop import fit
 from vitling.training.moments import Outcome, Watcher
@@ -77,18 +79,19 @@ def pretrain_in(
     splits, goes_on = _open(config), config.resume and begun(run)
     before = {} if goes_on else settings_before(config)
     config, notes = settle_network(with_store(config, before), splits.train, SIZE)
+    asked = with_preset(with_batch(config, before), before)
     if not goes_on:  # what was saved is complete
-        asked = with_preset(with_batch(config, before), before)
         config = with_shapes(_with_preset(asked, len(splits.train)), asked, before)
         config = with_match(config, asked, before)
     check(config)
     config, turned = _with_places(config)
+    notes += turned if goes_on else [*turned, *_fitted_in_words(config, asked, len(splits.train))]
     _check_regions(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
     check_batch(config, len(splits.train))
     auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, [*notes, *turned], run, processes)
+    stores = begin(config, splits, backbone, notes, run, processes)
     objective = make_objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
     run.log.say(
@@ -97,6 +100,10 @@ def pretrain_in(
     )
     _remark_on(config, backbone, stores, run)
     config = fitted(config, objective, stores, run, processes, began, least)
+    if not goes_on:
+        config = _for_its_length(config, asked, len(splits.train))
+        if isinstance(objective, EsViT):
+            objective.config = config.esvit
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
     run.settled(config)
@@ -114,13 +121,15 @@ def _remark_on(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
             f"{config.backbone} has batch norm, whose statistics tell the key of this batch from those of the queue: "
             f"{config.method} can guess by them without learning. MoCo's shuffling of batches is not here."
         )
-    long = config.minutes is None and config.epochs == PretrainConfig.epochs and "epochs" not in config.said
+    by_images = METHODS[config.method].epochs_for
+    usual = by_images(len(stores.train)) if by_images else PretrainConfig.epochs
+    long = config.minutes is None and config.epochs == usual and "epochs" not in config.said
     if long and stores.train.device.type == "cpu":
         run.log.say(f"{config.epochs} epochs take long on a CPU. --minutes 60 makes it as many as fit.")
     if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
         run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
     if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:
-        run.log.say("Of EsViT a CPU has much to do: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
+        run.log.say("EsViT is slow on a CPU: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
     for words in views_in_vain(config):
         run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
 
@@ -169,8 +178,34 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
         changed["drop_path"] = stage.drop_path
     if method.settings:
         asked, said = method.settings_of(config), config.said_of(method.settings)
-        changed[method.settings] = overlaid(stage.objective, asked, type(stage.objective)(), said)
+        own = overlaid(stage.objective, asked, type(stage.objective)(), said)
+        changed[method.settings] = with_weights(own, said) if isinstance(own, EsViTConfig) else own
     return replace(config, **changed)
+
+
+def _fitted_in_words(config: PretrainConfig, asked: PretrainConfig, images: int) -> list[str]:
+    """A note of what depends on the number of images and was not named."""
+    if config.method != "esvit":
+        return []
+    found, before = dict(leaves(config)), dict(leaves(asked))
+    names = ["batch", "esvit.prototypes", *(["epochs", "esvit.momentum"] if config.minutes is None else [])]
+    names += ["esvit.match"] if config.esvit.region_weight else []
+    usual = dict(leaves(PretrainConfig()))
+    unsaid = [name for name in names if name not in asked.said and before[name] == usual[name]]
+    flags = " ".join(f"--{flag(name)} {_short(found[name])}" for name in unsaid)
+    return [f"For {images:,} images: {flags} (docs/esvit.md)."] if unsaid else []
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _for_its_length(config: PretrainConfig, asked: PretrainConfig, images: int) -> PretrainConfig:
+    """With the teacher's momentum for the epochs that fit into --minutes: it depends on how long the run is."""
+    if config.method != "esvit" or config.minutes is None:
+        return config
+    as_long = replace(asked, epochs=config.epochs, said=(*asked.said, "epochs"))
+    return replace(config, esvit=replace(config.esvit, momentum=_with_preset(as_long, images).esvit.momentum))
 
 
 def _with_places(config: PretrainConfig) -> tuple[PretrainConfig, list[str]]:
