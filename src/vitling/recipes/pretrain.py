@@ -215,7 +215,7 @@ def _with_places(config: PretrainConfig) -> tuple[PretrainConfig, list[str]]:
         return config, []
     note = (
         "Views that are turned have no places, so EsViT matches regions by what they look like to the network. With "
-        "few images no region loss may be better: --esvit.region-weight 0 --esvit.view-weight 1 (docs/esvit.md)."
+        "few images no region loss may be better: --esvit.region-weight 0 (docs/esvit.md)."
     )
     return replace(config, esvit=replace(config.esvit, match="argmax")), [note]
 
