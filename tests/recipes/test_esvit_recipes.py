@@ -201,6 +201,12 @@ def test_a_run_goes_on_matching_regions_as_it_did(folder, tmp_path, capsys):
     assert "this run was started with argmax" in said
 
 
+def test_a_stride_over_all_regions_is_refused(folder, tmp_path, capsys):
+    words = ["pretrain", folder, "--out", tmp_path / "x", *TINY, *SMALL, "--epochs", "1", "--esvit.region-stride"]
+    assert "a view has 2 regions" in refused(capsys, *words, "3")
+    assert run([*map(str, words), "2"]) == 0
+
+
 def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
     """30 images, two crops of each: 120 views are two epochs."""
     small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views-budget", "121"]

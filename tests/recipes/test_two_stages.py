@@ -228,7 +228,8 @@ def test_views_for_images_that_must_not_be_mirrored_or_coloured(folder, tmp_path
     start = ("pretrain", folder, "--out", tmp_path / "x")
     assert "--views.no-colour" in refused(capsys, *start, "--data.channels", "4")
     assert "--views.flip" in refused(capsys, *start, "--views.flip", "2")
-    assert "--views.rotate" in refused(capsys, *start, "--views.rotate", "-5")
+    for angle in ("-5", "181"):
+        assert "--views.rotate must lie in 0..180" in refused(capsys, *start, "--views.rotate", angle)
     assert "--views.local-scale" in refused(capsys, *start, "--views.local-scale", "0.4", "0.1")
     assert pretrain(folder, tmp_path / "y", "--method", "simclr", "--views.local-scale", "0.3", "0.7") == 0
     assert (

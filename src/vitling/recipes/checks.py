@@ -22,9 +22,10 @@ _SHARES = (
     *("views.flip", "views.blur", "views.erase", "views.mix_prob", "pretrain_views.flip", "pretrain_views.blur"),
 )
 _NOT_NEGATIVE = (
-    *("views.mixup", "views.cutmix", "views.rotate", "pretrain_views.rotate"),
+    *("views.mixup", "views.cutmix"),
     *("optim.lr", "optim.warmup_lr", "optim.weight_decay", "optim.final_weight_decay"),
 )
+_ANGLES = ("views.rotate", "pretrain_views.rotate")
 
 
 def check(config: RunConfig) -> None:
@@ -46,6 +47,8 @@ def check(config: RunConfig) -> None:
             raise UserError(f"--{flag(name)} must lie in 0..1, not {value}.")
         if name in _NOT_NEGATIVE and value < 0:
             raise UserError(f"--{flag(name)} must not be negative, but is {value}.")
+        if name in _ANGLES and not 0 <= value <= 180:
+            raise UserError(f"--{flag(name)} must lie in 0..180 degrees, not {value:g}.")
     if config.aux not in get_args(get_type_hints(RunConfig)["aux"]):
         raise UserError(f"--aux {config.aux}: there is none and drloc.")
     if config.aux == "none" and config.drloc != DRLocConfig():

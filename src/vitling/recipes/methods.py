@@ -246,6 +246,11 @@ def check_views(config: PretrainConfig, backbone: Backbone) -> None:
         if group.size > backbone.size:
             raise UserError(f"Local crops of {group.size} px are larger than the global ones of {backbone.size} px.")
         backbone.grid_size(group.size)
+    side, stride = min(backbone.grid_size()), config.esvit.region_stride
+    if config.method == "esvit" and config.esvit.region_weight and stride > side:
+        raise UserError(
+            f"--esvit.region-stride {stride}: a view has {side} regions down or across, so one would be left."
+        )
 
 
 def make_objective(config: PretrainConfig, backbone: Backbone, store: Store) -> Objective:
