@@ -85,7 +85,8 @@ def pretrain_in(
         config = with_match(config, asked, before)
     check(config)
     config, turned = _with_places(config)
-    notes += turned if goes_on else [*turned, *_fitted_in_words(config, asked, len(splits.train))]
+    if not goes_on:
+        notes += [*turned, *_fitted_in_words(config, asked, len(splits.train))]
     _check_regions(config)
     backbone = new_backbone(config, config.drop_path)
     check_views(config, backbone)
@@ -121,10 +122,8 @@ def _remark_on(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
             f"{config.backbone} has batch norm, whose statistics tell the key of this batch from those of the queue: "
             f"{config.method} can guess by them without learning. MoCo's shuffling of batches is not here."
         )
-    by_images = METHODS[config.method].epochs_for
-    usual = by_images(len(stores.train)) if by_images else PretrainConfig.epochs
-    long = config.minutes is None and config.epochs == usual and "epochs" not in config.said
-    if long and stores.train.device.type == "cpu":
+    usual = config.epochs == _usual_epochs(config, len(stores.train)) and "epochs" not in config.said
+    if usual and config.minutes is None and stores.train.device.type == "cpu":
         run.log.say(f"{config.epochs} epochs take long on a CPU. --minutes 60 makes it as many as fit.")
     if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
         run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
@@ -233,9 +232,13 @@ def _check_regions(config: PretrainConfig) -> None:
 def _epochs(config: PretrainConfig, images: int) -> int:
     if config.views_budget is not None:
         return views_budget(config.views_budget, images, plan_of(config, config.size or SIZE).crops)
-    by_method, usual = METHODS[config.method].epochs_for, PretrainConfig.epochs
-    unsaid = config.epochs == usual and "epochs" not in config.said
-    return by_method(images) if by_method and unsaid else config.epochs
+    unsaid = config.epochs == PretrainConfig.epochs and "epochs" not in config.said
+    return _usual_epochs(config, images) if unsaid else config.epochs
+
+
+def _usual_epochs(config: PretrainConfig, images: int) -> int:
+    by_images = METHODS[config.method].epochs_for
+    return by_images(images) if by_images else PretrainConfig.epochs
 
 
 def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> CollapseWatcher:
