@@ -21,7 +21,7 @@ results: .venv/.installed
 	$(BIN)/python -m vitling.report.results results docs/results.md
 
 datasets: .venv/.installed
-	$(BIN)/python -m vitling.data.papers.page docs/datasets.md
+	$(BIN)/python -m vitling.papers.datasets.page docs/datasets.md
 
 install: .venv/.installed
 

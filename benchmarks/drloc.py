@@ -12,7 +12,7 @@ import argparse
 import torch
 from record import write_rows
 
-from vitling.recipes.studies.overhead import measure
+from vitling.papers.overhead import measure
 
 
 def main() -> None:

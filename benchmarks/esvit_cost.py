@@ -24,7 +24,7 @@ import torch
 from record import found_before, write_rows
 
 from vitling.errors import StoppedItself
-from vitling.recipes.studies.region_cost import TABLE_8, TABLE_9, measure, measure_throughput
+from vitling.papers.region_cost import TABLE_8, TABLE_9, measure, measure_throughput
 from vitling.training.precision import Compile
 from vitling.training.rundir import environment
 

@@ -26,9 +26,9 @@ import torch
 from record import command_of, write_rows
 
 from vitling import data
-from vitling.recipes.config import PretrainConfig
-from vitling.recipes.methods import SIZE
-from vitling.recipes.pretrain import pretrain
+from vitling.methods.registry import SIZE
+from vitling.runs.pretrain import pretrain
+from vitling.settings.config import PretrainConfig
 from vitling.training.config import LoopConfig
 from vitling.training.loop import Trainer
 

@@ -18,10 +18,10 @@ from record import found_before, write_rows
 
 from vitling.data.store import Store
 from vitling.errors import StoppedItself
+from vitling.methods.registry import METHODS, Name, make_objective, plan_of
 from vitling.objectives import Objective
-from vitling.recipes.methods import METHODS, Name, make_objective, plan_of
-from vitling.recipes.studies.overhead import forget
-from vitling.recipes.studies.stages import pretraining
+from vitling.papers.overhead import forget
+from vitling.papers.stages import pretraining
 from vitling.training.loop import Trainer
 from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
 from vitling.training.precision import Compile

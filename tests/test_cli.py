@@ -11,7 +11,7 @@ import pytest
 
 import vitling
 from tests.conftest import make_folder
-from tests.runs import read, refused
+from tests.made_runs import read, refused
 from vitling.cli import run
 from vitling.errors import INTERRUPTED, Interrupted
 
@@ -36,7 +36,7 @@ FLAGS = {
     "export": ["RUN", "--out", "--format", "--weights"],
     "explain": ["RUN", "IMAGE", "IMAGE2", "--out", "--query", "--grey", "--weights"],
     "reproduce": ["NAME", "--data", "--seeds", "--only", "--minutes", "--epochs", "--runs-out", "--out"],
-    "list": ["backbones", "datasets", "tables", "recipes"],
+    "list": ["backbones", "datasets", "tables", "methods"],
 }
 
 
@@ -72,7 +72,7 @@ def test_torch_has_as_many_threads_as_the_container_has_cores(monkeypatch, said,
     monkeypatch.setenv("OMP_NUM_THREADS", said or "")
     if said is None:
         monkeypatch.delenv("OMP_NUM_THREADS")
-    run(["list", "recipes"])
+    run(["list", "methods"])
     assert os.environ.get("OMP_NUM_THREADS") == expected
 
 
@@ -136,7 +136,7 @@ def test_an_interrupted_table_is_told_how_to_go_on(monkeypatch, capsys):
     def stopped(*_: object) -> None:
         raise Interrupted("Stopped at step 1 of 2; continue with --resume.", INTERRUPTED)
 
-    monkeypatch.setattr("vitling.recipes.studies.reproduce.reproduce", stopped)
+    monkeypatch.setattr("vitling.papers.reproduce.reproduce", stopped)
     assert run(["reproduce", "esvit-t6"]) == INTERRUPTED
     said = capsys.readouterr().err
     assert "The same command goes on" in said

@@ -19,9 +19,10 @@ __all__ = ["__version__", "load", "train"]
 
 def train(source: str, out: str, **settings: Any) -> dict[str, Any]:
     """Trains as `vitling train` does; settings are its flags, dotted ones too: `**{"optim.lr": 1e-3}`."""
-    from vitling.recipes.config import TrainConfig
-    from vitling.recipes.settings import with_overrides
-    from vitling.recipes.train import train as run
+    import vitling.papers.datasets  # noqa: F401, registers flowers102:DIR and the like
+    from vitling.runs.train import train as run
+    from vitling.settings.config import TrainConfig
+    from vitling.settings.names import with_overrides
 
     return run(with_overrides(TrainConfig(source=str(source), out=str(out)), settings))
 

@@ -11,17 +11,18 @@ from typing import Any, NoReturn
 import tyro
 from rich.console import Console
 
+from vitling.commands.judging import compare, evaluate, explain, suite
+from vitling.commands.looking import inspect, list_, reproduce, show_views
+from vitling.commands.training import compare_methods, demo, finetune, pretrain, train
+from vitling.commands.using import embed, export, predict
 from vitling.console import speaks
 from vitling.data.host import cores
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
-from vitling.recipes.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.recipes.evaluate_config import EvaluationConfig
-from vitling.recipes.settings import named_in
-from vitling.recipes.suite_config import SuiteConfig
-from vitling.verbs.judging import compare, evaluate, explain, suite
-from vitling.verbs.looking import inspect, list_, reproduce, show_views
-from vitling.verbs.training import compare_methods, demo, finetune, pretrain, train
-from vitling.verbs.using import embed, export, predict
+from vitling.papers import datasets as _  # noqa: F401  (registers the readers of the papers' data sets)
+from vitling.papers.suite.config import SuiteConfig
+from vitling.settings.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.evaluation import EvaluationConfig
+from vitling.settings.names import named_in
 
 _VERBS: dict[str, Callable[..., None]] = {
     verb.__name__.rstrip("_").replace("_", "-"): verb

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitling.errors import StoppedItself
-from vitling.recipes.studies import overhead
+from vitling.papers import overhead
 from vitling.training import pace
 
 NANO = "vit_nano_patch4_32"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitling.recipes.methods import METHODS
+from vitling.methods.registry import METHODS
 from vitling.training import OptimConfig, pace
 
 TINY = ["--backbone", "vit_nano_patch4_32", "--size", "16", "--batch", "4", "--steps", "1", "--device", "cpu"]

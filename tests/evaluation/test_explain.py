@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.runs import refused
+from tests.made_runs import refused
 from vitling.cli import run
 
 DRAWN = {"correspondence.png", "attention-masks.png", "attention-maps.png", "entropy.png"}

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitling.recipes.studies import find
-from vitling.recipes.studies.ledger import Ledger
+from vitling.papers.ledger import Ledger
+from vitling.papers.studies import find
 from vitling.report import heatmap, tsne
 from vitling.report.pictures import draw
 from vitling.report.results import document, main

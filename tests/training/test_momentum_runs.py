@@ -25,8 +25,8 @@ from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import StoppedItself
 from vitling.evaluation.watching import watch_pretraining
+from vitling.methods.esvit import for_images, pretrain
 from vitling.objectives import DINO, DINOConfig, EsViT
-from vitling.recipes.esvit import for_images, pretrain
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, loop
 from vitling.training.optim import make_optimiser
 from vitling.training.pace import settled_pace

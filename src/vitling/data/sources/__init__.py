@@ -6,7 +6,7 @@ part.parquet  folder/  "train-*.parquet" Hugging Face's Parquet
 part.tar  folder/  "d-{000..003}.tar"    WebDataset, or class folders in a tar
 arrays.npz                               x, y; or x_train, y_train, x_test, y_test
 torchvision:CIFAR100?root=DIR            a data set of torchvision's
-flowers102:DIR                           a data set of the papers, as distributed (vitling.data.papers)
+flowers102:DIR                           a data set of the papers, as distributed (vitling.papers)
 embedded:digits[?labels=100&seed=0]      1,797 digits, at hand; so many of them with labels, the rest a pool
 train=SPEC,test=SPEC[,val=SPEC][,pool=SPEC]   each split from its own
 """
@@ -20,8 +20,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from vitling.data import papers
 from vitling.data.config import DataConfig
+from vitling.data.schemes import READERS
 from vitling.data.sources.parts import Parts, set_aside_unlabelled
 from vitling.errors import UserError
 
@@ -44,8 +44,8 @@ def _read(spec: str, config: DataConfig) -> Parts:
     scheme, _, rest = spec.partition(":")
     if scheme in SCHEMES:
         return _module(SCHEMES[scheme]).read(rest, config)
-    if scheme in papers.ENTRIES and ":" in spec:
-        return papers.read(scheme, rest)
+    if scheme in READERS and ":" in spec:
+        return READERS[scheme](rest)
     path = Path(spec).expanduser()
     if path.is_dir():
         return _read_folder(path, config)
@@ -53,7 +53,7 @@ def _read(spec: str, config: DataConfig) -> Parts:
         return _read_files([path], path.stem, config)
     if matches := _expand(str(path)):
         return _read_files(matches, _pattern_name(path), config)
-    if rest and (close := difflib.get_close_matches(scheme, [*SCHEMES, *papers.ENTRIES], n=3)):
+    if rest and (close := difflib.get_close_matches(scheme, [*SCHEMES, *READERS], n=3)):
         known = f"Did you mean {' or '.join(f'{name}:{rest}' for name in close)}?"
         raise UserError(f"There is no data set {scheme!r}. {known} `vitling list datasets` shows them.")
     raise _not_there(path)
@@ -150,5 +150,5 @@ def _not_there(path: Path) -> UserError:
 
 def _data_sets_named(words: str) -> list[str]:
     """How a data set is written that was named without its scheme, or without its folder."""
-    every = {"digits": "embedded:digits", **{name: f"{name}:DIR" for name in papers.ENTRIES}}
+    every = {"digits": "embedded:digits", **{name: f"{name}:DIR" for name in READERS}}
     return [every[words.lower()]] if words.lower() in every else []

@@ -1,0 +1,61 @@
+"""How the IDMM paper's runs are put together: a first stage of any method, then its fine-tuning. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitling.methods import idmm as recipe
+from vitling.methods.registry import METHODS, SIZE, Name
+from vitling.objectives.config import SupervisedConfig
+from vitling.papers.stages import Staged, pretraining
+from vitling.settings.config import FinetuneConfig, Preset
+from vitling.settings.names import all_said
+
+NETWORKS = {
+    "deit-tiny": "deit_tiny_patch16_224",
+    "deit-base": "deit_base_patch16_224",
+    "pvtv2-b0-small": "pvt_v2_b0_small",
+    "pvtv2-b0": "pvt_v2_b0",
+    "pvtv2-b3": "pvt_v2_b3",
+    "t2t-vit-7": "t2t_vit_7",
+}
+CLASSES = {"flowers102": 102, "pets": 37, "dtd": 47, "indoor67": 67, "cub": 200, "aircraft": 100, "cars": 196}
+COLUMNS = tuple(CLASSES)  # Flowers-102 first: what is at hand
+
+
+def finetuning(
+    stage: recipe.Stage[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
+) -> FinetuneConfig:
+    config = FinetuneConfig(
+        backbone=stage.backbone,
+        preset=preset,
+        epochs=stage.epochs,
+        batch=stage.batch,
+        size=stage.size,
+        val="none",
+        keep_head=keep_head,
+        optim=stage.optim,
+        objective=stage.objective,
+    )
+    return all_said(config)
+
+
+def random_start(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> Staged:
+    """Also from ImageNet weights, for a run that has them."""
+    return Staged(finetuning(recipe.finetune(NETWORKS[net], preset, epochs, size), preset))
+
+
+def after(stage: recipe.Stage, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224) -> Staged:
+    """`epochs` and `size` are those of fine-tuning."""
+    second = recipe.finetune(stage.backbone, preset, epochs, size)
+    return Staged(finetuning(second, preset), pretraining(stage, preset, method))
+
+
+def after_method(net: str, method: Name, epochs: int = 200, before: int = 800) -> Staged:
+    """`before` is the epochs of pre-training."""
+    return after(METHODS[method].stage(NETWORKS[net], "paper", before, SIZE), epochs, method=method)
+
+
+def then_448(work: Staged) -> Staged:
+    stage = recipe.finetune(work.finetune.backbone or "", size=448)
+    return replace(work, enlarge=finetuning(stage, keep_head=True))

@@ -1,0 +1,122 @@
+"""results/NAME.json: what was measured, however many sessions and machines it took. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from vitling.errors import UserError
+from vitling.files import locked, read_json, write_json
+from vitling.papers.study import Run, Study, named
+from vitling.words import trial_of
+
+Row = dict[str, Any]  # run, seed, and value, failed or stopped
+Rows = dict[tuple[str, int], Row]  # by run and seed
+
+
+class Ledger:
+    """Rows by run and seed. One that has a value stays: run directories may be gone, what they gave is not."""
+
+    def __init__(self, path: Path, study: Study, trial: int | None):
+        self.path, self.study, self.trial = path, study, trial
+        there = read_json(path) if path.exists() else None
+        if there is not None and (there.get("study"), there.get("trial")) != (study.name, trial):
+            kind = trial_of(there.get("trial")) or "the study itself"
+            raise UserError(f"{path} holds results of {there.get('study')}, {kind}. Name another file with --out.")
+
+    def rows(self) -> Rows:
+        """From the file, again each time: another session may write it too."""
+        rows = read_json(self.path)["rows"] if self.path.exists() else []
+        return {(row["run"], row["seed"]): row for row in rows}
+
+    def record(self, row: Row) -> None:
+        """Earlier starts that did not finish count: their `minutes`, and the most processes that were `at_once`.
+
+        Two processes may write the same file."""
+        with locked(self.path.parent):
+            rows, key = self.rows(), (row["run"], row["seed"])
+            old = rows.get(key, {})
+            if "value" in old:
+                return
+            at_once = max(row.get("at_once", 1), old.get("at_once", 1))
+            minutes = round(row["minutes"] + old.get("minutes", 0), 3)
+            rows[key] = row | {"minutes": minutes} | ({"at_once": at_once} if at_once > 1 else {})
+            write_json(self.path, self._content(rows))
+
+    def content(self) -> dict[str, Any]:
+        return self._content(self.rows())
+
+    def stale(self) -> list[str]:
+        """Runs with figures that were made with other settings than the study has now."""
+        now = {run.name: fingerprint(run) for run in self.study.runs}
+        return sorted({row["run"] for row in self.rows().values() if row["fingerprint"] != now.get(row["run"])})
+
+    def _content(self, rows: Rows) -> dict[str, Any]:
+        order = {run.name: i for i, run in enumerate(self.study.runs)}
+        listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
+        named = {row["run"] for row in listed}
+        named |= {run.against for run in self.study.runs if run.name in named}
+        return {
+            "study": self.study.name,
+            "title": self.study.title,
+            "source": self.study.source,
+            "unit": self.study.unit,
+            "command": self._command(listed),
+            **({"trial": self.trial} if self.trial else {}),
+            **self._picture(),
+            "runs_in_all": len(self.study.runs),
+            "runs": [_about(run) for run in self.study.runs if run.name in named],
+            "rows": listed,
+        }
+
+    def _picture(self) -> dict[str, Any]:
+        """What it takes to draw one: the place of every run, those too that have no row yet."""
+        if not self.study.picture:
+            return {}
+        placed = [(run, *run.cell) for run in self.study.runs if run.cell]
+        cells = [{"run": run.name, "row": row, "column": column, "paper": run.paper} for run, row, column in placed]
+        return {"picture": self.study.picture, "cells": cells}
+
+    def _command(self, rows: list[Row]) -> str:
+        """What makes these rows again: of a part of the runs it names the part."""
+        seeds, there = 1 + max((row["seed"] for row in rows), default=0), {row["run"] for row in rows}
+        runs, others = ([run.name for run in self.study.runs if (run.name in there) == here] for here in (True, False))
+        data = " --data DIR" if self.study.data else ""
+        only = f" --only {' '.join(_parts(runs, others))}" if runs and others else ""
+        trial = f" --epochs {self.trial}" if self.trial else ""
+        return f"vitling reproduce {self.study.name}{data}{only} --seeds {seeds}{trial}"
+
+
+def _parts(runs: list[str], others: list[str]) -> list[str]:
+    """A few words for --only, each of one or more of these runs and of none of the others."""
+    left, parts = runs, []
+    while left:
+        words = left[0].split("-")
+        spans = ["-".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+        own = [span for span in spans if not any(span in other for other in others)] or [f"={left[0]}"]
+        parts.append(max(own, key=lambda span: (sum(named(name, span) for name in left), len(span))))
+        left = [name for name in left if not named(name, parts[-1])]
+    return parts
+
+
+def fingerprint(run: Run) -> str:
+    return digest([run.work.settings, run.data, run.weights, *([run.before] if run.before else [])])
+
+
+def digest(what: Any) -> str:
+    """Some letters that stand for anything that JSON can hold."""
+    text = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def _about(run: Run) -> dict[str, Any]:
+    kept = {"data": run.data, "before": run.before, "against": run.against, "note": run.note}
+    return {
+        "run": run.name,
+        "paper": run.paper,
+        **{name: value for name, value in kept.items() if value},
+        "fingerprint": fingerprint(run),
+        "settings": run.work.settings,
+    }

@@ -1,0 +1,177 @@
+"""What a term of the loss costs: compiled training steps without it and with it, in one process.
+
+The step is the loop's own, on ready views: networks, losses, backward pass, clipping and the optimiser.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitling.errors import StoppedItself, UserError
+from vitling.files import read_json, write_json
+from vitling.objectives.config import Variant
+from vitling.papers.study import Start
+from vitling.papers.training import free_memory
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitling.training.precision import Compile
+    from vitling.views.config import Plan
+
+ROUNDS, STEPS = 7, 20
+SECONDS = 2.0  # of a round, about: slow steps are fewer
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """In percent of the step without it."""
+
+    backbone: str
+    batch: int
+    size: int = 224
+    variant: Variant = "l1"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        measuring = partial(measure, self.backbone, self.batch, self.size, [self.variant])
+        row = measured(start.out, f"The cost of DRLoc with {self.backbone}", self.size, measuring)
+        return {"value": round(100 * row["overhead"][self.variant], 2), **figures_of(row)}
+
+
+def measured(folder: Path, what: str, size: int, measuring: Callable[[torch.device], dict[str, Any]]) -> dict[str, Any]:
+    """What lies in the folder, once it has been measured. On CPUs that is for small trials alone."""
+    from vitling.training.processes import choose_device
+    from vitling.training.rundir import environment
+
+    result = folder / "result.json"
+    if not result.exists():
+        device = choose_device("auto")
+        if device.type == "cpu" and size >= 96:
+            raise UserError(f"{what} is measured on a GPU, and there is none.")
+        began = time.monotonic()
+        row = measuring(device)
+        write_json(folder / "environment.json", environment())
+        write_json(result, row | {"took": round(time.monotonic() - began, 2)})
+    return read_json(result)
+
+
+def figures_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Of what `compare` gives, for a table of results."""
+    figures = {f"step_{name}": seconds for name, seconds in row["seconds"].items()}
+    figures |= {f"peak_gb_{name}": memory for name, memory in row["peak_gb"].items()}
+    return {"seconds": row["took"], **figures}
+
+
+def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], device: torch.device) -> dict[str, Any]:
+    """What each variant of DRLoc adds to supervised training."""
+    from vitling.objectives import Supervised
+    from vitling.views.policies import named
+
+    objectives = {"without": Supervised} | {variant: _with_drloc(variant) for variant in variants}
+    return compare(backbone, batch, size, named("supervised", size), objectives, device)
+
+
+def compare(
+    backbone: str,
+    batch: int,
+    size: int,
+    plan: Plan,
+    objectives: dict[str, Any],
+    device: torch.device,
+    compile: Compile = "on",
+    by_turns: bool = True,
+) -> dict[str, Any]:
+    """Median seconds of a step, the share that each objective adds to the first, and the peak of the GPU's memory. An
+    objective is made of (backbone, plan, number of images). All are measured by turns, a round each, of which the first
+    warms up; or one after the other, where the GPU cannot hold them together."""
+    from vitling.training.pace import ReadyViews, Workload, made_store, trainer_of
+
+    store, first = made_store(8 * batch, size, device), next(iter(objectives))
+
+    def trainer(name: str) -> Any:
+        work = Workload(backbone, plan, batch, objectives[name])
+        return trainer_of(ReadyViews, work, store, compile if device.type == "cuda" else "off")
+
+    try:
+        rounds: list[dict[str, float]] = [{} for _ in range(ROUNDS)]
+        ways: set[tuple[int, bool]] = set()
+        for names in [list(objectives)] if by_turns else [[name] for name in objectives]:
+            free_memory()
+            found, how = _rounds(names, trainer, batch, ROUNDS)
+            ways |= how
+            for whole, part in zip(rounds, found):
+                whole.update(part)
+        memory = {name: _peak(partial(_rounds, [name], trainer, batch, 1), device) for name in objectives}
+    finally:
+        forget()
+    _check_alike(ways, backbone, batch)
+    seconds = {name: statistics.median(times[name] for times in rounds[1:]) for name in objectives}
+    overhead = {name: seconds[name] / seconds[first] - 1 for name in seconds if name != first}
+    about = {"backbone": backbone, "batch": batch, "size": size}
+    pace_of = {name: batch / value for name, value in seconds.items()}
+    figures = {"seconds": seconds, "images_per_second": pace_of, "overhead": overhead, "peak_gb": memory}
+    return about | figures | {"rounds": rounds}
+
+
+def _rounds(
+    names: list[str], trainer: Callable[[str], Any], batch: int, rounds: int
+) -> tuple[list[dict[str, float]], set[tuple[int, bool]]]:
+    """Seconds of a step, round by round; and in how many passes steps were taken, and whether they were recorded."""
+    from vitling.training.pace import pace
+
+    trainers, steps = {name: trainer(name) for name in names}, 5
+    found: list[dict[str, float]] = []
+    for _ in range(rounds):
+        found.append({name: batch / pace(one, steps, batch) for name, one in trainers.items()})
+        steps = max(3, min(STEPS, round(SECONDS / max(found[0].values()))))
+    return found, {(one.feed.accumulate, bool(one.replay and one.replay.recordings)) for one in trainers.values()}
+
+
+def _check_alike(ways: set[tuple[int, bool]], backbone: str, batch: int) -> None:
+    if any(passes > 1 for passes, _ in ways):
+        raise StoppedItself(f"Out of memory: {backbone} cannot train {batch} images in one pass.")
+    if len(ways) > 1:
+        raise StoppedItself(f"Of {backbone} at a batch of {batch} not all steps could be recorded: they are not alike.")
+
+
+def forget() -> None:
+    """What another network has no use for: the GPU's memory, and graphs, of which a process keeps so many."""
+    import torch
+
+    torch._dynamo.reset()
+    free_memory()
+
+
+def _peak(work: Callable[[], Any], device: torch.device) -> float:
+    """GB of the GPU's memory that some work takes, what was there before included; 0 on CPUs."""
+    import torch
+
+    if device.type != "cuda":
+        return 0.0
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    return torch.cuda.max_memory_allocated() / 1e9
+
+
+def _with_drloc(variant: Variant) -> Any:
+    from vitling.objectives import DRLocConfig, Supervised, drloc_term, drloc_weight
+
+    def make(backbone: Any, plan: Any, classes: int) -> Supervised:
+        objective = Supervised(backbone, plan, classes)
+        objective.attach("drloc", drloc_term(backbone, DRLocConfig(variant)), drloc_weight(backbone.name))
+        return objective
+
+    return make

@@ -1,0 +1,247 @@
+"""A network that is trained no further, and what its features are worth: with a probe of them, or by themselves.
+
+Which network: one that is pre-trained on images as a stage (see stages.py: runs that want the same one train it once),
+or the one of a weights file, or, where there is none, one with random weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vitling.errors import StoppedItself
+from vitling.files import read_json, write_json
+from vitling.papers.datasets.entry import Metric
+from vitling.papers.stages import Stage, entry_of, images_of_test, stage_of
+from vitling.papers.study import Run, Start
+from vitling.papers.training import chosen, free_memory, history
+from vitling.settings.config import PretrainConfig
+
+Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
+MATCHED = 1000  # test images, at most, whose views are matched
+SUITE: Literal["esvit-t10"] = "esvit-t10"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network with the run's weights or, where it has none, with random ones of its seed."""
+
+    backbone: str
+    size: int = 224
+
+
+Network = PretrainConfig | Given
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A figure of the run's test images, in percent: a probe of the features, trained on the run's train images
+    (recipes/probes.py), or how many of an image's regions are found again in its mirrored view (correspondence). The
+    distance of those that are found, from where they should be, is in pixels. `matching`: how many regions of training
+    views have their most alike in another view where they really lie."""
+
+    network: Network
+    figure: Figure
+    metric: Metric = "accuracy"  # of a probe
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        metric = {} if self.metric == "accuracy" else {"metric": self.metric}
+        return {**settings_of(self.network), "figure": self.figure, **metric}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        return answered(self.network, start, self._judge)
+
+    def stages(self, start: Start) -> list[Stage]:
+        return stages_of(self.network, start)
+
+    def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
+        if self.figure == "correspondence" or self.figure == "distance":
+            return self._found_again(folder, self.figure, start)
+        if self.figure == "matching":
+            return self._matched(folder, start)
+        from vitling.evaluation.config import ProbesConfig
+        from vitling.papers.suite.suite import CHOOSE_BY
+        from vitling.runs.probes import evaluate_frozen
+        from vitling.settings.evaluation import EvaluationConfig
+
+        settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=start.seed)
+        source = f"train={start.train},test={start.test}"
+        found = evaluate_frozen(EvaluationConfig(str(folder), source, probes=(self.figure,), settings=settings))
+        probe, seen = found["probes"][self.figure], found["images"]
+        return {
+            "value": round(100 * probe["value"], 4),
+            "validation": round(100 * probe["validation"], 4),
+            "chosen": probe["chosen"],
+            "images": seen["train"] + seen["validation"],
+            "images_tested": seen["judged"],
+        }
+
+    def _found_again(self, folder: Path, figure: str, start: Start) -> dict[str, Any]:
+        from vitling.evaluation.bundle import load
+        from vitling.evaluation.correspondence import correspondence
+        from vitling.evaluation.inputs import sources_in
+
+        images = images_of_test(start, f"{figure} of regions")
+        found = correspondence(load(folder), sources_in(images))
+        figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
+        return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
+
+    def _matched(self, folder: Path, start: Start) -> dict[str, Any]:
+        from vitling.data.store import build_store, choose_size
+        from vitling.evaluation.bundle import load
+        from vitling.evaluation.matching import matching
+        from vitling.objectives.config import EsViTConfig, dino_plan
+
+        images, model = images_of_test(start, "matching of regions"), load(folder)
+        images = images.subset(min(MATCHED, len(images)), seed=start.seed)
+        useful = dino_plan(EsViTConfig(), model.meta.size).store_side(len(images))
+        store = build_store(images, choose_size(images, useful), device=model.device, allow_bad=True, use_cache=False)
+        found = matching(model, store, start.seed)
+        figures = {"value": round(100 * found.right, 4), "chance": round(100 * found.chance, 4)}
+        return {**figures, "images_matched": found.images}
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A figure, and beside it how many images a second the network takes without gradients."""
+
+    work: Probed
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**self.work.settings, "paced": True}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        from vitling.papers.region_cost import Throughput
+
+        network = self.work.network
+        pace = Throughput(network.backbone or "")(replace(start, out=start.out / "pace"))
+        return {**self.work(start), "images_per_second": pace["value"]}
+
+    def stages(self, start: Start) -> list[Stage]:
+        return self.work.stages(start)
+
+
+@dataclass(frozen=True)
+class SuiteAverage:
+    """The mean over the data sets of EsViT's Table 10, each with its metric, by the logistic probe; `each` has them."""
+
+    network: Network
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**settings_of(self.network), "suite": SUITE}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        return answered(self.network, start, self._judge)
+
+    def stages(self, start: Start) -> list[Stage]:
+        return stages_of(self.network, start)
+
+    def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
+        from vitling.papers.suite.config import SuiteConfig
+        from vitling.papers.suite.suite import suite
+
+        asked = SuiteConfig((str(folder),), str(start.folder), table=SUITE, out=str(start.out / "suite"))
+        outcome = suite(asked)
+        values = {row["data"]: row["values"][0] for row in outcome.summary["rows"]}
+        missing = [entry.name for entry in asked.entries() if values.get(entry.name) is None]
+        if missing:
+            raise StoppedItself(f"A mean over all data sets of {SUITE} needs a figure of {', '.join(missing)}.")
+        each = {name: round(100 * value, 4) for name, value in values.items()}
+        return {"value": round(sum(each.values()) / len(each), 4), "each": each}
+
+
+def probed_runs(
+    name: str,
+    network: Network,
+    data: str,
+    papers: Mapping[Figure, float | None],
+    against: str = "",
+    before: str = "",
+    note: str = "",
+) -> Iterator[Run]:
+    """A run for each figure, whose name ends with it; `against` is the name of the other network's runs without it."""
+    for figure, paper in papers.items():
+        base = f"{against}-{figure}" if against else ""
+        work = Probed(network, figure)
+        yield Run(f"{name}-{figure}", work, data, paper=paper, against=base, before=before, note=note)
+
+
+def settings_of(network: Network) -> dict[str, Any]:
+    if isinstance(network, Given):
+        return asdict(network)
+    return {f"pretrain.{name}": value for name, value in chosen(network).items()}
+
+
+def stages_of(network: Network, start: Start) -> list[Stage]:
+    """What is trained for it."""
+    if isinstance(network, Given):
+        return []
+    return [stage_of("pretrain", network, start, start.seed, start.weights)]
+
+
+def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
+    """What `judge` says of the network in a folder, with what is known of how that was made. Asked once. The machine is
+    that of the judge; a stage may have been trained on another."""
+    from vitling.training.rundir import environment
+
+    answer = start.out / "result.json"
+    origin = _given(network, start) if isinstance(network, Given) else _pretrained(network, start)
+    if answer.exists() and (given := read_json(answer))["folder"] == origin.folder.name:
+        return given
+    given = {"folder": origin.folder.name, **origin.make()}
+    began = time.monotonic()
+    write_json(start.out / "environment.json", environment())
+    given |= judge(origin.folder, start)
+    given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
+    write_json(answer, given)
+    free_memory()
+    return given
+
+
+class _Origin(NamedTuple):
+    folder: Path
+    make: Callable[[], dict[str, Any]]  # sees to it that the network is there, and says what is known of it
+
+
+def _pretrained(config: PretrainConfig, start: Start) -> _Origin:
+    (stage,) = stages_of(config, start)
+
+    def make() -> dict[str, Any]:
+        result, shared = stage(start.out)
+        entry = entry_of(stage, result, shared)
+        curves = history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
+        known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
+        return known | {"images_before" if start.before else "images": result["images"]}
+
+    return _Origin(stage.out, make)
+
+
+def _given(network: Given, start: Start) -> _Origin:
+    origin = Path(start.weights).stem if start.weights else f"random-seed{start.seed}"
+    folder = start.stages / f"given-{network.backbone}-{network.size}-{origin}"
+
+    def make() -> dict[str, Any]:
+        return {"parameters": _save(network, folder, start)}
+
+    return _Origin(folder, make)
+
+
+def _save(network: Given, folder: Path, start: Start) -> int:
+    """Gives the number of parameters."""
+    from vitling.backbones import create
+    from vitling.backbones.transfer import load_weights
+    from vitling.data.store import IMAGENET_MEAN, IMAGENET_STD
+    from vitling.evaluation.bundle import BundleMeta, save_bundle
+
+    made = create(network.backbone, network.size, seed=start.seed)
+    if start.weights:
+        load_weights(made, Path(start.weights))
+    meta = BundleMeta("none", (), network.size, 0, IMAGENET_MEAN, IMAGENET_STD)
+    save_bundle(folder, made, None, replace(meta, store_size=round(network.size / meta.crop_fraction)))
+    return sum(p.numel() for p in made.parameters())

@@ -1,0 +1,216 @@
+"""A run of several stages: pre-training, fine-tuning, and more of that at a larger size.
+
+Each stage is an ordinary run. Its folder is named by all that makes it: settings, data set, seed, and what it starts
+from. So runs that want the same stage train it once, whatever study they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitling.console import Log
+from vitling.data.config import DataConfig
+from vitling.files import claimed, locked, read_json, write_json
+from vitling.methods import idmm as recipe
+from vitling.methods.registry import METHODS, SIZE, Name, plan_of
+from vitling.papers.ledger import digest
+from vitling.papers.study import Start
+from vitling.papers.training import PACE, chosen, drop_checkpoints, free_memory, history, in_passes, shortened
+from vitling.settings.config import FinetuneConfig, Preset, PretrainConfig
+from vitling.settings.names import all_said
+from vitling.views.policies import idmm_pretrain
+
+if TYPE_CHECKING:
+    from vitling.data.dataset import Dataset
+
+Kind = Literal["pretrain", "finetune", "enlarge"]
+FEW = 2_040  # images; of many the store has less
+
+
+def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
+    """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
+    another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
+
+    A table has a figure for a baseline that learns next to nothing too, so none is stopped for that. And none is given
+    fewer pixels than IDMM, whose small crops want more of them: `_as_fine`.
+    """
+    field = METHODS[method].settings
+    others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
+    config = PretrainConfig(
+        backbone=stage.backbone,
+        preset=preset,
+        epochs=stage.epochs,
+        batch=stage.batch,
+        size=stage.size,
+        drop_path=stage.drop_path,
+        optim=stage.optim,
+        **({field: stage.objective} if field else {}),
+        **others,
+    )
+    return _as_fine(all_said(config))
+
+
+def _as_fine(config: PretrainConfig) -> PretrainConfig:
+    """Out of images that are decoded as large as IDMM's, where the method's own crops would be content with less: so
+    that methods, and the parts of one, are compared on the same pixels."""
+    own, idmm = (plan.store_side(FEW) for plan in (plan_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
+    return replace(config, store_least=idmm) if own < idmm else config
+
+
+@dataclass(frozen=True)
+class Stage:
+    kind: Kind
+    config: PretrainConfig | FinetuneConfig
+
+    @property
+    def out(self) -> Path:
+        return Path(self.config.out)
+
+    @property
+    def finished(self) -> bool:
+        return (self.out / "result.json").exists()
+
+    @property
+    def is_anothers(self) -> bool:
+        """Another process is training it."""
+        if self.finished:
+            return False
+        with claimed(self.out) as mine:
+            return not mine
+
+    def __call__(self, run: Path) -> tuple[dict[str, Any], bool]:
+        """What is in its result.json, and whether another run than that in the folder `run` has trained it. It is
+        trained, or trained on, where there is none, by one process at a time."""
+        with locked(self.out, lambda: Log().say(f"Another process trains {self.out.name}; waiting for it.")):
+            shared = _was_there(self, run)
+            return (read_json(self.out / "result.json") if self.finished else self._trained()), shared
+
+    def _trained(self) -> dict[str, Any]:
+        from vitling.runs import finetune, pretrain
+
+        if isinstance(self.config, PretrainConfig):
+            result = pretrain.pretrain(self.config)
+        else:
+            result = finetune.by_the_recipe(self.config)
+        drop_checkpoints(self.out)
+        free_memory()  # for the next stage
+        return result
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Without `pretrain` it starts from the run's weights file, or where there is none from random weights."""
+
+    finetune: FinetuneConfig
+    pretrain: PretrainConfig | None = None
+    enlarge: FinetuneConfig | None = None  # from the fine-tuned network, with its head
+    seeded: Literal["all", "pretrain", "finetune"] = "all"  # the stages that have the run's seed; the others have 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        own = {f"{kind}.{name}": value for kind, config in self._configs() for name, value in chosen(config).items()}
+        return own | ({} if self.seeded == "all" else {"seeded": self.seeded})
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        stages, answer = self.stages(start), start.out / "result.json"
+        if answer.exists() and _is_of(given := read_json(answer), stages):
+            return given
+        log, results, entries = Log(), [], []
+        for i, stage in enumerate(stages):
+            there = " is there already." if stage.finished else ""
+            log.say(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
+            result, shared = stage(start.out)
+            results.append(result)
+            entries.append(entry_of(stage, result, shared))
+        write_json(start.out / "environment.json", read_json(stages[-1].out / "environment.json"))
+        given = _figures(results, entries) | ({"images_before": results[0]["images"]} if start.before else {})
+        write_json(answer, given)
+        return given
+
+    def stages(self, start: Start) -> list[Stage]:
+        """In their order, each from the one before."""
+        found: list[Stage] = []
+        origin = start.weights
+        for kind, config in self._configs():
+            seed = start.seed if self.seeded in ("all", "pretrain" if kind == "pretrain" else "finetune") else 0
+            found.append(stage_of(kind, config, start, seed, origin))
+            origin = str(found[-1].out)
+        return found
+
+    def _configs(self) -> Iterator[tuple[Kind, PretrainConfig | FinetuneConfig]]:
+        if self.pretrain is not None:
+            yield "pretrain", self.pretrain
+        yield "finetune", self.finetune
+        if self.enlarge is not None:
+            yield "enlarge", self.enlarge
+
+
+def stage_of(kind: Kind, config: PretrainConfig | FinetuneConfig, start: Start, seed: int, origin: str) -> Stage:
+    """`origin` is the run or the weights file that it starts from, or ""."""
+    config, first = shortened(config, start.epochs), kind == "pretrain"
+    data = start.before or start.data if first else start.data
+    key = digest([kind, chosen(config), data, seed, Path(origin).name])
+    out = str(start.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
+    source = f"train={start.train},test={start.test}"
+    if first:  # the test images are of no use to it
+        source = f"train={start.train_before or start.train}"
+    return Stage(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
+
+
+def images_of_test(start: Start, why: str, config: DataConfig | None = None) -> Dataset:
+    """Opens the run's test split, which its folder writes down."""
+    from vitling import data
+    from vitling.training.rundir import RunDirectory
+
+    splits = data.open(f"train={start.train},test={start.test}", config, val="none")
+    splits.on_test_opened = RunDirectory(start.out).test_opened
+    return splits.open_test(why)
+
+
+def _is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
+    """A run of another study may have had the same folder."""
+    return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
+
+
+def _was_there(stage: Stage, out: Path) -> bool:
+    """Whether another run had finished it when this one first came to it. The run's folder keeps that, for a start that
+    goes on from an interrupted one."""
+    path = out / "stages.json"
+    known = read_json(path) if path.exists() else {}
+    if stage.out.name not in known:
+        known[stage.out.name] = stage.finished
+        write_json(path, known)
+    return known[stage.out.name]
+
+
+def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
+    knn, passes = result["last"].get("knn/top1"), in_passes(stage.config, result)
+    trained = read_json(stage.out / "environment.json")
+    warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
+    last = result["last"].items()
+    watched = {name: round(value, 4) for name, value in last if name.startswith(("features/", "health/"))}
+    return {
+        "stage": stage.kind,
+        "folder": stage.out.name,
+        "shared": shared,
+        **{name: result[name] for name in ("size", "store_size", "epochs", "seed", "images", *PACE) if name in result},
+        **{name: trained[name] for name in ("commit", "gpu")},
+        "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
+        **({"knn": round(100 * knn, 4)} if knn is not None else {}),
+        **({"watched": watched} if watched else {}),
+        **({"warnings": warnings} if warnings else {}),
+    }
+
+
+def _figures(results: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Any]:
+    last = results[-1]
+    return {
+        "value": round(100 * last["last"]["test"]["top1"], 4),
+        "images": last["images"],
+        "parameters": last["parameters"],
+        "seconds": round(sum(entry["seconds"] for entry in entries), 2),
+        "stages": entries,
+    }

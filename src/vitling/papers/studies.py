@@ -1,0 +1,22 @@
+"""The tables of the papers as lists of runs, found by name. No torch here."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from vitling.errors import UserError
+from vitling.papers import drloc, esvit, idmm, idmm_methods, small
+from vitling.papers.study import Study
+
+
+def all_studies() -> tuple[Study, ...]:
+    return (*drloc.studies(), *idmm.studies(), *idmm_methods.studies(), *esvit.studies(), *small.studies())
+
+
+def find(name: str) -> Study:
+    studies = {key: study for study in all_studies() for key in (study.name, *study.also)}
+    if name not in studies:
+        near = get_close_matches(name, studies, n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"There is no table {name!r}.{hint} `vitling list tables` shows them.")
+    return studies[name]

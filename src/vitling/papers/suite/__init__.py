@@ -1,0 +1,1 @@
+"""Frozen networks on the data sets of the papers."""

@@ -1,0 +1,171 @@
+"""The figures of a suite side by side: a row a data set, a column a network and probe; average, wins. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from vitling.papers.datasets import ENTRIES
+from vitling.papers.suite.config import SuiteConfig
+
+# EsViT, Table 11, logistic probe: supervised Swin-T and EsViT's, both trained on ImageNet-1K
+PAPER = {
+    "food101": (77.4, 80.0),
+    "cifar10": (94.0, 95.3),
+    "cifar100": (77.5, 82.2),
+    "sun397": (64.3, 67.6),
+    "cars": (55.3, 66.4),
+    "aircraft": (51.5, 61.1),
+    "voc2007": (84.2, 85.5),
+    "dtd": (73.1, 78.1),
+    "pets": (93.3, 92.8),
+    "caltech101": (90.8, 93.0),
+    "flowers102": (91.5, 97.4),
+    "mnist": (98.3, 98.3),
+    "fer2013": (55.1, 59.3),
+    "stl10": (97.9, 98.9),
+    "gtsrb": (72.9, 84.3),
+    "patchcamelyon": (84.0, 84.6),
+    "ucf101": (79.0, 81.1),
+    "hateful-memes": (51.2, 52.0),
+}
+
+
+FIGURE = len("100.0")
+WIDE = 10_000  # columns of characters, where nothing is folded
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network, data set and probe; `value` is its metric, from 0 to 1, or None where test images of one class alone
+    have none."""
+
+    run: str
+    data: str
+    probe: str
+    metric: str
+    value: float | None
+    about: dict[str, Any]
+
+    @property
+    def column(self) -> tuple[str, str]:
+        return self.run, self.probe
+
+
+def summary_of(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
+    """Rows by data set; the average is over those that every column has, wins are those ahead of the first network."""
+    columns = [(run, probe) for probe in config.probes for run in config.runs]
+    values = {(cell.data, cell.column): cell.value for cell in cells if cell.value is not None}
+    names = [name for name in ENTRIES if any(cell.data == name for cell in cells)]
+    complete = [name for name in names if all((name, column) in values for column in columns)]
+    return {
+        "table": config.table,
+        "columns": [
+            {
+                "run": run,
+                "probe": probe,
+                "average": _mean([values[name, (run, probe)] for name in complete]),
+                "wins": _wins(names, values, (run, probe), (config.runs[0], probe)),
+            }
+            for run, probe in columns
+        ],
+        "averaged_over": complete,
+        "rows": [
+            {
+                "data": name,
+                "metric": next(cell.metric for cell in cells if cell.data == name),
+                "values": [values.get((name, column)) for column in columns],
+                "notes": _notes(name, cells),
+            }
+            for name in names
+        ],
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _wins(names: list[str], values: dict, column: tuple[str, str], first: tuple[str, str]) -> int | None:
+    """As EsViT counts them: data sets on which a network is ahead of its counterpart, which is named first."""
+    if column == first:
+        return None
+    both = [name for name in names if (name, column) in values and (name, first) in values]
+    return sum(values[name, column] > values[name, first] for name in both)
+
+
+def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
+    """Other numbers of images than the data set has, whichever network's they are."""
+    entry = ENTRIES[name]
+    counts = [cell.about["images"] for cell in cells if cell.data == name]
+    seen = {
+        "training": ({images["train"] + images["validation"] for images in counts}, entry.trained_on),
+        "test": ({images["judged"] for images in counts}, entry.test),
+    }
+    return [
+        f"{' or '.join(f'{count:,}' for count in sorted(there))} {what} images, not {full:,}"
+        for what, (there, full) in seen.items()
+        if there != {full}
+    ]
+
+
+def tables_of(summary: dict[str, Any], console: Console) -> list[Table]:
+    """One, or where the console is too narrow for it one for each probe."""
+    whole = table_of(summary)
+    probes = dict.fromkeys(column["probe"] for column in summary["columns"])
+    if len(probes) == 1 or Console(width=WIDE).measure(whole).maximum <= console.width:
+        return [whole]
+    return [table_of(_of_probe(summary, probe), title=probe) for probe in probes]
+
+
+def _of_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
+    at = [i for i, column in enumerate(summary["columns"]) if column["probe"] == probe]
+    rows = [row | {"values": [row["values"][i] for i in at]} for row in summary["rows"]]
+    return summary | {"columns": [summary["columns"][i] for i in at], "rows": rows}
+
+
+def table_of(summary: dict[str, Any], title: str | None = None) -> Table:
+    columns = summary["columns"]
+    table = Table(Column("data", no_wrap=True), Column("metric", overflow="fold"), title=title)
+    several = len({column["probe"] for column in columns}) > 1
+    for column in columns:
+        name = column["run"].rstrip("/").rpartition("/")[2]
+        heading = f"{name}\n{column['probe']}" if several else name
+        table.add_column(heading, justify="right", min_width=FIGURE, overflow="fold")
+    shown = summary["table"] in ("all", "esvit-t10") and any(column["probe"] == "logistic" for column in columns)
+    paper = shown and any(row["data"] in PAPER for row in summary["rows"])
+    if paper:
+        for heading in ("supervised\nSwin-T", "EsViT\nSwin-T"):
+            table.add_column(heading, justify="right", min_width=FIGURE, overflow="fold")
+    for row in summary["rows"]:
+        mark = "*" if row["notes"] else ""
+        figures = [f"{figure:.1f}" for figure in PAPER.get(row["data"], ())] or ["", ""]
+        table.add_row(
+            row["data"] + mark,
+            row["metric"],
+            *map(_percent, row["values"]),
+            *(figures if paper else []),
+        )
+    table.add_section()
+    over, means = summary["averaged_over"], [_percent(column["average"]) for column in columns]
+    table.add_row("average", f"of {len(over)}", *means, *(_paper_means(over) if paper else []))
+    if any(column["wins"] is not None for column in columns):
+        table.add_row("wins", "over the first", *("" if c["wins"] is None else str(c["wins"]) for c in columns))
+    if paper:
+        table.caption = "Swin-T: EsViT's Table 11, pre-trained on ImageNet-1K, logistic probe"
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _paper_means(names: list[str]) -> list[str]:
+    """Of the same data sets, if the paper has all of them."""
+    if not names or any(name not in PAPER for name in names):
+        return []
+    return [f"{sum(PAPER[name][i] for name in names) / len(names):.1f}" for i in (0, 1)]

@@ -1,0 +1,126 @@
+"""A run of two stages whose features are looked at before the second and after it: t-SNE for the eye, neighbours for a
+number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitling.errors import UserError
+from vitling.files import atomic, read_json, write_json
+from vitling.papers.stages import Stage, Staged, images_of_test
+from vitling.papers.study import Start
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vitling.data.dataset import Dataset
+    from vitling.evaluation.model import Model
+
+NEIGHBOURS = 5
+PERPLEXITY = 30.0
+
+
+@dataclass(frozen=True)
+class Tsne:
+    """Of the test images of the classes that have most of them (of two with as many, the one that comes first).
+
+    Each network sees them at its own size. Where nothing is pre-trained, before is the network with random weights that
+    fine-tuning starts from. The figure is the share of images that their nearest neighbours among these name rightly,
+    before. Coordinates go to tsne.npz in the run's folder.
+    """
+
+    work: Staged
+    classes: int = 10
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**self.work.settings, "tsne.classes": self.classes, "tsne.neighbours": NEIGHBOURS}
+
+    def __call__(self, start: Start) -> dict[str, Any]:
+        answer = start.out / "result.json"
+        if answer.exists():
+            return read_json(answer)
+        inner = replace(start, out=start.out / "trained")
+        trained = self.work(inner)
+        write_json(start.out / "environment.json", read_json(inner.out / "environment.json"))
+        images = self._images(start)
+        before, after = (_features(model, images) for model in self._models(inner))
+        _write(start.out / "tsne.npz", images, before, after)
+        figures = {"value": _named_rightly(before, images), "after": _named_rightly(after, images)}
+        given = {**trained, "top1": trained["value"], "looked_at": len(images), **figures}
+        write_json(answer, given)
+        return given
+
+    def stages(self, start: Start) -> list[Stage]:
+        return self.work.stages(start)
+
+    def _images(self, start: Start) -> Dataset:
+        import numpy as np
+
+        test = images_of_test(start, f"t-SNE of {self.classes} classes", self.work.finetune.data)
+        if test.labels is None or test.labels.ndim != 1:
+            raise UserError(f"{test.name}: t-SNE by class needs one class an image.")
+        counts = np.bincount(test.labels, minlength=len(test.class_names))
+        largest = np.argsort(-counts, kind="stable")[: self.classes]
+        return test.take(np.flatnonzero(np.isin(test.labels, largest)))
+
+    def _models(self, start: Start) -> tuple[Model, Model]:
+        from vitling.backbones.backbone import create
+        from vitling.evaluation.bundle import load
+        from vitling.evaluation.model import Model
+
+        *first, second = self.work.stages(start)
+        after = load(second.out)
+        if first:
+            return load(first[-1].out), after
+        meta, config = after.meta, second.config
+        fresh = create(config.backbone or "", meta.size, meta.channels, seed=config.seed)
+        return Model(fresh, None, meta, after.device), after
+
+
+def _features(model: Model, images: Dataset) -> np.ndarray:
+    from vitling.evaluation.inputs import sources_in
+
+    found = model.embed_sources(sources_in(images))
+    if found.errors:
+        name, reason = next(iter(found.errors.items()))
+        raise UserError(f"{len(found.errors)} test images cannot be read; the first is {name}: {reason}.")
+    return found.vectors
+
+
+def _named_rightly(features: np.ndarray, images: Dataset) -> float:
+    from torch import from_numpy
+
+    from vitling.evaluation.knn import knn_scores
+
+    bank, labels = from_numpy(features), from_numpy(images.labels)
+    neighbours = min(NEIGHBOURS, len(bank) - 1)
+    scores = knn_scores(bank, labels, None, labels, [neighbours], len(images.class_names))
+    return round(100 * scores[neighbours], 4)
+
+
+def _coordinates(features: np.ndarray) -> np.ndarray:
+    """By cosine: of vectors of unit length the distance says the same."""
+    import numpy as np
+    from sklearn.manifold import TSNE
+
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    perplexity = min(PERPLEXITY, (len(unit) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(unit.astype(np.float64))
+
+
+def _write(path: Path, images: Dataset, before: np.ndarray, after: np.ndarray) -> None:
+    import numpy as np
+
+    with atomic(path) as file:
+        np.savez(
+            file,
+            allow_pickle=False,
+            before=_coordinates(before).astype(np.float32),
+            after=_coordinates(after).astype(np.float32),
+            labels=np.asarray(images.labels),
+            class_names=np.array(images.class_names),
+            keys=np.array(images.keys),
+        )

@@ -1,1 +1,0 @@
-"""A run is a Python function."""

@@ -1,0 +1,1 @@
+"""Every setting of a run, resolved in one place."""

@@ -1,0 +1,338 @@
+"""Methods of pre-training by name, and the baselines through the commands."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import make_image
+from tests.made_runs import lines, read, refused
+from tests.runs.test_two_stages import TINY, pretrain, with_pool
+from vitling.backbones import create, load_weights
+from vitling.cli import run
+from vitling.errors import StoppedItself, UserError
+from vitling.methods import baselines
+from vitling.methods.registry import METHODS, Name
+from vitling.objectives import SupCon
+from vitling.runs.pretrain import _with_preset
+from vitling.runs.train import TrainConfig, first_stage
+from vitling.settings.config import MethodsConfig, PretrainConfig
+from vitling.settings.names import named_in
+from vitling.settings.plan import Sight, make_plan
+from vitling.training.config import OptimConfig
+
+CONTRASTIVE = ["simclr", "supcon"]
+TERMS = {
+    "moco-v2": {"contrast": 1},
+    "moco-v3": {"contrast": 1},
+    "byol": {"prediction": 1},
+    "dino": {"view": 1},
+    "esvit": {"view": 0.5, "region": 0.5},
+    "densecl": {"contrast": 0.5, "dense": 0.5},
+}
+
+
+def test_names_settings_and_entries_agree():
+    assert get_args(Name) == tuple(METHODS)
+    settings = [method.settings for method in METHODS.values() if method.settings]
+    assert settings == [f.name for f in fields(MethodsConfig)]
+    for name, method in METHODS.items():
+        config = _with_preset(PretrainConfig(method=name, backbone="deit_tiny_patch16_224"))
+        stage = method.stage("deit_tiny_patch16_224", method.usual_preset, 800, 112)
+        assert (config.preset, config.optim, config.batch) == (method.usual_preset, stage.optim, stage.batch)
+        assert method.plan(method.settings_of(config), 112) == stage.plan
+        assert stage.size == 112
+        if method.settings:
+            assert method.settings_of(config) == stage.objective
+
+
+def test_methods_are_listed(capsys):
+    assert run(["list", "methods"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in METHODS)
+
+
+@pytest.mark.parametrize("make", [baselines.simclr, baselines.supcon])
+def test_table_10(make):
+    stage = make()
+    assert (stage.optim.name, stage.optim.lr, stage.optim.weight_decay) == ("sgd", 5e-4, 1e-3)
+    assert (stage.optim.momentum, stage.optim.clip, stage.optim.warmup_epochs) == (0.9, 0.0, 10)
+    assert (stage.batch, stage.epochs, stage.size) == (512, 800, 112)
+    assert (stage.objective.dim, stage.objective.temperature) == (256, 0.1)
+    (group,) = stage.plan.groups
+    assert (group.count, group.size) == (2, 112)
+    assert make(epochs=20).optim.warmup_epochs == 2
+    with pytest.raises(UserError, match="two presets"):
+        make(preset="released")
+
+
+BY_SGD = ("simclr", "supcon", "moco-v2", "densecl")
+
+
+@pytest.mark.parametrize("name", BY_SGD)
+def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
+    method, others = METHODS[name], {name: other for name, other in METHODS.items() if name not in BY_SGD}
+    assert {other.usual_preset for other in others.values()} == {"paper"}
+    table, usual = (method.stage(preset=preset, epochs=40) for preset in ("paper", method.usual_preset))
+    numbers = {"lr": 5e-4, "min_lr": 1e-5, "warmup_epochs": 2.0, "warmup_lr": 1e-6, "weight_decay": 1e-3, "clip": 0.0}
+    assert usual.optim == OptimConfig(name="adamw", **numbers)
+    assert method.stage(preset="adamw").optim.warmup_epochs == 5
+    assert replace(usual, optim=table.optim) == table
+    for said in ({"preset": "paper"}, {"optim": OptimConfig(name="sgd")}):
+        sgd = _with_preset(PretrainConfig(method=name, epochs=40, **said))
+        assert (sgd.preset, sgd.optim) == ("paper", table.optim)
+    with pytest.raises(UserError, match="Leave out one"):
+        _with_preset(PretrainConfig(method=name, preset="adamw", optim=OptimConfig(name="sgd")))
+    for other in others.values():
+        with pytest.raises(UserError, match=r"one preset|no preset 'adamw'"):
+            other.stage(preset="adamw")
+
+
+@pytest.mark.parametrize("name", BY_SGD)
+def test_the_first_stage_of_train_has_the_tables_optimiser_if_that_is_said(name):
+    def first(**said):
+        plan = make_plan(TrainConfig(method=name, **said), Sight(images=2040, classes=102))
+        return _with_preset(first_stage(plan.config)).optim.name, plan.chose("pretrain_preset")
+
+    assert first() == first(preset="paper") == first(preset="released") == ("adamw", True)
+    assert first(pretrain_preset="paper") == ("sgd", False)
+    assert first(pretrain_optim=OptimConfig(name="sgd")) == ("sgd", True)
+
+
+ROWS = {
+    "moco_v2": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),
+    "densecl": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),  # not in the table: MoCo v2's
+    "moco_v3": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),
+    "byol": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),  # not in the table: MoCo v3's
+    "dino": (None, 512, 5e-4, 0.04, 800 / 30, 10),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_table_10_of_methods_with_a_momentum_copy(name):
+    make = getattr(baselines, name)
+    stage = make()
+    optim = stage.optim
+    row = (optim.name, stage.batch, optim.lr, optim.weight_decay, optim.warmup_epochs, stage.plan.crops)
+    assert row == ROWS[name]
+    assert (stage.epochs, stage.size, stage.plan.largest) == (800, 112, 112)
+    assert (optim.clip, optim.clip_per) == ((3.0, "tensor") if name == "dino" else (0.0, "global"))
+    with pytest.raises(UserError, match=r"[Nn]o 'released'"):
+        make(preset="released")
+
+
+def test_the_rest_of_table_10():
+    two, three, distilled = (make().objective for make in (baselines.moco_v2, baselines.moco_v3, baselines.dino))
+    assert (two.dim, two.temperature, two.queue) == (256, 0.2, 2048)
+    assert (three.dim, three.temperature) == (256, 0.2)
+    assert (distilled.bottleneck, distilled.temperature) == (256, 0.1)
+
+
+def test_what_is_said_stays_also_where_it_is_usual(folder, tmp_path):
+    """--esvit.prototypes 4096 is what help shows, and few images would have 1,024."""
+
+    def settled(*flags):
+        words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", *flags]
+        assert pretrain(folder, tmp_path / "pre", *words, "--overwrite") == 0
+        return read(tmp_path / "pre" / "config.json")
+
+    fitted = settled()
+    assert (fitted["esvit"]["prototypes"], fitted["esvit"]["momentum"]) == (1024, 0.97)
+    assert fitted["optim"]["weight_decay"] == 0.04
+    said = settled("--esvit.prototypes", "4096", "--esvit.momentum=0.996", "--optim.weight-decay", "0.05")
+    assert (said["esvit"]["prototypes"], said["esvit"]["momentum"]) == (4096, 0.996)
+    assert said["optim"]["weight_decay"] == 0.05
+    assert OptimConfig().weight_decay == 0.05
+
+
+def test_what_a_command_names():
+    words = ["images/", "--esvit.region-from", "9", "--no-cache", "--moco-v3.no-frozen-patches", "--optim.lr=1e-3"]
+    assert named_in(words) == ("esvit.region_from", "cache", "moco_v3.frozen_patches", "optim.lr")
+
+
+def test_what_is_asked_for_goes_before_the_table():
+    asked = PretrainConfig(method="simclr", batch=256, optim=OptimConfig(name="adamw", lr=1e-3))
+    config = _with_preset(asked)
+    assert (config.batch, config.optim.name, config.optim.lr, config.optim.weight_decay) == (256, "adamw", 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("method", CONTRASTIVE)
+def test_pre_training_and_a_resume(folder, tmp_path, method):
+    words = ["--method", method, "--checkpoint.every-seconds", "0"]
+    assert pretrain(folder, tmp_path / "pre", *words) == 0
+    config, result = read(tmp_path / "pre" / "config.json"), read(tmp_path / "pre" / "result.json")
+    assert (config["optim"]["name"], config["optim"]["lr"], config["batch"]) == ("adamw", 5e-4, 16)
+    assert (result["method"], result["images"]) == (method, 30)
+    last = lines(tmp_path / "pre" / "metrics.jsonl")[-1]
+    assert last["contrast"] == last["loss"]
+    assert {"knn/top1", "features/spread"} <= result["last"].keys()
+    before = load_file(tmp_path / "pre" / "model" / "model.safetensors")
+    (tmp_path / "pre" / "result.json").unlink()
+    for newest in sorted((tmp_path / "pre" / "checkpoints").iterdir())[1:]:
+        newest.unlink()  # as if it had been stopped after the first epoch
+    assert run(["pretrain", "--out", str(tmp_path / "pre"), "--resume"]) == 0
+    assert "Resuming at step 2 of 4" in (tmp_path / "pre" / "log.txt").read_text()
+    after = load_file(tmp_path / "pre" / "model" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("method", TERMS)
+def test_methods_with_a_momentum_copy(folder, tmp_path, method):
+    """Pre-training, a resume, and what is saved: the network that the method's paper judges, ready to be fine-tuned."""
+    words = ["--method", method, "--aux", "drloc", "--checkpoint.every-seconds", "0", *SMALL_HEADS[method]]
+    out = tmp_path / "pre"
+    assert pretrain(folder, out, *words) == 0
+    assert read(out / "result.json")["method"] == method
+    last = lines(out / "metrics.jsonl")[-1]
+    terms = {**TERMS[method], "drloc": 0.1}
+    assert last["loss"] == pytest.approx(sum(weight * last[name] for name, weight in terms.items()))
+    before = load_file(out / "model" / "model.safetensors")
+    (out / "result.json").unlink()
+    newest = sorted((out / "checkpoints").iterdir())
+    state = torch.load(newest[-1])["objective"]
+    saved = {name: value for name, value in before.items() if not name.startswith("head.")}
+    assert len(saved) > 50
+    of = "teacher." if method in ("dino", "esvit") else ""
+    assert all(torch.equal(value, state[f"{of}backbone.timm_model.{name}"]) for name, value in saved.items())
+    assert any(not torch.equal(value, state[f"{other_than(of, state)}{name}"]) for name, value in saved.items())
+    filled = create("vit_micro_patch4_32", 8)
+    load_weights(filled, newest[-1])  # --from takes a checkpoint too
+    assert all(torch.equal(value, filled.timm_model.state_dict()[name]) for name, value in saved.items())
+    newest[-1].unlink()  # as if it had been stopped before
+    assert run(["pretrain", "--out", str(out), "--resume"]) == 0
+    assert "Resuming at step" in (out / "log.txt").read_text()
+    after = load_file(out / "model" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    words = ["finetune", str(folder), "--from", str(out), "--out", str(tmp_path / "fine"), "--epochs", "1"]
+    assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
+
+
+def other_than(network, state) -> str:
+    """Where the other of the two networks is in a checkpoint."""
+    places = {name.partition("backbone.timm_model.")[0] for name in state if "backbone.timm_model." in name}
+    (other,) = places - {network}
+    return f"{other}backbone.timm_model."
+
+
+SMALL_HEADS = {
+    "moco-v2": ["--moco-v2.queue", "40", "--moco-v2.mask-own"],
+    "densecl": ["--densecl.queue", "40", "--densecl.mask-own"],
+    "moco-v3": ["--moco-v3.hidden", "32", "--moco-v3.no-frozen-patches"],
+    "byol": ["--byol.hidden", "32"],
+    "dino": ["--dino.hidden", "32", "--dino.prototypes", "64", "--dino.local-crops", "2", "--dino.local-size", "8"],
+    "esvit": [
+        "--esvit.hidden",
+        "32",
+        "--esvit.prototypes",
+        "64",
+        "--esvit.local-crops",
+        "2",
+        "--esvit.local-size",
+        "8",
+    ],
+}
+
+
+def test_the_batch_is_the_methods_and_data_may_be_smaller(folder, tmp_path):
+    small = ["--size", "8", "--backbone", "vit_nano_patch4_32", "--epochs", "1", "--loop.device", "cpu"]
+    words = ["--method", "simclr", "--simclr.projection", "none", "--aux", "drloc", "--loop.trackers", "none"]
+    assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *small, *words]) == 0
+    assert read(tmp_path / "pre" / "config.json")["batch"] == 512
+    assert read(tmp_path / "pre" / "result.json")["steps"] == 1
+    assert lines(tmp_path / "pre" / "metrics.jsonl")[-1]["drloc"] > 0
+
+
+def test_supcon_takes_an_unlabelled_pool(tmp_path, monkeypatch):
+    """Its images are classes of their own."""
+    given = []
+
+    def fit(objective, *rest, **named):
+        given.append(objective)
+        raise StoppedItself("Seen enough.")
+
+    monkeypatch.setattr("vitling.runs.pretrain.fit", fit)
+    assert pretrain(with_pool(tmp_path / "images"), tmp_path / "pre", "--method", "supcon") == 3
+    (objective,) = given
+    assert isinstance(objective, SupCon)
+    assert objective.classes.tolist() == [0] * 8 + [1] * 8 + [-17, -18, -19, -20, -21]
+    assert objective.batches == [16, 5]
+    log = (tmp_path / "pre" / "log.txt").read_text()
+    assert "5 of the unlabelled pool" in log
+    assert "k-NN asks about images whose labels are trained on" in log
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Images with several labels each."""
+    random = np.random.default_rng(0)
+    x = np.stack([np.asarray(make_image(i % 3, i)) for i in range(12)])
+    np.savez(tmp_path / "several.npz", x=x, y=(random.random((12, 3)) < 0.5).astype(int) | np.eye(3, dtype=int)[0])
+    return tmp_path / "several.npz"
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "train"])
+def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
+    supcon = ["--out", tmp_path / "x", "--method", "supcon"]
+    assert "needs one class an image" in refused(capsys, verb, several, *supcon)
+    said = refused(capsys, verb, folder / "class-0", *supcon)
+    assert "has no labels" in said or "--method supcon needs labels" in said
+    assert "--method supcon does not use it" in refused(capsys, verb, folder, *supcon, "--simclr.dim", "8")
+    assert "temperature" in refused(capsys, verb, folder, *supcon, "--supcon.temperature", "0")
+    dino = ["--out", tmp_path / "x", "--method", "dino"]
+    assert "--moco-v2 is for --method moco-v2" in refused(capsys, verb, folder, *dino, "--moco-v2.queue", "8")
+    assert "temperatures" in refused(capsys, verb, folder, *dino, "--dino.temperature", "0")
+    assert "momentum" in refused(capsys, verb, folder, *dino[:3], "byol", "--byol.momentum", "2")
+    if verb == "pretrain":  # `train` has a second stage, which the preset is for
+        assert "two presets" in refused(capsys, verb, folder, *supcon, "--preset", "released")
+        assert "one preset" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
+        said = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
+        assert "larger than the global ones" in said
+        assert "at least 1, not -1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")
+        said = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
+        assert "6 px does not divide into patches" in said
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_goes_on_with_the_optimiser_of_the_first(folder, tmp_path, capsys):
+    sgd = ["--method", "simclr", "--preset", "paper", "--epochs", "1"]
+    assert pretrain(folder, tmp_path / "first", *sgd) == 0
+    more = ["--method", "simclr", "--epochs", "2", "--continue-from", str(tmp_path / "first")]
+    assert pretrain(folder, tmp_path / "more", *more) == 0
+    assert read(tmp_path / "more" / "config.json")["optim"]["name"] == "sgd"
+    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *TINY, *more, "--preset", "adamw")
+    assert "that run had --optim.name sgd" in said
+
+
+@pytest.mark.parametrize(("backbone", "leaks"), [("resnet18", True), ("vit_nano_patch4_32", False)])
+def test_batch_norm_gives_mocos_answers_away(folder, tmp_path, capsys, backbone, leaks):
+    words = ["--method", "moco-v2", "--moco-v2.queue", "16", "--epochs", "1", "--backbone", backbone]
+    assert pretrain(folder, tmp_path / "pre", *words, "--size", "32") == 0
+    assert ("has batch norm" in capsys.readouterr().err) is leaks
+
+
+@pytest.mark.parametrize("method", CONTRASTIVE)
+def test_both_stages_in_one_command(folder, tmp_path, method):
+    words = ["train", str(folder), "--out", str(tmp_path / "run"), "--method", method, *TINY, "--val", "none"]
+    preset = ["--pretrain-preset", "paper"] if method == "supcon" else []
+    assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8", *preset]) == 0
+    result = read(tmp_path / "run" / "result.json")
+    assert (result["method"], list(result["stages"])) == (method, ["pretrain", "finetune"])
+    first, second = (read(tmp_path / "run" / part / "config.json") for part in ("pretrain", ""))
+    share, narrower = 16 / 512, 192 / 128
+    name, rate = ("sgd", share) if preset else ("adamw", share**0.5 * narrower)
+    assert (first["method"], first["optim"]["name"], second["optim"]["name"]) == (method, name, None)
+    assert first["optim"]["lr"] == pytest.approx(5e-4 * rate)
+    assert "contrast" in lines(tmp_path / "run" / "pretrain" / "metrics.jsonl")[-1]
+
+
+@pytest.mark.parametrize(("said", "rate"), [({}, 5e-4 * 0.5**0.5), ({"pretrain_preset": "paper"}, 5e-4 * 0.5)])
+def test_rates_follow_the_batch_of_the_methods_own_table(said, rate):
+    asked = TrainConfig(method="simclr", backbone="pvt_v2_b0", **said)
+    config = make_plan(asked, Sight(images=2040, classes=102)).config
+    assert (config.batch, config.pretrain_optim.lr, config.optim.lr) == (256, rate, None)
+    assert first_stage(config).method == "simclr"

@@ -1,0 +1,259 @@
+"""Every data set of the papers is read from a small copy in the layout in which it is distributed."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.papers.datasets import copies
+from tests.made_runs import train
+from vitling.cli import run
+from vitling.data import open as open_data
+from vitling.data.config import DataConfig
+from vitling.data.decode import decode
+from vitling.data.sources import read_source
+from vitling.data.splits import own_splits
+from vitling.errors import UserError
+from vitling.papers import datasets as papers
+from vitling.papers.datasets import ENTRIES
+
+
+def made(name: str, root: Path) -> Path:
+    if name == "patchcamelyon":
+        pytest.importorskip("h5py")
+    copies.MAKERS[name](root)
+    return root
+
+
+def test_every_entry_has_a_copy():
+    assert copies.MAKERS.keys() == ENTRIES.keys()
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_copy_as_distributed(name, tmp_path):
+    root = made(name, tmp_path)
+    assert papers.find(name, root), "found by its name under a folder of data sets"
+    splits = own_splits(f"{name}:{root}", DataConfig())
+    test = splits.hidden_test
+    sizes = len(splits.train), len(splits.val or ()), len(test or ())
+    assert sizes == copies.COUNTS[name]
+    assert splits.train.task == ("multi" if ENTRIES[name].multi else "none" if name == "openimages" else "single")
+    for part in (splits.train, splits.val, test, splits.pool):
+        assert part is None or all(decode(part.read(i)).width for i in range(len(part)))
+    assert any(f"{name}: {sizes[0]:,} train images, not {ENTRIES[name].train:,}." in note for note in splits.notes)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_right_numbers_are_no_news(name, tmp_path):
+    """A small copy passes by an entry that has its numbers."""
+    train, val, test = copies.COUNTS[name]
+    root, classes = made(name, tmp_path), len(own_splits(f"{name}:{tmp_path}", DataConfig()).train.class_names)
+    small = replace(ENTRIES[name], train=train, val=val, test=test, classes=classes)
+    assert not [note for note in papers.read(name, str(root), small).notes if "not" in note and name in note]
+
+
+def test_val_may_be_a_part_of_train(tmp_path):
+    root = made("flowers102", tmp_path)
+    assert len(own_splits(f"flowers102:{root}?val=train", DataConfig()).train) == 12
+    both = own_splits(f"train=flowers102:{root}?val=train,test=flowers102:{root}", DataConfig())
+    assert (len(both.train), len(both.hidden_test or ())) == (12, 6)
+    with pytest.raises(UserError, match="takes no option vall"):
+        read_source(f"flowers102:{root}?vall=train", DataConfig())
+
+
+def test_what_is_missing_is_named(tmp_path):
+    root = made("flowers102", tmp_path)
+    with pytest.raises(UserError, match=r"has no setid.mat, nor in flowers102/, nor in flowers-102/.*Oxford VGG"):
+        read_source(f"flowers102:{root / 'flowers-102' / 'jpg'}", DataConfig())
+    (root / "flowers-102/imagelabels.mat").unlink()
+    with pytest.raises(UserError, match=r"flowers-102 has no imagelabels.mat, which Oxford Flowers102 needs"):
+        read_source(f"flowers102:{root}", DataConfig())
+    with pytest.raises(UserError, match="does not exist"):
+        read_source(f"cars:{root / 'nowhere'}", DataConfig())
+    with pytest.raises(UserError, match="cars:DIR"):
+        read_source("cars:", DataConfig())
+    with pytest.raises(UserError, match=r"flowers17.*Did you mean flowers102"):
+        papers.entry_of("flowers17")
+
+
+def test_a_missing_image_is_a_bad_file(tmp_path):
+    root = made("indoor67", tmp_path)
+    next((root / "indoor67/Images/bar").iterdir()).unlink()
+    train = own_splits(f"indoor67:{root}", DataConfig()).train
+    with pytest.raises(FileNotFoundError):
+        [train.read(i) for i in range(len(train))]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("cub", "image_class_labels.txt", "CUB_200_2011 is not as Caltech-UCSD Birds-200-2011 is distributed"),
+        ("domainnet-clipart", "clipart_train.txt", "cut short"),
+        ("hateful-memes", "train.jsonl", "cut short"),
+        ("stl10", "train_X.bin", "cut short"),
+        ("ucf101", "trainlist01.txt", "cut short"),
+        ("flowers102", "setid.mat", "cannot be read as a MATLAB file"),
+    ],
+)
+def test_a_file_that_is_cut_short(name, file, said, tmp_path):
+    (path,) = made(name, tmp_path).rglob(file)
+    path.write_bytes(path.read_bytes()[: 0 if name in ("ucf101", "flowers102") else -3])
+    with pytest.raises(UserError, match=said):
+        read_source(f"{name}:{tmp_path}", DataConfig())
+
+
+def test_splits_of_which_there_are_several(tmp_path):
+    root = made("dtd", tmp_path)
+    shutil.copy(root / "dtd/dtd/labels/test1.txt", root / "dtd/dtd/labels/train3.txt")
+    for split in ("val", "test"):
+        shutil.copy(root / f"dtd/dtd/labels/{split}1.txt", root / f"dtd/dtd/labels/{split}3.txt")
+    assert len(own_splits(f"dtd:{root}?split=3", DataConfig()).train) == 6
+    with pytest.raises(UserError, match="from 1 to 10"):
+        read_source(f"dtd:{root}?split=11", DataConfig())
+
+
+def test_the_binary_versions_of_cifar(tmp_path):
+    copies.cifar10_binary(tmp_path)
+    copies.cifar100_binary(tmp_path)
+    ten, hundred = (own_splits(f"{name}:{tmp_path}", DataConfig()) for name in ("cifar10", "cifar100"))
+    assert ten.train.labels.tolist() == [0, 1, 2] * 5
+    assert hundred.train.class_names == ("apple", "bear", "cup")
+    assert hundred.train.labels.tolist() == np.repeat([0, 1, 2], 3).tolist()
+    raw = np.fromfile(tmp_path / "cifar-10-batches-bin/data_batch_1.bin", np.uint8)[1:3073]
+    assert (ten.train.read(0) == raw.reshape(3, 32, 32).transpose(1, 2, 0)).all()
+
+
+def test_a_pickle_runs_no_code(tmp_path):
+    copies.cifar100(tmp_path)
+    (tmp_path / "cifar-100-python/train").write_bytes(pickle.dumps(shutil.rmtree))
+    with pytest.raises(UserError, match=r"asks for shutil.rmtree"):
+        read_source(f"cifar100:{tmp_path}", DataConfig())
+
+
+def test_mnist_packed_and_cut_short(tmp_path):
+    copies.mnist(tmp_path, packed=True)
+    assert len(own_splits(f"mnist:{tmp_path}", DataConfig()).train) == 30
+    labels = tmp_path / "MNIST/raw/train-labels-idx1-ubyte"
+    labels.write_bytes(b"\0\0")
+    with pytest.raises(UserError, match="no complete IDX file"):
+        read_source(f"mnist:{tmp_path}", DataConfig())
+
+
+def test_caltech101_is_drawn_by_class_and_always_alike(tmp_path):
+    root = made("caltech101", tmp_path)
+    first, again = (own_splits(f"caltech101:{root}", DataConfig()) for _ in range(2))
+    assert first.train.keys == again.train.keys
+    assert np.bincount(first.train.labels).tolist() == [30, 30, 30]
+    assert np.bincount(first.hidden_test.labels).tolist() == [2, 3, 1]
+    assert not set(first.train.keys) & set(first.hidden_test.keys)
+
+
+def test_groups_stay_together(tmp_path):
+    signs = open_data(f"gtsrb:{made('gtsrb', tmp_path)}", val="0.4")
+    assert not set(signs.train.groups) & set(signs.val.groups)
+    clips = own_splits(f"ucf101:{made('ucf101', tmp_path)}", DataConfig())
+    assert len(set(clips.train.groups)) == 6
+    assert not set(clips.train.groups) & set(clips.hidden_test.groups)
+
+
+def test_voc_counts_no_difficult_objects(tmp_path):
+    splits = own_splits(f"voc2007:{made('voc2007', tmp_path)}", DataConfig())
+    named = [{splits.train.class_names[c] for c in np.flatnonzero(row)} for row in splits.train.labels[:3]]
+    assert named == [{"dog"}, {"person", "sofa"}, {"bird"}]
+    assert any("6 images have a class of which every object is difficult" in note for note in splits.notes)
+    next((tmp_path / "VOCdevkit/VOC2007/Annotations").iterdir()).unlink()
+    with pytest.raises(UserError, match=r"\.xml cannot be read"):
+        read_source(f"voc2007:{tmp_path}", DataConfig())
+
+
+def test_the_middle_frame_of_a_video(tmp_path, monkeypatch):
+    root = made("ucf101", tmp_path)
+    splits = own_splits(f"ucf101:{root}", DataConfig())
+    assert all(key.endswith("/frame0002.jpg") for key in splits.train.keys)
+    for clip in (root / "ucf101/UCF-101").glob("*/*"):
+        (clip / "frame0002.jpg").rename(clip.with_suffix(".jpg"))
+        shutil.rmtree(clip)
+    assert len(own_splits(f"ucf101:{root}", DataConfig()).train.read(0)) > 100
+    for image in (root / "ucf101/UCF-101").rglob("*.jpg"):
+        image.rename(image.with_suffix(".avi"))
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(UserError, match=r"vitling\[video\]"):
+        read_source(f"ucf101:{root}", DataConfig())
+    shutil.rmtree(root / "ucf101/UCF-101")
+    with pytest.raises(UserError, match="no frames of it"):
+        read_source(f"ucf101:{root}", DataConfig())
+
+
+def test_videos_are_decoded(tmp_path):
+    av = pytest.importorskip("av")
+    root = made("ucf101", tmp_path)
+    for clip in (root / "ucf101/UCF-101").glob("*/*"):
+        shutil.rmtree(clip)
+        with av.open(str(clip.with_suffix(".avi")), "w") as video:
+            stream = video.add_stream("mpeg4", rate=5)
+            stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+            for grey in (0, 50, 100, 150, 200):
+                frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), grey, np.uint8), format="rgb24")
+                video.mux(stream.encode(frame))
+            video.mux(stream.encode(None))
+    train = own_splits(f"ucf101:{root}", DataConfig()).train
+    assert abs(train.read(0).mean() - 100) < 8
+
+
+def test_hdf5_is_asked_for(tmp_path, monkeypatch):
+    (tmp_path / "pcam").mkdir()
+    for word in ("train", "valid", "test"):
+        for kind in "xy":
+            (tmp_path / f"pcam/camelyonpatch_level_2_split_{word}_{kind}.h5").touch()
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UserError, match=r"vitling\[hdf5\]"):
+        read_source(f"patchcamelyon:{tmp_path}", DataConfig())
+
+
+def test_imagenet100_wants_its_list(tmp_path):
+    root = made("imagenet1k", tmp_path)
+    many = replace(ENTRIES["imagenet100"], classes=2)
+    with pytest.raises(UserError, match=r"\?list=FILE"):
+        papers.read("imagenet100", str(root), many)
+    chosen = tmp_path / "mine.txt"
+    copies.write(chosen, copies.WNIDS[:2])
+    found = papers.read("imagenet100", f"{root}?list={chosen}", many)
+    assert {names[0] for names in found.parts["train"].labels} == set(copies.WNIDS[:2])
+    assert len(found.parts["test"]) == 4
+    copies.write(chosen, ["n00000001"])
+    with pytest.raises(UserError, match="no class n00000001"):
+        papers.read("imagenet100", f"{root}?list={chosen}", many)
+
+
+@pytest.mark.parametrize("how", ["devkit", "kaggle"])
+def test_validation_images_of_imagenet_that_are_not_sorted(how, tmp_path):
+    root = made("imagenet1k", tmp_path) / "imagenet"
+    shutil.rmtree(root / "val")
+    classes = [2, 0, 1]
+    names = [f"ILSVRC2012_val_{i:08d}" for i in range(1, 4)]
+    for name in names:
+        copies.photo(root / "val" / f"{name}.JPEG")
+    if how == "kaggle":
+        rows = [f"{name},{copies.WNIDS[c]} 1 2 3 4" for name, c in zip(names, classes)]
+        copies.write(root / "LOC_val_solution.csv", ["ImageId,PredictionString", *rows])
+    else:
+        kit = root / "ILSVRC2012_devkit_t12/data"
+        copies.write(kit / "ILSVRC2012_validation_ground_truth.txt", [c + 1 for c in classes])
+        kinds = [("ILSVRC2012_ID", object), ("WNID", object), ("num_children", object)]
+        rows = [(i, wnid, 0) for i, wnid in enumerate(copies.WNIDS, 1)] + [(4, "n00000001", 3)]
+        copies.savemat(kit / "meta.mat", {"synsets": np.array(rows, kinds)})
+    assert own_splits(f"imagenet1k:{tmp_path}", DataConfig()).hidden_test.labels.tolist() == classes
+
+
+def test_every_verb_reads_them(tmp_path, capsys):
+    assert train(f"svhn:{made('svhn', tmp_path)}", tmp_path / "run") == 0
+    assert "svhn: 30 train images, not 73,257." in (tmp_path / "run/log.txt").read_text()
+    root = made("cars", tmp_path)
+    assert run(["inspect", f"cars:{root}", "--out", str(tmp_path / "found.json")]) == 0
+    assert "8,144" in capsys.readouterr().out

@@ -1,0 +1,272 @@
+"""`vitling compare` and `--seeds`: which run is better, and whether that can be known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import make_folder
+from tests.made_runs import TINY, read, refused, train
+from vitling.cli import run
+from vitling.errors import Interrupted, UserError
+from vitling.evaluation.answers import make_answers, save_answers
+from vitling.files import write_json
+from vitling.runs.asked import goes_on
+from vitling.runs.compare import compare
+from vitling.runs.seeds import over_seeds
+from vitling.settings.config import PretrainConfig, TrainConfig
+
+IMAGES = 400
+
+
+def made_run(folder, right, names=None, split="last/test", labels=None):
+    """A run that answers right where `right` says so."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    labels = np.arange(len(right)) % 3 if labels is None else labels
+    logits = np.eye(3)[np.where(right, labels, (labels + 1) % 3)]
+    save_answers(folder, {split: make_answers(logits, labels, names or [f"{i}.png" for i in range(len(right))])})
+    return str(folder)
+
+
+def share(seed, how_many):
+    return np.random.default_rng(seed).random(IMAGES) < how_many
+
+
+def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
+    good, alike, bad = (made_run(tmp_path / str(i), share(i, s)) for i, s in enumerate((0.9, 0.89, 0.5)))
+    result = compare((bad, good, alike))
+    assert [row["run"] for row in result["runs"]][-1] == bad
+    close, clear = result["differences"]
+    assert "cannot tell" in close["in_words"]
+    assert close["mcnemar_p"] > 0.05
+    assert "is better than" in clear["in_words"]
+    assert clear["mcnemar_p"] < 1e-6
+    assert clear["interval"][0] < clear["difference"] < clear["interval"][1]
+    assert "--seeds 3" in clear["in_words"]
+
+
+def test_few_images_that_they_disagree_on_are_not_a_difference(tmp_path):
+    """Four of 200: the bootstrap's interval is above 0, McNemar's exact test has p = 0.125."""
+    right = np.ones(200, bool)
+    one, other = made_run(tmp_path / "one", right), made_run(tmp_path / "two", right & (np.arange(200) >= 4))
+    found = compare((one, other))["differences"][0]
+    assert found["interval"][0] > 0
+    assert found["mcnemar_p"] == pytest.approx(0.125)
+    assert not found["told_apart"]
+    assert "cannot tell" in found["in_words"]
+
+
+def test_images_of_a_group_count_as_one(tmp_path):
+    groups, labels, names = np.arange(60) // 10, np.arange(60) % 3, [str(i) for i in range(60)]
+    for name, wrong in (("one", groups < 0), ("two", groups == 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        logits = np.eye(3)[np.where(wrong, (labels + 1) % 3, labels)]
+        save_answers(tmp_path / name, {"last/test": make_answers(logits, labels, names, groups)})
+    found = compare((str(tmp_path / "one"), str(tmp_path / "two")))["differences"][0]
+    assert found["difference"] == pytest.approx(1 / 6)
+    assert not found["told_apart"]
+    assert "mcnemar_p" not in found
+
+
+def test_labels_that_few_images_have(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.zeros((60, 3), bool)
+    labels[:2, 0] = True
+    for name, noise in (("sharp", 0.1), ("blurred", 2.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        scores = labels + noise * random.normal(size=labels.shape)
+        save_answers(tmp_path / name, {"last/test": make_answers(scores, labels, [str(i) for i in range(60)])})
+    found = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))["differences"][0]
+    assert found["better"].endswith("sharp")
+    assert found["interval"][0] < found["difference"] <= found["interval"][1] <= 1
+
+
+def test_images_are_matched_by_name(tmp_path):
+    """In another order, and with one image that the other run does not have."""
+    right = share(0, 0.7)
+    names = [f"{i}.png" for i in range(IMAGES)]
+    order = np.random.default_rng(1).permutation(IMAGES)[:-1]
+    one = made_run(tmp_path / "one", right)
+    other = made_run(tmp_path / "two", right[order], [names[i] for i in order], labels=(np.arange(IMAGES) % 3)[order])
+    result = compare((one, other))
+    assert result["images"] == IMAGES - 1
+    assert result["differences"][0]["difference"] == 0
+
+
+def test_several_labels_an_image(tmp_path):
+    random = np.random.default_rng(0)
+    labels = random.random((100, 4)) < 0.3
+    for name, noise in (("sharp", 0.3), ("blurred", 3.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        scores = labels + noise * random.normal(size=labels.shape)
+        save_answers(folder, {"last/test": make_answers(scores, labels, [str(i) for i in range(100)])})
+    result = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))
+    assert result["metric"] == "mean_average_precision"
+    assert result["runs"][0]["run"].endswith("sharp")
+    assert "is better" in result["differences"][0]["in_words"]
+
+
+def test_what_cannot_be_compared(tmp_path, capsys):
+    one, other = made_run(tmp_path / "a", share(0, 0.5)), made_run(tmp_path / "b", share(0, 0.5), split="last/val")
+    elsewhere = made_run(tmp_path / "c", share(0, 0.5), [f"other{i}" for i in range(IMAGES)])
+    relabelled = made_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
+    assert "two runs" in refused(capsys, "compare", one)
+    assert "named twice" in refused(capsys, "compare", one, f"{one}/")
+    write_json(tmp_path / "seeds.json", {"seeds": [0]})
+    made_run(tmp_path / "seed0", share(0, 0.5))
+    assert "one of several" in refused(capsys, "compare", tmp_path, tmp_path / "seed0")
+    (tmp_path / "seeds.json").unlink()
+    assert "last/val" in refused(capsys, "compare", one, other)
+    assert "in common" in refused(capsys, "compare", one, elsewhere)
+    assert "classes are not the same" in refused(capsys, "compare", one, relabelled)
+    assert "not a run" in refused(capsys, "compare", one, tmp_path)
+
+
+def test_seeds_side_by_side(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=12)
+    assert train(folder, tmp_path / "three", "--seeds", "3", "--seed", "5", "--val", "0.5") == 0
+    shown = capsys.readouterr().out
+    assert "deviation" in shown
+    found = read(tmp_path / "three" / "seeds.json")
+    assert found["seeds"] == [5, 6, 7]
+    values = [read(tmp_path / "three" / f"seed{s}" / "result.json")["last"]["val"]["top1"] for s in found["seeds"]]
+    assert found["scores"]["last val top1"]["values"] == values
+    assert found["scores"]["last val top1"]["mean"] == pytest.approx(np.mean(values))
+    held = {(tmp_path / "three" / f"seed{s}" / "log.txt").read_text().count("seed 5.") for s in found["seeds"]}
+    assert held == {1}  # the same images are held out
+    assert train(folder, tmp_path / "one", "--seed", "5", "--val", "0.5") == 0
+    capsys.readouterr()
+    assert run(["compare", str(tmp_path / "three"), str(tmp_path / "one"), "--out", str(tmp_path / "c.json")]) == 0
+    assert "McNemar" not in capsys.readouterr().out
+    assert [len(row["values"]) for row in read(tmp_path / "c.json")["runs"]] in ([3, 1], [1, 3])
+
+
+def test_seeds_that_were_not_trained_alike_are_named(tmp_path, capsys):
+    """Each decides for itself whether the time is enough for a first stage."""
+    methods = iter(["idmm", "idmm", "supervised"])
+
+    def trained(config):
+        return {"seed": config.seed, "method": next(methods), "last": {"test": {"top1": 0.5}}}
+
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "alike" not in capsys.readouterr().err
+    methods = iter(["idmm", "supervised"])
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
+    assert "not trained alike: idmm and supervised. Pass --method" in capsys.readouterr().err
+
+
+def test_seeds_that_were_not_judged_alike_are_named(tmp_path, capsys):
+    """As where an earlier version began them."""
+    sizes = iter([288, 288, 224])
+
+    def trained(config):
+        return {"seed": config.seed, "size": 224, "judged_at": next(sizes), "last": {"test": {"top1": 0.5}}}
+
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "alike" not in capsys.readouterr().err
+    sizes = iter([288, 224])
+    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
+    assert "not judged alike: at 224 and 288 px. Pass --test-size" in capsys.readouterr().err
+
+
+def test_seeds_go_on_where_they_stopped(tmp_path):
+    folder = make_folder(tmp_path / "images", each=6)
+    assert train(folder, tmp_path / "two", "--seeds", "2") == 0
+    before = (tmp_path / "two" / "seed0" / "result.json").stat().st_mtime_ns
+    assert train(folder, tmp_path / "two", "--seeds", "3", "--resume") == 0
+    assert (tmp_path / "two" / "seed0" / "result.json").stat().st_mtime_ns == before
+    assert read(tmp_path / "two" / "seeds.json")["seeds"] == [0, 1, 2]
+
+
+def test_seeds_that_go_on_are_asked_for_nothing_again(tmp_path, capsys):
+    """Neither the images, nor the settings, nor how many they are: and none is of another network."""
+    out = tmp_path / "two"
+    asked = {"source": "images", "out": str(out), "seeds": 2, "epochs": 7, "said": ("epochs",)}
+    begun = []
+
+    def stopped(config):
+        begun.append(config)
+        Path(config.out).mkdir(parents=True)
+        if len(begun) == 2:
+            raise Interrupted("Stopped.", 130)
+        return {"seed": config.seed, "last": {}}
+
+    with pytest.raises(Interrupted):
+        over_seeds(TrainConfig(**asked), stopped)
+    with pytest.raises(UserError, match="not empty"):
+        over_seeds(TrainConfig(**asked), stopped)
+    again = []
+    config = TrainConfig(out=str(out), resume=True)
+    assert goes_on(config)
+    over_seeds(config, lambda config: again.append(config) or {"seed": config.seed, "last": {}})
+    assert [(c.source, c.epochs, c.said, c.seed) for c in again] == [
+        ("images", 7, ("epochs",), seed) for seed in (0, 1)
+    ]
+    with pytest.raises(UserError, match="--epochs 9 was given"):
+        over_seeds(TrainConfig(out=str(out), resume=True, epochs=9), stopped)
+    assert not goes_on(PretrainConfig(out=str(out), resume=True))
+    with pytest.raises(UserError, match="runs of vitling train"):
+        over_seeds(PretrainConfig(source="images", out=str(out), seeds=2, overwrite=True), stopped)
+
+
+def test_a_refusal_leaves_what_was_asked_before(tmp_path):
+    """Also in a folder of a time before it was written down."""
+    out = tmp_path / "two"
+    (out / "seed0").mkdir(parents=True)
+
+    def refuses(config):
+        raise UserError("Which images?")
+
+    with pytest.raises(UserError, match="Which images"):
+        over_seeds(TrainConfig(out=str(out), seeds=3, resume=True), refuses)
+    assert not (out / "asked.json").exists()
+    over_seeds(TrainConfig(source="a", out=str(out), seeds=2, resume=True), lambda c: {"seed": c.seed, "last": {}})
+    before = (out / "asked.json").read_bytes()
+    with pytest.raises(UserError, match="Which images"):
+        over_seeds(TrainConfig(source="b", out=str(out), seeds=2, overwrite=True), refuses)
+    assert (out / "asked.json").read_bytes() == before
+    (out / "asked.json").write_text("")
+    with pytest.raises(UserError, match="damaged"):
+        goes_on(TrainConfig(out=str(out), resume=True))
+
+
+def test_of_seeds_that_are_refused_nothing_stays(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert "does not exist" in refused(capsys, "train", tmp_path / "none", "--out", out, *TINY, "--seeds", "2")
+    assert not out.exists()
+
+
+def test_of_seeds_none_of_which_has_finished_that_is_said(tmp_path):
+    def stopped(config):
+        Path(config.out).mkdir(parents=True)
+        raise Interrupted("Stopped.", 130)
+
+    with pytest.raises(Interrupted):
+        over_seeds(TrainConfig(source="images", out=str(tmp_path / "two"), seeds=2), stopped)
+    with pytest.raises(UserError, match="--resume goes on"):
+        compare((str(tmp_path / "two"), str(tmp_path / "one")))
+
+
+def test_pretraining_has_seeds_too(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=6)
+    flags = [flag for flag in TINY if flag not in ("--method", "supervised", "--objective.drop-path", "0")]
+    assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *flags, "--seeds", "2"]) == 0
+    assert any(name.startswith("knn/") for name in read(tmp_path / "pre" / "seeds.json")["scores"])
+
+
+def test_a_wrong_number_of_seeds(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=6)
+    assert "--seeds must be at least 1" in refused(
+        capsys, "train", folder, "--out", tmp_path / "x", *TINY, "--seeds", "0"
+    )
+    assert train(folder, tmp_path / "one") == 0
+    assert "one seed" in refused(capsys, "train", folder, "--out", tmp_path / "one", *TINY, "--seeds", "2")
+    assert json.loads((tmp_path / "one" / "config.json").read_text())["seeds"] == 1

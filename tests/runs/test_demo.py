@@ -1,0 +1,97 @@
+"""`vitling demo`: random start against IDMM on the embedded digits. Here with few epochs, so nothing about who wins."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.made_runs import lines, read, refused
+from vitling.cli import run
+from vitling.commands.summary import show_demo
+from vitling.evaluation.watching import KnnWatcher
+from vitling.runs.demo import RUNS
+
+
+def demo(out, *flags, epochs=2) -> int:
+    return run(["demo", "--out", str(out), "--epochs", str(epochs), "--pretrain-epochs", str(epochs), *flags])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    root = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITLING_CACHE", str(root / "cache"))
+        assert demo(root / "demo") == 0
+    return root / "demo"
+
+
+def results(out):
+    return {name: read(out / name / "result.json") for name in RUNS}
+
+
+def test_both_starts_have_the_same_labels_settings_and_steps(finished):
+    found = results(finished)
+    assert [found[name]["images"] for name in RUNS] == [100, 1498, 100, 1498]
+    assert found["random"]["steps"] == found["idmm"]["steps"] == 4
+    first, second = (read(finished / name / "config.json") for name in ("random", "idmm"))
+    assert {key for key in first if first[key] != second[key]} == {"out", "from_"}
+    assert second["from_"] == str(finished / "pretrain")
+    assert first["views"]["flip"] == read(finished / "pretrain" / "config.json")["views"]["flip"] == 0
+
+
+def test_pretraining_opens_no_test_digit(finished):
+    assert "1398 of the unlabelled pool" in (finished / "pretrain" / "log.txt").read_text()
+    opened = [len(lines(path)) for name in RUNS if (path := finished / name / "test-openings.jsonl").exists()]
+    assert opened == [1, 1, 1]
+    assert not (finished / "pretrain" / "test-openings.jsonl").exists()
+    assert all(found["last"]["test"]["n"] == 299 for name, found in results(finished).items() if name != "pretrain")
+
+
+def test_the_summary_claims_no_more_than_was_found(finished, capsys):
+    found = results(finished)
+    for top1, said in ((0.75, "25.0 points more"), (0.25, "25.0 points less")):
+        found["random"]["last"]["test"]["top1"], found["idmm"]["last"]["test"]["top1"] = 0.5, top1
+        show_demo(found, "runs/demo")
+        shown = capsys.readouterr().out
+        assert said in shown
+        assert "One seed" in shown
+        assert all(f"runs/demo/{name}" in shown for name in RUNS)
+        assert "vitling train DATA --out runs/first" in shown
+        assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_an_earlier_demo_is_not_deleted_unasked(finished, capsys):
+    before = results(finished)
+    said = refused(capsys, "demo", "--out", finished, "--epochs", "2", "--pretrain-epochs", "2")
+    assert "--resume" in said
+    assert "--overwrite" in said
+    assert demo(finished, "--resume") == 0
+    assert results(finished) == before
+
+
+def test_a_demo_that_was_stopped_goes_on_where_it_was(finished, tmp_path, monkeypatch):
+    measure = KnnWatcher.__call__
+
+    def stopped(watcher, moment):
+        signal.raise_signal(signal.SIGTERM)
+        return measure(watcher, moment)
+
+    monkeypatch.setattr(KnnWatcher, "__call__", stopped)
+    assert demo(tmp_path / "demo") == 143
+    monkeypatch.setattr(KnnWatcher, "__call__", measure)
+    assert not (tmp_path / "demo" / "idmm").exists()
+    once = read(tmp_path / "demo" / "random" / "result.json")
+    assert demo(tmp_path / "demo", "--resume") == 0
+    again, straight = results(tmp_path / "demo"), results(finished)
+    assert again["random"] == once
+    assert [again[name]["last"]["test"] for name in ("idmm", "all-labels")] == [
+        straight[name]["last"]["test"] for name in ("idmm", "all-labels")
+    ]
+
+
+def test_overwrite_starts_again_with_other_labels(finished, tmp_path):
+    assert demo(tmp_path / "demo", epochs=1) == 0
+    assert demo(tmp_path / "demo", "--overwrite", "--seed", "1", epochs=1) == 0
+    first, second = (read(out / "random" / "config.json")["source"] for out in (finished, tmp_path / "demo"))
+    assert (first, second) == ("embedded:digits?labels=100&seed=0", "embedded:digits?labels=100&seed=1")

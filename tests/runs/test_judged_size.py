@@ -1,0 +1,93 @@
+"""--test-size: views in validation and test that are larger than those that are learnt from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.conftest import make_folder
+from tests.made_runs import read, refused
+from vitling.cli import run
+from vitling.data.config import DataConfig
+from vitling.data.splits import own_splits
+from vitling.data.store import build_store
+from vitling.evaluation import load
+from vitling.evaluation.classify import labels_of, logits_over
+from vitling.evaluation.metrics import top1
+from vitling.runs import pacing
+from vitling.settings.config import TrainConfig
+
+TINY = [
+    *("--backbone", "vit_micro_patch4_32", "--size", "16", "--batch", "16", "--epochs", "2", "--loop.device", "cpu"),
+    *("--loop.trackers", "none", "--method", "supervised"),
+]
+
+
+@pytest.fixture
+def images(tmp_path):
+    make_folder(tmp_path / "images", each=12, split="train", width=48, height=48)
+    return make_folder(tmp_path / "images", each=6, split="test", first=50, width=48, height=48)
+
+
+def train(images, out, *flags) -> int:
+    return run(["train", str(images), "--out", str(out), *TINY, *flags])
+
+
+def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
+    assert train(images, tmp_path / "run", "--test-size", "24", "--val", "0.3") == 0
+    assert "judged at 24 px" in capsys.readouterr().out
+    model = load(tmp_path / "run", device="cpu")
+    assert (model.meta.size, model.backbone.size) == (24, 24)
+    result = read(tmp_path / "run" / "result.json")
+    assert (result["size"], result["judged_at"]) == (16, 24)
+    judged = result["last"]["test"]
+    store = build_store(own_splits(str(images), DataConfig()).open_test("a test"), model.meta.store_size)
+    store.mean, store.std = model.meta.mean, model.meta.std
+    larger, usual = (logits_over(model.logits, store, size, 0.875) for size in (24, 16))
+    assert judged["top1"] == pytest.approx(top1(larger, labels_of(store)))
+    assert not torch.allclose(larger, usual, atol=1e-3)
+    assert run(["evaluate", str(tmp_path / "run"), str(images), "--out", str(tmp_path / "again.json")]) == 0
+    again = read(tmp_path / "again.json")
+    assert (again["size"], again["log_loss"]) == (24, pytest.approx(judged["log_loss"], abs=1e-5))
+
+
+def test_a_stage_at_a_larger_size_is_judged_there(images, tmp_path, capsys):
+    assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
+    said = capsys.readouterr().out
+    assert said.index("judged at 24 px") < said.index("large, judged at 32 px") < said.index("Written")
+    assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
+
+
+def test_time_is_left_for_larger_views(images):
+    at = {size: TrainConfig(source=str(images), size=16, test_size=size) for size in (None, 32)}
+    splits = SimpleNamespace(hidden_test=range(1000))
+    stores = SimpleNamespace(splits=splits, val=None, seconds_per_image=0.0)
+    usual, larger = (pacing._ending(config, stores, pace=100.0) - pacing.SAVING for config in at.values())
+    assert larger == pytest.approx(4 * usual)
+    assert usual == pytest.approx(1000 / 100 / pacing.EVALUATING)
+
+
+def test_what_is_learnt_does_not_change(images, tmp_path):
+    for name, flags in (("usual", []), ("larger", ["--test-size", "24", "--store-size", "28"])):
+        assert train(images, tmp_path / name, "--val", "none", "--store-size", "28", *flags) == 0
+    usual, larger = (load(tmp_path / name, device="cpu").backbone.state_dict() for name in ("usual", "larger"))
+    resized = {name for name in usual if usual[name].shape != larger[name].shape}
+    assert resized == {"timm_model.pos_embed"}
+    assert all(torch.equal(usual[name], larger[name]) for name in usual.keys() - resized)
+
+
+def test_images_are_decoded_large_enough(images, tmp_path):
+    assert train(images, tmp_path / "run", "--test-size", "40", "--val", "none") == 0
+    assert read(tmp_path / "run" / "result.json")["store_size"] == 46  # 40 / 0.875; the images have 48
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"), [(["--test-size", "23"], "--test-size 23"), (["--test-size", "0"], "at least")]
+)
+def test_a_size_that_does_not_fit_is_refused_before_anything_begins(images, tmp_path, capsys, flags, word):
+    assert word in refused(capsys, "train", images, "--out", tmp_path / "run", *TINY, *flags)
+    two = [*TINY[:-1], "idmm", "--pretrain-epochs", "1"]
+    assert word in refused(capsys, "train", images, "--out", tmp_path / "run", *two, *flags)
+    assert not (tmp_path / "run").exists()

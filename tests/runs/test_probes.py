@@ -1,0 +1,193 @@
+"""Probes of a network that was trained without labels, by the command."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.conftest import make_folder
+from tests.made_runs import lines, read, refused
+from vitling.backbones import create
+from vitling.cli import run
+from vitling.evaluation import BundleMeta, save_bundle
+from vitling.files import write_json
+
+QUICK = ["--linear.epochs", "20", "--linear.batch", "8", "--few-shot.shots", "1", "4", "--few-shot.draws", "2"]
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """What a run without a head leaves, so far as it matters here; the weights are random."""
+    run_folder, source = tmp_path / "run", make_folder(tmp_path / "images", each=8)
+    backbone = create("vit_nano_patch4_32", size=16, seed=0)
+    meta = BundleMeta("none", (), size=16, store_size=20, mean=(0.5,) * 3, std=(0.25,) * 3)
+    save_bundle(run_folder / "model", backbone, None, meta)
+    (run_folder / "checkpoints").mkdir()
+    write_json(run_folder / "config.json", {"source": str(source), "val": None, "seed": 0})
+    return run_folder
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    make_folder(tmp_path / "new", each=10, split="train", first=200)
+    return make_folder(tmp_path / "new", each=6, split="test", first=100)
+
+
+def probed(pretrained, source, out, *flags: str) -> dict:
+    assert run(["evaluate", str(pretrained), str(source), "--out", str(out), *flags]) == 0
+    return read(out)
+
+
+def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
+    probes = ["--with", "knn", "linear", "logistic", "few-shot"]
+    flags = ["--knn.k", "1", "5", "--val", "0.3", *QUICK, "--linear.epochs", "60"]
+    found = probed(pretrained, labelled, tmp_path / "found.json", *probes, *flags)
+    assert (found["split"], found["metric"], found["chosen_on"]) == ("test", "top1", "held out of train")
+    assert found["images"] == {"train": 21, "validation": 9, "judged": 18}
+    by_probe = found["probes"]
+    for name in ("knn", "linear", "logistic"):
+        one = by_probe[name]
+        assert 0.4 < one["value"] <= 1, name
+        assert one["metrics"]["top1"] == pytest.approx(one["value"])
+        assert one["metrics"]["n"] == 18
+        assert 0 <= one["validation"] <= 1
+    assert set(by_probe["knn"]["each_k"]) == {"1", "5"}
+    assert by_probe["knn"]["each_k"][str(by_probe["knn"]["chosen"]["k"])]["value"] == by_probe["knn"]["value"]
+    assert by_probe["linear"]["width"] == 4 * 64
+    assert str(by_probe["linear"]["chosen"]["lr"]) in map(str, map(float, by_probe["linear"]["each_lr"]))
+    assert by_probe["logistic"]["backend"] == "torch"
+    assert 1 <= len(by_probe["logistic"]["each_C"]) <= 15
+    assert by_probe["few-shot"]["centroid"]["4"]["deviation"] is not None
+    shown = capsys.readouterr().out
+    assert f"{by_probe['logistic']['value']:.2%}" in shown
+    assert "held out of train" in shown
+    assert "nothing was chosen on test" in shown
+    assert max(map(len, shown.splitlines())) <= 160
+    assert "--with knn linear logistic few-shot" in lines(pretrained / "test-openings.jsonl")[-1]["why"]
+
+
+def test_the_same_seed_gives_the_same_and_both_backends_agree(pretrained, labelled, tmp_path):
+    first = probed(pretrained, labelled, tmp_path / "1.json", "--with", "linear", "logistic", *QUICK)
+    flags = ["--with", "logistic", "linear", *QUICK, "--logistic.backend", "sklearn"]
+    second = probed(pretrained, labelled, tmp_path / "2.json", *flags)
+    assert first["probes"]["linear"] == second["probes"]["linear"]
+    one, other = first["probes"]["logistic"], second["probes"]["logistic"]
+    assert other["backend"] == "sklearn"
+    assert (one["chosen"], one["value"]) == (other["chosen"], other["value"])
+    assert one["each_C"] == other["each_C"]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_test_images_that_the_probe_was_fitted_on_are_named(pretrained, labelled, tmp_path, capsys, split):
+    make_folder(labelled, each=5, split="val", first=300)
+    for image in (labelled / "test" / "class-0").iterdir():
+        shutil.copy(image, labelled / split / "class-0" / f"again-{image.name}")
+    probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
+    assert f"Images are in {'train' if split == 'train' else 'validation'} as well" in capsys.readouterr().err
+
+
+def test_an_own_val_split_chooses_or_judges(pretrained, labelled, tmp_path):
+    make_folder(labelled, each=5, split="val", first=300)
+    found = probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
+    assert (found["split"], found["chosen_on"]) == ("test", "val")
+    assert found["images"] == {"train": 30, "validation": 15, "judged": 18}
+    found = probed(pretrained, labelled, tmp_path / "b.json", "--with", "knn", "--knn.k", "3", "--split", "val")
+    assert (found["split"], found["chosen_on"]) == ("val", "held out of train")
+    assert found["images"] == {"train": 27, "validation": 3, "judged": 15}
+    found = probed(pretrained, labelled, tmp_path / "c.json", "--with", "knn", "--knn.k", "3", "--val", "0.4")
+    assert found["images"] == {"train": 27, "validation": 18, "judged": 18}
+
+
+def test_a_folder_without_splits_is_parted_and_said(pretrained, folder, tmp_path, capsys):
+    found = probed(pretrained, folder, tmp_path / "f.json", "--with", "knn", "--val", "0.2")
+    assert found["split"] == "val"
+    assert found["images"] == {"train": 22, "validation": 5, "judged": 3}
+    assert found["probes"]["knn"]["chosen"]["k"] in (10, 20)
+    said = capsys.readouterr()
+    assert "3 of 30 train images are held out as val" in said.err
+    assert "held out to choose on" in said.err
+
+
+def test_augmented_features(pretrained, labelled, tmp_path):
+    flags = ["--with", "linear", "--linear.augment", "--linear.epochs", "2", "--linear.blocks", "2"]
+    found = probed(pretrained, labelled, tmp_path / "f.json", *flags)
+    assert found["probes"]["linear"]["width"] == 128
+
+
+def test_several_labels_an_image(pretrained, labelled, tmp_path, capsys):
+    rows = ["path,label,split"]
+    for i, path in enumerate(sorted(labelled.rglob("*.png"))):
+        rows.append(f"{path},{path.parent.name}{'|even' if i % 2 else ''},{path.parent.parent.name}")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    flags = ["--with", "knn", "linear", "logistic", "--metric", "map-11-point", "--knn.k", "5", "--val", "0.3", *QUICK]
+    found = probed(pretrained, tmp_path / "list.csv", tmp_path / "f.json", *flags)
+    assert found["classes"] == 4
+    for one in found["probes"].values():
+        assert one["metrics"]["eleven_point_map"] == pytest.approx(one["value"], abs=1e-6)
+    start = ("evaluate", pretrained, tmp_path / "list.csv", "--with")
+    assert "one class an image" in refused(capsys, *start, "few-shot")
+    assert "--metric top1 does not suit several labels" in refused(capsys, *start, "knn", "--metric", "top1")
+
+
+def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
+    for path in sorted((labelled / "train" / "class-1").iterdir())[1:]:
+        path.unlink()
+    found = probed(pretrained, labelled, tmp_path / "f.json", "--with", "knn", "logistic", "--knn.k", "3")
+    assert any("class-1" in note for note in found["notes"])
+    assert "class-1" in capsys.readouterr().err
+    said = refused(capsys, "evaluate", pretrained, labelled, "--with", "few-shot", "--few-shot.shots", "2")
+    assert "the smallest class has 1 image" in said
+    found = probed(pretrained, labelled, tmp_path / "f.json", "--with", "few-shot", "--few-shot.draws", "1")
+    assert set(found["probes"]["few-shot"]["centroid"]) == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--with", "knn", "--knn.k", "28"], "--knn.k 28 needs as many images to train on; there are 27"),
+        (["--with", "knn", "--knn.k", "0"], "--knn.k 0"),
+        (["--with", "knn", "--split", "train"], "--split train"),
+        (["--with", "knn", "--val", "2"], "--val 2"),
+        (["--with", "knn", "--metric", "map"], "--metric map does not suit one class"),
+        (["--with", "linear", "--linear.epochs", "0"], "--linear.epochs 0"),
+        (["--with", "linear", "--linear.lr", "-1"], "--linear.lr"),
+        (["--with", "few-shot", "--few-shot.draws", "0"], "--few-shot.draws"),
+        (["--with", "crystal-ball"], "crystal-ball"),
+        (["--knn.k", "3"], "belong to --with"),
+        ([], "evaluate --with knn"),
+    ],
+)
+def test_what_is_refused(pretrained, labelled, capsys, flags, word):
+    """And the test split stays closed."""
+    assert word in refused(capsys, "evaluate", pretrained, labelled, *flags)
+    assert not (pretrained / "test-openings.jsonl").exists()
+
+
+def test_images_that_cannot_be_probed(pretrained, labelled, tmp_path, capsys):
+    start = ("evaluate", pretrained)
+    assert "no labels" in refused(capsys, *start, labelled / "train" / "class-0", "--with", "knn")
+    one = make_folder(tmp_path / "one", classes=1)
+    assert "one class" in refused(capsys, *start, one, "--with", "knn")
+    test_alone = make_folder(tmp_path / "alone", split="test")
+    assert "nothing to train on" in refused(capsys, *start, test_alone, "--with", "knn")
+    plain = make_folder(tmp_path / "plain")
+    assert "no test split" in refused(capsys, *start, plain, "--with", "knn", "--split", "test")
+
+
+def test_images_that_the_run_was_trained_on_are_a_warning(pretrained, tmp_path, capsys):
+    """The run held out the same images as seed 0 does here, and other ones than seed 1."""
+    source = pretrained.parent / "images"
+    for seed, val, warned in (("0", None, False), ("1", None, True), ("0", "none", True)):
+        write_json(pretrained / "config.json", {"source": str(source), "val": val, "seed": 0})
+        probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
+        assert ("was trained on the judged images" in capsys.readouterr().err) is warned
+
+
+@pytest.mark.parametrize(("seed", "warned"), [("5", False), ("6", True)])
+def test_what_a_run_of_several_seeds_held_out_is_by_its_split_seed(pretrained, tmp_path, capsys, seed, warned):
+    """The second run of --seed 5 --seeds 3."""
+    source = pretrained.parent / "images"
+    write_json(pretrained / "config.json", {"source": str(source), "val": None, "seed": 6, "split_seed": 5})
+    probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
+    assert ("was trained on the judged images" in capsys.readouterr().err) is warned
