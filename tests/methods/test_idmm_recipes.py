@@ -82,21 +82,6 @@ def test_another_length():
     assert idmm.pretrain(BACKBONES[1], "released", epochs=20).optim.warmup_epochs == 2
 
 
-def crops_and_mixing(objective: IDMMConfig) -> tuple[bool, bool]:
-    return objective.multi_crop, objective.cutmix
-
-
-def test_table_8_adds_one_part_a_row():
-    rows = list(idmm.ablation().values())
-    on = [(row.objective.smoothing > 0, row.size == 112, *crops_and_mixing(row.objective)) for row in rows]
-    assert on == [tuple(part < row for part in range(4)) for row in range(5)]
-    assert [row.size for row in rows] == [224, 224, 112, 112, 112]
-    assert [row.plan.crops for row in rows] == [1, 1, 1, 6, 6]
-    assert [any(group.mix.on for group in row.plan.groups) for row in rows] == [False] * 4 + [True]
-    assert rows[-1] == idmm.pretrain()
-    assert all(row.optim == rows[0].optim and row.epochs == 800 for row in rows)
-
-
 def test_a_preset_that_is_none():
     for stage in (idmm.pretrain, idmm.supervised, idmm.finetune):
         with pytest.raises(UserError, match="paper, released"):
@@ -104,7 +89,7 @@ def test_a_preset_that_is_none():
 
 
 def test_they_need_no_torch():
-    code = "import sys; from vitling.methods.idmm import ablation; ablation(); print('torch' in sys.modules)"
+    code = "import sys; from vitling.methods.idmm import pretrain; pretrain(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

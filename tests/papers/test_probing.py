@@ -12,8 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.conftest import make_folder
-from tests.papers.test_stages import FIRST
 from tests.made_runs import lines, read
+from tests.papers.test_stages import FIRST
 from vitling.errors import StoppedItself, UserError
 from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import make_folder
-from tests.papers.datasets import copies
 from tests.made_runs import read, refused
+from tests.papers.datasets import copies
 from tests.tiny import tiny_backbone
 from vitling.cli import run
 from vitling.data.config import DataConfig

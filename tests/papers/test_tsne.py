@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.conftest import make_folder
-from tests.papers.test_stages import FIRST, SECOND
 from tests.made_runs import lines
+from tests.papers.test_stages import FIRST, SECOND
 from vitling.errors import UserError
 from vitling.papers import places as datasets
 from vitling.papers.reproduce import reproduce

@@ -1,4 +1,4 @@
-"""The runs of the EsViT paper, as settings; and the same method for a few thousand images.
+"""EsViT's settings: the paper's for ImageNet, and the same method for a few thousand images.
 
 The paper has its settings in C.3 and Table 13; what it leaves open is as in its released code, which it does not
 contradict: weight decay from 0.04 to 0.4, gradients clipped at 3 for each tensor, temperatures, crops, stochastic
@@ -11,38 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Literal
 
 from vitling.errors import UserError
-from vitling.methods import baselines
 from vitling.methods.idmm import Preset, Stage
-from vitling.objectives.config import BYOLConfig, EsViTConfig, dino_plan
+from vitling.objectives.config import EsViTConfig, dino_plan
 from vitling.training.config import OptimConfig
-from vitling.views import policies
 
 IMAGENET = 1_281_167  # images
 MANY = 100_000  # from so many on, temperature and matching are the paper's
-LATER = 200  # the epoch in which the larger models got their region loss
-SWIN = {
-    "swin-t": "swin_tiny_patch4_window7_224",
-    "swin-s": "swin_small_patch4_window7_224",
-    "swin-b": "swin_base_patch4_window7_224",
-    "swin-t-w14": "swin_tiny_patch4_window7_224.window14",
-    "swin-s-w14": "swin_small_patch4_window7_224.window14",
-    "swin-b-w14": "swin_base_patch4_window7_224.window14",
-}
-OTHERS = {
-    "deit": "deit_small_patch16_224",
-    "r-50": "resnet50",
-    "swin": SWIN["swin-t"],
-    "vil": "vil_tiny",
-    "cvt": "cvt_tiny",
-    "pvt": "pvt_small",
-}
 
 
 def pretrain(
-    backbone: str = SWIN["swin-t"], preset: Preset = "paper", epochs: int = 300, size: int = 224
+    backbone: str = "swin_tiny_patch4_window7_224", preset: Preset = "paper", epochs: int = 300, size: int = 224
 ) -> Stage[EsViTConfig]:
     """C.3: AdamW, batches of 512, a rate of 5e-4 for each 256 images, 10 of 300 epochs of warm-up, a cosine; two global
     and eight local crops. `vitling pretrain --method esvit` has these settings as `for_images` fits them to the data.
@@ -53,7 +33,7 @@ def pretrain(
     if preset != "paper":
         raise UserError(f"EsViT has one preset, paper: its settings are those of the released code. No {preset!r}.")
     objective = EsViTConfig(prototypes=65_536, teacher_temperature=0.07, match="argmax")
-    optim = _optim(512, epochs)
+    optim = make_optim(512, epochs)
     return Stage(backbone, epochs, 512, size, optim, objective, dino_plan(objective, size), _drop_path(backbone))
 
 
@@ -64,86 +44,7 @@ def _drop_path(backbone: str) -> float:
     return 0.2 if backbone.startswith(("swin_small", "swin_base")) else 0.1
 
 
-def table_1(name: str = "swin-t", regions: bool = True) -> Stage[EsViTConfig]:
-    """Table 1 by name (`SWIN`): three sizes with windows of 7 and of 14. Swin-T and Swin-S with windows of 7 had both
-    losses from the start; the others the view loss to epoch 200 (Swin-S/14: 180), and then both.
-
-    Linear and k-NN with both losses (view loss alone): Swin-T 78.1, 75.7 (77.0, 74.2); S 79.5, 77.7 (79.2, 76.8);
-    B 80.4, 78.9 (79.6, 77.7); W=14: T 78.7, 77.0 (77.9, 75.5); S 80.8, 79.1 (79.4, 77.3); B 81.3, 79.3 (80.5, 78.3).
-    """
-    later = {"swin-t": 0, "swin-s": 0, "swin-s-w14": 180}.get(name, LATER)
-    return _with(pretrain(SWIN[name]), regions, later)
-
-
-def table_3(images: int = IMAGENET, regions: bool = True) -> Stage[EsViTConfig]:
-    """Tables 3 and 13: Swin-T on other data. The published epochs are 300 for ImageNet-1K, 50 for OpenImages-v4 (7.5
-    million images) and 30 for ImageNet-22K (14.2 million), with 10, 2 and 1 of warm-up; others see as many views.
-    WebVision-v1 (2.4 million) is not in Table 13; its released weights are those of epoch 150.
-
-    Batches are of 1024: the table's figures of the view loss alone are those of released weights with that batch, and
-    for ImageNet-1K those of Table 4. ImageNet-1K with both losses is the release's run with batches of 512.
-
-    Linear and k-NN on ImageNet-1K with both losses (view loss alone): ImageNet-1K 78.0, 75.7 (77.1, 73.7); WebVision
-    75.9, 71.2 (75.4, 69.4); OpenImages 70.6, 62.0 (69.6, 60.3); ImageNet-22K 75.0, 67.9 (73.5, 66.1).
-    """
-    published = {IMAGENET: (300, 10.0), 2_400_000: (150, 5.0), 7_500_000: (50, 2.0), 14_200_000: (30, 1.0)}
-    plain = pretrain()
-    same_views = views_budget(300 * IMAGENET * plain.plan.crops, images, plain.plan.crops)
-    epochs, warmup = published.get(images, (same_views, same_views / 30))
-    batch = 512 if regions and images == IMAGENET else 1024
-    return _with(replace(plain, epochs=epochs, batch=batch, optim=_optim(batch, epochs, warmup)), regions)
-
-
-def table_4(name: str = "swin", regions: bool = True) -> Stage[EsViTConfig]:
-    """Table 4 by name (`OTHERS`): networks of four stages (2-2-6-2 blocks) and two for reference, batches of 1024. With
-    both losses the released ones had the view loss alone to epoch 200.
-
-    Linear and k-NN with both losses (view loss alone): R-50 75.7, 71.2 (75.0, 69.3); Swin 77.6, 75.4 (77.1, 73.7);
-    ViL 77.5, 74.5 (77.3, 73.9); CvT 78.5, 76.7 (77.6, 74.8); PvT 76.3, 72.9 (75.4, 72.0); DeiT (75.9, 73.2).
-    """
-    stage = replace(pretrain(OTHERS[name]), batch=1024, optim=_optim(1024, 300))
-    return _with(stage, regions, LATER)
-
-
-def table_5(regions: bool = True) -> Stage[EsViTConfig]:
-    """Table 5: ResNet-50, two views, 200 epochs; MoCo v2 and DenseCL are the contrastive pair beside it.
-
-    Linear and k-NN: 69.9 and 61.7, with the view loss alone 69.2 and 59.9. MoCo v2 67.5 and 55.6, DenseCL 63.6, 48.6.
-    """
-    stage = pretrain(OTHERS["r-50"], epochs=200)
-    objective = replace(stage.objective, local_crops=0)
-    return _with(replace(stage, objective=objective, plan=dino_plan(objective, stage.size)), regions)
-
-
-def contrastive(dense: bool = False) -> Stage:
-    """Table 5's other pair: MoCo v2 and DenseCL with ResNet-50, two views, 200 epochs. These are MoCo v2's own settings
-    for ImageNet-1K, which DenseCL took over: SGD, batches of 256, a rate of 0.03, a weight decay of 1e-4, a cosine, a
-    queue of 65,536, width 128, no stochastic depth.
-
-    Linear and k-NN: MoCo v2 67.5 and 55.6, DenseCL 63.6 and 48.6.
-    """
-    stage: Stage = (baselines.densecl if dense else baselines.moco_v2)(OTHERS["r-50"], epochs=200, size=224)
-    optim = replace(stage.optim, lr=0.03, weight_decay=1e-4)
-    objective = replace(stage.objective, dim=128, queue=65_536)
-    return replace(stage, batch=256, optim=optim, objective=objective, drop_path=0.0)
-
-
-def byol(regions: Literal["none", "mse", "softmax"] = "none") -> Stage[BYOLConfig]:
-    """Sec. 4.3: BYOL, alone and with regions, after 50 epochs. The network is not said; here it is that of the other
-    ablations. Optimiser and batch are those of EsViT: BYOL's own, LARS with batches of 4,096, are for ResNets.
-
-    k-NN: 33.1, with regions by a softmax 37.2, by their distance 34.9.
-    """
-    optim = replace(_optim(512, 50), lr=1e-3, min_lr=0.0)
-    return Stage(SWIN["swin-t"], 50, 512, 224, optim, BYOLConfig(regions=regions), policies.byol(224), 0.1)
-
-
-def _with(stage: Stage[EsViTConfig], regions: bool, region_from: int = 0) -> Stage[EsViTConfig]:
-    changes = {"region_from": region_from} if regions else {"view_weight": 1.0, "region_weight": 0.0}
-    return replace(stage, objective=replace(stage.objective, **changes))
-
-
-def _optim(batch: int, epochs: int, warmup: float | None = None) -> OptimConfig:
+def make_optim(batch: int, epochs: int, warmup: float | None = None) -> OptimConfig:
     return OptimConfig(
         lr=None if batch <= 512 else 5e-4 * batch / 256,  # the default has the paper's rule, up to 1e-3
         min_lr=1e-6,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from vitling.methods.drloc import Preset, finetune, scratch
+from vitling.papers.drloc_recipes import Preset, finetune, scratch
 from vitling.papers.overhead import Overhead
 from vitling.papers.study import Run, Study
 from vitling.papers.training import Training

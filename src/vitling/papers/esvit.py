@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
-from vitling.methods import esvit as recipe
 from vitling.methods.idmm import Stage
 from vitling.methods.registry import Name
+from vitling.papers import esvit_recipes as recipe
 from vitling.papers.counting import Counting, Parameters, ViewsBudget
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.probing import SUITE, Figure, Given, Network, Paced, Probed, SuiteAverage, probed_runs

@@ -13,6 +13,7 @@ from vitling.methods import idmm as recipe
 from vitling.methods.registry import METHODS, Name
 from vitling.papers.counting import Counting
 from vitling.papers.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5
+from vitling.papers.idmm_recipes import ablation
 from vitling.papers.idmm_stages import (
     CLASSES,
     COLUMNS,
@@ -271,7 +272,7 @@ def _imagenet() -> tuple[Run, ...]:
 def _ablation(preset: Preset) -> tuple[Run, ...]:
     """Each row beside the one before it."""
     runs: list[Run] = []
-    for part, stage in recipe.ablation(NETWORKS["deit-tiny"], preset).items():
+    for part, stage in ablation(NETWORKS["deit-tiny"], preset).items():
         name = f"deit-tiny-flowers102-{part.lower().replace(' ', '')}"
         note = "smoothed in the paper, not in its code" if preset == "released" and part != "plain" else ""
         against = runs[-1].name if runs else ""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
-from vitling.methods.esvit import OTHERS, SWIN
 from vitling.objectives.config import EsViTConfig, dino_plan
+from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
 from vitling.papers.overhead import compare, figures_of, forget, measured
 from vitling.papers.study import Start

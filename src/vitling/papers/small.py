@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from vitling.methods.esvit import OTHERS
 from vitling.methods.registry import METHODS, SIZE, Name
 from vitling.objectives.config import EsViTConfig
+from vitling.papers.esvit_recipes import OTHERS
 from vitling.papers.probing import Figure, Given, Network, Probed, probed_runs
 from vitling.papers.stages import pretraining
 from vitling.papers.study import Run, Study

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.papers.datasets import copies
 from tests.made_runs import train
+from tests.papers.datasets import copies
 from vitling.cli import run
 from vitling.data import open as open_data
 from vitling.data.config import DataConfig

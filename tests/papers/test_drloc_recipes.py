@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.made_runs import TINY, lines, read, refused, train
 from vitling.backbones import create
 from vitling.errors import UserError
-from vitling.methods import drloc
+from vitling.papers import drloc_recipes as drloc
 from vitling.runs.auxiliary import attach_auxiliary
 from vitling.settings.checks import check
 from vitling.settings.config import TrainConfig
