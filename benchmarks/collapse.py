@@ -26,6 +26,7 @@ from vitling.data.store import Store, build_store
 from vitling.evaluation.collapse import GRACE_STEPS
 from vitling.evaluation.watching import watch_pretraining
 from vitling.objectives import Objective
+from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
 from vitling.training.rundir import environment
 from vitling.views.policies import named
@@ -114,7 +115,7 @@ class Distil(Contrast):
         student = (self._outputs(self._student(), pixels) / 0.1).log_softmax(dim=1)
         return {"view": -(target.roll(len(target) // 2, 0) * student).sum(dim=1).mean()}
 
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         with torch.no_grad():
             for old, new in zip(self.teacher.parameters(), nn.ModuleList(self._student()).parameters()):
                 old.lerp_(new, 0.01)

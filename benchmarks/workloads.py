@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.objectives import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.training.pace import Workload
 from vitling.views import Plan, Views
 from vitling.views.policies import named
@@ -24,7 +24,7 @@ class Instances(Objective):
         super().__init__(backbone, plan)
         self.head = nn.Linear(backbone.dim, classes)
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         """All crops are of one size here, and go through the network together."""
         pixels = views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
         logits = self.head(self.backbone(pixels).pooled).float().split([len(view.pixels) for view in views])
@@ -41,7 +41,7 @@ class Contrast(Objective):
         super().__init__(backbone, plan)
         self.head = nn.Sequential(nn.Linear(backbone.dim, backbone.dim), nn.ReLU(), nn.Linear(backbone.dim, 256))
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         z = F.normalize(self.head(self.backbone(views[0].pixels).pooled).float())
         similarity = z @ z.T / 0.1
         similarity.fill_diagonal_(float("-inf"))
@@ -64,7 +64,7 @@ class Distillation(Objective):
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.teacher]
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         wide = torch.cat([views[0].pixels, views[1].pixels])
         with torch.no_grad():
             target = (self.teacher_head(self.teacher(wide).pooled).float() / 0.04).softmax(1).chunk(2)
@@ -73,7 +73,7 @@ class Distillation(Objective):
         return {"view": -torch.stack([(t * s).sum(1).mean() for t in target for s in student]).mean()}
 
     @torch.no_grad()
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         for live, slow in ((self.backbone, self.teacher), (self.head, self.teacher_head)):
             torch._foreach_lerp_(list(slow.parameters()), list(live.parameters()), 0.004)
 

@@ -14,8 +14,9 @@ import torch
 from PIL import Image
 
 from tests.conftest import make_folder, make_image
+from vitling.objectives.progress import Progress
 from vitling.training.config import FitConfig, OptimConfig
-from vitling.training.schedules import Progress, lr_schedule
+from vitling.training.schedules import lr_schedule
 from vitling.views.randaugment import FILL, NUMBER, OPERATIONS, apply_layer
 
 NOISY = make_image(1, 3, width=64, height=64)

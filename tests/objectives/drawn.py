@@ -22,7 +22,7 @@ from vitling.objectives import (
     Objective,
     dino_plan,
 )
-from vitling.training import Progress
+from vitling.objectives.progress import Progress
 from vitling.views import Views
 from vitling.views.config import Group
 from vitling.views.policies import named

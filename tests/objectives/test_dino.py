@@ -16,7 +16,7 @@ from vitling.objectives import DINO, DINOConfig, dino_plan
 from vitling.objectives.config import local_size
 from vitling.objectives.dino import warming
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
-from vitling.training import Progress
+from vitling.objectives.progress import Progress
 from vitling.views.config import Group, Plan
 from vitling.views.policies import named
 

@@ -14,7 +14,7 @@ from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.objectives import Batch, DRLoc, DRLocConfig, DRLocTerm, Objective, Supervised, drloc_term, drloc_weight
 from vitling.objectives.pairs import PairMLP, Pairs, _choose_then_project, _project_then_choose, pool, random_pairs
-from vitling.training import Progress
+from vitling.objectives.progress import Progress
 from vitling.views import Group, Plan, Views
 
 NAMES = torch.tensor([3, 1, 4])

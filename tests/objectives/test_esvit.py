@@ -14,7 +14,7 @@ from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.objectives import DINO, DINOConfig, EsViT, EsViTConfig, dino_plan
-from vitling.training import Progress
+from vitling.objectives.progress import Progress
 from vitling.views import Views
 
 SMALL = EsViTConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8, match="argmax")

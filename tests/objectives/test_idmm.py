@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.objectives import IDMM, Batch, DRLocConfig, IDMMConfig, drloc_term, idmm_plan
-from vitling.training import Progress
+from vitling.objectives.progress import Progress
 from vitling.views import Group, Mix, Plan, Views
 
 START = Progress(0, 10, 1)

@@ -13,7 +13,7 @@ from tests.objectives.drawn import METHODS, START, batch_of, make, noise, step
 from vitling.backbones import create
 from vitling.objectives import Objective
 from vitling.objectives.momentum import MomentumCopy, rising
-from vitling.training import Progress
+from vitling.objectives.progress import Progress
 
 
 def slow_of(objective: Objective) -> MomentumCopy:

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from tests.made_runs import TINY, lines, read, refused, train
 from vitling.backbones import create
 from vitling.errors import UserError
+from vitling.objectives.progress import Progress
 from vitling.papers import drloc_recipes as drloc
 from vitling.runs.auxiliary import attach_auxiliary
 from vitling.settings.checks import check
 from vitling.settings.config import TrainConfig
-from vitling.training import Progress
 
 SWIN = "swin_tiny_patch4_window7_224"
 

@@ -16,12 +16,13 @@ from tests.conftest import make_folder, make_image
 from tests.made_runs import lines, read, refused
 from vitling.cli import run
 from vitling.errors import Interrupted
+from vitling.objectives.progress import Progress
 from vitling.runs import train as recipe
 from vitling.runs.pretrain import pretrain_in
 from vitling.settings import plan as planning
 from vitling.settings.config import PretrainConfig
 from vitling.training.loop import Trainer
-from vitling.training.schedules import Progress, rise_and_fall
+from vitling.training.schedules import rise_and_fall
 
 UNSAID = [  # nothing of a first stage
     *("--size", "8", "--backbone", "vit_nano_patch4_32", "--batch", "16"),

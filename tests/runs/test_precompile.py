@@ -19,13 +19,13 @@ from vitling.cli import run
 from vitling.data import cache
 from vitling.data.dataset import Splits
 from vitling.errors import Interrupted
+from vitling.objectives.moments import Moment
 from vitling.runs import precompile as meanwhile
 from vitling.runs.precompile import Meanwhile
 from vitling.settings.config import TrainConfig
 from vitling.training import precision as machine
 from vitling.training.config import LoopConfig
 from vitling.training.loop import Trainer
-from vitling.training.moments import Moment
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
 

@@ -17,7 +17,8 @@ from tests.training.test_loop import lines
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
-from vitling.training import Progress, RunDirectory, fit
+from vitling.objectives.progress import Progress
+from vitling.training import RunDirectory, fit
 
 PER_EPOCH = 5  # 33 images in batches of 8
 

@@ -19,7 +19,8 @@ from vitling import data
 from vitling.backbones.position import resize_map
 from vitling.data.store import build_store
 from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term, regions
-from vitling.training import OptimConfig, Processes, Progress, fit
+from vitling.objectives.progress import Progress
+from vitling.training import OptimConfig, Processes, fit
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.feed import Feed

@@ -19,13 +19,13 @@ from vitling.backbones import create
 from vitling.data.store import build_store
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.objectives import Supervised
+from vitling.objectives.progress import Progress
 from vitling.training import (
     CheckpointConfig,
     FitConfig,
     LoopConfig,
     OptimConfig,
     Processes,
-    Progress,
     RunDirectory,
     fit,
 )

@@ -27,10 +27,10 @@ from vitling.errors import StoppedItself
 from vitling.evaluation.watching import watch_pretraining
 from vitling.methods.esvit import for_images, pretrain
 from vitling.objectives import DINO, DINOConfig, EsViT
+from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, loop
 from vitling.training.optim import make_optimiser
 from vitling.training.pace import settled_pace
-from vitling.training.schedules import Progress
 from vitling.views.config import Flip, Group, Plan, Policy
 
 ALONE = Processes(0, 1, torch.device("cpu"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vitling.errors import UserError
-from vitling.training import FitConfig, OptimConfig, Progress
+from vitling.objectives.progress import Progress
+from vitling.training import FitConfig, OptimConfig
 from vitling.training.schedules import lr_schedule, rise_and_fall, warmup_cosine
 
 PER_EPOCH = 7

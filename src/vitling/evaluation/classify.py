@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from vitling.data.store import Store
 from vitling.evaluation import metrics
 from vitling.evaluation.features import views_over
+from vitling.objectives.moments import Moment
 
 Classify = Callable[[Tensor], Tensor]  # normalised images -> logits
 
@@ -42,8 +43,8 @@ class Validation:
     crop_fraction: float
     every: int = 1
 
-    def __call__(self, moment: Any) -> dict[str, float]:
-        logits = logits_over(moment.objective.logits, self.store, self.size, self.crop_fraction)
+    def __call__(self, moment: Moment) -> dict[str, float]:
+        logits = logits_over(cast(Classify, moment.objective.logits), self.store, self.size, self.crop_fraction)
         labels = labels_of(self.store)
         score = metrics.mean_average_precision if labels.ndim == 2 else metrics.top1
         return {self.metric: score(logits, labels), "val/log_loss": metrics.log_loss(logits, labels)}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from vitling.errors import StoppedItself
+from vitling.objectives.moments import Moment, Watcher
 
 CONSTANT = 0.1  # spread: 0.18 and more in whole runs, 0.05 and less after a collapse
 ONE_DIRECTION = 1.5  # effective rank: 2.3 and more in whole runs; a line has 1, two directions alike have 2
@@ -21,12 +22,6 @@ HEALING = 0.2  # of the way from dead to the limit, gained over these looks: slo
 
 FEATURES = "features"
 FIRST_ADVICE = "a lower --optim.lr, a longer --optim.warmup-epochs or a larger --batch"
-
-
-class Watches(Protocol):
-    every: int
-
-    def __call__(self, moment: Any) -> dict[str, float]: ...
 
 
 class Sign(NamedTuple):
@@ -43,7 +38,7 @@ class Sign(NamedTuple):
 class CollapseWatcher:
     """Gives what `watcher` measures. Stops a run that has collapsed, or, told not to, says so once for each sign."""
 
-    watcher: Watches
+    watcher: Watcher
     stop: bool = True
     say: Callable[[str], None] = print
     seen: dict[str, list[tuple[int, float]]] = field(
@@ -57,7 +52,7 @@ class CollapseWatcher:
     def every(self) -> int:
         return self.watcher.every
 
-    def __call__(self, moment: Any) -> dict[str, float]:
+    def __call__(self, moment: Moment) -> dict[str, float]:
         metrics, health = self.watcher(moment), moment.objective.health()
         signs = bad_signs(metrics, health, moment)
         self._notice(moment, health)
@@ -72,13 +67,13 @@ class CollapseWatcher:
             self.say(words)
         return {**metrics, **{f"health/{name.replace(' ', '_')}": value for name, value in health.items()}}
 
-    def _notice(self, moment: Any, health: dict[str, float]) -> None:
+    def _notice(self, moment: Moment, health: dict[str, float]) -> None:
         """A term that a run begins with has its grace from the start, one that comes later from then on."""
         now = moment.step if self.began else 0
         for name in (*moment.objective.uniform_loss(), *health, FEATURES):
             self.began.setdefault(name, now)
 
-    def _is_alarm(self, sign: Sign, moment: Any) -> bool:
+    def _is_alarm(self, sign: Sign, moment: Moment) -> bool:
         looks = self.seen[sign.name][-LOOKS:]
         settled = moment.step - self.began[sign.of] >= GRACE_STEPS and moment.epoch >= GRACE_SHARE * moment.epochs
         return settled and len(looks) == LOOKS and sign.level - looks[0][1] < HEALING
@@ -89,13 +84,13 @@ class CollapseWatcher:
         return f"{seen} What to change: {'; '.join(advice)}."
 
 
-def bad_signs(metrics: dict[str, float], health: dict[str, float], moment: Any) -> list[Sign]:
+def bad_signs(metrics: dict[str, float], health: dict[str, float], moment: Moment) -> list[Sign]:
     """Of this moment alone; a sign becomes an alarm when it stays."""
     signs = [*_of_features(metrics, moment), *_of_losses(moment), *_of_health(health)]
     return [sign for sign in signs if sign.level < 1]
 
 
-def _of_features(metrics: dict[str, float], moment: Any) -> list[Sign]:
+def _of_features(metrics: dict[str, float], moment: Moment) -> list[Sign]:
     spread, rank, cosine = (metrics[f"features/{name}"] for name in ("spread", "effective_rank", "cosine"))
     dim = moment.objective.backbone.dim
     constant = (
@@ -110,7 +105,7 @@ def _of_features(metrics: dict[str, float], moment: Any) -> list[Sign]:
     ]
 
 
-def _of_losses(moment: Any) -> list[Sign]:
+def _of_losses(moment: Moment) -> list[Sign]:
     return [
         _of_loss(name, moment.terms[name], uniform, moment.objective.teaches_itself)
         for name, uniform in moment.objective.uniform_loss().items()

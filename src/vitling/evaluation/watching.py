@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from vitling.evaluation.collapse import CollapseWatcher
 from vitling.evaluation.features import pooled_over
 from vitling.evaluation.knn import knn_scores
 from vitling.evaluation.spread import measure_spread
+from vitling.objectives.moments import Moment
 
 K = 20  # neighbours: what DINO found best
 HELD_OUT = 0.1
@@ -94,7 +95,7 @@ class KnnWatcher:
     crop_fraction: float
     every: int = 1
 
-    def __call__(self, moment: Any) -> dict[str, float]:
+    def __call__(self, moment: Moment) -> dict[str, float]:
         voters, asked = (self._features(moment, part) for part in (self.voters, self.asked))
         score = knn_scores(voters, self.voters.labels, asked, self.asked.labels, [self.k], self._classes)[self.k]
         return {self.metric: score, **_spread(torch.cat([voters, asked]))}
@@ -112,7 +113,7 @@ class KnnWatcher:
     def _classes(self) -> int:
         return len(self.voters.store.dataset.class_names)
 
-    def _features(self, moment: Any, part: Part) -> Tensor:
+    def _features(self, moment: Moment, part: Part) -> Tensor:
         return pooled_over(moment.objective.kept, part.store, self.size, self.crop_fraction, part.ids)
 
 
@@ -126,7 +127,7 @@ class SpreadWatcher:
     every: int = 1
     sample: int = SAMPLE
 
-    def __call__(self, moment: Any) -> dict[str, float]:
+    def __call__(self, moment: Moment) -> dict[str, float]:
         ids = _evenly(len(self.store), self.sample)
         return _spread(pooled_over(moment.objective.kept, self.store, self.size, self.crop_fraction, ids))
 

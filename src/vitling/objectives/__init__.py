@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from vitling.objectives.idmm import IDMM as IDMM
     from vitling.objectives.moco_v2 import MoCoV2 as MoCoV2
     from vitling.objectives.moco_v3 import MoCoV3 as MoCoV3
+    from vitling.objectives.moments import Moment as Moment
+    from vitling.objectives.moments import Watcher as Watcher
     from vitling.objectives.objective import Batch as Batch
     from vitling.objectives.objective import Objective as Objective
+    from vitling.objectives.progress import Progress as Progress
     from vitling.objectives.simclr import SimCLR as SimCLR
     from vitling.objectives.supcon import SupCon as SupCon
     from vitling.objectives.supervised import Supervised as Supervised
@@ -57,7 +60,10 @@ _HOMES = {
     "DRLocConfig": "config",
     "DRLocTerm": "drloc",
     "IDMMConfig": "config",
+    "Moment": "moments",
     "Objective": "objective",
+    "Progress": "progress",
+    "Watcher": "moments",
     "SimCLR": "simclr",
     "SimCLRConfig": "config",
     "SupCon": "supcon",

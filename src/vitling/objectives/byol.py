@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from vitling.objectives.gather import has_own
 from vitling.objectives.heads import normed_mlp, unit
 from vitling.objectives.momentum import MomentumCopy, by_view, pixels_of, rising
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.objectives.regions import matched, regions_of
 from vitling.views.config import Plan
 from vitling.views.easel import Views
@@ -60,7 +61,7 @@ class BYOL(Objective):
         )
         return projector, predictor
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         pixels = pixels_of(views)
         features, answered = self.features(pixels), self.copy.features(pixels)
         predicted = by_view(self._predict, features.pooled, 2).chunk(2)
@@ -93,11 +94,11 @@ class BYOL(Objective):
     def _predict(self, pooled: Tensor) -> Tensor:
         return self.predictor(self.projector(pooled))
 
-    def before_step(self, progress: Any) -> None:
+    def before_step(self, progress: Progress) -> None:
         if self.centre is not None:
             self.centre.begin()
 
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         if self.centre is not None:
             self.centre.move()
         self.copy.follow(rising(self.config.momentum, progress))

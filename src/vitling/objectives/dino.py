@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.objectives.gather import has_own
 from vitling.objectives.momentum import MomentumCopy, pixels_of, rising
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -55,7 +55,7 @@ class DINO(Objective):
         self.centre = Centre(config.prototypes, config.centre)
         self.register_buffer("teacher_temperature", torch.tensor(config.teacher_start), persistent=False)
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         wide = pixels_of(views[: self.wide])
         taught = self.teacher.features(wide)
         seen = [self.features(wide), *(self.features(view.pixels) for view in views[self.wide :])]
@@ -79,13 +79,13 @@ class DINO(Objective):
         """Those of the terms that take part."""
         return [self.centre]
 
-    def before_step(self, progress: Any) -> None:
+    def before_step(self, progress: Progress) -> None:
         for centre in self.centres:
             centre.begin()
         self.head.thaw.fill_(float(progress.epoch >= self.config.freeze_epochs))
         self.teacher_temperature.fill_(warming(self.config, progress.fraction))
 
-    def woken(self, progress: Any) -> list[nn.Parameter]:
+    def woken(self, progress: Progress) -> list[nn.Parameter]:
         before = replace(progress, step=progress.step - 1)
         first = before.epoch < self.config.freeze_epochs <= progress.epoch and progress.step > 0
         return [head.prototypes for head in self.student_heads()] if first else []
@@ -93,7 +93,7 @@ class DINO(Objective):
     def student_heads(self) -> list[DistillationHead]:
         return [self.head]
 
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         for centre in self.centres:
             centre.move()
         self.teacher.follow(rising(self.config.momentum, progress))

@@ -6,7 +6,6 @@ Equations 1 to 8 are numbered as in the paper's first version, whose appendix ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from vitling.keys import make_key
 from vitling.objectives.config import DRLocConfig, Pooling, Target, Variant
 from vitling.objectives.objective import Batch
 from vitling.objectives.pairs import PairMLP, Pairs, Size, exhaustive_pairs, pool, random_pairs
+from vitling.objectives.progress import Progress
 
 ALPHA = 0.001  # Eq. 6
 
@@ -136,7 +136,7 @@ class DRLocTerm(nn.Module):
         self.drloc, self.seed, self.norm = drloc, seed, norm
         self.wants_blocks = drloc.variant == "all"
 
-    def forward(self, features: Features, batch: Batch, progress: Any) -> Tensor:
+    def forward(self, features: Features, batch: Batch, progress: Progress) -> Tensor:
         grids = features.stages if self.wants_blocks else features.grid_by(self.norm)
         if grids is None:
             raise UserError(

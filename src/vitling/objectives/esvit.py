@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from vitling.objectives.distillation import Centre, DistillationHead
 from vitling.objectives.gather import has_own
 from vitling.objectives.objective import Batch
 from vitling.objectives.places import located, plan_by_place
+from vitling.objectives.progress import Progress
 from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, sampled, squared_distance
 from vitling.views.config import Plan
 from vitling.views.easel import Views
@@ -127,7 +128,7 @@ class EsViT(DINO):
         """Whether there is a softmax over regions in this phase."""
         return self.region_head is not None and self.config.region_loss == "softmax" and self.phase > 0
 
-    def before_step(self, progress: Any) -> None:
+    def before_step(self, progress: Progress) -> None:
         if self.phases > 1:
             self._enter(int(progress.epochs_done >= self.config.region_from))
         super().before_step(progress)

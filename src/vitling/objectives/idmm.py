@@ -6,7 +6,6 @@ Equations are numbered as in the paper.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from vitling.objectives.classifiers import Scores, make_classifier
 from vitling.objectives.config import IDMMConfig
 from vitling.objectives.heads import projection_mlp
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -46,7 +46,7 @@ class IDMM(Objective):
         self.classifier = make_classifier(config, PROJECTED if mlp else backbone.dim, images, seed)
         self.epsilon = spread(config, images)
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         by_size: dict[int, list[int]] = {}
         for g, view in enumerate(views):
             by_size.setdefault(view.pixels.shape[-1], []).append(g)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from vitling.objectives.gather import everyone
 from vitling.objectives.heads import projection_mlp, unit
 from vitling.objectives.momentum import MomentumCopy, pixels_of
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.objectives.queue import KeyQueue
 from vitling.views.config import Plan
 from vitling.views.easel import Views
@@ -52,7 +52,7 @@ class MoCoV2(Objective):
         self.copy = MomentumCopy(backbone, self.head, region_head)
         self.queue = KeyQueue(self.config.queue, self.config.dim)
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         first, second = pixels_of(views).chunk(2)
         features = self.features(first)
         terms = self.terms(features, self.copy.features(second), batch)
@@ -77,11 +77,11 @@ class MoCoV2(Objective):
     def queues(self) -> dict[str, KeyQueue]:
         return {"queue": self.queue}
 
-    def before_step(self, progress: Any) -> None:
+    def before_step(self, progress: Progress) -> None:
         for queue in self.queues.values():
             queue.begin()
 
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         for queue in self.queues.values():
             queue.end()
         self.copy.follow(self.config.momentum)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from vitling.objectives.gather import Everyone, everyone
 from vitling.objectives.heads import normed_mlp, unit
 from vitling.objectives.momentum import MomentumCopy, by_view, pixels_of, rising
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -48,7 +48,7 @@ class MoCoV3(Objective):
         self.copy = MomentumCopy(backbone, self.projector)
         self.batches = batches
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         pixels = pixels_of(views)
         features = self.features(pixels)
         queries = unit(by_view(self._predict, features.pooled, 2))
@@ -61,7 +61,7 @@ class MoCoV3(Objective):
     def _predict(self, pooled: Tensor) -> Tensor:
         return self.predictor(self.projector(pooled))
 
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         self.copy.follow(rising(self.config.momentum, progress))
 
     def networks(self) -> list[nn.Module]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from timm.layers import DropPath
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.depth import StochasticDepth
 from vitling.backbones.features import Features
+from vitling.objectives.progress import Progress
 from vitling.views.easel import Views
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -72,6 +73,6 @@ def by_view(head: Callable[[Tensor], Tensor], rows: Tensor, views: int) -> Tenso
     return torch.cat([head(view) for view in rows.chunk(views)]) if views > 1 else head(rows)
 
 
-def rising(start: float, progress: Any) -> float:
+def rising(start: float, progress: Progress) -> float:
     """A momentum that rises to 1 by half a cosine: 1 - (1 - start) (cos(pi t) + 1) / 2 (BYOL, MoCo v3, DINO)."""
     return 1 - (1 - start) * (math.cos(math.pi * progress.fraction) + 1) / 2

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
+from vitling.objectives.progress import Progress, Schedule
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
-Weight = float | Callable[[Any], float]  # a number, or a function of the loop's Progress
+Weight = float | Schedule
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Objective(nn.Module):
         self.auxiliaries = nn.ModuleDict()
         self.weights: dict[str, Weight] = {}
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         raise NotImplementedError
 
     def networks(self) -> list[nn.Module]:
@@ -70,15 +71,15 @@ class Objective(nn.Module):
         terms = all(getattr(term, "steady", False) for term in self.auxiliaries.values())
         return self.steady_forward and terms and not any(callable(weight) for weight in self.weights.values())
 
-    def before_step(self, progress: Any) -> None:
+    def before_step(self, progress: Progress) -> None:
         """Fills, in place, the tensors that hold what changes from step to step (temperatures): `forward` may be a
         recording, and sees nothing else of progress. A step that ran out of memory begins again here."""
 
-    def woken(self, progress: Any) -> list[nn.Parameter]:
+    def woken(self, progress: Progress) -> list[nn.Parameter]:
         """Parameters whose gradient was 0 in every step before this one: the optimiser counts their steps from here."""
         return []
 
-    def after_step(self, progress: Any) -> None:
+    def after_step(self, progress: Progress) -> None:
         """Moves teachers, queues and centres; after the optimiser's step."""
 
     def uniform_loss(self) -> dict[str, float]:
@@ -102,7 +103,7 @@ class Objective(nn.Module):
         return self.backbone(pixels, stages="blocks") if blocks else self.backbone(pixels)
 
     def auxiliary_terms(
-        self, features: Features | Sequence[Features], batch: Batch, progress: Any
+        self, features: Features | Sequence[Features], batch: Batch, progress: Progress
     ) -> dict[str, Tensor]:
         """They help to train: in evaluation mode they are silent. Views of several sizes are several features: their
         terms are averaged by the number of views."""
@@ -115,11 +116,11 @@ class Objective(nn.Module):
                 terms[name] = terms.get(name, 0) + value * (views[i] / sum(views))
         return terms
 
-    def total(self, terms: dict[str, Tensor], progress: Any) -> Tensor:
+    def total(self, terms: dict[str, Tensor], progress: Progress) -> Tensor:
         weighted = [self._weight(name, progress) * value for name, value in terms.items()]
         return cast(Tensor, sum(weighted))
 
-    def _weight(self, name: str, progress: Any) -> float:
+    def _weight(self, name: str, progress: Progress) -> float:
         weight = self.weights.get(name, 1.0)
         return weight(progress) if callable(weight) else weight
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from vitling.objectives.config import SimCLRConfig
 from vitling.objectives.gather import Everyone, everyone
 from vitling.objectives.heads import projection_mlp
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -41,7 +41,7 @@ class SimCLR(Objective):
         self.projection = projection_mlp(backbone.dim, config.dim) if mlp else nn.Identity()
         self.temperature, self.batches = config.temperature, batches
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         features = self.features(views[0].pixels)
         projected = self.projection(features.pooled)
         with torch.autocast(projected.device.type, enabled=False):

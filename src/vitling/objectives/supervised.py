@@ -4,7 +4,6 @@ labels."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -39,7 +39,7 @@ class Supervised(Objective):
         nn.init.zeros_(self.head.bias)
         self.register_buffer("class_weights", class_weights, persistent=False)
 
-    def forward(self, views: list[Views], batch: Batch, progress: Any) -> dict[str, Tensor]:
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         view = views[0]
         features = self.features(view.pixels)
         logits = self.head(features.pooled).float()

@@ -37,8 +37,8 @@ from vitling.runs.running import (
 )
 from vitling.settings.config import LabelledConfig
 from vitling.training.loop import fit
-from vitling.training.moments import Outcome
 from vitling.training.processes import Processes
+from vitling.training.result import FitResult
 from vitling.training.rundir import RunDirectory
 
 
@@ -158,7 +158,7 @@ class _Judged:
 
 
 def _conclude(
-    config: LabelledConfig, stores: Stores, objective: Supervised, outcome: Outcome, run: RunDirectory
+    config: LabelledConfig, stores: Stores, objective: Supervised, outcome: FitResult, run: RunDirectory
 ) -> dict[str, Any]:
     """Evaluates the last epoch's weights and the best ones, saves both, writes result.json."""
     objective.eval()

@@ -20,11 +20,11 @@ import torch
 
 from vitling.data.host import cores, free_host_memory
 from vitling.files import read_json
+from vitling.objectives.moments import Moment
 from vitling.runs.labelled import ready
 from vitling.runs.running import open_labelled
 from vitling.settings.config import TrainConfig
 from vitling.settings.names import saved_config
-from vitling.training.moments import Moment
 from vitling.training.pace import first_steps
 from vitling.training.precision import chosen_compile
 from vitling.training.processes import Processes, started

@@ -31,6 +31,7 @@ from vitling.methods.registry import (
 )
 from vitling.objectives.config import EsViTConfig
 from vitling.objectives.esvit import EsViT
+from vitling.objectives.moments import Watcher
 from vitling.objectives.objective import Objective
 from vitling.runs.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.runs.pacing import fitted
@@ -54,8 +55,8 @@ from vitling.settings.continuing import settings_before, with_batch, with_match,
 from vitling.settings.names import flag, leaves, overlaid
 from vitling.training.config import OptimConfig
 from vitling.training.loop import fit
-from vitling.training.moments import Outcome, Watcher
 from vitling.training.processes import Processes
+from vitling.training.result import FitResult
 from vitling.training.rundir import RunDirectory
 from vitling.views.config import ViewsConfig
 
@@ -252,7 +253,7 @@ def _conclude(
     config: PretrainConfig,
     stores: Stores,
     objective: Objective,
-    outcome: Outcome,
+    outcome: FitResult,
     warnings: list[str],
     run: RunDirectory,
 ) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from vitling.settings.checks import check
 from vitling.settings.config import Config, LabelledConfig, PretrainConfig, RunConfig
 from vitling.settings.names import resumed, saved_config
 from vitling.settings.plan import TINY, smaller_view
-from vitling.training.moments import Outcome
 from vitling.training.processes import Processes, started
+from vitling.training.result import FitResult
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
 from vitling.views.config import Plan
@@ -302,7 +302,7 @@ def meta_of(config: RunConfig, store: Store, **of_the_head: Any) -> BundleMeta:
     )
 
 
-def figures(config: RunConfig, stores: Stores, outcome: Outcome) -> dict[str, Any]:
+def figures(config: RunConfig, stores: Stores, outcome: FitResult) -> dict[str, Any]:
     """What every result.json has."""
     return {
         "finished": True,

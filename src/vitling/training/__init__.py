@@ -12,24 +12,18 @@ if TYPE_CHECKING:
     from vitling.training.config import LoopConfig as LoopConfig
     from vitling.training.config import OptimConfig as OptimConfig
     from vitling.training.loop import fit as fit
-    from vitling.training.moments import Moment as Moment
-    from vitling.training.moments import Outcome as Outcome
-    from vitling.training.moments import Watcher as Watcher
     from vitling.training.processes import Processes as Processes
+    from vitling.training.result import FitResult as FitResult
     from vitling.training.rundir import RunDirectory as RunDirectory
-    from vitling.training.schedules import Progress as Progress
 
 _HOMES = {
     "CheckpointConfig": "config",
     "FitConfig": "config",
+    "FitResult": "result",
     "LoopConfig": "config",
-    "Moment": "moments",
     "OptimConfig": "config",
-    "Outcome": "moments",
     "Processes": "processes",
-    "Progress": "schedules",
     "RunDirectory": "rundir",
-    "Watcher": "moments",
     "fit": "loop",
 }
 __getattr__ = exports(__name__, _HOMES)

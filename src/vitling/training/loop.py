@@ -16,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from vitling.data.store import Store
 from vitling.errors import Interrupted, StoppedItself, UserError
 from vitling.keys import make_key
+from vitling.objectives.moments import Moment, Watcher
 from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
 from vitling.training import precision as machine
 from vitling.training import states
 from vitling.training.ahead import Ahead
@@ -26,13 +28,13 @@ from vitling.training.config import FitConfig
 from vitling.training.continuing import checkpoint_of
 from vitling.training.display import Display
 from vitling.training.feed import Feed, Loaded, Part
-from vitling.training.moments import Best, Moment, Outcome, Watcher
 from vitling.training.optim import Average, ChangingDecay, clip_gradients, count_anew, make_optimiser, set_lr
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Replay
+from vitling.training.result import Best, FitResult
 from vitling.training.rundir import RunDirectory
-from vitling.training.schedules import Progress, lr_schedule
+from vitling.training.schedules import lr_schedule
 from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
@@ -52,7 +54,7 @@ def fit(
     run: RunDirectory,
     processes: Processes | None = None,
     start: Path | None = None,
-) -> Outcome:
+) -> FitResult:
     """Trains from the run's last checkpoint, or from the start if it has none; that may be another run's checkpoint."""
     config.check()
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
@@ -72,7 +74,7 @@ def fit(
             trainer.end_of_epoch(epoch, display, asked)
     if trainer.average:
         trainer.average.keep()
-    return Outcome(
+    return FitResult(
         trainer.last_metrics,
         trainer.best,
         trainer.done,

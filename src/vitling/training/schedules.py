@@ -3,34 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from vitling.objectives.progress import Progress, Schedule
 from vitling.training.config import CosineFrom, FitConfig
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: `step` of `steps`, `epoch` (with its fraction) of `epochs`."""
-
-    step: int
-    steps: int
-    epochs: int
-
-    @property
-    def fraction(self) -> float:
-        return self.step / self.steps
-
-    @property
-    def epoch(self) -> float:
-        return self.fraction * self.epochs
-
-    @property
-    def epochs_done(self) -> int:
-        return self.step * self.epochs // self.steps
-
-
-Schedule = Callable[[Progress], float]
 
 
 def warmup_cosine(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
 from vitling.training.continuing import fill, names_of, with_moments
-from vitling.training.moments import Best
 from vitling.training.optim import load_optimiser
+from vitling.training.result import Best
 
 if TYPE_CHECKING:
     from vitling.training.loop import Trainer

@@ -1,0 +1,30 @@
+"""The position of a run, and numbers that depend on it. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Position of a run: `step` of `steps`, and the fractional `epoch` of `epochs`."""
+
+    step: int
+    steps: int
+    epochs: int
+
+    @property
+    def fraction(self) -> float:
+        return self.step / self.steps
+
+    @property
+    def epoch(self) -> float:
+        return self.fraction * self.epochs
+
+    @property
+    def epochs_done(self) -> int:
+        return self.step * self.epochs // self.steps
+
+
+Schedule = Callable[[Progress], float]
