@@ -23,7 +23,7 @@ from typing import Any, get_args
 import torch
 from record import found_before, write_rows
 
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.papers.region_cost import TABLE_8, TABLE_9, measure, measure_throughput
 from vitling.training.precision import Compile
 from vitling.training.rundir import environment
@@ -151,7 +151,7 @@ def main(argv: list[str] | None = None) -> None:
             break
         try:
             row = measured(about, torch.device(options.device)) | {"commit": environment()["commit"]}
-        except StoppedItself as problem:
+        except RunAborted as problem:
             print(problem, flush=True)
             continue
         print(said(row), flush=True)

@@ -17,7 +17,7 @@ import torch
 from record import found_before, write_rows
 
 from vitling.data.store import Store
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.methods.registry import METHODS, Name, make_objective, plan_of
 from vitling.objectives import Objective
 from vitling.papers.overhead import forget
@@ -63,7 +63,7 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
         pace(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
         speed = pace(trainer, options.steps, work.batch)
         if trainer.feed.accumulate > 1:
-            raise StoppedItself(f"{method}: out of memory at {work.batch} images.")
+            raise RunAborted(f"{method}: out of memory at {work.batch} images.")
         row |= {f"{name}_ms": 1000 * work.batch / speed, f"{name}_images_per_second": speed}
         row[f"{name}_seconds_before"] = time.perf_counter() - began - options.steps * work.batch / speed
         del trainer
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> None:
             continue
         try:
             found.append(measure(method, options, store))
-        except StoppedItself as problem:
+        except RunAborted as problem:
             print(problem, flush=True)
             continue
         row = beside(found)[-1]

@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from vitling.data.host import cores
+from vitling.data.host import count_cores
 from vitling.evaluation.knn import knn_scores
 from vitling.evaluation.logistic import Backend, probe
 from vitling.evaluation.metrics import top1
@@ -75,7 +75,7 @@ def measure_knn(bank: int, queries: int, dim: int, classes: int, device: torch.d
 def threads_of_sklearn(features: Tensor, labels: Tensor) -> dict[int, float]:
     """Seconds of a short fit with 1, 2, 4, ... threads and with as many as there are cores."""
     x, y = features.double().cpu().numpy(), labels.cpu().numpy()
-    most = cores()
+    most = count_cores()
     seconds: dict[int, float] = {}
     for count in sorted({most, *(2**i for i in range(most.bit_length()))}):
         with threadpool_limits(count), warnings.catch_warnings():

@@ -15,9 +15,9 @@ from vitling.commands.judging import compare, evaluate, explain, suite
 from vitling.commands.looking import inspect, list_, reproduce, show_views
 from vitling.commands.training import compare_methods, demo, finetune, pretrain, train
 from vitling.commands.using import embed, export, predict
-from vitling.console import speaks
-from vitling.data.host import cores
-from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, StoppedItself, UserError
+from vitling.console import is_main_process
+from vitling.data.host import count_cores
+from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
 from vitling.papers import datasets as _  # noqa: F401  (registers the readers of the papers' data sets)
 from vitling.papers.suite.config import SuiteConfig
 from vitling.settings.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
@@ -71,14 +71,16 @@ def run(argv: list[str]) -> int:
     if argv[0] not in _VERBS:
         return _complain(f"There is no verb {argv[0]!r}.{_nearest(argv[0])} `vitling --help` lists them.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, which spin by default, crawl on busy CPUs
-    if cores() < (os.cpu_count() or 1):  # as in a container that may use the time of some alone, which torch cannot see
-        os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+    if count_cores() < (
+        os.cpu_count() or 1
+    ):  # as in a container that may use the time of some alone, which torch cannot see
+        os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
     try:
         work = _parsed(argv[0], argv[1:])
         if argv[0] not in _QUICK:
             _load()
         work()
-    except (UserError, StoppedItself) as problem:
+    except (UserError, RunAborted) as problem:
         return _complain(str(problem), problem.exit_code)
     except Interrupted as stop:
         print(stop, file=sys.stderr)
@@ -115,7 +117,7 @@ def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
 def _load() -> None:
     """torch takes seconds to import: somebody who looks on is told what the command is at."""
     console = Console(stderr=True)
-    if console.is_terminal and speaks():
+    if console.is_terminal and is_main_process():
         with console.status("Loading PyTorch"):
             import timm  # noqa: F401
 

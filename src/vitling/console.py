@@ -14,15 +14,15 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+LINE_INTERVAL = 10.0  # seconds between lines where there is no terminal
 
 
-def speaks() -> bool:
-    """Of several processes, one speaks for all."""
+def is_main_process() -> bool:
+    """Return whether this process, of those that torchrun started, does the logging and writing."""
     return int(os.environ.get("RANK") or "0") == 0
 
 
-class Advance(Protocol):
+class ProgressCallback(Protocol):
     def __call__(self, done: int, total: int | None = ...) -> None: ...
 
 
@@ -33,15 +33,15 @@ class Log:
         self.path, self.silent = path, silent
         self.console = Console(file=sys.stderr, highlight=False, quiet=silent, soft_wrap=True)
 
-    def say(self, line: str) -> None:
+    def info(self, line: str) -> None:
         self.console.print(line, markup=False)
-        self.note(line)
+        self.debug(line)
 
-    def warn(self, line: str) -> None:
+    def warning(self, line: str) -> None:
         self.console.print(f"Warning: {line}", style="yellow", markup=False)
-        self.note(f"Warning: {line}")
+        self.debug(f"Warning: {line}")
 
-    def note(self, line: str) -> None:
+    def debug(self, line: str) -> None:
         """Into log.txt only."""
         if self.path is None or self.silent:
             return
@@ -50,7 +50,7 @@ class Log:
             file.write(f"{stamp} {line}\n")
 
     @contextmanager
-    def bar(self, what: str, total: int | None = None) -> Iterator[Advance]:
+    def progress(self, what: str, total: int | None = None) -> Iterator[ProgressCallback]:
         """Gives a function to call with the number done so far, and with the total if it was not known before."""
         if self.silent:
             yield lambda done, total=None: None
@@ -60,14 +60,14 @@ class Log:
                 task = progress.add_task(what, total=total)
                 yield lambda done, total=total: progress.update(task, completed=done, total=total)
         else:
-            yield self._plain_bar(what, total)
+            yield self._plain_progress(what, total)
 
-    def _plain_bar(self, what: str, known: int | None) -> Advance:
+    def _plain_progress(self, what: str, known: int | None) -> ProgressCallback:
         last = time.monotonic()
 
         def show(done: int, total: int | None = known) -> None:
             nonlocal last
-            if time.monotonic() - last >= PLAIN_EVERY:
+            if time.monotonic() - last >= LINE_INTERVAL:
                 last = time.monotonic()
                 self.console.print(f"{what} {done}/{total or '?'}", markup=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DONE, WRONG_INPUT, STOPPED_ITSELF = 0, 2, 3
+DONE, WRONG_INPUT, ABORTED = 0, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
 
 
@@ -12,10 +12,10 @@ class UserError(Exception):
     exit_code = WRONG_INPUT
 
 
-class StoppedItself(Exception):
+class RunAborted(Exception):
     """The run could not go on in good faith: a loss that is not finite, a collapse, a full disk."""
 
-    exit_code = STOPPED_ITSELF
+    exit_code = ABORTED
 
 
 class Interrupted(BaseException):

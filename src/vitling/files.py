@@ -23,7 +23,7 @@ _NUMBERS = re.compile(rf"\[\n\s*{_NUMBER}(?:,\n\s*{_NUMBER})*\n\s*\]")  # no str
 
 
 @contextmanager
-def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
+def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     """Open a file that appears under `path` only when the block ends well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,18 +42,20 @@ def atomic(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
 
 
 @contextmanager
-def locked(folder: str | os.PathLike, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """For reading a file of `folder` and writing it again: other processes of this machine that do so wait, and call
-    `waits` first. Not to be entered twice. When the process ends, however it ends, it is unlocked. (Not on Windows.)"""
+def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock of `folder`, waiting for other processes of this machine; `on_wait` is called before a wait.
+
+    Not re-entrant. The lock ends with the process, however that ends. Does nothing on Windows.
+    """
     with _opened(folder) as handle:
         if not _is_ours(handle, waiting=False):
-            waits()
+            on_wait()
             _is_ours(handle, waiting=True)
         yield
 
 
 @contextmanager
-def claimed(folder: str | os.PathLike) -> Iterator[bool]:
+def try_lock_folder(folder: str | os.PathLike) -> Iterator[bool]:
     """Whether this process has the folder for itself while the block lasts, and no other has `claimed` or `locked` it.
     (Always, on Windows.)"""
     with _opened(folder) as handle:
@@ -101,7 +103,7 @@ def check_writable(path: str | os.PathLike) -> None:
 def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:
     """Indented; a list of plain numbers, such as a row of a confusion matrix, takes one line."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=default)
-    with atomic(path, "w") as file:
+    with atomic_write(path, "w") as file:
         file.write(_NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
         file.write("\n")
 

@@ -13,6 +13,6 @@ def make_key(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def host_generator(*parts: int | str) -> np.random.Generator:
+def make_rng(*parts: int | str) -> np.random.Generator:
     """For draws that belong to a whole epoch or batch and are needed on the host, such as its order."""
     return np.random.default_rng(make_key(*parts) % 2**63)

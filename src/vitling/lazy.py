@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 
-def exports(package: str, homes: dict[str, str]) -> Callable[[str], Any]:
+def make_getattr(package: str, homes: dict[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package whose public names live in its modules: {"Store": "store", ...}."""
 
     def get(name: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.papers import overhead
 from vitling.training import pace
 
@@ -132,7 +132,7 @@ def test_after_its_minutes_no_row_is_begun(benchmark, asked, tmp_path, capsys):
 
 def test_a_row_that_does_not_fit_is_left_out(benchmark, asked, monkeypatch, tmp_path, capsys):
     def full(**settings):
-        raise StoppedItself("Out of memory.")
+        raise RunAborted("Out of memory.")
 
     monkeypatch.setattr(benchmark, "measure_throughput", full)
     benchmark.main([*TINY, "--batches", "1", "--out", str(tmp_path / "found.json")])

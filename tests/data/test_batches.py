@@ -6,8 +6,8 @@ import pytest
 from vitling.data.batches import (
     batch_sizes,
     class_weights,
+    count_images_per_process,
     epoch_order,
-    held_by_processes,
     local_slices,
     split_batches,
 )
@@ -32,14 +32,14 @@ def test_balanced_epochs_give_each_class_the_same_share():
     assert set(small % 100) == set(range(95, 100))
 
 
-@pytest.mark.parametrize(("n", "batch", "rest", "sizes"), [
+@pytest.mark.parametrize(("n", "batch", "remainder", "sizes"), [
     (10, 4, "keep", [4, 4, 2]), (10, 4, "drop", [4, 4]), (3, 4, "drop", [3]), (4, 4, "keep", [4]),
     (8, 4, "drop", [4, 4]), (30, 8, "even", [7] * 4), (10, 4, "even", [4, 4, 2]), (8, 4, "even", [4, 4]),
     (3, 4, "even", [3]), (2040, 256, "even", [255] * 8), (2040, 1024, "even", [1020] * 2),
     (600, 512, "even", [512, 88]),
 ])  # fmt: skip
-def test_batches(n, batch, rest, sizes):
-    assert batch_sizes(n, batch, rest) == sizes
+def test_batches(n, batch, remainder, sizes):
+    assert batch_sizes(n, batch, remainder) == sizes
     batches = split_batches(np.arange(n), sizes)
     assert [len(b) for b in batches] == sizes
     assert np.array_equal(np.concatenate(batches), np.arange(sum(sizes)))
@@ -77,7 +77,7 @@ def test_slices_make_the_mean_over_the_global_batch(total, world, accumulate):
 
 @pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 2, 4)])
 def test_every_process_knows_what_the_others_hold(total, world, accumulate):
-    passes = held_by_processes(total, world, accumulate)
+    passes = count_images_per_process(total, world, accumulate)
     for rank in range(world):
         own = [round(weight * total / world) for _, weight in local_slices(total, rank, world, accumulate)]
         assert [held[rank] for held in passes] == own

@@ -12,11 +12,11 @@ from rich.console import Console
 from vitling import data
 from vitling.data.dataset import Dataset
 from vitling.data.duplicates import across, find
-from vitling.data.inspection import leakage_warning
-from vitling.data.scan import Facts, scan
+from vitling.data.inspection import describe_leakage
+from vitling.data.scan import ImageFacts, scan
 
 
-def facts_of(raws: list[bytes]) -> Facts:
+def facts_of(raws: list[bytes]) -> ImageFacts:
     return scan(Dataset("made", [str(i) for i in range(len(raws))], raws.__getitem__, np.arange(len(raws))), workers=1)
 
 
@@ -42,7 +42,7 @@ def test_blank_and_low_contrast_images_do_not_match():
 def test_many_look_alikes_stay_quick():
     n = 20_000
     rng = np.random.default_rng(0)
-    facts = Facts.empty(n)
+    facts = ImageFacts.empty(n)
     facts.ok[:] = True
     facts.digests = rng.integers(0, 256, (n, 16), dtype=np.uint8)
     facts.thumbs[:] = rng.integers(0, 256, (16, 16))
@@ -61,9 +61,9 @@ def test_across_splits():
         ("test", 1, 3, "exact"),
         ("test", 3, 5, "near"),
     ]
-    sentence = leakage_warning({"train": train, "test": test})
+    sentence = describe_leakage({"train": train, "test": test})
     assert "1 of test byte for byte, 1 of test to the eye" in sentence
-    assert leakage_warning({"train": train, "val": facts_of([photo(30)])}) is None
+    assert describe_leakage({"train": train, "val": facts_of([photo(30)])}) is None
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from vitling.data.host import container_cores, container_memory, cores
+from vitling.data.host import container_cores, container_memory, count_cores
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -44,4 +44,4 @@ def test_a_containers_cores_are_its_share_of_the_time(tmp_path, version):
 def test_cores_are_whole_and_no_fewer_than_one(monkeypatch, shares, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr("vitling.data.host.container_cores", lambda root, groups: shares)
-    assert cores() == expected
+    assert count_cores() == expected

@@ -8,7 +8,7 @@ from vitling import data
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset
 from vitling.data.decode import decode, squash
-from vitling.data.scan import Facts, scan
+from vitling.data.scan import ImageFacts, scan
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_facts_are_stored_without_pickle(dataset, tmp_path):
     facts = scan(dataset)
     np.savez(tmp_path / "facts.npz", **facts.to_arrays())
     with np.load(tmp_path / "facts.npz", allow_pickle=False) as arrays:
-        again = Facts.from_arrays(arrays)
+        again = ImageFacts.from_arrays(arrays)
     assert again.reasons == facts.reasons
     assert again.formats == facts.formats
     for name in ("ok", "width", "height", "digests", "thumbs"):
         assert np.array_equal(getattr(again, name), getattr(facts, name))
-    assert len(Facts.from_arrays(Facts.empty(0).to_arrays())) == 0
+    assert len(ImageFacts.from_arrays(ImageFacts.empty(0).to_arrays())) == 0
 
 
 def test_array_digests_know_the_shape():

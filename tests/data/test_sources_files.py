@@ -13,7 +13,7 @@ from pictures import encoded, picture, put
 
 from vitling import data
 from vitling.data.config import DataConfig
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.errors import UserError
 
 
@@ -327,7 +327,7 @@ def test_without_a_label_among_several_is_a_negative(images):
         "path,label,split\npics/0.png,a|b,\npics/1.png,,\npics/2.png,,unlabelled\npics/3.png,b,test\npics/4.png,,test\n"
         "pics/5.png,,val\n"
     )
-    splits = own_splits(write(images / "list.csv", rows), DataConfig())
+    splits = read_splits(write(images / "list.csv", rows), DataConfig())
     assert splits.train.labels.tolist() == [[True, True], [False, False]]
     assert splits.pool.keys == ["pics/2.png"]
     assert splits.open_test("t").labels.tolist() == [[False, True], [False, False]]

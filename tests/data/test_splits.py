@@ -9,7 +9,7 @@ from pictures import put, put_classes
 from vitling import data
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
-from vitling.data.scan import Facts
+from vitling.data.scan import ImageFacts
 from vitling.data.splits import drop_bad, require_labels
 from vitling.errors import UserError
 
@@ -168,7 +168,7 @@ def test_require_labels(tmp_path):
 def made(n, bad=(), labels=None):
     labels = np.arange(n) % 2 if labels is None else np.array(labels)
     dataset = Dataset("made/train", [f"{i}.png" for i in range(n)], lambda row: b"", np.arange(n), labels, ("a", "b"))
-    facts = Facts.empty(n)
+    facts = ImageFacts.empty(n)
     facts.ok[:] = True
     facts.ok[list(bad)] = False
     facts.reasons = dict.fromkeys(bad, "truncated")

@@ -15,8 +15,15 @@ from tests.conftest import make_folder, make_image
 from vitling import data
 from vitling.data import cache
 from vitling.data.config import DataConfig
-from vitling.data.dataset import joined
-from vitling.data.store import build_store, choose_size, choose_where, mean_and_std, normalisation, usual_side
+from vitling.data.dataset import merge_unlabelled
+from vitling.data.store import (
+    build_store,
+    choose_normalisation,
+    choose_placement,
+    choose_size,
+    compute_mean_std,
+    median_side,
+)
 from vitling.errors import UserError
 
 SIZE = 12
@@ -39,10 +46,10 @@ def expected(folder, dataset, i):
     return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
 
 
-@pytest.mark.parametrize("where", ["host", "stream"])
+@pytest.mark.parametrize("placement", ["host", "stream"])
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_every_kind_of_store_gives_the_same_pixels(folder, dataset, where, use_cache):
-    store = build_store(dataset, SIZE, where=where, use_cache=use_cache)
+def test_every_kind_of_store_gives_the_same_pixels(folder, dataset, placement, use_cache):
+    store = build_store(dataset, SIZE, placement=placement, use_cache=use_cache)
     ids = np.array([17, 3, 3, 29])
     pixels, aspect = store.fetch(ids)
     for row, i in zip(pixels, ids):
@@ -87,19 +94,21 @@ def test_a_damaged_cache_is_built_anew_and_said(dataset, own_cache, damage):
     else:
         (entry / "done.json").unlink()
     said: list[str] = []
-    again = build_store(dataset, SIZE, say=said.append)
+    again = build_store(dataset, SIZE, warn=said.append)
     assert torch.equal(again.fetch(np.arange(30))[0], good)
     assert len(said) == 1
     assert "damaged" in said[0]
-    assert build_store(dataset, SIZE, say=said.append)
+    assert build_store(dataset, SIZE, warn=said.append)
     assert len(said) == 1
 
 
 def test_a_full_disk_costs_the_cache_only(dataset, own_cache, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
     said: list[str] = []
-    for where in ("host", "stream"):
-        assert build_store(dataset, SIZE, where=where, say=said.append).fetch(np.arange(5))[0].float().std() > 0
+    for placement in ("host", "stream"):
+        assert (
+            build_store(dataset, SIZE, placement=placement, warn=said.append).fetch(np.arange(5))[0].float().std() > 0
+        )
     assert all("not cached" in line for line in said)
     assert len(said) == 2
 
@@ -128,7 +137,14 @@ def test_bad_files_are_left_out_and_ids_close_up(folder):
 def test_other_labels_are_another_identity_also_beside_a_pool(dataset):
     pool = replace(dataset, labels=None, class_names=())
     other = replace(dataset, labels=np.roll(dataset.labels, 1))
-    parts = [dataset, other, pool, joined(dataset, pool), joined(other, pool), joined(pool, pool)]
+    parts = [
+        dataset,
+        other,
+        pool,
+        merge_unlabelled(dataset, pool),
+        merge_unlabelled(other, pool),
+        merge_unlabelled(pool, pool),
+    ]
     assert len({build_store(part, 12).identity for part in parts}) == 6
 
 
@@ -136,38 +152,38 @@ def test_place_is_chosen_by_free_memory(monkeypatch):
     from vitling.data import store as module
 
     monkeypatch.setattr(module, "free_host_memory", lambda: 1000)
-    assert choose_where(500, torch.device("cpu")) == "host"
-    assert choose_where(501, torch.device("cpu")) == "stream"
+    assert choose_placement(500, torch.device("cpu")) == "host"
+    assert choose_placement(501, torch.device("cpu")) == "stream"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 4000))
-    assert choose_where(1000, torch.device("cuda")) == "device"
-    assert choose_where(1001, torch.device("cuda")) == "stream"
-    assert choose_where(400, torch.device("cuda")) == "device"
+    assert choose_placement(1000, torch.device("cuda")) == "device"
+    assert choose_placement(1001, torch.device("cuda")) == "stream"
+    assert choose_placement(400, torch.device("cuda")) == "device"
 
 
 def test_size_is_what_views_can_use_and_images_have(tmp_path):
     large = data.open(str(make_folder(tmp_path / "large", 2, 3, width=900, height=600)), val="none").train
     small = data.open(str(make_folder(tmp_path / "small", 2, 3, width=28, height=28)), val="none").train
-    assert usual_side(large) == 900
-    assert usual_side(small) == 28
+    assert median_side(large) == 900
+    assert median_side(small) == 28
     assert choose_size(large, 384) == 384
     assert choose_size(small, 384) == 28
 
 
 def test_mean_and_std_are_the_datas(dataset):
     store = build_store(dataset, SIZE)
-    mean, std = mean_and_std(store)
+    mean, std = compute_mean_std(store)
     pixels = store.fetch(np.arange(30))[0].double() / 255
     assert np.allclose(mean, pixels.mean(dim=(0, 2, 3)), atol=1e-6)
     assert np.allclose(std, pixels.permute(1, 0, 2, 3).flatten(1).std(dim=1), atol=1e-3)
-    assert normalisation(store, DataConfig())[0] == (0.485, 0.456, 0.406)
-    assert normalisation(store, DataConfig(normalise="data"))[0] == mean
+    assert choose_normalisation(store, DataConfig())[0] == (0.485, 0.456, 0.406)
+    assert choose_normalisation(store, DataConfig(normalise="data"))[0] == mean
 
 
 def test_one_channel(folder):
     config = DataConfig(channels=1)
     store = build_store(data.open(str(folder), config, val="none").train, SIZE, config)
     assert store.fetch(np.array([0]))[0].shape == (1, 1, SIZE, SIZE)
-    assert len(normalisation(store, config)[0]) == 1
+    assert len(choose_normalisation(store, config)[0]) == 1
 
 
 def test_a_done_file_without_a_shape_is_damage(dataset, own_cache):
@@ -176,7 +192,7 @@ def test_a_done_file_without_a_shape_is_damage(dataset, own_cache):
     for content in ("{}", "[]"):
         (entry / "done.json").write_text(content)
         said: list[str] = []
-        build_store(dataset, SIZE, say=said.append)
+        build_store(dataset, SIZE, warn=said.append)
         assert "damaged" in said[0]
 
 
@@ -195,7 +211,7 @@ def test_an_entry_of_somebody_else_is_used(dataset, own_cache, monkeypatch):
     monkeypatch.setattr(cache.Path, "touch", refuse)
     monkeypatch.setattr(cache, "scan", None)  # would fail if it were called
     said: list[str] = []
-    build_store(dataset, SIZE, say=said.append)
+    build_store(dataset, SIZE, warn=said.append)
     assert said == []
 
 
@@ -221,19 +237,19 @@ def test_making_room_deletes_no_more_than_it_must(own_cache, monkeypatch):
     assert sorted(path.name for path in own_cache.iterdir()) == ["newest", "small"]
 
 
-@pytest.mark.parametrize("where", ["host", "stream"])
+@pytest.mark.parametrize("placement", ["host", "stream"])
 @pytest.mark.parametrize("bad", [0, 1])
-def test_the_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, where, bad, monkeypatch):
+def test_the_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, placement, bad, monkeypatch):
     if bad:
         (folder / "class-0" / "image-03.png").write_bytes(b"")
     dataset = data.open(str(folder), val="none").train
-    build_store(dataset, SIZE, where=where, allow_bad=True)
+    build_store(dataset, SIZE, placement=placement, allow_bad=True)
     shared = []
     from_numpy = torch.from_numpy
     monkeypatch.setattr(torch, "from_numpy", lambda array: shared.append(array) or from_numpy(array))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        store = build_store(dataset, SIZE, where=where, allow_bad=True)
+        store = build_store(dataset, SIZE, placement=placement, allow_bad=True)
         pixels = store.fetch(np.array([0, 5, 28]))[0]
     assert any(isinstance(array, np.memmap) and len(array) == 30 for array in shared)
     for row, i in zip(pixels, (0, 5, 28)):

@@ -32,7 +32,7 @@ def test_a_data_set_with_its_splits_and_labels(bundle, pictures, tmp_path, monke
     splits = splits_of(pictures, np.array([0, 1, 0, 1, 0, 1]), ("cat", "dog"))
     opened = []
     splits.on_test_opened = opened.append
-    monkeypatch.setattr("vitling.evaluation.embed.own_splits", lambda spec, config, **how: splits)
+    monkeypatch.setattr("vitling.evaluation.embed.read_splits", lambda spec, config, **how: splits)
     embed(bundle, "pets", tmp_path / "f.npz")
     written = np.load(tmp_path / "f.npz")
     assert written["labels"].tolist() == [0, 1, 0, -1, 1, 0, 1]
@@ -62,7 +62,7 @@ def test_a_folder_of_classes_as_it_lies(bundle, tmp_path):
 def test_several_labels(bundle, pictures, tmp_path, monkeypatch):
     labels = np.array([[1, 0], [1, 1], [0, 0]] * 2, dtype=bool)
     splits = splits_of(pictures, labels, ("cat", "dog"))
-    monkeypatch.setattr("vitling.evaluation.embed.own_splits", lambda spec, config, **how: splits)
+    monkeypatch.setattr("vitling.evaluation.embed.read_splits", lambda spec, config, **how: splits)
     embed(bundle, "pets", tmp_path / "f.parquet")
     table = pq.read_table(tmp_path / "f.parquet").to_pydict()
     assert table["label"][:4] == [["cat"], ["cat", "dog"], [], None]

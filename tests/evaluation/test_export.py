@@ -8,7 +8,7 @@ import timm
 import torch
 
 from vitling.backbones.backbone import build
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.evaluation import BundleMeta, load, save_bundle
 from vitling.evaluation import export as export_module
 from vitling.evaluation.export import export
@@ -83,7 +83,7 @@ def test_a_swin_that_pads_and_rolls_is_not_timms(make_bundle, tmp_path):
 
 def test_a_model_that_differs_is_not_handed_out(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module, "TOLERANCE", -1.0)
-    with pytest.raises(StoppedItself, match="differs from ours"):
+    with pytest.raises(RunAborted, match="differs from ours"):
         export(bundle, tmp_path / "m.onnx", "onnx")
     assert not list(tmp_path.glob("*.onnx"))
 

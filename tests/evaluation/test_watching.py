@@ -16,9 +16,9 @@ from torch import nn
 from tests.conftest import make_folder
 from tests.tiny import tiny_backbone
 from vitling import data
-from vitling.data.dataset import joined
+from vitling.data.dataset import merge_unlabelled
 from vitling.data.store import build_store
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.evaluation.collapse import CollapseWatcher
 from vitling.evaluation.features import pooled_over
 from vitling.evaluation.knn import knn_votes
@@ -96,7 +96,7 @@ def test_healthy_runs_raise_no_alarm(kind, store, tmp_path):
 
 
 def test_a_collapse_is_named_and_stops_the_run(store, tmp_path):
-    with pytest.raises(StoppedItself) as stop:
+    with pytest.raises(RunAborted) as stop:
         train(objective("alike", store), store, tmp_path / "run", watch(store))
     words = str(stop.value)
     assert stop.value.exit_code == 3
@@ -109,7 +109,7 @@ def test_a_collapse_is_named_and_stops_the_run(store, tmp_path):
 
 def test_a_loss_that_sits_at_ln_k_is_named(store, tmp_path):
     """With a learning rate of nearly nothing. The features are those of the random start, and not to blame."""
-    with pytest.raises(StoppedItself, match=r"Since epoch 5 the term 'global' sits at 3\.\d+, .* cost 3\.871") as stop:
+    with pytest.raises(RunAborted, match=r"Since epoch 5 the term 'global' sits at 3\.\d+, .* cost 3\.871") as stop:
         train(objective("instances", store), store, tmp_path / "run", watch(store), lr=1e-9)
     assert "higher --optim.lr" in str(stop.value)
     assert "look alike" not in str(stop.value)
@@ -165,7 +165,7 @@ def test_a_val_is_used_where_there_is_one(store):
 def with_pool(store, tmp_path_factory):
     """The same 48 images, and 20 of an unlabelled pool, of which one cannot be read; nor can the first of all."""
     pool = data.open(str(make_folder(tmp_path_factory.mktemp("pool"), classes=2, first=50)), val="none").train
-    both = joined(store.dataset, replace(pool, labels=None, class_names=()))
+    both = merge_unlabelled(store.dataset, replace(pool, labels=None, class_names=()))
     broken = replace(both, reader=lambda row: b"" if row in (0, 60) else both.read(row))
     return build_store(broken, 16, use_cache=False, allow_bad=True)
 
@@ -185,7 +185,7 @@ def test_a_pool_neither_votes_nor_is_asked_about(store, with_pool):
 
 
 def test_a_pool_does_not_change_what_is_measured(store):
-    both = build_store(joined(store.dataset, replace(store.dataset, labels=None)), 16)
+    both = build_store(merge_unlabelled(store.dataset, replace(store.dataset, labels=None)), 16)
     model, parts = objective("simclr", store), [knn_parts(s) for s in (store, both)]
     for mine, other in zip(*parts):
         assert np.array_equal(mine.ids, other.ids)
@@ -196,7 +196,7 @@ def test_a_pool_does_not_change_what_is_measured(store):
 def test_groups_are_kept_together_beside_a_pool(store):
     groups = np.arange(48) // 4
     grouped = replace(store.dataset, groups=groups)
-    voters, asked = knn_parts(build_store(joined(grouped, replace(store.dataset, labels=None)), 16))
+    voters, asked = knn_parts(build_store(merge_unlabelled(grouped, replace(store.dataset, labels=None)), 16))
     assert not set(groups[voters.ids]) & set(groups[asked.ids])
 
 

@@ -15,7 +15,7 @@ from tests.made_runs import lines, read, refused
 from tests.runs.test_two_stages import TINY, pretrain, with_pool
 from vitling.backbones import create, load_weights
 from vitling.cli import run
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.methods import baselines
 from vitling.methods.registry import METHODS, Name
 from vitling.objectives import SupCon
@@ -253,7 +253,7 @@ def test_supcon_takes_an_unlabelled_pool(tmp_path, monkeypatch):
 
     def fit(objective, *rest, **named):
         given.append(objective)
-        raise StoppedItself("Seen enough.")
+        raise RunAborted("Seen enough.")
 
     monkeypatch.setattr("vitling.runs.pretrain.fit", fit)
     assert pretrain(with_pool(tmp_path / "images"), tmp_path / "pre", "--method", "supcon") == 3

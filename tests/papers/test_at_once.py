@@ -19,7 +19,7 @@ from tests.made_runs import read
 from vitling.cli import run
 from vitling.console import Log
 from vitling.errors import Interrupted, UserError
-from vitling.files import claimed, locked
+from vitling.files import lock_folder, try_lock_folder
 from vitling.papers.at_once import helped
 from vitling.papers.ledger import Ledger
 from vitling.papers.reproduce import _Job, _Session, reproduce
@@ -70,7 +70,7 @@ def test_two_share_the_runs_and_do_none_twice(problem):
 
 def test_what_another_works_at_is_left_to_it(capsys):
     begun: list[str] = []
-    with claimed("runs/met/a-seed0"):
+    with try_lock_folder("runs/met/a-seed0"):
         outcome = reproduce(study("ab", 1, begun))
     assert begun == ["b-seed0"]
     assert [row["run"] for row in outcome.results["rows"]] == ["b"]
@@ -80,11 +80,11 @@ def test_what_another_works_at_is_left_to_it(capsys):
 
 
 def test_a_claim_is_one_processs(tmp_path):
-    with claimed(tmp_path) as first, claimed(tmp_path) as second:
+    with try_lock_folder(tmp_path) as first, try_lock_folder(tmp_path) as second:
         assert (first, second) == (True, False)
-    with claimed(tmp_path) as again:
+    with try_lock_folder(tmp_path) as again:
         assert again
-    with locked(tmp_path), claimed(tmp_path) as other:
+    with lock_folder(tmp_path), try_lock_folder(tmp_path) as other:
         assert not other
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_would_wait_for_anothers_stage_comes_last(tmp_path):
             return [Stage("pretrain", PretrainConfig(out=str(shared)))]
 
     runs = tuple(Run(name, InStages(threading.Barrier(1), begun)) for name in "abcd")
-    with claimed(tmp_path / "one"):
+    with try_lock_folder(tmp_path / "one"):
         reproduce(Study("met", "numbers", "nowhere", runs))
     assert begun == ["c-seed0", "d-seed0", "a-seed0", "b-seed0"]
 
@@ -152,7 +152,7 @@ def test_what_a_killed_process_leaves_is_done(monkeypatch):
 
     @contextmanager
     def helped(command, others, folder, log):
-        with claimed("runs/met/a-seed0"):
+        with try_lock_folder("runs/met/a-seed0"):
             yield
 
     monkeypatch.setattr("vitling.papers.reproduce.helped", helped)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tests.conftest import make_folder
 from tests.made_runs import lines, read
 from tests.papers.test_stages import FIRST
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load
 from vitling.evaluation.correspondence import correspondence
@@ -208,5 +208,5 @@ def test_a_mean_without_one_of_them_is_none(two_sets, tmp_path):
     (tmp_path / "data" / "pets").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="pets"):
         reproduce(suite_study(), two_sets)
-    with pytest.raises(StoppedItself, match="pets"):
+    with pytest.raises(RunAborted, match="pets"):
         SuiteAverage(RANDOM)(Start(tmp_path / "out", folder=Path(two_sets), stages=tmp_path / "stages"))

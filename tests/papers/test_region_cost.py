@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.papers import overhead, region_cost
 from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCost, Throughput, measure
 from vitling.papers.study import Start
@@ -101,9 +101,9 @@ def test_a_small_network_is_measured_anywhere(tmp_path):
 
 def test_steps_that_are_not_alike_are_not_compared():
     overhead._check_alike({(1, True)}, NANO, 8)
-    with pytest.raises(StoppedItself, match="Out of memory"):
+    with pytest.raises(RunAborted, match="Out of memory"):
         overhead._check_alike({(2, True)}, NANO, 8)
-    with pytest.raises(StoppedItself, match="recorded"):
+    with pytest.raises(RunAborted, match="recorded"):
         overhead._check_alike({(1, True), (1, False)}, NANO, 8)
 
 

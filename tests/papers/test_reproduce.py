@@ -16,7 +16,7 @@ import torch
 
 from tests.made_runs import read
 from vitling.commands.summary import show_study
-from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.objectives.config import SupervisedConfig
 from vitling.papers import places as datasets
 from vitling.papers.ledger import Ledger
@@ -185,14 +185,14 @@ def test_a_trial_is_kept_apart(data, tmp_path):
 
 def test_a_failure_is_written_down_without_the_folders_of_this_machine(tmp_path, capsys):
     runs = tmp_path / "runs"
-    problem = StoppedItself(f"No space left for {runs / 'first-seed0' / 'checkpoints'}.")
+    problem = RunAborted(f"No space left for {runs / 'first-seed0' / 'checkpoints'}.")
     outcome = reproduce(study_of(first=[problem]), runs_out=str(runs))
     assert outcome.results["rows"][0]["failed"] == "No space left for first-seed0/checkpoints."
     assert str(runs) in capsys.readouterr().err  # here it is of use
 
 
 def test_a_failure_is_written_down_and_the_others_go_on(tmp_path):
-    works = study_of(first=[StoppedItself("not finite"), 7.0], second=[RuntimeError("odd\nthings"), 8.0], third=[9.0])
+    works = study_of(first=[RunAborted("not finite"), 7.0], second=[RuntimeError("odd\nthings"), 8.0], third=[9.0])
     outcome = reproduce(works)
     assert outcome.failed == ("first, seed 0", "second, seed 0")
     failed = {row["run"]: row.get("failed") for row in outcome.results["rows"]}
@@ -205,7 +205,7 @@ def test_a_failure_is_written_down_and_the_others_go_on(tmp_path):
 def test_the_exit_code_of_a_failure(monkeypatch, capsys):
     from vitling.cli import run
 
-    monkeypatch.setattr("vitling.papers.find", lambda name: study_of(bad=[StoppedItself("no")], good=[1.0]))
+    monkeypatch.setattr("vitling.papers.find", lambda name: study_of(bad=[RunAborted("no")], good=[1.0]))
     assert run(["reproduce", "given"]) == 3
     captured = capsys.readouterr()
     assert "failed: no" in captured.out
@@ -215,7 +215,7 @@ def test_the_exit_code_of_a_failure(monkeypatch, capsys):
 def test_a_matrix_is_drawn(monkeypatch, capsys, tmp_path):
     from vitling.cli import run
 
-    runs = (Run("first", Given([1.0]), cell=("a", "x")), Run("second", Given([StoppedItself("no")]), cell=("a", "y")))
+    runs = (Run("first", Given([1.0]), cell=("a", "x")), Run("second", Given([RunAborted("no")]), cell=("a", "y")))
     study = Study("matrix", "two cells", "nowhere", runs, picture="heatmap")
     monkeypatch.setattr("vitling.papers.find", lambda name: study)
     assert run(["reproduce", "matrix"]) == 3

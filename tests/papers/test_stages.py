@@ -65,7 +65,7 @@ def trained(monkeypatch):
     """The stages that are trained, as they come."""
     calls: list[str] = []
 
-    def counted(module, name):
+    def format_count(module, name):
         function = getattr(module, name)
 
         def call(config):
@@ -74,8 +74,8 @@ def trained(monkeypatch):
 
         monkeypatch.setattr(module, name, call)
 
-    counted(pretraining, "pretrain")
-    counted(finetuning, "by_the_recipe")
+    format_count(pretraining, "pretrain")
+    format_count(finetuning, "by_the_recipe")
     return calls
 
 

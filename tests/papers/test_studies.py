@@ -14,7 +14,7 @@ from tests.papers.datasets import copies
 from vitling.backbones import names
 from vitling.cli import run
 from vitling.data.config import DataConfig
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.papers.ledger import fingerprint
 from vitling.papers.places import DATASETS, find_data, find_weights, wanted
@@ -180,7 +180,7 @@ def test_data_are_found_by_name(tmp_path):
 def test_data_as_distributed_are_found_too(tmp_path):
     copies.flowers102(tmp_path)
     train, test = find_data("flowers102", tmp_path)
-    splits = own_splits(f"train={train},test={test}", DataConfig())
+    splits = read_splits(f"train={train},test={test}", DataConfig())
     assert (len(splits.train), len(splits.hidden_test)) == (12, 6)
     copies.openimages(tmp_path)
     assert find_data("openimages", tmp_path) == (f"openimages:{tmp_path}", "")

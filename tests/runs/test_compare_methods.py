@@ -10,7 +10,7 @@ from tests.made_runs import read, refused
 from tests.runs.test_compare import made_run
 from vitling.cli import run
 from vitling.commands.summary import comparison_table, show_comparison
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.methods.registry import METHODS
 from vitling.runs import compare_methods as comparing
 from vitling.settings.config import ComparisonConfig
@@ -65,7 +65,7 @@ def test_a_method_that_stops_does_not_stop_the_others(folder, tmp_path, monkeypa
 
     def train(config):
         if config.method == "simclr":
-            raise StoppedItself("The features collapsed.")
+            raise RunAborted("The features collapsed.")
         return ended
 
     monkeypatch.setattr(comparing, "train", train)

@@ -14,7 +14,7 @@ from vitling import data
 from vitling.backbones import create
 from vitling.backbones.position import resize_positions
 from vitling.cli import run
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.evaluation import BundleMeta, load, save_bundle
 from vitling.runs.finetune import with_preset
 from vitling.runs.running import settle_network
@@ -181,7 +181,7 @@ def test_settling_again_changes_nothing():
 
 def test_the_command_has_them(folder, trained, tmp_path, monkeypatch):
     def fit(*given, **named):
-        raise StoppedItself("Seen enough.")
+        raise RunAborted("Seen enough.")
 
     monkeypatch.setattr("vitling.runs.labelled.fit", fit)
     words = ["finetune", folder, "--from", trained, "--out", tmp_path / "large", "--size", "448", "--keep-head"]

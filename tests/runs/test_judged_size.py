@@ -11,7 +11,7 @@ from tests.conftest import make_folder
 from tests.made_runs import read, refused
 from vitling.cli import run
 from vitling.data.config import DataConfig
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.data.store import build_store
 from vitling.evaluation import load
 from vitling.evaluation.classify import labels_of, logits_over
@@ -43,7 +43,7 @@ def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
     result = read(tmp_path / "run" / "result.json")
     assert (result["size"], result["judged_at"]) == (16, 24)
     judged = result["last"]["test"]
-    store = build_store(own_splits(str(images), DataConfig()).open_test("a test"), model.meta.store_size)
+    store = build_store(read_splits(str(images), DataConfig()).open_test("a test"), model.meta.store_size)
     store.mean, store.std = model.meta.mean, model.meta.std
     larger, usual = (logits_over(model.logits, store, size, 0.875) for size in (24, 16))
     assert judged["top1"] == pytest.approx(top1(larger, labels_of(store)))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.conftest import make_folder, make_image
 from tests.made_runs import lines, read, refused
 from vitling.cli import run
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.evaluation import load
 from vitling.files import write_json
 from vitling.objectives.config import IDMMConfig
@@ -133,7 +133,7 @@ def test_the_supervised_baseline_has_one_view_mixed_as_in_fine_tuning(folder, tm
 
     def fit(objective, *rest, **named):
         given.append(objective)
-        raise StoppedItself("Seen enough.")
+        raise RunAborted("Seen enough.")
 
     monkeypatch.setattr("vitling.runs.pretrain.fit", fit)
     assert pretrain(folder, tmp_path / "pre", *SUPERVISED) == 3

@@ -18,7 +18,7 @@ from torch import Tensor
 from tests.tiny import tiny_backbone
 from tests.training.sharded_run import Ends
 from vitling import data
-from vitling.data.batches import held_by_processes, local_slices
+from vitling.data.batches import count_images_per_process, local_slices
 from vitling.data.store import Store, build_store
 from vitling.objectives import Batch, SimCLR, SupCon
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
@@ -42,7 +42,7 @@ def gradients(kind: str, images: int, rank: int = 0, world: int = 1) -> dict[str
     inputs = torch.randn(2, images, 6, generator=random)
     matrix = torch.randn(6, 4, generator=random).requires_grad_()
     ((local, weight),) = local_slices(images, rank, world, 1)
-    held = held_by_processes(images, world, 1)[0] if world > 1 else ()
+    held = count_images_per_process(images, world, 1)[0] if world > 1 else ()
     model = objective(kind, torch.tensor([0, 1, 0, -1, 1]))
     z = F.normalize(inputs[:, local].flatten(0, 1) @ matrix, dim=1)
     loss = weight * model.losses(z, Batch(torch.from_numpy(local), None, held=held)).mean()

@@ -45,10 +45,10 @@ def dataset(folder):
     return data.open(str(folder), val="none").train
 
 
-def train(dataset, folder, settings=None, where="device", drop_path=0.0):
+def train(dataset, folder, settings=None, placement="device", drop_path=0.0):
     torch.manual_seed(0)
     model = Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
-    store = build_store(dataset, 16, device="cuda", where=where)
+    store = build_store(dataset, 16, device="cuda", placement=placement)
     return model, fit(model, store, settings or config(loop=ON_GPU), run=run_in(folder))
 
 
@@ -74,10 +74,10 @@ def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
     assert difference.quantile(0.999) < 0.1
 
 
-@pytest.mark.parametrize("where", ["host", "stream"])
-def test_where_pixels_live_does_not_matter(dataset, tmp_path, where):
+@pytest.mark.parametrize("placement", ["host", "stream"])
+def test_where_pixels_live_does_not_matter(dataset, tmp_path, placement):
     settings = config(loop=replace(ON_GPU, deterministic=True))
-    here, there = (train(dataset, tmp_path / w, settings, w)[0] for w in ("device", where))
+    here, there = (train(dataset, tmp_path / w, settings, w)[0] for w in ("device", placement))
     assert equal(weights(here), weights(there))
 
 

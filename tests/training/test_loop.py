@@ -17,7 +17,7 @@ from tests.tiny import strayed, tiny_backbone
 from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
-from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.objectives import Supervised
 from vitling.objectives.progress import Progress
 from vitling.training import (
@@ -255,7 +255,7 @@ def test_out_of_memory_is_answered_by_accumulation_and_said(store, tmp_path, cap
 
 
 def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
-    with pytest.raises(StoppedItself, match="smaller --batch"):
+    with pytest.raises(RunAborted, match="smaller --batch"):
         train(store, tmp_path / "run", model=thirsty(room=0))
 
 
@@ -271,7 +271,7 @@ class Breaks(Supervised):
 def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path):
     torch.manual_seed(0)
     model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
-    with pytest.raises(StoppedItself, match=r"Step 9 \(epoch 3\): the term '(loss|extra)' is nan"):
+    with pytest.raises(RunAborted, match=r"Step 9 \(epoch 3\): the term '(loss|extra)' is nan"):
         train(store, tmp_path / "run", model=model)
     last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     assert last.name == "step-00000008.pt"
@@ -312,7 +312,7 @@ class Reads(Score):
     def __call__(self, moment):
         self.terms[moment.step] = moment.terms
         if moment.epoch == self.stop_after:
-            raise StoppedItself("seen enough")
+            raise RunAborted("seen enough")
         return {}
 
 
@@ -327,7 +327,7 @@ def test_watchers_are_told_the_means_of_the_epoch(store, tmp_path):
 
 
 def test_a_run_that_a_watcher_stops_has_written_how_it_came_to_this(store, tmp_path):
-    with pytest.raises(StoppedItself, match="seen enough"):
+    with pytest.raises(RunAborted, match="seen enough"):
         train(store, tmp_path / "run", watchers=[Reads(stop_after=3, every=3)])
     assert [line["epoch"] for line in lines(tmp_path / "run")] == [1, 2, 3]
 
@@ -438,8 +438,8 @@ def test_stream_and_host_train_alike(folder, tmp_path, sampler):
     dataset = data.open(str(folder), val="none").train
     settings = config(loop=replace(QUIET, sampler=sampler))
     host, stream = (
-        weights(train(build_store(dataset, 16, where=where), tmp_path / where, settings)[0])
-        for where in ("host", "stream")
+        weights(train(build_store(dataset, 16, placement=placement), tmp_path / placement, settings)[0])
+        for placement in ("host", "stream")
     )
     assert equal(host, stream)
 

@@ -23,7 +23,7 @@ from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
 from vitling import data
 from vitling.data.store import Store, build_store
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.evaluation.watching import watch_pretraining
 from vitling.methods.esvit import for_images, pretrain
 from vitling.objectives import DINO, DINOConfig, EsViT
@@ -165,7 +165,7 @@ def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(centre, tmp_path
     objective = DINO(tiny_backbone(), Plan((CUT, CUT)), config)
     length = replace(settings("dino", lr=1e-3, clip=5.0), epochs=80, batch=12, checkpoint=CheckpointConfig(1e9))
     watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)
-    stops = pytest.raises(StoppedItself, match=r"all images look alike to the network.*a centred teacher")
+    stops = pytest.raises(RunAborted, match=r"all images look alike to the network.*a centred teacher")
     with stops if centre == 1 else nullcontext():
         outcome = fit(objective, store, length, [watcher], run=RunDirectory(tmp_path))
         assert outcome.metrics["features/spread"] > 0.4
@@ -192,7 +192,7 @@ def test_esvits_settings_for_few_images_do_not_collapse_but_without_centring(cen
     objective = EsViT(tiny_backbone(), Plan((cut, cut)), config)
     length = replace(settings("esvit"), epochs=85, batch=stage.batch, seed=seed, optim=stage.optim)
     watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)
-    stops = pytest.raises(StoppedItself, match=r"the answers died out.*a centred teacher")
+    stops = pytest.raises(RunAborted, match=r"the answers died out.*a centred teacher")
     with stops if centre == 1 else nullcontext():
         run = RunDirectory(tmp_path)
         outcome = fit(objective, store, replace(length, checkpoint=CheckpointConfig(1e9)), [watcher], run=run)

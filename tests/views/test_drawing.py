@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitling.keys import host_generator, make_key
+from vitling.keys import make_key, make_rng
 from vitling.views import Drawing, Easel, Group, Mix, Normaliser, Place, Plan, Policy
 
 N = 12
@@ -105,7 +105,7 @@ def test_one_part_is_the_batch_as_it_was():
     """Figures of earlier versions stay what they are."""
     drawing = Drawing(Plan((Group(8, 2, POLICY, Mix(cutmix=1.0, per="batch")),)), place(), np.arange(N))
     _, own, partner, _, mixing = drawing.order()[0]
-    assert partner.tolist() == host_generator("partner", 0, 2, 1, 0).permutation(2 * N).tolist()
+    assert partner.tolist() == make_rng("partner", 0, 2, 1, 0).permutation(2 * N).tolist()
     assert set(mixing.tolist()) == {make_key("mix", 0, 2, 1, 0)}
     assert own.tolist() == list(range(2 * N))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vitling.keys import host_generator, make_key
+from vitling.keys import make_key, make_rng
 from vitling.views.draws import Draws, Tabled, beta_quantiles, columns, keys_of, seeds_of, tabulate
 
 IDS = torch.arange(20_000)
@@ -82,6 +82,6 @@ def test_chance_comes_as_often_as_told():
     assert abs(Draws.of([9], IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
 
 
-def test_host_generators_are_named():
-    assert host_generator("order", 0, 1).integers(1 << 60) != host_generator("order", 1, 0).integers(1 << 60)
+def test_generators_depend_on_every_part_of_their_name():
+    assert make_rng("order", 0, 1).integers(1 << 60) != make_rng("order", 1, 0).integers(1 << 60)
     assert make_key("a", 1) != make_key("a", "1")

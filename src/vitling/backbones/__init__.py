@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitling.lazy import exports
+from vitling.lazy import make_getattr
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone as Backbone
@@ -22,4 +22,4 @@ _HOMES = {
     "load_weights": "transfer",
     "table": "names",
 }
-__getattr__ = exports(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _HOMES)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitling.commands.flags import OptionalOut, Run, Weights
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.papers.suite.config import SuiteConfig
 from vitling.settings.evaluation import EvaluationConfig
 
@@ -37,7 +37,7 @@ def suite(config: SuiteConfig) -> None:
     show_suite(outcome.summary)
     print(f"Written: {outcome.path}")
     if outcome.failed:
-        raise StoppedItself(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
+        raise RunAborted(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
 
 
 def compare(

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitling.commands.flags import Data, Out
 from vitling.data.config import DataConfig
-from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.views.config import Group, Plan
 
 
@@ -38,7 +38,7 @@ def inspect(
 
     check_writable(out)
     plan = None if store_loss is None else _random_crops(store_loss)
-    with Log().bar("Looking at the images") as progress:
+    with Log().progress("Looking at the images") as progress:
         found = look(data_set, data, on_progress=progress)
     found.render(Console())
     findings = found.to_json()
@@ -166,4 +166,4 @@ def reproduce(
     if outcome.path.exists():
         print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
     if outcome.failed:
-        raise StoppedItself(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
+        raise RunAborted(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")

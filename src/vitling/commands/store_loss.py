@@ -11,7 +11,7 @@ from PIL import Image
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset
 from vitling.data.decode import BadImage, Decoded, decode, squash
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.data.store import choose_size
 from vitling.errors import UserError
 from vitling.views.config import Group, Plan
@@ -39,7 +39,7 @@ class Loss:
 def store_loss(source: str, plan: Plan, images: int = 64, config: DataConfig | None = None) -> list[Loss]:
     """Of random crops as in training, over several sizes of the store."""
     config = config or DataConfig()
-    dataset = own_splits(source, config, needs_train=False).train
+    dataset = read_splits(source, config, needs_train=False).train
     chosen, largest = choose_size(dataset, plan.store_side(len(dataset))), plan.largest
     decoded = _decoded(dataset, images, config)
     usual = (round(largest * factor / 32) * 32 or largest for factor in (1, 8 / 7, 10 / 7, 12 / 7, 2, 16 / 7))

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from vitling.formatting import describe_trial, format_count
 from vitling.papers.suite.table import tables_of
 from vitling.report.studies import filled, lines
 from vitling.runs.compare import in_points
-from vitling.words import counted, trial_of
 
 if TYPE_CHECKING:
     from vitling.commands.store_loss import Loss
@@ -44,7 +44,7 @@ def show_run(result: dict[str, Any], out: str) -> None:
     for name, stage in result.get("stages", {"": result}).items():
         print(
             f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, "
-            f"{counted(stage['epochs'], 'epoch')}, {stage['seconds']:.0f} s, "
+            f"{format_count(stage['epochs'], 'epoch')}, {stage['seconds']:.0f} s, "
             f"{stage['images_per_second']:,.0f} images/s"
         )
     if "classes" not in result:
@@ -104,7 +104,7 @@ def show_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
     """How it went, and the command of the second stage."""
     print(
         f"{result['method']}: {result['backbone']} at {result['size']} px, {result['images']:,} images, "
-        f"{counted(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
+        f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
         f"{result['images_per_second']:,.0f} images/s, "
         f"loss {result['last'].get('loss', float('nan')):.3f}"
     )
@@ -245,7 +245,7 @@ def _with_spread(mean: float, deviation: float | None) -> str:
 def show_explained(found: dict[str, Any]) -> None:
     pairs, heads = found["correspondence"], found.get("attention")
     if "accuracy" in pairs:
-        of = counted(pairs["images"], "image") if "images" in pairs else "the image"
+        of = format_count(pairs["images"], "image") if "images" in pairs else "the image"
         where = f"{_percent(pairs['accuracy'])} of the pairs right, {pairs['distance']:.1f} px off on average"
         print(f"Mirrored view of {of}: {where}.")
         for name, why in pairs.get("unread", {}).items():
@@ -316,7 +316,7 @@ def class_table(rows: list[dict[str, Any]], most: int = 20) -> Table:
 
 def show_study(results: dict[str, Any]) -> None:
     """Ours beside the paper's."""
-    trial = trial_of(results.get("trial"), ", ")
+    trial = describe_trial(results.get("trial"), ", ")
     print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))
     found = lines(results)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vitling.commands.flags import Out
-from vitling.console import speaks
+from vitling.console import is_main_process
 from vitling.settings.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
 
 
@@ -52,7 +52,7 @@ def pretrain(config: PretrainConfig) -> None:
     if _over_seeds(config, run):
         return
     result = run(config)
-    if speaks():
+    if is_main_process():
         show_pretraining(result, config)
 
 
@@ -70,7 +70,7 @@ def compare_methods(config: ComparisonConfig) -> None:
     from vitling.runs.compare_methods import compare_methods as run
 
     result = run(config)
-    if speaks():
+    if is_main_process():
         show_comparison(result, config.out)
 
 
@@ -84,13 +84,13 @@ def _over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
     from vitling.runs.seeds import over_seeds
 
     scores = over_seeds(config, run)
-    if speaks():
+    if is_main_process():
         show_seeds(scores, config.out)
     return True
 
 
 def _show_result(result: dict[str, Any], out: str) -> None:
-    if not speaks():
+    if not is_main_process():
         return
     from vitling.commands.summary import show_run
 

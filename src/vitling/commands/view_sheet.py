@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vitling.data.config import DataConfig
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store, choose_size
 from vitling.errors import UserError
 from vitling.views.config import Plan
@@ -42,7 +42,7 @@ def show_views(
             raise UserError(f"--{flag} must be at least 1, not {count}.")
     plan = named(policy, size)
     plan.check_channels((config or DataConfig()).channels)
-    dataset = own_splits(source, config or DataConfig(), needs_train=False).train
+    dataset = read_splits(source, config or DataConfig(), needs_train=False).train
     chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True

@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from vitling.keys import host_generator
+from vitling.keys import make_rng
 
 
 def epoch_order(n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None) -> np.ndarray:
     """Draw ids of one epoch: instance id + n * repetition. `balanced_by` (classes) makes every class equally
     frequent: small classes come round again, large ones are sampled."""
-    generator = host_generator("order", seed, epoch)
+    generator = make_rng("order", seed, epoch)
     if balanced_by is None:
         return generator.permutation(n)
     classes = [np.flatnonzero(balanced_by == c) for c in np.unique(balanced_by)]
@@ -31,19 +31,21 @@ def _repeat_shuffled(members: np.ndarray, count: int, n: int, generator: np.rand
 
 
 LEAST_EVEN = 7 / 8  # of --batch
-Rest = Literal["keep", "drop", "even"]  # what does not fill a batch: a smaller one, none, or all batches are smaller
+Remainder = Literal[
+    "keep", "drop", "even"
+]  # what does not fill a batch: a smaller one, none, or all batches are smaller
 
 
-def batch_sizes(n: int, batch: int, rest: Rest = "keep", passes: int = 1) -> list[int]:
+def batch_sizes(n: int, batch: int, remainder: Remainder = "keep", passes: int = 1) -> list[int]:
     """Of the batches of an epoch. Fewer images than a batch has are one batch. Even ones leave out fewer images than
     there are steps, or passes, which are of one size too; where they would be much smaller, the rest is kept."""
     if n <= batch:
         return [n]
     whole, left = divmod(n, batch)
     each = n // (whole + 1) // passes * passes
-    if rest == "even" and left and each >= LEAST_EVEN * batch:
+    if remainder == "even" and left and each >= LEAST_EVEN * batch:
         return [each] * (whole + 1)
-    return [batch] * whole + [left] * (left > 0 and rest != "drop")
+    return [batch] * whole + [left] * (left > 0 and remainder != "drop")
 
 
 def split_batches(order: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
@@ -62,7 +64,7 @@ def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tup
     return [(part if len(part) else nothing, len(part) * world / total) for part in parts[: min(accumulate, total)]]
 
 
-def held_by_processes(total: int, world: int, accumulate: int) -> list[tuple[int, ...]]:
+def count_images_per_process(total: int, world: int, accumulate: int) -> list[tuple[int, ...]]:
     """For each pass, how many images of it every process has by `local_slices`; 0 where one only keeps it company."""
     parts = np.array_split(np.arange(total), world * accumulate)
     return [tuple(map(len, parts[i::accumulate])) for i in range(min(accumulate, total))]

@@ -23,8 +23,8 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset
-from vitling.data.host import cores
-from vitling.data.scan import Facts, bad_reason, content_digest, scan
+from vitling.data.host import count_cores
+from vitling.data.scan import ImageFacts, content_digest, describe_error, scan
 from vitling.files import read_json, write_json
 
 _FORMAT = 1  # raise when decoding or the layout changes
@@ -33,7 +33,6 @@ _PART = ".part-"  # what an entry is called until it is whole
 _ABANDONED = 24 * 3600  # seconds after which the process that was writing a part must have been killed
 
 Progress = Callable[[int], None]
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Pixels:
     the pixels are neither cached nor wanted in memory: they are decoded again when they are needed."""
 
     array: np.ndarray | None
-    facts: Facts
+    facts: ImageFacts
     from_cache: bool
 
 
@@ -59,7 +58,7 @@ def decode_all(
     size: int,
     config: DataConfig,
     on_progress: Progress | None = None,
-    say: Say = lambda line: None,
+    warn: Callable[[str], None] = lambda line: None,
     use_cache: bool = True,
     in_memory: bool = True,
 ) -> Pixels:
@@ -79,18 +78,18 @@ def decode_all(
             return found
         return _build(entry, shape, dataset, size, config, on_progress)
     except _Corrupt as problem:
-        say(f"The cache of decoded images is damaged ({problem}); building it anew.")
+        warn(f"The cache of decoded images is damaged ({problem}); building it anew.")
         shutil.rmtree(entry, ignore_errors=True)
         if entry.exists():  # somebody else's, and not ours to mend
             return without_cache()
-        return decode_all(dataset, size, config, on_progress, say, use_cache, in_memory)
+        return decode_all(dataset, size, config, on_progress, warn, use_cache, in_memory)
     except OSError as problem:
-        say(f"Decoded images are not cached: {problem.strerror or problem}. Training is not affected.")
+        warn(f"Decoded images are not cached: {problem.strerror or problem}. Training is not affected.")
         return without_cache()
 
 
 def content_key(dataset: Dataset, size: int, config: DataConfig) -> str:
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(count_cores()) as pool:
         digests = pool.map(lambda i: _digest(dataset, i), range(len(dataset)), chunksize=16)
         whole = hashlib.blake2b(digest_size=16)
         for digest in digests:
@@ -104,7 +103,7 @@ def _digest(dataset: Dataset, i: int) -> bytes:
     try:
         raw = dataset.read(i)
     except Exception as problem:  # a row without an image; the scan says what is wrong with it
-        return bad_reason(problem).encode()
+        return describe_error(problem).encode()
     return content_digest(raw).tobytes()
 
 
@@ -122,7 +121,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         checks = arrays.pop("crc")
         # "c": writable in name only, since torch warns of arrays that are not; the pages stay shared and unchanged
         array = np.memmap(entry / "pixels.bin", np.uint8, "c", shape=shape)
-        facts = Facts.from_arrays(arrays)
+        facts = ImageFacts.from_arrays(arrays)
         fits = tuple(done["shape"]) == shape and len(facts.ok) == shape[0]
     except Exception as problem:
         raise _Corrupt(f"{type(problem).__name__}: {problem}") from problem
@@ -163,7 +162,7 @@ def _build(
 
 
 def _checks(array: np.ndarray) -> np.ndarray:
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(count_cores()) as pool:
         values = pool.map(lambda i: zlib.crc32(array[i].data), range(len(array)), chunksize=64)
         return np.fromiter(values, np.uint32, len(array))
 

@@ -84,10 +84,10 @@ class Dataset:
             return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:n]))
         if self.labels is None or self.labels.ndim != 1:
             raise UserError("A balanced subset needs one class per image.")
-        return self.take(np.sort(in_turn(self.labels, seed)[:n]))
+        return self.take(np.sort(interleave_classes(self.labels, seed)[:n]))
 
 
-def in_turn(labels: np.ndarray, seed: int) -> np.ndarray:
+def interleave_classes(labels: np.ndarray, seed: int) -> np.ndarray:
     """All ids, drawn in an order in which the classes take turns."""
     order = np.random.default_rng(seed).permutation(len(labels))
     place = np.empty(len(labels), dtype=np.int64)  # within its own class
@@ -96,7 +96,7 @@ def in_turn(labels: np.ndarray, seed: int) -> np.ndarray:
     return order[np.argsort(place, kind="stable")]
 
 
-def joined(first: Dataset, unlabelled: Dataset) -> Dataset:
+def merge_unlabelled(first: Dataset, unlabelled: Dataset) -> Dataset:
     """Both. The images of the first keep their ids and groups and, where they have one class each, their classes as
     `partial_labels`."""
 

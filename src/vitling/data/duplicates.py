@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitling.data.scan import THUMB, Facts
+from vitling.data.scan import THUMB, ImageFacts
 
 BANDS = 4
 MAX_NEIGHBOURS = 48  # an image is compared with no more than so many others of its bucket
@@ -33,12 +33,12 @@ class Leak:
     kind: str  # "exact" or "near"
 
 
-def find(facts: Facts) -> Duplicates:
+def find(facts: ImageFacts) -> Duplicates:
     same_bytes = exact_clusters(facts)
     return Duplicates(_members(same_bytes), _members(near_clusters(facts), unlike=same_bytes))
 
 
-def across(splits: dict[str, Facts]) -> list[Leak]:
+def across(splits: dict[str, ImageFacts]) -> list[Leak]:
     """Images of the other splits that train has too; an exact copy is not counted again as a near one."""
     names = list(splits)
     sizes = [len(facts) for facts in splits.values()]
@@ -57,14 +57,14 @@ def across(splits: dict[str, Facts]) -> list[Leak]:
     return [leaks[i] for i in sorted(leaks)]
 
 
-def exact_clusters(facts: Facts) -> np.ndarray:
+def exact_clusters(facts: ImageFacts) -> np.ndarray:
     """A cluster number for each image; images that could not be decoded are alone."""
     keys = facts.digests.view([("digest", "V16")]).reshape(-1)
     _, first, cluster = np.unique(keys, return_index=True, return_inverse=True)
     return np.where(facts.ok, first[cluster], np.arange(len(facts)))
 
 
-def near_clusters(facts: Facts) -> np.ndarray:
+def near_clusters(facts: ImageFacts) -> np.ndarray:
     """A cluster number for each image; near duplicates, exact ones among them, share theirs."""
     cluster = exact_clusters(facts)
     thumbs = facts.thumbs.reshape(len(facts), THUMB * THUMB).astype(np.int16)
@@ -154,8 +154,8 @@ def _members(cluster: np.ndarray, unlike: np.ndarray | None = None) -> list[list
     return [part.tolist() for part in clusters]
 
 
-def _joined(facts: list[Facts]) -> Facts:
-    joined = Facts.empty(0)
+def _joined(facts: list[ImageFacts]) -> ImageFacts:
+    joined = ImageFacts.empty(0)
     for name in ("ok", "digests", "thumbs"):
         setattr(joined, name, np.concatenate([getattr(f, name) for f in facts]))
     return joined

@@ -15,7 +15,7 @@ def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fract
     return bins[units] == 1
 
 
-def fold_of(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
+def assign_folds(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
     """int [N]: the fold of each image; -1 where it stays in train whatever the fold, for no other has its class."""
     units, classes = _units_and_classes(labels, groups, n)
     bins = _deal(units, classes, (1 / folds,) * folds, seed)

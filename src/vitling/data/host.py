@@ -12,7 +12,7 @@ _V2 = ("", "memory.max", "memory.current", "inactive_file")
 _V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def cores() -> int:
+def count_cores() -> int:
     """That this process may run on; of a container that may use the time of some alone, so many."""
     may_run_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.floor(min([may_run_on, *container_cores(_CGROUPS, _own_groups())])))

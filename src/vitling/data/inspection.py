@@ -14,9 +14,9 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.duplicates import Leak, across, find
-from vitling.data.scan import Facts, scan
-from vitling.data.sources.parts import some
-from vitling.data.splits import own_splits
+from vitling.data.scan import ImageFacts, scan
+from vitling.data.splits import read_splits
+from vitling.formatting import shorten_list
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ SUFFIX_OF = {
 
 
 @dataclass
-class SplitFacts:
+class SplitSummary:
     """One split in figures. A range is (smallest, median, largest), None where no image could be decoded."""
 
     images: int
@@ -55,7 +55,7 @@ class Inspection:
     spec: str
     name: str
     task: str
-    splits: dict[str, SplitFacts]
+    splits: dict[str, SplitSummary]
     bad: list[BadFile] = field(default_factory=list)
     leakage: list[dict[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ def inspect(
     """Decode every image of every split once, and say what was found. `on_progress` is told how many are done,
     and of how many."""
     config = config or DataConfig()
-    splits = own_splits(spec, config, needs_train=False)
+    splits = read_splits(spec, config, needs_train=False)
     datasets = {"train": splits.train, "val": splits.val, "pool": splits.pool}
     datasets["test"] = splits.open_test("inspect") if splits.has_test else None
     there = {split: dataset for split, dataset in datasets.items() if dataset is not None}
@@ -97,7 +97,7 @@ def inspect(
     return result
 
 
-def leakage_warning(facts: dict[str, Facts], called: str = "train") -> str | None:
+def describe_leakage(facts: dict[str, ImageFacts], called: str = "train") -> str | None:
     """A sentence if val or test images are in train too. `facts` by split, train among them, whatever it is called."""
     return _leakage_sentence(across(facts), called)
 
@@ -113,7 +113,7 @@ def _leakage_sentence(leaks: list[Leak], called: str = "train") -> str | None:
 
 def _scan_all(
     datasets: dict[str, Dataset], config: DataConfig, on_progress: Callable[[int, int], None] | None
-) -> dict[str, Facts]:
+) -> dict[str, ImageFacts]:
     before, total = 0, sum(map(len, datasets.values()))
     facts = {}
     for split, dataset in datasets.items():
@@ -127,12 +127,12 @@ def _scan_all(
     return facts
 
 
-def _split_facts(dataset: Dataset, facts: Facts) -> SplitFacts:
+def _split_facts(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
     ok = facts.ok
     classes = _class_counts(dataset)
     filled = [n for n in classes.values() if n]
     twins = find(facts)
-    return SplitFacts(
+    return SplitSummary(
         images=len(dataset),
         usable=int(ok.sum()),
         classes=classes,
@@ -169,7 +169,7 @@ def _counts(words: list[str]) -> dict[str, int]:
     return dict(Counter(word for word in words if word).most_common())
 
 
-def _bad_files(dataset: Dataset, facts: Facts, split: str) -> list[BadFile]:
+def _bad_files(dataset: Dataset, facts: ImageFacts, split: str) -> list[BadFile]:
     return [BadFile(dataset.keys[i], reason, split) for i, reason in facts.reasons.items()]
 
 
@@ -182,7 +182,7 @@ def _named(leak: Leak, datasets: dict[str, Dataset]) -> dict[str, str]:
     }
 
 
-def _mismatches(datasets: dict[str, Dataset], facts: dict[str, Facts]) -> list[str]:
+def _mismatches(datasets: dict[str, Dataset], facts: dict[str, ImageFacts]) -> list[str]:
     wrong = [
         f"{key} is {format}"
         for split, dataset in datasets.items()
@@ -191,7 +191,7 @@ def _mismatches(datasets: dict[str, Dataset], facts: dict[str, Facts]) -> list[s
         and format in SUFFIX_OF
         and suffix not in SUFFIX_OF[format]
     ]
-    return [f"Files whose name says another format: {some(wrong)}. They are read by content."] if wrong else []
+    return [f"Files whose name says another format: {shorten_list(wrong)}. They are read by content."] if wrong else []
 
 
 _KNOWN_SUFFIXES = frozenset(suffix for suffixes in SUFFIX_OF.values() for suffix in suffixes)

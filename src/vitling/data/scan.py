@@ -12,7 +12,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Raw
 from vitling.data.decode import BadImage, decode, squash, thumbnail
-from vitling.data.host import cores
+from vitling.data.host import count_cores
 
 DIGEST_BYTES = 16
 THUMB = 16
@@ -21,7 +21,7 @@ CHUNK = 16
 
 
 @dataclass
-class Facts:
+class ImageFacts:
     """Columns, one row an image. A row that is not ok has its reason; its other columns are zero or empty."""
 
     ok: np.ndarray  # bool [N]
@@ -34,7 +34,7 @@ class Facts:
     reasons: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, n: int) -> Facts:
+    def empty(cls, n: int) -> ImageFacts:
         return cls(
             ok=np.zeros(n, bool),
             width=np.zeros(n, np.int32),
@@ -48,10 +48,10 @@ class Facts:
     def __len__(self) -> int:
         return len(self.ok)
 
-    def take(self, ids: np.ndarray | Sequence[int]) -> Facts:
+    def take(self, ids: np.ndarray | Sequence[int]) -> ImageFacts:
         """The rows with these ids, under new ids 0..len(ids)-1."""
         ids = np.asarray(ids, dtype=np.int64)
-        return Facts(
+        return ImageFacts(
             ok=self.ok[ids],
             width=self.width[ids],
             height=self.height[ids],
@@ -77,7 +77,7 @@ class Facts:
         }
 
     @classmethod
-    def from_arrays(cls, arrays) -> Facts:
+    def from_arrays(cls, arrays) -> ImageFacts:
         """The inverse of `to_arrays`; takes a dict or an open npz file."""
         return cls(
             **{name: arrays[name] for name in ("ok", "width", "height", "digests", "thumbs")},
@@ -95,7 +95,7 @@ def scan(
     workers: int | None = None,
     on_progress: Callable[[int], None] | None = None,
     ids: np.ndarray | Sequence[int] | None = None,
-) -> Facts:
+) -> ImageFacts:
     """Read and decode every image once; `out[k]` becomes its pixels [C, size, size], squashed.
 
     With `ids`, only those images: row k of the facts and of `out` is then image `ids[k]`. Nothing that is wrong with
@@ -105,7 +105,7 @@ def scan(
     ids = np.arange(len(dataset)) if ids is None else np.asarray(ids, dtype=np.int64)
     if out is not None and (size is None or out.shape != (len(ids), config.channels, size, size)):
         raise ValueError(f"out has shape {out.shape}, wanted {(len(ids), config.channels, size, size)}")
-    facts = Facts.empty(len(ids))
+    facts = ImageFacts.empty(len(ids))
 
     def look_at_chunk(start: int) -> int:
         stop = min(start + CHUNK, len(ids))
@@ -113,7 +113,7 @@ def scan(
             _look(dataset, int(ids[k]), facts, k, size, out, config)
         return stop
 
-    pool = ThreadPoolExecutor(workers or cores(), thread_name_prefix="scan")
+    pool = ThreadPoolExecutor(workers or count_cores(), thread_name_prefix="scan")
     try:
         for done in pool.map(look_at_chunk, range(0, len(ids), CHUNK)):
             if on_progress:
@@ -124,7 +124,7 @@ def scan(
     return facts
 
 
-def bad_reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """A few words for what went wrong with one image."""
     if isinstance(error, BadImage):
         return str(error)
@@ -136,7 +136,7 @@ def bad_reason(error: Exception) -> str:
 def _look(
     dataset: Dataset,
     i: int,
-    facts: Facts,
+    facts: ImageFacts,
     k: int,
     size: int | None,
     out: np.ndarray | None,
@@ -150,7 +150,7 @@ def _look(
             out[k] = squash(decoded, size, config.channels)
         facts.thumbs[k] = thumbnail(decoded, THUMB)
     except Exception as error:  # whatever it is, it is this image's, and the others can be used
-        facts.reasons[k] = bad_reason(error)
+        facts.reasons[k] = describe_error(error)
         return
     facts.width[k], facts.height[k] = decoded.width, decoded.height
     facts.modes[k], facts.formats[k] = decoded.mode, decoded.format

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitling.data.sources.parts import Parts
+    from vitling.data.sources.source import Source
 
-READERS: dict[str, Callable[[str], Parts]] = {}
+READERS: dict[str, Callable[[str], Source]] = {}
 
 
-def register_reader(scheme: str, read: Callable[[str], Parts]) -> None:
+def register_reader(scheme: str, read: Callable[[str], Source]) -> None:
     """Let `read` open every DATA that begins with SCHEME:."""
     READERS[scheme] = read

@@ -11,16 +11,17 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset, Splits
-from vitling.data.holdout import fold_of, hold_out
+from vitling.data.holdout import assign_folds, hold_out
 from vitling.data.sources import read_source
-from vitling.data.sources.parts import Part, Parts, join, some
+from vitling.data.sources.source import Source, SourceSplit, concat_splits
 from vitling.errors import UserError
+from vitling.formatting import shorten_list
 
 if TYPE_CHECKING:
-    from vitling.data.scan import Facts
+    from vitling.data.scan import ImageFacts
 
-HELD_OUT = 0.1
-MAX_BAD = 0.01
+DEFAULT_HOLD_OUT = 0.1
+MAX_BAD_FRACTION = 0.01
 NAMED = "train=PATH,test=PATH"
 
 
@@ -36,14 +37,14 @@ def open(
     if config.folds:
         return _fold(spec, config, val, seed)
     if val is None:
-        splits = own_splits(spec, config)
-        return splits if splits.val or splits.train.task == "none" else _with_hold_out(splits, HELD_OUT, seed)
+        splits = read_splits(spec, config)
+        return splits if splits.val or splits.train.task == "none" else _with_hold_out(splits, DEFAULT_HOLD_OUT, seed)
     fraction = _fraction(val)
-    splits = own_splits(spec, config, merge_val=True)
+    splits = read_splits(spec, config, merge_val=True)
     return _with_hold_out(splits, fraction, seed) if fraction else splits
 
 
-def own_splits(
+def read_splits(
     spec: str | os.PathLike[str], config: DataConfig, merge_val: bool = False, needs_train: bool = True
 ) -> Splits:
     """The splits that the data itself has; with `merge_val` its val split is a part of train.
@@ -52,15 +53,15 @@ def own_splits(
     """
     found = read_source(str(spec), config)
     lacks_train = _check_there_is_train(found, str(spec), needs_train)
-    if merge_val and "val" in found.parts:
-        n = len(found.parts["val"])
-        found.parts["train"] = join([found.parts["train"], found.parts.pop("val")])
+    if merge_val and "val" in found.splits:
+        n = len(found.splits["val"])
+        found.splits["train"] = concat_splits([found.splits["train"], found.splits.pop("val")])
         found.notes.append(f"The data's own val split ({n:,} images) is a part of train here.")
     _settle_labels(found)
     names = _class_names(found)
     _check_labels_known(found, names)
     groups = _group_codes(found)
-    made = {split: _dataset(found, split, names, groups.get(split)) for split in found.parts}
+    made = {split: _dataset(found, split, names, groups.get(split)) for split in found.splits}
     return Splits(
         train=made["train"].take([]) if lacks_train else made["train"],
         val=made.get("val"),
@@ -95,7 +96,7 @@ def _in_words(split: Dataset) -> str:
 
 
 def drop_bad(
-    dataset: Dataset, facts: Facts, allow_bad: bool, split: str = "train", known: Sequence[BadFile] = ()
+    dataset: Dataset, facts: ImageFacts, allow_bad: bool, split: str = "train", known: Sequence[BadFile] = ()
 ) -> tuple[Dataset, list[BadFile]]:
     """The images that could be decoded, and the others with their reasons.
 
@@ -107,17 +108,17 @@ def drop_bad(
     total = len(dataset) + len(everything_bad) - len(bad)
     if not everything_bad:
         return dataset, []
-    listed = some([f"{file.key}: {file.reason}" for file in everything_bad])
+    listed = shorten_list([f"{file.key}: {file.reason}" for file in everything_bad])
     count = f"{len(everything_bad):,} of {total:,} images in {split} cannot be used"
     if not facts.ok.any():
         raise UserError(f"{count}, so none is left ({listed}).")
     kept = dataset.take(np.flatnonzero(facts.ok))
     if not allow_bad:
         mend = "Mend or remove them, or pass --allow-bad to go on without them."
-        if len(everything_bad) > MAX_BAD * total:
+        if len(everything_bad) > MAX_BAD_FRACTION * total:
             raise UserError(f"{count} ({len(everything_bad) / total:.1%}; up to 1 % is let pass): {listed}. {mend}")
         if split == "train" and (lost := _classes(dataset) - _classes(kept)):
-            names = some([dataset.class_names[c] for c in sorted(lost)])
+            names = shorten_list([dataset.class_names[c] for c in sorted(lost)])
             raise UserError(f"{count}, and no image is left of {names}: {listed}. {mend}")
     return kept, bad
 
@@ -163,9 +164,9 @@ def _fold(spec: str | os.PathLike[str], config: DataConfig, val: str | None, see
         raise UserError("Folds give the val split themselves: leave out --val, or --data.folds.")
     if config.folds < 2 or not 0 <= config.fold < config.folds:
         raise UserError(f"Fold {config.fold} of {config.folds}: take 2 folds or more, and count the fold from 0.")
-    splits = own_splits(spec, config, merge_val=True)
+    splits = read_splits(spec, config, merge_val=True)
     train = splits.train
-    folds = fold_of(train.labels, train.groups, len(train), config.folds, seed)
+    folds = assign_folds(train.labels, train.groups, len(train), config.folds, seed)
     held = folds == config.fold
     if not held.any() or held.all():
         raise UserError(f"{_in_words(train)} has too few images or groups for {config.folds} folds. Take fewer.")
@@ -181,73 +182,73 @@ def _parted(splits: Splits, held: np.ndarray) -> Splits:
     return replace(splits, train=train.take(np.flatnonzero(~held)), val=val)
 
 
-def _check_there_is_train(found: Parts, spec: str, needed: bool) -> bool:
+def _check_there_is_train(found: Source, spec: str, needed: bool) -> bool:
     """Whether there is none, where that is allowed: the other parts then stand in for it, to say what classes are."""
-    found.parts = {split: part for split, part in found.parts.items() if len(part)}
-    if not found.parts:
+    found.splits = {split: part for split, part in found.splits.items() if len(part)}
+    if not found.splits:
         why = " ".join(found.notes) or "Name the folder that holds the images, or the folders of the classes."
         raise UserError(f"{spec} has no images. {why}")
-    if set(found.parts) == {"pool"}:
-        found.parts["train"] = found.parts.pop("pool")
-    if "train" in found.parts:
+    if set(found.splits) == {"pool"}:
+        found.splits["train"] = found.splits.pop("pool")
+    if "train" in found.splits:
         return False
     if needed:
-        has = " and ".join(sorted(found.parts))
+        has = " and ".join(sorted(found.splits))
         raise UserError(f"{spec} has only {has}, and nothing to train on. Add train/, or say {NAMED}.")
-    found.parts["train"] = join([part for split, part in found.parts.items() if split != "pool"])
+    found.splits["train"] = concat_splits([part for split, part in found.splits.items() if split != "pool"])
     return True
 
 
-def _settle_labels(found: Parts) -> None:
+def _settle_labels(found: Source) -> None:
     """Train says whether there are labels at all."""
-    train = found.parts["train"]
+    train = found.splits["train"]
     for split in ("val", "test"):
-        part = found.parts.get(split)
+        part = found.splits.get(split)
         if part is None or (part.labels is None) == (train.labels is None):
             continue
         if train.labels is None:
             part.labels = None
             found.notes.append(f"Train has no labels, so those of {split} are not used.")
         elif split == "val":
-            del found.parts["val"]
+            del found.splits["val"]
             found.notes.append("The val split has no labels and is left out.")
         else:
             found.notes.append("The test split has no labels.")
-    if "pool" in found.parts:
-        found.parts["pool"].labels = None
+    if "pool" in found.splits:
+        found.splits["pool"].labels = None
 
 
-def _class_names(found: Parts) -> tuple[str, ...]:
-    train = found.parts["train"]
+def _class_names(found: Source) -> tuple[str, ...]:
+    train = found.splits["train"]
     if train.labels is None:
         return ()
     there = {name for words in train.labels for name in words}
     names = found.class_order or tuple(sorted(there))
     if empty := [name for name in names if name not in there]:
-        found.notes.append(f"Classes without an image in train: {some(empty)}.")
+        found.notes.append(f"Classes without an image in train: {shorten_list(empty)}.")
     return tuple(names)
 
 
-def _check_labels_known(found: Parts, names: tuple[str, ...]) -> None:
-    train = found.parts["train"].labels or []
+def _check_labels_known(found: Source, names: tuple[str, ...]) -> None:
+    train = found.splits["train"].labels or []
     there = {name for words in train for name in words}
     for split in ("val", "test"):
-        part = found.parts.get(split)
+        part = found.splits.get(split)
         if part is None or part.labels is None:
             continue
         unknown = sorted({name for words in part.labels for name in words} - there)
         if unknown:
             raise UserError(
-                f"{split} has labels that train lacks: {some(unknown)}. Train knows {some(list(names), 3)}. Add images "
-                f"of them to train, or take them out of {split}."
+                f"{split} has labels that train lacks: {shorten_list(unknown)}. Train knows "
+                f"{shorten_list(list(names), 3)}. Add images of them to train, or take them out of {split}."
             )
 
 
-def _group_codes(found: Parts) -> dict[str, np.ndarray]:
+def _group_codes(found: Source) -> dict[str, np.ndarray]:
     """Numbers for group names, the same in all splits; an image without a group is alone in its own."""
     codes: dict[str, int] = {}
     made = {}
-    for split, part in found.parts.items():
+    for split, part in found.splits.items():
         if part.groups is not None:
             named = [group or f"\0{split}{i}" for i, group in enumerate(part.groups)]
             made[split] = np.array([codes.setdefault(group, len(codes)) for group in named], np.int64)
@@ -257,8 +258,8 @@ def _group_codes(found: Parts) -> dict[str, np.ndarray]:
     return made
 
 
-def _dataset(found: Parts, split: str, names: tuple[str, ...], groups: np.ndarray | None) -> Dataset:
-    part = found.parts[split]
+def _dataset(found: Source, split: str, names: tuple[str, ...], groups: np.ndarray | None) -> Dataset:
+    part = found.splits[split]
     labels = None if part.labels is None else _numbers(part, names, found.multi)
     return Dataset(
         name=f"{found.name}/{split}",
@@ -271,7 +272,7 @@ def _dataset(found: Parts, split: str, names: tuple[str, ...], groups: np.ndarra
     )
 
 
-def _numbers(part: Part, names: tuple[str, ...], multi: bool) -> np.ndarray:
+def _numbers(part: SourceSplit, names: tuple[str, ...], multi: bool) -> np.ndarray:
     number = {name: c for c, name in enumerate(names)}
     words = part.labels or []
     if not multi:

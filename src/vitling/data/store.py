@@ -18,11 +18,11 @@ from vitling.data.cache import Pixels, decode_all
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.decode import decode, squash
-from vitling.data.host import cores, free_host_memory
-from vitling.data.scan import Facts
+from vitling.data.host import count_cores, free_host_memory
+from vitling.data.scan import ImageFacts
 from vitling.data.splits import drop_bad
 
-Where = Literal["auto", "device", "host", "stream"]
+Placement = Literal["auto", "device", "host", "stream"]
 SHARE = 0.5  # of the free memory that a store may take
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -36,10 +36,10 @@ class Store:
     size: int
     channels: int
     device: torch.device
-    where: Literal["device", "host", "stream"]
+    placement: Literal["device", "host", "stream"]
     aspect: Tensor
     fetch_pixels: Callable[[np.ndarray], Tensor]
-    facts: Facts
+    facts: ImageFacts
     bad: list[BadFile]
     labels: Tensor | None
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -72,20 +72,20 @@ def build_store(
     size: int,
     config: DataConfig | None = None,
     device: str | torch.device = "cpu",
-    where: Where = "auto",
+    placement: Placement = "auto",
     allow_bad: bool = False,
     split: str = "train",
     use_cache: bool = True,
     on_progress: Callable[[int], None] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda line: None,
     known: Sequence[BadFile] = (),
 ) -> Store:
     """Decode a split (or find it in the cache), leave out what cannot be read, and put it where it belongs."""
     config, device = config or DataConfig(), torch.device(device)
-    chosen = choose_where(len(dataset) * config.channels * size**2, device) if where == "auto" else where
+    chosen = choose_placement(len(dataset) * config.channels * size**2, device) if placement == "auto" else placement
     if chosen == "device" and device.type == "cpu":
         chosen = "host"
-    pixels = decode_all(dataset, size, config, on_progress, say, use_cache, in_memory=chosen != "stream")
+    pixels = decode_all(dataset, size, config, on_progress, warn, use_cache, in_memory=chosen != "stream")
     kept, bad = drop_bad(dataset, pixels.facts, allow_bad, split, known)
     rows = np.flatnonzero(pixels.facts.ok)
     facts = pixels.facts.take(rows)
@@ -95,7 +95,7 @@ def build_store(
     return Store(kept, size, config.channels, device, chosen, aspect, fetch, facts, bad, labels)
 
 
-def choose_where(wanted: int, device: torch.device) -> Literal["device", "host", "stream"]:
+def choose_placement(wanted: int, device: torch.device) -> Literal["device", "host", "stream"]:
     """Device if the pixels take at most half of its free memory, else host by the same measure, else streamed."""
     if device.type == "cuda" and wanted <= SHARE * torch.cuda.mem_get_info(device)[0]:
         return "device"
@@ -104,17 +104,17 @@ def choose_where(wanted: int, device: torch.device) -> Literal["device", "host",
 
 def choose_size(dataset: Dataset, useful: int) -> int:
     """S: what the views can use (`views.Plan.store_side`), but not more than the images have."""
-    return min(useful, usual_side(dataset) or useful)
+    return min(useful, median_side(dataset) or useful)
 
 
-def usual_side(dataset: Dataset, sample: int = 256) -> int | None:
+def median_side(dataset: Dataset, sample: int = 256) -> int | None:
     """Median of the images' longer sides; None where none could be read."""
     ids = np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(int)
     longer = [side for i in ids if (side := _longer_side(dataset, int(i)))]
     return int(max(np.median(longer), 8)) if longer else None
 
 
-def mean_and_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def compute_mean_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Of the data, by channel, in 0..1, over at most `sample` images."""
     ids = np.linspace(0, len(store) - 1, min(sample, len(store))).astype(np.int64)
     total, squares, count = torch.zeros(store.channels), torch.zeros(store.channels), 0
@@ -127,15 +127,15 @@ def mean_and_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], t
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def normalisation(store: Store, config: DataConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def choose_normalisation(store: Store, config: DataConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """ImageNet's mean and deviation, or the data's own; images that are not RGB have no ImageNet figures."""
     if config.normalise == "imagenet" and config.channels == 3:
         return IMAGENET_MEAN, IMAGENET_STD
-    return mean_and_std(store)
+    return compute_mean_std(store)
 
 
 def _fetcher(
-    where: str,
+    placement: str,
     pixels: Pixels,
     rows: np.ndarray,
     kept: Dataset,
@@ -146,7 +146,7 @@ def _fetcher(
     if pixels.array is None:
         return _decoding_fetcher(kept, size, config, device)
     resident = torch.from_numpy(pixels.array)  # as it is: of a file on disk, all processes share the pages
-    if where == "device":
+    if placement == "device":
         resident = resident.to(device)
         return lambda ids: gather(resident, torch.from_numpy(rows[ids]).to(device, non_blocking=True))
     return lambda ids: _upload(resident[torch.from_numpy(rows[ids])], device)
@@ -168,7 +168,7 @@ def _upload(pixels: Tensor, device: torch.device) -> Tensor:
 def _decoding_fetcher(
     dataset: Dataset, size: int, config: DataConfig, device: torch.device
 ) -> Callable[[np.ndarray], Tensor]:
-    pool = ThreadPoolExecutor(cores())
+    pool = ThreadPoolExecutor(count_cores())
 
     def one(i: int) -> np.ndarray:
         image = decode(dataset.read(i), config.channels, config.bits, config.max_pixels, at_least=size)

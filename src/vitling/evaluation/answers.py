@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitling.errors import UserError
-from vitling.files import atomic
+from vitling.files import atomic_write
 
 FILE = "answers.npz"
 
@@ -61,7 +61,7 @@ def _key(name: str) -> int:
 def save_answers(folder: Path, parts: Mapping[str, Answers]) -> None:
     """`parts` by weights and split: "last/test"."""
     columns = {f"{name}/{key}": value for name, part in parts.items() for key, value in vars(part).items()}
-    with atomic(folder / FILE) as file:
+    with atomic_write(folder / FILE) as file:
         np.savez_compressed(file, **columns)
 
 

@@ -20,7 +20,7 @@ from vitling.backbones.backbone import build
 from vitling.errors import UserError
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
-from vitling.files import atomic, read_json, write_json
+from vitling.files import atomic_write, read_json, write_json
 
 __all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
 
@@ -33,7 +33,7 @@ def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear |
     folder = Path(folder)
     weights = dict(backbone.timm_model.state_dict()) | _head_weights(backbone, head)
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    with atomic(folder / WEIGHTS) as file:
+    with atomic_write(folder / WEIGHTS) as file:
         file.write(save(tensors, metadata={"format": "pt"}))
     write_json(folder / CONFIG, _config(backbone, head, meta))
 

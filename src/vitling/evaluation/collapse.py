@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.objectives.moments import Moment, Watcher
 
 CONSTANT = 0.1  # spread: 0.18 and more in whole runs, 0.05 and less after a collapse
@@ -61,7 +61,7 @@ class CollapseWatcher:
         if alarms:
             words = f"Epoch {moment.epoch}: this run has collapsed. {self._explain(alarms)}"
             if self.stop:
-                raise StoppedItself(words)
+                raise RunAborted(words)
             self.said |= {s.name for s in alarms}
             self.words.append(words)
             self.say(words)

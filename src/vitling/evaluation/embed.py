@@ -13,12 +13,12 @@ import numpy as np
 from vitling.console import Log
 from vitling.data.config import MAX_PIXELS, DataConfig
 from vitling.data.dataset import Dataset, Splits
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, sources_of
 from vitling.evaluation.model import BATCH, Embeddings, Model
-from vitling.files import atomic, check_writable
+from vitling.files import atomic_write, check_writable
 
 
 @dataclass
@@ -66,7 +66,7 @@ def embed(
 
 
 def _of_data(model: Model, spec: str, config: DataConfig, on_test_opened: Callable[[str], None] | None) -> list[Part]:
-    splits = own_splits(spec, config, needs_train=False)
+    splits = read_splits(spec, config, needs_train=False)
     splits.on_test_opened = on_test_opened or splits.on_test_opened
     parts = [_of_dataset(model, split, part) for split, part in _splits(splits)]
     parts[0].errors |= {bad.key: bad.reason for bad in splits.bad}
@@ -106,7 +106,7 @@ def _of_sources(
 
 def _features(model: Model, split: str, sources: list[Source]) -> Embeddings:
     parts = []
-    with Log().bar(f"Embedding {split}", len(sources)) as progress:
+    with Log().progress(f"Embedding {split}", len(sources)) as progress:
         for start in range(0, len(sources), BATCH):
             found = model.embed_sources(sources[start : start + BATCH])
             parts.append(found._replace(rows=[start + row for row in found.rows]))
@@ -128,7 +128,7 @@ def _write_npz(out: Path, parts: list[Part]) -> None:
     if known:
         arrays["labels"] = np.concatenate([_labels_or_blank(part, known[0]) for part in parts])
         arrays["class_names"] = np.array(parts[0].class_names)
-    with atomic(out) as file:
+    with atomic_write(out) as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
@@ -152,7 +152,7 @@ def _write_parquet(out: Path, parts: list[Part]) -> None:
     table = pa.table(columns)
     vectors = np.concatenate([part.embeddings for part in parts])
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    with atomic(out) as file:
+    with atomic_write(out) as file:
         pq.write_table(table.append_column("embedding", column), file)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import OWN
 from vitling.backbones.swin import as_in_timm
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
@@ -152,7 +152,7 @@ def _compare_onnx(model: Model, path: Path) -> float:
 def _checked(theirs: Tensor, ours: Tensor, what: str) -> float:
     difference = float((theirs - ours).abs().max())
     if not difference <= TOLERANCE:  # not <=: NaN must fail too
-        raise StoppedItself(f"The {what} model differs from ours by {difference:.2g} (limit {TOLERANCE}).")
+        raise RunAborted(f"The {what} model differs from ours by {difference:.2g} (limit {TOLERANCE}).")
     return difference
 
 

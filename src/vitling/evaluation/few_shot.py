@@ -18,8 +18,8 @@ from torch import Tensor
 from vitling.errors import UserError
 from vitling.evaluation.knn import exact_products
 from vitling.evaluation.logistic import Backend, fit_logistic
-from vitling.keys import host_generator
-from vitling.words import counted
+from vitling.formatting import format_count
+from vitling.keys import make_rng
 
 STRENGTH = 1.0  # C of the logistic regression, scikit-learn's own: there are no images to choose it on
 
@@ -61,7 +61,7 @@ def possible(labels: Tensor, shots: Sequence[int]) -> list[int]:
     fitting = [n for n in shots if n <= least]
     if not fitting:
         raise UserError(
-            f"--few-shot.shots {' '.join(map(str, shots))}: the smallest class has {counted(least, 'image')} to "
+            f"--few-shot.shots {' '.join(map(str, shots))}: the smallest class has {format_count(least, 'image')} to "
             "train on. Ask for fewer, or leave that class out."
         )
     return fitting
@@ -69,7 +69,7 @@ def possible(labels: Tensor, shots: Sequence[int]) -> list[int]:
 
 def drawn(labels: np.ndarray, each: int, seed: int, draw: int) -> np.ndarray:
     """Rows of `each` images of every class that has any; those of a smaller number are among those of a larger."""
-    order = host_generator("few-shot", seed, draw).permutation(len(labels))
+    order = make_rng("few-shot", seed, draw).permutation(len(labels))
     return np.concatenate([order[labels[order] == c][:each] for c in np.unique(labels)])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitling.data.dataset import Dataset, Raw
-from vitling.data.sources.parts import IMAGE_SUFFIXES
+from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
 
 Input = str | os.PathLike | Image.Image | np.ndarray

@@ -22,7 +22,7 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.metrics import log_loss
 from vitling.evaluation.probe_features import augmented_over
-from vitling.keys import host_generator
+from vitling.keys import make_rng
 from vitling.views.config import Plan
 
 MOMENTUM, DEVIATION = 0.9, 0.01
@@ -161,7 +161,7 @@ def errors(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _start(width: int, classes: int, seed: int) -> Tensor:
-    drawn = host_generator("linear probe", seed).normal(0, DEVIATION, (width, classes))
+    drawn = make_rng("linear probe", seed).normal(0, DEVIATION, (width, classes))
     return _with_zeros(torch.from_numpy(drawn).float())
 
 
@@ -174,6 +174,6 @@ def _with_one(features: Tensor) -> Tensor:
 
 
 def _batches(n: int, batch: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-    order = host_generator("linear probe order", seed, epoch).permutation(n)
+    order = make_rng("linear probe order", seed, epoch).permutation(n)
     for start in range(0, n, batch):
         yield order[start : start + batch]

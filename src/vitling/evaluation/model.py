@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitling.backbones import Backbone
 from vitling.data.decode import decode, squash
-from vitling.data.host import cores
-from vitling.data.scan import bad_reason
+from vitling.data.host import count_cores
+from vitling.data.scan import describe_error
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, sources_of
 from vitling.evaluation.meta import BundleMeta
@@ -138,7 +138,7 @@ class Model:
 
     def batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
         """The images that can be read, prepared and normalised, and why the others cannot."""
-        with ThreadPoolExecutor(min(16, cores())) as pool:
+        with ThreadPoolExecutor(min(16, count_cores())) as pool:
             for start in range(0, len(sources), BATCH):
                 part = sources[start : start + BATCH]
                 yield self._batch(start, list(pool.map(self._load, part)))
@@ -160,7 +160,7 @@ class Model:
         try:
             image = decode(source.read(), meta.channels, meta.bits, meta.max_pixels, at_least=meta.store_size)
         except Exception as error:  # whatever it is, it is this image's, and the others can be used
-            return bad_reason(error)
+            return describe_error(error)
         return _Loaded(squash(image, meta.store_size, meta.channels), image.width / image.height)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitling.backbones.position import Grid
 from vitling.evaluation.attention_maps import MASS, Heads
 from vitling.evaluation.correspondence import Matches
-from vitling.files import atomic
+from vitling.files import atomic_write
 
 LARGEST = 480_000  # bytes of a picture
 YELLOW, ORANGE, BLUE, RED, WHITE = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b", "#ffffff"
@@ -184,7 +184,7 @@ def _save(figure: Figure, out: Path) -> None:
         if encoded.tell() <= LARGEST:
             break
         picture = picture.resize((picture.width * 4 // 5, picture.height * 4 // 5), Image.Resampling.LANCZOS)
-    with atomic(out) as file:
+    with atomic_write(out) as file:
         file.write(encoded.getvalue())
 
 

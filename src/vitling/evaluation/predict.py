@@ -17,7 +17,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Model, Prediction
-from vitling.files import atomic, check_writable
+from vitling.files import atomic_write, check_writable
 
 Format = Literal["table", "csv", "json"]
 
@@ -45,7 +45,7 @@ def predict(
     if out is None:
         sys.stdout.write(text)
     else:
-        with atomic(out, "w") as file:
+        with atomic_write(out, "w") as file:
             file.write(text)
     if all(p.error for p in predictions):
         raise UserError(f"None of {len(predictions)} images could be read. {predictions[0].error}.")
@@ -54,7 +54,7 @@ def predict(
 
 def _answers(model: Model, images: list[Path], top: int, abstain: float | None) -> list[Prediction]:
     predictions: list[Prediction] = []
-    with Log().bar("Predicting", len(images)) as progress:
+    with Log().progress("Predicting", len(images)) as progress:
         for start in range(0, len(images), BATCH):
             predictions += model.predict(images[start : start + BATCH], top, abstain)
             progress(len(predictions))

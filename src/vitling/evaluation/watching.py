@@ -20,7 +20,7 @@ from vitling.evaluation.spread import measure_spread
 from vitling.objectives.moments import Moment
 
 K = 20  # neighbours: what DINO found best
-HELD_OUT = 0.1
+DEFAULT_HOLD_OUT = 0.1
 SAMPLE = 512  # images that the spread is measured on, so that the SVD stays quick
 
 
@@ -74,7 +74,7 @@ def knn_parts(train: Store, val: Store | None = None, seed: int = 0) -> tuple[Pa
         return Part(train, known), Part(val, np.arange(len(val)))
     dataset = train.dataset.take(known)
     labels = dataset.labels if dataset.labels is not None else dataset.partial_labels
-    held = hold_out(labels, dataset.groups, len(known), HELD_OUT, seed)
+    held = hold_out(labels, dataset.groups, len(known), DEFAULT_HOLD_OUT, seed)
     return (Part(train, known[~held]), Part(train, known[held])) if held.any() else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitling.lazy import exports
+from vitling.lazy import make_getattr
 
 if TYPE_CHECKING:
     from vitling.objectives.byol import BYOL as BYOL
@@ -74,4 +74,4 @@ _HOMES = {
     "drloc_weight": "config",
     "idmm_plan": "config",
 }
-__getattr__ = exports(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _HOMES)

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitling.console import Log
-from vitling.errors import DONE, STOPPED_ITSELF, Interrupted
+from vitling.errors import ABORTED, DONE, Interrupted
 from vitling.training.signals import when_the_parent_ends
 
 SAVING = 60.0  # seconds that the processes have to save their runs
-USUAL = (DONE, STOPPED_ITSELF)  # some runs failed, which the results say
+USUAL = (DONE, ABORTED)  # some runs failed, which the results say
 
 
 @contextmanager
@@ -29,13 +29,13 @@ def helped(command: Sequence[str], others: int, folder: Path, log: Log) -> Itera
         for i in range(others):
             helpers.append(_Helper(command, folder / f"process{i + 2}-of-{os.getpid()}.log"))
         if helpers:
-            log.say(f"{others} more at once; what they say is in {', '.join(str(h.said) for h in helpers)}.")
+            log.info(f"{others} more at once; what they say is in {', '.join(str(h.said) for h in helpers)}.")
         yield
         if any(helper.process.poll() is None for helper in helpers):
-            log.say("Waiting for the other processes.")
+            log.info("Waiting for the other processes.")
         for helper in helpers:
             if (code := helper.process.wait()) not in USUAL:
-                log.warn(f"A process ended with {code}: {helper.last_words() or 'it said nothing'}")
+                log.warning(f"A process ended with {code}: {helper.last_words() or 'it said nothing'}")
     finally:
         _end(helpers)
 
@@ -90,7 +90,7 @@ def _main() -> None:
         outcome = reproduce(find(name), **settings | {"only": tuple(settings["only"])})
     except Interrupted as stop:
         sys.exit(stop.exit_code)
-    sys.exit(STOPPED_ITSELF if outcome.failed else DONE)
+    sys.exit(ABORTED if outcome.failed else DONE)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
-from vitling.files import locked, read_json, write_json
+from vitling.files import lock_folder, read_json, write_json
+from vitling.formatting import describe_trial
 from vitling.papers.study import Run, Study, named
-from vitling.words import trial_of
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
 Rows = dict[tuple[str, int], Row]  # by run and seed
@@ -23,7 +23,7 @@ class Ledger:
         self.path, self.study, self.trial = path, study, trial
         there = read_json(path) if path.exists() else None
         if there is not None and (there.get("study"), there.get("trial")) != (study.name, trial):
-            kind = trial_of(there.get("trial")) or "the study itself"
+            kind = describe_trial(there.get("trial")) or "the study itself"
             raise UserError(f"{path} holds results of {there.get('study')}, {kind}. Name another file with --out.")
 
     def rows(self) -> Rows:
@@ -35,7 +35,7 @@ class Ledger:
         """Earlier starts that did not finish count: their `minutes`, and the most processes that were `at_once`.
 
         Two processes may write the same file."""
-        with locked(self.path.parent):
+        with lock_folder(self.path.parent):
             rows, key = self.rows(), (row["run"], row["seed"])
             old = rows.get(key, {})
             if "value" in old:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitling.errors import StoppedItself, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.files import read_json, write_json
 from vitling.objectives.config import Variant
 from vitling.papers.study import Start
@@ -140,9 +140,9 @@ def _rounds(
 
 def _check_alike(ways: set[tuple[int, bool]], backbone: str, batch: int) -> None:
     if any(passes > 1 for passes, _ in ways):
-        raise StoppedItself(f"Out of memory: {backbone} cannot train {batch} images in one pass.")
+        raise RunAborted(f"Out of memory: {backbone} cannot train {batch} images in one pass.")
     if len(ways) > 1:
-        raise StoppedItself(f"Of {backbone} at a batch of {batch} not all steps could be recorded: they are not alike.")
+        raise RunAborted(f"Of {backbone} at a batch of {batch} not all steps could be recorded: they are not alike.")
 
 
 def forget() -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.files import read_json, write_json
 from vitling.papers.datasets.entry import Metric
 from vitling.papers.stages import Stage, entry_of, images_of_test, stage_of
@@ -151,7 +151,7 @@ class SuiteAverage:
         values = {row["data"]: row["values"][0] for row in outcome.summary["rows"]}
         missing = [entry.name for entry in asked.entries() if values.get(entry.name) is None]
         if missing:
-            raise StoppedItself(f"A mean over all data sets of {SUITE} needs a figure of {', '.join(missing)}.")
+            raise RunAborted(f"A mean over all data sets of {SUITE} needs a figure of {', '.join(missing)}.")
         each = {name: round(100 * value, 4) for name, value in values.items()}
         return {"value": round(sum(each.values()) / len(each), 4), "each": each}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vitling.console import Log
-from vitling.errors import Interrupted, StoppedItself, UserError
-from vitling.files import check_writable, claimed, read_json
+from vitling.errors import Interrupted, RunAborted, UserError
+from vitling.files import check_writable, read_json, try_lock_folder
 from vitling.papers import places as datasets
 from vitling.papers.at_once import helped, same_work
 from vitling.papers.ledger import Ledger, Rows, fingerprint
@@ -69,11 +69,11 @@ def reproduce(
     taken = take_over(ledger, lacking)
     lacking, before = [one for one in lacking if one not in taken], ledger.rows()
     for same, seed in taken:
-        log.say(f"{same.name}, seed {seed}, is {before[same.name, seed]['origin']}.")
+        log.info(f"{same.name}, seed {seed}, is {before[same.name, seed]['origin']}.")
     everywhere = Start(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")  # stages: for all studies
     jobs = _ready(lacking, data, everywhere, log)
     for run in ledger.stale():
-        log.warn(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
+        log.warning(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
     settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
     processes = max(1, min(at_once, len(jobs)))
     command = same_work(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
@@ -130,7 +130,7 @@ def _ready(lacking: list[tuple[Run, int]], data: str | None, everywhere: Start, 
     if lacking and not jobs:
         raise UserError("\n".join([f"Nothing can run: {where} lacks", *missing]))
     if missing:
-        log.say("\n".join([f"{len(lacking) - len(jobs)} of {len(lacking)} runs are skipped: {where} lacks", *missing]))
+        log.info("\n".join([f"{len(lacking) - len(jobs)} of {len(lacking)} runs are skipped: {where} lacks", *missing]))
     return jobs
 
 
@@ -163,23 +163,23 @@ class _Session:
         while left:
             spent, over = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
             if self.minutes is not None and spent >= self.minutes:
-                self.log.say(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
+                self.log.info(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
                 return
             with _free_one(left) as job:
                 if job is None:
-                    self.log.say(f"The last {len(left)} of {len(jobs)} runs are other processes'.")
+                    self.log.info(f"The last {len(left)} of {len(jobs)} runs are other processes'.")
                     return
                 left.remove(job)
                 if not self._has_ended(job):
                     to_go = f" {_about(spent / over * (len(left) + 1))} to go." if over else ""
-                    self.log.say(f"Run {over + 1} of {len(jobs)}: {job.name}.{to_go}")
+                    self.log.info(f"Run {over + 1} of {len(jobs)}: {job.name}.{to_go}")
                     self._run(job)
 
     def _run(self, job: _Job) -> None:
         self.tried.append(job)
         reason = _run(job, self.ledger, {"at_once": self.sharing} if self.sharing > 1 else {})
         if reason:
-            self.log.warn(f"{job.name} failed: {reason}")
+            self.log.warning(f"{job.name} failed: {reason}")
         free_memory()
 
     def _has_ended(self, job: _Job) -> bool:
@@ -199,7 +199,7 @@ def _free_one(jobs: list[_Job]) -> Iterator[_Job | None]:
     wait for a stage that another process is training comes last."""
     for ready in (True, False):
         for job in jobs:
-            with claimed(job.start.out) as mine:
+            with try_lock_folder(job.start.out) as mine:
                 if mine and not (ready and _must_wait(job)):
                     yield job
                     return
@@ -236,7 +236,7 @@ def _run(job: _Job, ledger: Ledger, how: dict[str, int]) -> str | None:
         record({"stopped": str(stop)})
         raise
     except Exception as problem:
-        plain = isinstance(problem, UserError | StoppedItself)
+        plain = isinstance(problem, UserError | RunAborted)
         reason = str(problem) if plain else f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:300]}"
         record({"failed": _without_folders(reason, job.start)})
         return reason

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.files import claimed, locked, read_json, write_json
+from vitling.files import lock_folder, read_json, try_lock_folder, write_json
 from vitling.methods import idmm as recipe
 from vitling.methods.registry import METHODS, SIZE, Name, plan_of
 from vitling.papers.ledger import digest
@@ -78,13 +78,13 @@ class Stage:
         """Another process is training it."""
         if self.finished:
             return False
-        with claimed(self.out) as mine:
+        with try_lock_folder(self.out) as mine:
             return not mine
 
     def __call__(self, run: Path) -> tuple[dict[str, Any], bool]:
         """What is in its result.json, and whether another run than that in the folder `run` has trained it. It is
         trained, or trained on, where there is none, by one process at a time."""
-        with locked(self.out, lambda: Log().say(f"Another process trains {self.out.name}; waiting for it.")):
+        with lock_folder(self.out, lambda: Log().info(f"Another process trains {self.out.name}; waiting for it.")):
             shared = _was_there(self, run)
             return (read_json(self.out / "result.json") if self.finished else self._trained()), shared
 
@@ -121,7 +121,7 @@ class Staged:
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
             there = " is there already." if stage.finished else ""
-            log.say(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
+            log.info(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
             result, shared = stage(start.out)
             results.append(result)
             entries.append(entry_of(stage, result, shared))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
-from vitling.files import atomic, read_json, write_json
+from vitling.files import atomic_write, read_json, write_json
 from vitling.papers.stages import Stage, Staged, images_of_test
 from vitling.papers.study import Start
 
@@ -114,7 +114,7 @@ def _coordinates(features: np.ndarray) -> np.ndarray:
 def _write(path: Path, images: Dataset, before: np.ndarray, after: np.ndarray) -> None:
     import numpy as np
 
-    with atomic(path) as file:
+    with atomic_write(path) as file:
         np.savez(
             file,
             allow_pickle=False,

@@ -8,7 +8,7 @@ import textwrap
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from vitling.words import trial_of
+from vitling.formatting import describe_trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ def figure(results: dict[str, Any]) -> Figure:
     left = 0.2 + LETTER * max(map(len, rows))
     width = left + WIDTH * len(columns) + 0.2
     unit = results["unit"]
-    trial = trial_of(results.get("trial"), ", ")
+    trial = describe_trial(results.get("trial"), ", ")
     title = _wrapped(f"{results['study']}: {results['title']}{trial}. {unit[0].upper()}{unit[1:]}", width)
     foot = _wrapped(_legend(results), width)
     top, bottom = 0.5 + 0.2 * len(title), 0.2 + 0.17 * len(foot)

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitling.files import atomic
+from vitling.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,5 +39,5 @@ def _save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     image = Image.open(buffer).convert("RGB").quantize(64, dither=Image.Dither.NONE)
-    with atomic(path) as file:
+    with atomic_write(path) as file:
         image.save(file, format="png", optimize=True)

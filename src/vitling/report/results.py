@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vitling.files import atomic, read_json
+from vitling.files import atomic_write, read_json
+from vitling.formatting import describe_trial, format_count
 from vitling.report.pictures import draw
 from vitling.report.studies import filled, lines
-from vitling.words import counted, trial_of
 
 HEAD = """# Results
 
@@ -33,7 +33,7 @@ def document(folder: Path) -> str:
 
 def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
-    trial = f" {said.capitalize()}." if (said := trial_of(results.get("trial"))) else ""
+    trial = f" {said.capitalize()}." if (said := describe_trial(results.get("trial"))) else ""
     found = lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
     columns = filled(found, titles)
@@ -82,7 +82,7 @@ def _of_one_run(result: dict[str, Any]) -> str:
     top1 = "".join(f", {split} top-1{larger} {100 * share:.2f} %" for split, share in judged)
     return (
         f"{result['backbone']} at {result['size']} px, {result['images']:,} images, "
-        f"{counted(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
+        f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
         f"{result['images_per_second']:,.0f} images/s, seed {result['seed']}{top1}."
     )
 
@@ -149,7 +149,7 @@ def main(folder: str, out: str) -> None:
         content = read_json(path)
         if isinstance(content, dict) and "picture" in content and draw(content, path.with_suffix(".png")):
             print(f"Written: {path.with_suffix('.png')}")
-    with atomic(out, "w") as file:
+    with atomic_write(out, "w") as file:
         file.write(document(Path(folder)))
     print(f"Written: {out}")
 

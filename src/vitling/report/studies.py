@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitling.words import counted
+from vitling.formatting import format_count
 
 Rows = dict[int, dict[str, Any]]  # of one run, by seed
 
@@ -66,7 +66,7 @@ def _ours(values: list[float]) -> str:
     """With how many there are: one seed is called one seed. A count has none."""
     if all(isinstance(value, int) for value in values):
         return ", ".join(sorted({_figure(value) for value in values}))
-    return f"{_spread(values)} ({counted(len(values), 'seed')})" if values else ""
+    return f"{_spread(values)} ({format_count(len(values), 'seed')})" if values else ""
 
 
 def _spread(values: list[float], sign: str = "") -> str:
@@ -76,7 +76,7 @@ def _spread(values: list[float], sign: str = "") -> str:
 
 def _gain(gains: list[float], seeds: int) -> str:
     """Of the seeds that both have, which may be fewer."""
-    few = f" ({counted(len(gains), 'seed')})" if 0 < len(gains) < seeds else ""
+    few = f" ({format_count(len(gains), 'seed')})" if 0 < len(gains) < seeds else ""
     return f"{_spread(gains, '+')}{few}" if gains else ""
 
 

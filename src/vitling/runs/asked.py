@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.console import speaks
+from vitling.console import is_main_process
 from vitling.errors import UserError
-from vitling.files import atomic, read_json, write_json
+from vitling.files import atomic_write, read_json, write_json
 from vitling.settings.config import ComparisonConfig, Config, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.names import from_plain, of_its_method, resumed
 
@@ -40,7 +40,7 @@ def as_asked(config: Config, **free: Any) -> Config:
 def written_down(config: RunConfig) -> Iterator[Callable[[], None]]:
     """While the runs are trained, and after. Gives what is to be called after each of them: if the first is refused
     before it has begun, the folder is as it was. Other processes write nothing, and are not asked what they find."""
-    if not speaks():
+    if not is_main_process():
         yield lambda: None
         return
     out, done = Path(config.out), []
@@ -89,7 +89,7 @@ def _names(folder: Path) -> set[str]:
 
 def _put_back(out: Path, before: bytes | None) -> None:
     if before is not None:
-        with atomic(out / FILE) as file:
+        with atomic_write(out / FILE) as file:
             file.write(before)
         return
     (out / FILE).unlink()

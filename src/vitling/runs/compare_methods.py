@@ -9,10 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from vitling.console import Log, speaks
-from vitling.data.splits import own_splits
-from vitling.errors import StoppedItself, UserError
+from vitling.console import Log, is_main_process
+from vitling.data.splits import read_splits
+from vitling.errors import RunAborted, UserError
 from vitling.files import check_writable, read_json, write_json
+from vitling.formatting import format_count
 from vitling.methods.registry import METHODS, check_task
 from vitling.runs.asked import as_asked, check_told_what_to_do, written_down
 from vitling.runs.compare import difference_of, ranked_groups
@@ -23,10 +24,9 @@ from vitling.settings.names import as_flags
 from vitling.settings.plan import OF_TWO_STAGES
 from vitling.training.processes import started
 from vitling.training.rundir import environment
-from vitling.words import counted
 
 RESULT = "comparison.json"
-HELD_OUT = "0.2"
+DEFAULT_HOLD_OUT = "0.2"
 BASELINE = "supervised"  # the labels at once: what a first stage has to beat
 
 Row = dict[str, Any]
@@ -37,14 +37,14 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     every = config.methods == type(config)().methods
     config = as_asked(config, **({} if every else {"methods": config.methods}))
     _check(config)
-    chosen, log, rows = _in_order(config.methods), Log(silent=not speaks()), []
+    chosen, log, rows = _in_order(config.methods), Log(silent=not is_main_process()), []
     minutes = config.minutes or 0
     in_all = f"about {round(len(chosen) * minutes, 1):g} minutes in all"
-    log.say(f"{counted(len(chosen), 'method')}, {minutes:g} minutes each: {in_all}.")
+    log.info(f"{format_count(len(chosen), 'method')}, {minutes:g} minutes each: {in_all}.")
     with started(config.loop.device), written_down(config) as one_is_done:
         before = _rows_of_before(config)
         for i, method in enumerate(chosen, 1):
-            log.say(f"Method {i} of {len(chosen)}, {method}: {METHODS[method].what}.")
+            log.info(f"Method {i} of {len(chosen)}, {method}: {METHODS[method].what}.")
             rows.append(_row(method, _run_of(config, method), log))
             one_is_done()
             _write(config, [*rows, *(before[other] for other in chosen[i:] if other in before)])
@@ -68,7 +68,7 @@ def _check(config: ComparisonConfig) -> None:
         raise UserError(f"--methods {given or 'names none'}: there is {known}. Name them with spaces between.")
     if config.val == "none":
         raise UserError("--val none leaves no images to compare the methods by.")
-    splits = own_splits(config.source, config.data)
+    splits = read_splits(config.source, config.data)
     if splits.train.task == "none":
         raise UserError("Methods are compared by how well labels are learnt after them, and these images have none.")
     check_labels(config, splits)
@@ -76,7 +76,7 @@ def _check(config: ComparisonConfig) -> None:
         check_task(method, splits.train.task)
     check_writable(Path(config.out) / RESULT)
     there = Path(config.out)
-    if speaks() and there.exists() and any(there.iterdir()):  # other processes may find what the first wrote
+    if is_main_process() and there.exists() and any(there.iterdir()):  # other processes may find what the first wrote
         check_told_what_to_do(config)
 
 
@@ -95,8 +95,8 @@ def _run_of(config: ComparisonConfig, method: str) -> TrainConfig:
     }
     said = [name for name in config.said if name.partition(".")[0] not in foreign]
     known["said"] = (*said, "method")  # a first stage that was asked for is kept, whatever the time
-    if config.val is None and own_splits(config.source, config.data).val is None:
-        known["val"] = HELD_OUT
+    if config.val is None and read_splits(config.source, config.data).val is None:
+        known["val"] = DEFAULT_HOLD_OUT
     return TrainConfig(**known | {"out": str(Path(config.out) / method), "method": method, "test": False})
 
 
@@ -104,8 +104,8 @@ def _row(method: str, config: TrainConfig, log: Log) -> Row:
     """A method that gives up, as on a collapse, says why; the others go on."""
     try:
         result = train(config)
-    except StoppedItself as problem:
-        log.warn(f"{method} stopped: {problem}")
+    except RunAborted as problem:
+        log.warning(f"{method} stopped: {problem}")
         return {"method": method, "stopped": str(problem)}
     judged = result["last"]["val"]
     metric = "top1" if "top1" in judged else "mean_average_precision"

@@ -45,7 +45,7 @@ def demo(
     few = f"{DIGITS}?labels=100&seed={seed}"
     start = {"seed": seed, "resume": resume, "overwrite": overwrite}
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
-    say, found = Log().say, {}
+    say, found = Log().info, {}
     with _one_thread():
         say("1 of 4: 100 labels, from a random start.")
         found["random"] = train(labelled(few, random, epochs, **start))

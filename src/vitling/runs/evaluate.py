@@ -13,8 +13,7 @@ import numpy as np
 from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset, Splits
-from vitling.data.sources.parts import some
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
@@ -22,6 +21,7 @@ from vitling.evaluation.classify import labels_of, logits_over
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
+from vitling.formatting import shorten_list
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
 from vitling.training.rundir import RunDirectory
@@ -31,15 +31,15 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     """Everything that `summarise` says, of one split; also in `out` (JSON). `auto` takes test, else val, else train."""
     model, data = prepared(config)
     model.require_head()
-    splits = own_splits(config.source, data, needs_train=False)
+    splits = read_splits(config.source, data, needs_train=False)
     splits.on_test_opened = log_of_openings(config.run)
     chosen = _choose(splits, config.split)
     dataset = _in_terms_of(model, _part(splits, chosen, command_of(config)))
     log = Log()
     if trained_on(config.run, config.source, chosen):
-        log.warn("The model was trained on these images (all but the ones held out); figures on them are too good.")
+        log.warning("The model was trained on these images (all but the ones held out); figures on them are too good.")
     store = decoded(model, dataset, chosen, data, config.allow_bad, log, splits.bad)
-    with log.bar("Evaluating", len(store)) as progress:
+    with log.progress("Evaluating", len(store)) as progress:
         logits = logits_over(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, labels_of(store), model.class_names, model.meta.temperature)
     judged = {"model": config.run, "weights": config.weights, "size": model.meta.size}
@@ -83,9 +83,9 @@ def decoded(
     """The pixels of a split, large enough for the model's views, with the statistics that it was trained with. `known`:
     what was found to be bad before anything was decoded."""
     meta = model.meta
-    with log.bar(f"Decoding {split}", len(dataset)) as progress:
+    with log.progress(f"Decoding {split}", len(dataset)) as progress:
         store = build_store(
-            dataset, meta.store_size, config, model.device, "auto", allow_bad, split, True, progress, log.warn, known
+            dataset, meta.store_size, config, model.device, "auto", allow_bad, split, True, progress, log.warning, known
         )
     store.mean, store.std = meta.mean, meta.std
     return store
@@ -102,7 +102,7 @@ def log_of_openings(model_path: str) -> Callable[[str], None]:
         try:
             run.test_opened(why)
         except OSError as problem:  # somebody else's run
-            Log().warn(f"The opening of the test split is not written down in {folder}: {problem.strerror}.")
+            Log().warning(f"The opening of the test split is not written down in {folder}: {problem.strerror}.")
 
     return write_down
 
@@ -163,7 +163,9 @@ def _in_terms_of(model: Model, dataset: Dataset) -> Dataset:
     number = {name: c for c, name in enumerate(model.class_names)}
     unknown = [name for name in _used(dataset) if name not in number]
     if unknown:
-        raise UserError(f"The model does not know {some(unknown)}. It knows {some(list(model.class_names))}.")
+        raise UserError(
+            f"The model does not know {shorten_list(unknown)}. It knows {shorten_list(list(model.class_names))}."
+        )
     columns = np.array([number.get(name, -1) for name in dataset.class_names])
     assert dataset.labels is not None
     if dataset.task == "multi" and model.meta.task != "multi":

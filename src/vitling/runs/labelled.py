@@ -130,7 +130,7 @@ def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> 
 
 def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: RunDirectory) -> None:
     held = f", {len(stores.val)} held out" if stores.val else ", none held out"
-    run.log.say(
+    run.log.info(
         f"{len(stores.train)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
         f"{_parameters(objective) / 1e6:.2f} M parameters{auxiliary_in_words(config)}; {setting(stores)}"
     )

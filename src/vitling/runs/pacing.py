@@ -40,7 +40,7 @@ def fitted(
     that of some steps of a copy, which also fills the compiler's cache; `began` is when the clock started."""
     if config.minutes is None or begun(run):
         return config
-    run.log.say("Measuring the pace, to fit the run into the time.")
+    run.log.info("Measuring the pace, to fit the run into the time.")
     with ended("Stopped before the first step; continue with --resume."):
         pace, how = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
     gc.collect()
@@ -53,10 +53,10 @@ def fitted(
     if epochs < least:
         few = f"{fitting if fitting > 0 else 'no'} epoch{'s' * (fitting > 1)} of it would fit into the time"
         raise TooFewEpochs(f"{few}, and with fewer than {least} it gives little.")
-    run.log.say(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
+    run.log.info(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
     if fitting < 1:
         gone = time.monotonic() - began
-        run.log.warn(
+        run.log.warning(
             f"{config.minutes:.3g} minutes are too short for this: {gone:.0f} s went by before the training, and one "
             f"epoch takes {max(1, len(stores.train) / pace):.0f} s."
         )

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from vitling.data.host import cores, free_host_memory
+from vitling.data.host import count_cores, free_host_memory
 from vitling.files import read_json
 from vitling.objectives.moments import Moment
 from vitling.runs.labelled import ready
@@ -88,11 +88,11 @@ class Meanwhile:
             )
         except OSError as problem:
             self.wanted = False
-            self.run.log.note(f"The second stage is not prepared meanwhile: {problem}")
+            self.run.log.debug(f"The second stage is not prepared meanwhile: {problem}")
         else:
             assert self.helper.stdin is not None
             self.opened.enter_context(self.helper.stdin)
-            self.run.log.note("Another process decodes the images of the second stage meanwhile, and compiles it.")
+            self.run.log.debug("Another process decodes the images of the second stage meanwhile, and compiles it.")
 
     def finish(self, left: float | None) -> None:
         """Waits for the helper, but for no more than a part of the seconds that are `left`."""
@@ -101,7 +101,7 @@ class Meanwhile:
         try:
             self.helper.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            self.run.log.say("Waiting for the second stage to be compiled.")
+            self.run.log.info("Waiting for the second stage to be compiled.")
             with suppress(subprocess.TimeoutExpired):
                 self.helper.wait(timeout=PATIENCE if left is None else max(0.0, min(PATIENCE, SHARE * left)))
         status = self.helper.poll()
@@ -109,7 +109,7 @@ class Meanwhile:
             self.output.seek(0)
             said = self.output.read().strip()[-4000:]
             ended = "it took too long" if status is None else f"it ended with {status}"
-            self.run.log.note(f"The second stage was not prepared, which costs time and nothing else; {ended}. {said}")
+            self.run.log.debug(f"The second stage was not prepared, which costs time and nothing else; {ended}. {said}")
 
 
 class _Look:
@@ -128,7 +128,7 @@ class _Look:
 def _is_worth_it(config: TrainConfig, device: torch.device) -> bool:
     """How many steps there will be is not known yet; runs with few of them are short."""
     compiles = chosen_compile(config.loop, device, steps=sys.maxsize) != "off"
-    able = hasattr(os, "killpg") and cores() >= CORES and free_host_memory() >= HOST
+    able = hasattr(os, "killpg") and count_cores() >= CORES and free_host_memory() >= HOST
     return device.type == "cuda" and compiles and config.cache and able
 
 

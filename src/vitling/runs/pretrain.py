@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitling import data
 from vitling.backbones.backbone import Backbone
-from vitling.data.dataset import Splits, joined
+from vitling.data.dataset import Splits, merge_unlabelled
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
@@ -96,7 +96,7 @@ def pretrain_in(
     stores = begin(config, splits, backbone, notes, run, processes)
     objective = make_objective(config, backbone, stores.train)
     attach_auxiliary(objective, auxiliary, config)
-    run.log.say(
+    run.log.info(
         f"{config.method} on {len(stores.train)} images; {config.backbone} at {config.size} px"
         f"{auxiliary_in_words(config)}; {setting(stores)}"
     )
@@ -119,19 +119,19 @@ def pretrain_in(
 def _remark_on(config: PretrainConfig, backbone: Backbone, stores: Stores, run: RunDirectory) -> None:
     """What was asked for and is not so, takes longer than it need, or may learn less than it seems to."""
     if config.method in ("moco-v2", "densecl") and any(isinstance(part, _BatchNorm) for part in backbone.modules()):
-        run.log.warn(
+        run.log.warning(
             f"{config.backbone} has batch norm, whose statistics tell the key of this batch from those of the queue: "
             f"{config.method} can guess by them without learning. MoCo's shuffling of batches is not here."
         )
     usual = config.epochs == _usual_epochs(config, len(stores.train)) and "epochs" not in config.said
     if usual and config.minutes is None and stores.train.device.type == "cpu":
-        run.log.say(f"{config.epochs} epochs take long on a CPU. --minutes 60 makes it as many as fit.")
+        run.log.info(f"{config.epochs} epochs take long on a CPU. --minutes 60 makes it as many as fit.")
     if config.views_budget is not None and config.views_budget < len(stores.train) * plan_of(config, SIZE).crops:
-        run.log.warn(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
+        run.log.warning(f"--views-budget {config.views_budget:g} is less than one epoch has; it is one epoch.")
     if config.method == "esvit" and stores.train.device.type == "cpu" and config.esvit.hidden > 256:
-        run.log.say("EsViT is slow on a CPU: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
+        run.log.info("EsViT is slow on a CPU: to try things, --esvit.hidden 256 --esvit.local-crops 2.")
     for words in views_in_vain(config):
-        run.log.warn(f"Of the views of {config.method} this changes nothing: {words}.")
+        run.log.warning(f"Of the views of {config.method} this changes nothing: {words}.")
 
 
 def _open(config: PretrainConfig) -> Splits:
@@ -153,7 +153,7 @@ def _with_pool(splits: Splits) -> Splits:
     if splits.pool is None:
         return splits
     notes = [*splits.notes, f"{len(splits.train)} images and {len(splits.pool)} of the unlabelled pool."]
-    return replace(splits, train=joined(splits.train, splits.pool), pool=None, notes=notes)
+    return replace(splits, train=merge_unlabelled(splits.train, splits.pool), pool=None, notes=notes)
 
 
 def _without_pool(splits: Splits, method: str) -> Splits:
@@ -246,7 +246,7 @@ def _watcher(config: PretrainConfig, stores: Stores, run: RunDirectory) -> Colla
     every = config.watch_every or max(1, round(config.epochs / (40 if config.minutes is None else 10)))
     stop = config.on_collapse == "stop"
     size, fraction = config.size or SIZE, ViewsConfig.crop_fraction
-    return watch_pretraining(stores.train, stores.val, size, fraction, every, stop, run.log.warn, config.seed)
+    return watch_pretraining(stores.train, stores.val, size, fraction, every, stop, run.log.warning, config.seed)
 
 
 def _conclude(

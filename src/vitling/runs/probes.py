@@ -21,10 +21,9 @@ from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.holdout import hold_out
-from vitling.data.inspection import leakage_warning
-from vitling.data.scan import Facts
-from vitling.data.sources.parts import some
-from vitling.data.splits import HELD_OUT, own_splits, require_labels
+from vitling.data.inspection import describe_leakage
+from vitling.data.scan import ImageFacts
+from vitling.data.splits import DEFAULT_HOLD_OUT, read_splits, require_labels
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation import few_shot, linear_probe, logistic
@@ -35,6 +34,7 @@ from vitling.evaluation.metrics import METRICS, metric_for, summarise
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import Frozen, frozen_over
 from vitling.files import write_json
+from vitling.formatting import shorten_list
 from vitling.runs.evaluate import command_of, decoded, log_of_openings, prepared, trained_on
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.views.config import Group, Plan, Policy
@@ -51,9 +51,9 @@ def evaluate_frozen(config: EvaluationConfig) -> dict[str, Any]:
     parts.splits.on_test_opened = log_of_openings(config.run)
     judged = parts.open_judged(f"{command_of(config)} --with {' '.join(probes)}")
     for note in parts.notes:
-        log.say(note)
+        log.info(note)
     if trained_on(config.run, config.source, parts.judged, settings.seed if parts.held_out else None):
-        log.warn("The network was trained on the judged images, with labels or without; expect less of new ones.")
+        log.warning("The network was trained on the judged images, with labels or without; expect less of new ones.")
     found = features_of(model, parts, judged, data_config, config.allow_bad, probes, settings, log)
     bench = Bench(model, settings, parts.train.class_names, found)
     result = {
@@ -100,7 +100,7 @@ def open_parts(source: str, config: DataConfig, split: str, settings: ProbesConf
     """Which images train a probe, which choose, and which judge."""
     if split == "train":
         raise UserError("--split train: probes are trained on it, so it cannot judge them. Leave out --split.")
-    own = own_splits(source, config)
+    own = read_splits(source, config)
     require_labels(own)
     if split == "test" and not own.has_test:
         raise UserError("The data has no test split of its own. Leave out --split, and val or held-out images judge.")
@@ -113,7 +113,7 @@ def open_parts(source: str, config: DataConfig, split: str, settings: ProbesConf
         chosen = "val" if own_val and fraction is None else "held out of train"
         parts = Parts(splits, splits.train, splits.val, "test", False, chosen, splits.notes)
     else:
-        train, validation = _halved(splits.train, settings.val or HELD_OUT, settings.seed)
+        train, validation = _halved(splits.train, settings.val or DEFAULT_HOLD_OUT, settings.seed)
         note = f"{len(validation):,} of {len(splits.train):,} train images are held out to choose on."
         notes = [*splits.notes, note]
         parts = Parts(splits, train, validation, "val", not own_val, "held out of train", notes)
@@ -210,7 +210,7 @@ def _linear(bench: Bench, log: Log) -> dict[str, Any]:
     config, parts = bench.settings.linear, bench.parts
     train, validation = parts["train"], parts["validation"]
     sources = [_source(bench, [train]), _source(bench, [train, validation])]
-    with log.bar("Linear probe", 2 * config.epochs) as progress:
+    with log.progress("Linear probe", 2 * config.epochs) as progress:
         found = linear_probe.probe(
             sources[0],
             (validation.frozen.blocks, validation.labels),
@@ -225,7 +225,7 @@ def _linear(bench: Bench, log: Log) -> dict[str, Any]:
         )
     if len(config.lr) > 1 and found.rate in (min(config.lr), max(config.lr)):
         end = "largest" if found.rate == max(config.lr) else "smallest"
-        log.say(f"Linear probe: the best rate, {found.rate:g}, is the {end} of --linear.lr; one beyond may be better.")
+        log.info(f"Linear probe: the best rate, {found.rate:g}, is the {end} of --linear.lr; one beyond may be better.")
     return {
         "chosen": {"lr": found.rate},
         "validation": found.score,
@@ -246,11 +246,13 @@ def _source(bench: Bench, parts: Sequence[Part]) -> linear_probe.Source:
 
 def _logistic(bench: Bench, log: Log) -> dict[str, Any]:
     train, validation, judged = (_on_host_or_gpu(bench.pooled(name)) for name in ("train", "validation", "judged"))
-    with log.bar("Logistic probe", 16) as progress:
+    with log.progress("Logistic probe", 16) as progress:
         found = logistic.probe(train, validation, bench.classes, bench.score, bench.settings.logistic.backend, progress)
     if found.not_converged:
         count, most = len(found.not_converged), logistic.ITERATIONS
-        log.say(f"L-BFGS was cut off after {most:,} iterations for {count} of {len(found.scores)} C, as in the papers.")
+        log.info(
+            f"L-BFGS was cut off after {most:,} iterations for {count} of {len(found.scores)} C, as in the papers."
+        )
     return {
         "chosen": {"C": found.C},
         "validation": found.score,
@@ -266,7 +268,7 @@ def _logistic(bench: Bench, log: Log) -> dict[str, Any]:
 def _few_shot(bench: Bench, log: Log) -> dict[str, Any]:
     config = bench.settings.few_shot
     bank, judged = (_on_host_or_gpu(bench.pooled(*names)) for names in (("train", "validation"), ("judged",)))
-    with log.bar("Few-shot curves", config.draws) as progress:
+    with log.progress("Few-shot curves", config.draws) as progress:
         curves = few_shot.few_shot(
             *bank,
             *judged,
@@ -302,19 +304,19 @@ def features_of(
     """Every image goes through the network once."""
     blocks = _blocks(model, settings) if "linear" in probes else 0
     found: dict[str, Part] = {}
-    facts: dict[str, Facts] = {}
+    facts: dict[str, ImageFacts] = {}
     for name, dataset in (("train", parts.train), ("validation", parts.validation), ("judged", judged)):
         split = parts.judged if name == "judged" else name
         own = "val" if name == "validation" and parts.chosen == "val" else split
         known = [replace(file, split=split) for file in parts.splits.bad if file.split == own]
         store, meta = decoded(model, dataset, split, config, allow_bad, log, known), model.meta
-        with log.bar(f"Features of {split}", len(store)) as progress:
+        with log.progress(f"Features of {split}", len(store)) as progress:
             frozen = frozen_over(model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress)
         facts[name] = store.facts
         found[name] = Part(store, frozen, labels_of(store).to(frozen.pooled.device))
     for name in ("train", "validation"):  # what is judged was fitted on both
-        if warning := leakage_warning({"train": facts[name], parts.judged: facts["judged"]}, name):
-            log.warn(warning)
+        if warning := describe_leakage({"train": facts[name], parts.judged: facts["judged"]}, name):
+            log.warning(warning)
     return found
 
 
@@ -348,4 +350,4 @@ def _lone_classes(parts: Parts) -> list[str]:
         for labels in (train, validation)
     ]
     lone = [parts.train.class_names[c] for c in np.flatnonzero((counts[0] == 1) & (counts[1] == 0))]
-    return [f"Of one image each, which trains and cannot choose: {some(lone)}."] if lone else []
+    return [f"Of one image each, which trains and cannot choose: {shorten_list(lone)}."] if lone else []

@@ -20,9 +20,9 @@ from vitling.backbones.transfer import load_weights
 from vitling.console import Log
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits
-from vitling.data.inspection import leakage_warning
+from vitling.data.inspection import describe_leakage
 from vitling.data.splits import require_labels
-from vitling.data.store import Store, build_store, normalisation, usual_side
+from vitling.data.store import Store, build_store, choose_normalisation, median_side
 from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, bundle_folder
 from vitling.evaluation.meta import BundleMeta
@@ -67,7 +67,7 @@ def in_directory(config: Config, verb: str, work: Work[Config], processes: Proce
         raise
     except Exception:
         with suppress(OSError):  # the directory may not be there yet, and must not hide what went wrong
-            run.log.note(traceback.format_exc())
+            run.log.debug(traceback.format_exc())
         raise
     finally:
         run.close()
@@ -80,10 +80,10 @@ def _resumed_or_new(
         prepare(config, run, processes)
         config = resumed(config, saved_config(type(config), run.read("config.json")))
         if (run.path / "result.json").exists():
-            run.log.say(f"{run.path} is finished; there is nothing to resume.")
+            run.log.info(f"{run.path} is finished; there is nothing to resume.")
             return run.read("result.json")
     elif "resume" in config.said and config.source:
-        Log(silent=not run.writes).say(f"There is nothing in {run.path} to resume: this run begins.")
+        Log(silent=not run.writes).info(f"There is nothing in {run.path} to resume: this run begins.")
     if not config.source:
         raise UserError(
             f"There is no run in {config.out} to resume. To start one, name the images: vitling {verb} DATA"
@@ -124,7 +124,7 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one, and so does a network
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
-    longer = usual_side(train)
+    longer = median_side(train)
     size = config.size or usual_size(config.backbone, longer, view)
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     useful = max(_views(config, size).store_side(len(train)), _to_judge(config), config.store_least)
@@ -185,7 +185,7 @@ def begin(
     prepare(config, run, processes)
     splits.on_test_opened = run.test_opened
     for note in notes:
-        run.log.say(note)
+        run.log.info(note)
     run.start(config, config.loop.trackers)
     return Stores(config, splits, run, processes)
 
@@ -205,7 +205,7 @@ class Stores:
         began = time.monotonic()
         self.train = self._build(splits.train, "train")
         self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
-        self.train.mean, self.train.std = normalisation(self.train, config.data)
+        self.train.mean, self.train.std = choose_normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._like_train(splits.val, "val")
         run.list_bad(self.bad)
         if self.val is not None:
@@ -229,7 +229,7 @@ class Stores:
 
     def _build(self, dataset: Dataset, split: str) -> Store:
         c, log = self.config, self.run.log
-        with self.processes.main_first(), log.bar(f"Decoding {split}", len(dataset)) as progress:
+        with self.processes.main_first(), log.progress(f"Decoding {split}", len(dataset)) as progress:
             store = build_store(
                 dataset,
                 c.store_size or 0,
@@ -240,16 +240,16 @@ class Stores:
                 split,
                 c.cache,
                 progress,
-                log.warn,
+                log.warning,
                 known=self.splits.bad,
             )
         self.bad += store.bad
         return store
 
     def _warn_of_leaks(self, split: str, store: Store) -> None:
-        warning = leakage_warning({"train": self.train.facts, split: store.facts})
+        warning = describe_leakage({"train": self.train.facts, split: store.facts})
         if warning:
-            self.run.log.warn(warning)
+            self.run.log.warning(warning)
 
 
 def begun(run: RunDirectory) -> bool:
@@ -282,7 +282,7 @@ def setting(stores: Stores) -> str:
     gigabytes = store.gigabytes
     amount = f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1000 * gigabytes:.1f} MB"
     several = f", {processes.world} processes" if processes.world > 1 else ""
-    return f"store {store.size} px on {store.where}, {amount}; {processes.device}{several}."
+    return f"store {store.size} px on {store.placement}, {amount}; {processes.device}{several}."
 
 
 def auxiliary_in_words(config: RunConfig) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitling.console import Log, speaks
+from vitling.console import Log, is_main_process
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.runs.asked import VERBS, as_asked, verb_of, written_down
@@ -27,23 +27,25 @@ def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[
         raise UserError("Where should the runs go? Pass --out DIR, for example --out runs/first.")
     config = as_asked(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # more, or fewer, than before
     check(config)
-    out, log, results, found = Path(config.out), Log(silent=not speaks()), [], {}
+    out, log, results, found = Path(config.out), Log(silent=not is_main_process()), [], {}
     if (out / "config.json").exists():
         raise UserError(f"{out} is a run of one seed. Name another --out for several.")
     with started(config.loop.device), written_down(config) as one_is_done:
         for i in range(config.seeds):
             seed = config.seed + i
-            log.say(f"Seed {seed}, {i + 1} of {config.seeds}.")
+            log.info(f"Seed {seed}, {i + 1} of {config.seeds}.")
             own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.held_out_by()}
             results.append(run(replace(config, **own, out=str(out / f"seed{seed}"))))
             one_is_done()
             found = {"seeds": [result["seed"] for result in results], "scores": _scores(results)}
             if len(methods := {result.get("method") for result in results}) > 1:
-                log.warn(f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
+                log.warning(
+                    f"The seeds are not trained alike: {' and '.join(sorted(map(str, methods)))}. Pass --method."
+                )
             if len(sizes := {size for result in results if (size := result.get("judged_at", result.get("size")))}) > 1:
                 at = " and ".join(map(str, sorted(sizes)))
-                log.warn(f"The seeds are not judged alike: at {at} px. Pass --test-size.")
-            if speaks():
+                log.warning(f"The seeds are not judged alike: at {at} px. Pass --test-size.")
+            if is_main_process():
                 write_json(out / FILE, found)
     return found
 

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitling.data.splits import own_splits
-from vitling.data.store import usual_side
+from vitling.data.splits import read_splits
+from vitling.data.store import median_side
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.methods import idmm
@@ -90,7 +90,7 @@ def _train(config: TrainConfig, run: RunDirectory, processes: Processes) -> dict
 
 def look(config: TrainConfig, processes: Processes) -> Sight:
     """What the plan is made from. The test split is counted, not opened."""
-    splits = own_splits(config.source, config.data)
+    splits = read_splits(config.source, config.data)
     labelled = splits.train.task != "none"
     if labelled:
         check_labels(config, splits)
@@ -102,7 +102,7 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
         classes=len(splits.train.class_names) if labelled else 0,
         own_val=splits.val is not None,
         test=splits.has_test and config.test,
-        longer=usual_side(splits.train) or VIEW,
+        longer=median_side(splits.train) or VIEW,
         gpu=processes.device.type != "cpu",
     )
 
@@ -117,7 +117,7 @@ def _two_stages(
     prepare(second, run, processes)
     run.start(second, ())
     for line in plan.in_words():
-        run.log.say(line)
+        run.log.info(line)
     early = (Path(first.out) / "result.json").exists()
     if first.minutes is not None and sight.classes:
         first = replace(first, minutes=first.minutes * FIRST_SHARE)
@@ -132,7 +132,7 @@ def _two_stages(
         return train_in(replace(alone.config, resume=True), run, processes, began, alone.in_words(plan))
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)
-    run.log.say(f"The second stage; the first took {before['seconds']:.0f} s.")
+    run.log.info(f"The second stage; the first took {before['seconds']:.0f} s.")
     began -= before["seconds"] if early else 0.0
     result = train_in(replace(second, resume=True), run, processes, began, start=first.out)
     result |= {"method": second.method, "stages": {FIRST: _short(before), "finetune": _short(result)}}
@@ -148,7 +148,7 @@ def _first_unless_too_short(
     try:
         return in_directory(_as_begun(first), FIRST, work, processes)
     except TooFewEpochs as reason:
-        run.log.say(f"The first stage is left out: {reason} --method {first.method} keeps it.")
+        run.log.info(f"The first stage is left out: {reason} --method {first.method} keeps it.")
         return {}
 
 
@@ -239,7 +239,7 @@ def _problem(config: Config, view: int) -> UserError | None:
 
 def _try(config: Config, view: int) -> None:
     check(config)
-    settled = settle_network(config, own_splits(config.source, config.data).train, view)[0]
+    settled = settle_network(config, read_splits(config.source, config.data).train, view)[0]
     backbone = new_backbone(settled, 0.0)
     check_test_size(settled, backbone)
     make_auxiliary(settled, backbone)

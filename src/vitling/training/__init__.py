@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitling.lazy import exports
+from vitling.lazy import make_getattr
 
 if TYPE_CHECKING:
     from vitling.training.config import CheckpointConfig as CheckpointConfig
@@ -26,4 +26,4 @@ _HOMES = {
     "RunDirectory": "rundir",
     "fit": "loop",
 }
-__getattr__ = exports(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _HOMES)

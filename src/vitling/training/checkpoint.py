@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from vitling.errors import StoppedItself, UserError
-from vitling.files import atomic
+from vitling.errors import RunAborted, UserError
+from vitling.files import atomic_write
 
 FORMAT = 1
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -28,13 +28,13 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any]) -> None:
         path = self.folder / f"step-{step:08d}.pt"
         try:
-            with atomic(path) as file:
+            with atomic_write(path) as file:
                 torch.save({"format": FORMAT, **state}, file)
         except (OSError, RuntimeError) as problem:  # torch's zip writer wraps the OSError of a full disk
             if not _no_space(problem, self.folder):
                 raise
             kept = self.all()
-            raise StoppedItself(
+            raise RunAborted(
                 f"The disk is full: {path.name} could not be written. The last checkpoint "
                 f"({kept[-1].name if kept else 'none yet'}) is intact; make room and continue with --resume."
             ) from problem
@@ -70,9 +70,7 @@ def full_disk_named() -> Iterator[None]:
     except OSError as problem:
         if problem.errno not in _SPACE:
             raise
-        raise StoppedItself(
-            f"The disk is full ({problem.filename}). Make room and continue with --resume."
-        ) from problem
+        raise RunAborted(f"The disk is full ({problem.filename}). Make room and continue with --resume.") from problem
 
 
 def _no_space(problem: Exception, folder: Path) -> bool:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from vitling.console import PLAIN_EVERY, Log
+from vitling.console import LINE_INTERVAL, Log
 
 
 class _BarOverText(Progress):
@@ -56,16 +56,16 @@ class Display:
         """Without a terminal a line in every ten seconds that have none: an epoch may take long."""
         if self.progress:
             self.progress.update(self.task, completed=done)
-        elif time.monotonic() - self.last_sign >= PLAIN_EVERY:
+        elif time.monotonic() - self.last_sign >= LINE_INTERVAL:
             self._say(f"step {done} of {self.steps}", done)
 
     def metrics(self, done: int, text: str, last: bool) -> None:
         """At the end of an epoch; without a terminal not more often than every ten seconds. log.txt has them all."""
-        self.log.note(text)
+        self.log.debug(text)
         if self.progress:
             self.progress.text = text
             self.progress.update(self.task, completed=done)
-        elif last or time.monotonic() - self.last_line >= PLAIN_EVERY:
+        elif last or time.monotonic() - self.last_line >= LINE_INTERVAL:
             self.last_line = time.monotonic()
             self._say(text, done)
 

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitling.data.batches import Rest, batch_sizes, epoch_order, held_by_processes, local_slices, split_batches
+from vitling.data.batches import (
+    Remainder,
+    batch_sizes,
+    count_images_per_process,
+    epoch_order,
+    local_slices,
+    split_batches,
+)
 from vitling.data.store import Store
 from vitling.training.config import FitConfig
 from vitling.training.precision import chosen_compile
@@ -24,8 +31,8 @@ from vitling.views.easel import Views
 def sizes_of_batches(config: FitConfig, images: int, device: torch.device) -> list[int]:
     """Of an epoch."""
     loop = config.loop
-    rest: Rest = "drop" if loop.drop_last else "keep"
-    usual = batch_sizes(images, config.batch, rest)
+    remainder: Remainder = "drop" if loop.drop_last else "keep"
+    usual = batch_sizes(images, config.batch, remainder)
     compiled = chosen_compile(loop, device, config.epochs * len(usual)) != "off"
     if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
         return batch_sizes(images, config.batch, "even", config.optim.accumulate)
@@ -66,7 +73,7 @@ class Feed:
         """The rest of an epoch after `done` steps of the run; each batch is loaded while the one before it trains,
         where loading takes time."""
         places = self._places(epoch, done)
-        if self.store.where == "device" or (self.store.device.type == "cpu" and self.store.where == "host"):
+        if self.store.placement == "device" or (self.store.device.type == "cpu" and self.store.placement == "host"):
             for place in places:
                 yield self.load(place)
             return
@@ -81,7 +88,7 @@ class Feed:
     def load(self, place: Place) -> Loaded:
         accumulate, world, parts = self.accumulate, self.processes.world, []
         slices = local_slices(len(place.ids), self.processes.rank, world, accumulate)
-        several = held_by_processes(len(place.ids), world, accumulate) if world > 1 else [()] * len(slices)
+        several = count_images_per_process(len(place.ids), world, accumulate) if world > 1 else [()] * len(slices)
         for (local, weight), held in zip(slices, several, strict=True):
             drawing = Drawing(self.plan, place, local)
             parts.append(Part(weight, held, drawing, *self.store.fetch(drawing.instances)))

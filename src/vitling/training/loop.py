@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from vitling.data.store import Store
-from vitling.errors import Interrupted, StoppedItself, UserError
+from vitling.errors import Interrupted, RunAborted, UserError
+from vitling.formatting import format_count
 from vitling.keys import make_key
 from vitling.objectives.moments import Moment, Watcher
 from vitling.objectives.objective import Batch, Objective
@@ -39,7 +40,6 @@ from vitling.training.shards import Shards
 from vitling.training.signals import Asked, caught
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
-from vitling.words import counted
 
 FEW_STEPS = 500
 FEWER = "a smaller --size keeps more of them together than --optim.accumulate"
@@ -60,9 +60,9 @@ def fit(
     trainer = Trainer(objective, store, config, watchers, run, processes or Processes(0, 1, store.device))
     trainer.resume(start)
     if config.batch >= len(store) and trainer.steps < FEW_STEPS and not trainer.done:
-        run.log.warn(
-            f"--batch {config.batch} takes all {len(store):,} images at once: {counted(trainer.steps, 'step')} in all, "
-            "which teach little. A smaller --batch has more, and so have more --epochs."
+        run.log.warning(
+            f"--batch {config.batch} takes all {len(store):,} images at once: {format_count(trainer.steps, 'step')} in "
+            "all, which teach little. A smaller --batch has more, and so have more --epochs."
         )
     trainer.began = time.perf_counter()
     with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
@@ -112,9 +112,9 @@ class Trainer:
         self.per_epoch = len(self.feed.sizes)
         self.steps, self.done = self.per_epoch * config.epochs, 0
         self.lr = lr_schedule(config)
-        check_batch_norm(objective, min(self.feed.sizes), processes, self.feed.accumulate, run.log.warn)
+        check_batch_norm(objective, min(self.feed.sizes), processes, self.feed.accumulate, run.log.warning)
         if self.feed.accumulate > 1 and objective.compares_images:
-            run.log.warn(f"An image is compared with those of its pass alone: {FEWER}.")
+            run.log.warning(f"An image is compared with those of its pass alone: {FEWER}.")
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.saved_at = time.monotonic()
         self.began, self.seconds_before, self.seconds_compiling = time.perf_counter(), 0.0, 0.0
@@ -131,9 +131,9 @@ class Trainer:
         self.compiled_sizes: set[int] = set()
         if self.compiling:
             what = "the views" if how == "views" else "the network and the views"
-            run.log.say(f"Compiling {what}: the first steps take up to a minute.")
+            run.log.info(f"Compiling {what}: the first steps take up to a minute.")
             if self._can_be_recorded():
-                self.replay = Replay(store.device, run.log.warn)
+                self.replay = Replay(store.device, run.log.warning)
             for network in objective.networks():
                 machine.compile_in_place(network, how, graphs=processes.world == 1 and not self.replay)
             self.easel.brush = Brush(machine.compiled)
@@ -169,10 +169,10 @@ class Trainer:
             if compiled and len(loaded.place.ids) not in self.compiled_sizes:
                 self.compiled_sizes.add(len(loaded.place.ids))
                 began = time.perf_counter()
-                machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warn)
+                machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warning)
                 self.seconds_compiling += time.perf_counter() - began
                 if self.compiling and not self.ahead and self.store.device.type == "cuda":
-                    self.ahead = Ahead(self.easel, self.store.device, self.run.log.warn)
+                    self.ahead = Ahead(self.easel, self.store.device, self.run.log.warning)
             else:
                 self._step_that_fits(loaded)
         self.done += 1
@@ -198,10 +198,10 @@ class Trainer:
                 smallest = max(len(part.drawing.local) for part in loaded.parts) == 1
                 if smallest or self.processes.world > 1:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
-                    raise StoppedItself(f"Out of memory. {advice}") from problem
+                    raise RunAborted(f"Out of memory. {advice}") from problem
             self.feed.accumulate *= 2
             passes, compares = self.feed.accumulate, self.objective.compares_images
-            self.run.log.warn(
+            self.run.log.warning(
                 f"Out of memory: each batch of {self.config.batch} is now trained in {passes} passes, at the same "
                 f"effective batch. --optim.accumulate {passes} starts so."
                 + (f" But an image is compared with those of its pass alone: {FEWER}." if compares else "")
@@ -329,7 +329,7 @@ class Trainer:
             pace = self._read()
             try:
                 watched = self._watch(due, finished)
-            except StoppedItself:
+            except RunAborted:
                 self._write_epochs(pace, {})  # how it came to this
                 raise
             self._write_epochs(pace, watched)
@@ -408,14 +408,14 @@ class Trainer:
         self.saved_at = time.monotonic()
 
     def resume(self, start: Path | None = None) -> None:
-        state = self.checkpoints.load_latest(self.store.device, self.run.log.warn)
+        state = self.checkpoints.load_latest(self.store.device, self.run.log.warning)
         if state is not None:
             states.restore(self, state)
             self.run.forget_after(self.done)
-            self.run.log.say(f"Resuming at step {self.done} of {self.steps}.")
+            self.run.log.info(f"Resuming at step {self.done} of {self.steps}.")
             return
         if self.run.forget_after(-1) and not start:
-            self.run.log.warn("There is no checkpoint that can be read: the run starts again from its first step.")
+            self.run.log.warning("There is no checkpoint that can be read: the run starts again from its first step.")
         if start:
-            new = states.go_on(self, checkpoint_of(start, self.store.device, self.run.log.warn))
-            self.run.log.say(f"Going on at step {self.done} of {self.steps}; new in this run: {new}.")
+            new = states.go_on(self, checkpoint_of(start, self.store.device, self.run.log.warning))
+            self.run.log.info(f"Going on at step {self.done} of {self.steps}; new in this run: {new}.")

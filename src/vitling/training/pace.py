@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitling.backbones import Backbone, create
 from vitling.data.dataset import Dataset
-from vitling.data.scan import Facts
+from vitling.data.scan import ImageFacts
 from vitling.data.store import Store, gather
 from vitling.objectives import Objective
 from vitling.training import precision as machine
@@ -49,7 +49,7 @@ def made_store(n: int, size: int, device: torch.device) -> Store:
     parts = [F.interpolate(part, size, mode="bicubic").clamp(0, 255).byte() for part in small.split(64)]
     pixels = torch.cat(parts).to(device)
     images = Dataset("made", [str(i) for i in range(n)], lambda i: b"", np.arange(n), np.arange(n), ("",) * n)
-    facts = Facts.empty(n)
+    facts = ImageFacts.empty(n)
     where: Literal["device", "host"] = "device" if device.type == "cuda" else "host"
 
     def fetch(ids: np.ndarray) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitling.errors import StoppedItself
+from vitling.errors import RunAborted
 from vitling.training.processes import Processes
 
 
@@ -87,7 +87,7 @@ class Recorder:
             if math.isfinite(value) or (name == "grad_norm" and not self.checks_gradients):
                 continue
             what = "the gradient" if name == "grad_norm" else f"the term '{name}'"
-            raise StoppedItself(f"Step {row.step} (epoch {row.epoch + 1}): {what} is {value}. {advice()}")
+            raise RunAborted(f"Step {row.step} (epoch {row.epoch + 1}): {what} is {value}. {advice()}")
 
 
 def describe(entry: dict[str, Any], epochs: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from vitling import __version__
 from vitling.console import Log
 from vitling.data.dataset import BadFile
-from vitling.data.host import cores
+from vitling.data.host import count_cores
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.training.trackers import Trackers
@@ -162,14 +162,14 @@ class RunDirectory:
         if not new:
             return
         self.write("bad-files.json", [asdict(file) for file in bad])
-        self.log.warn(f"{len(new)} image(s) left out; {self.path / 'bad-files.json'} names each:")
+        self.log.warning(f"{len(new)} image(s) left out; {self.path / 'bad-files.json'} names each:")
         for file in new[:SHOWN]:
-            self.log.say(f"  {file.key}: {file.reason}")
+            self.log.info(f"  {file.key}: {file.reason}")
         if len(new) > SHOWN:
-            self.log.say(f"  and {len(new) - SHOWN} more")
+            self.log.info(f"  and {len(new) - SHOWN} more")
 
     def test_opened(self, why: str) -> None:
-        self.log.note(f"test split opened: {why}")
+        self.log.debug(f"test split opened: {why}")
         if self.writes:
             opening = {"time": datetime.now().isoformat(timespec="seconds"), "why": why, "command": sys.argv}
             with open(self.path / "test-openings.jsonl", "a", encoding="utf-8") as file:
@@ -190,7 +190,7 @@ def environment() -> dict[str, Any]:
         "packages": {"vitling": __version__, **{name: _version(name) for name in _PACKAGES}},
         "commit": _commit(),
         "system": platform.platform(),
-        "cpus": cores(),
+        "cpus": count_cores(),
         "gpu": gpu,
         "processes": int(os.environ.get("WORLD_SIZE") or "1"),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitling.lazy import exports
+from vitling.lazy import make_getattr
 
 if TYPE_CHECKING:
     from vitling.views.config import Blur as Blur
@@ -50,4 +50,4 @@ _HOMES = {
     "ViewsConfig": "config",
     "eval_view": "easel",
 }
-__getattr__ = exports(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _HOMES)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.keys import host_generator, make_key
+from vitling.keys import make_key, make_rng
 from vitling.views.config import Group, Plan
 from vitling.views.draws import Draws, columns, seeds_of
 from vitling.views.easel import Easel, Order, Views, boxes_of
@@ -96,7 +96,7 @@ class Drawing:
         """For each local element (view-major over the global batch) the element that is mixed in."""
         if not group.mix.on:
             return None
-        generator = host_generator("partner", self.place.seed, self.place.epoch, self.place.step, index)
+        generator = make_rng("partner", self.place.seed, self.place.epoch, self.place.step, index)
         part_of = self._parts(group)
         partners = np.empty(len(part_of), np.int64)
         for part in range(group.mix.parts):

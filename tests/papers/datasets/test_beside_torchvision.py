@@ -18,7 +18,7 @@ from torchvision import datasets
 from tests.papers.datasets import copies
 from vitling.data.config import DataConfig
 from vitling.data.decode import decode
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 
 CHECKED = ("cifar", "svhn", "flowers102", "fer2013", "stl10")  # modules that compare files with known digests
 Make = Callable[[Path, str], Any]  # root, split -> torchvision's data set
@@ -67,7 +67,7 @@ TWINS: dict[str, tuple[Make, tuple[str, ...]]] = {
 
 
 def ours(name: str, root: Path) -> dict[str, Any]:
-    splits = own_splits(f"{name}:{root}", DataConfig())
+    splits = read_splits(f"{name}:{root}", DataConfig())
     return {"train": splits.train, "val": splits.val, "test": splits.hidden_test}
 
 
@@ -142,6 +142,6 @@ def plain_objects(about: dict) -> frozenset:
 
 def test_the_unlabelled_images_of_stl10(tmp_path):
     copies.stl10(tmp_path)
-    pool = own_splits(f"stl10:{tmp_path}", DataConfig()).pool
+    pool = read_splits(f"stl10:{tmp_path}", DataConfig()).pool
     theirs = Counter(pixels(image) for image, _ in datasets.STL10(tmp_path, split="unlabeled"))
     assert Counter(pixels(decode(pool.read(i)).pixels) for i in range(len(pool))) == theirs

@@ -18,7 +18,7 @@ from vitling.data import open as open_data
 from vitling.data.config import DataConfig
 from vitling.data.decode import decode
 from vitling.data.sources import read_source
-from vitling.data.splits import own_splits
+from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.papers import datasets as papers
 from vitling.papers.datasets import ENTRIES
@@ -39,7 +39,7 @@ def test_every_entry_has_a_copy():
 def test_a_copy_as_distributed(name, tmp_path):
     root = made(name, tmp_path)
     assert papers.find(name, root), "found by its name under a folder of data sets"
-    splits = own_splits(f"{name}:{root}", DataConfig())
+    splits = read_splits(f"{name}:{root}", DataConfig())
     test = splits.hidden_test
     sizes = len(splits.train), len(splits.val or ()), len(test or ())
     assert sizes == copies.COUNTS[name]
@@ -53,15 +53,15 @@ def test_a_copy_as_distributed(name, tmp_path):
 def test_the_right_numbers_are_no_news(name, tmp_path):
     """A small copy passes by an entry that has its numbers."""
     train, val, test = copies.COUNTS[name]
-    root, classes = made(name, tmp_path), len(own_splits(f"{name}:{tmp_path}", DataConfig()).train.class_names)
+    root, classes = made(name, tmp_path), len(read_splits(f"{name}:{tmp_path}", DataConfig()).train.class_names)
     small = replace(ENTRIES[name], train=train, val=val, test=test, classes=classes)
     assert not [note for note in papers.read(name, str(root), small).notes if "not" in note and name in note]
 
 
 def test_val_may_be_a_part_of_train(tmp_path):
     root = made("flowers102", tmp_path)
-    assert len(own_splits(f"flowers102:{root}?val=train", DataConfig()).train) == 12
-    both = own_splits(f"train=flowers102:{root}?val=train,test=flowers102:{root}", DataConfig())
+    assert len(read_splits(f"flowers102:{root}?val=train", DataConfig()).train) == 12
+    both = read_splits(f"train=flowers102:{root}?val=train,test=flowers102:{root}", DataConfig())
     assert (len(both.train), len(both.hidden_test or ())) == (12, 6)
     with pytest.raises(UserError, match="takes no option vall"):
         read_source(f"flowers102:{root}?vall=train", DataConfig())
@@ -85,7 +85,7 @@ def test_what_is_missing_is_named(tmp_path):
 def test_a_missing_image_is_a_bad_file(tmp_path):
     root = made("indoor67", tmp_path)
     next((root / "indoor67/Images/bar").iterdir()).unlink()
-    train = own_splits(f"indoor67:{root}", DataConfig()).train
+    train = read_splits(f"indoor67:{root}", DataConfig()).train
     with pytest.raises(FileNotFoundError):
         [train.read(i) for i in range(len(train))]
 
@@ -113,7 +113,7 @@ def test_splits_of_which_there_are_several(tmp_path):
     shutil.copy(root / "dtd/dtd/labels/test1.txt", root / "dtd/dtd/labels/train3.txt")
     for split in ("val", "test"):
         shutil.copy(root / f"dtd/dtd/labels/{split}1.txt", root / f"dtd/dtd/labels/{split}3.txt")
-    assert len(own_splits(f"dtd:{root}?split=3", DataConfig()).train) == 6
+    assert len(read_splits(f"dtd:{root}?split=3", DataConfig()).train) == 6
     with pytest.raises(UserError, match="from 1 to 10"):
         read_source(f"dtd:{root}?split=11", DataConfig())
 
@@ -121,7 +121,7 @@ def test_splits_of_which_there_are_several(tmp_path):
 def test_the_binary_versions_of_cifar(tmp_path):
     copies.cifar10_binary(tmp_path)
     copies.cifar100_binary(tmp_path)
-    ten, hundred = (own_splits(f"{name}:{tmp_path}", DataConfig()) for name in ("cifar10", "cifar100"))
+    ten, hundred = (read_splits(f"{name}:{tmp_path}", DataConfig()) for name in ("cifar10", "cifar100"))
     assert ten.train.labels.tolist() == [0, 1, 2] * 5
     assert hundred.train.class_names == ("apple", "bear", "cup")
     assert hundred.train.labels.tolist() == np.repeat([0, 1, 2], 3).tolist()
@@ -138,7 +138,7 @@ def test_a_pickle_runs_no_code(tmp_path):
 
 def test_mnist_packed_and_cut_short(tmp_path):
     copies.mnist(tmp_path, packed=True)
-    assert len(own_splits(f"mnist:{tmp_path}", DataConfig()).train) == 30
+    assert len(read_splits(f"mnist:{tmp_path}", DataConfig()).train) == 30
     labels = tmp_path / "MNIST/raw/train-labels-idx1-ubyte"
     labels.write_bytes(b"\0\0")
     with pytest.raises(UserError, match="no complete IDX file"):
@@ -147,7 +147,7 @@ def test_mnist_packed_and_cut_short(tmp_path):
 
 def test_caltech101_is_drawn_by_class_and_always_alike(tmp_path):
     root = made("caltech101", tmp_path)
-    first, again = (own_splits(f"caltech101:{root}", DataConfig()) for _ in range(2))
+    first, again = (read_splits(f"caltech101:{root}", DataConfig()) for _ in range(2))
     assert first.train.keys == again.train.keys
     assert np.bincount(first.train.labels).tolist() == [30, 30, 30]
     assert np.bincount(first.hidden_test.labels).tolist() == [2, 3, 1]
@@ -157,13 +157,13 @@ def test_caltech101_is_drawn_by_class_and_always_alike(tmp_path):
 def test_groups_stay_together(tmp_path):
     signs = open_data(f"gtsrb:{made('gtsrb', tmp_path)}", val="0.4")
     assert not set(signs.train.groups) & set(signs.val.groups)
-    clips = own_splits(f"ucf101:{made('ucf101', tmp_path)}", DataConfig())
+    clips = read_splits(f"ucf101:{made('ucf101', tmp_path)}", DataConfig())
     assert len(set(clips.train.groups)) == 6
     assert not set(clips.train.groups) & set(clips.hidden_test.groups)
 
 
 def test_voc_counts_no_difficult_objects(tmp_path):
-    splits = own_splits(f"voc2007:{made('voc2007', tmp_path)}", DataConfig())
+    splits = read_splits(f"voc2007:{made('voc2007', tmp_path)}", DataConfig())
     named = [{splits.train.class_names[c] for c in np.flatnonzero(row)} for row in splits.train.labels[:3]]
     assert named == [{"dog"}, {"person", "sofa"}, {"bird"}]
     assert any("6 images have a class of which every object is difficult" in note for note in splits.notes)
@@ -174,12 +174,12 @@ def test_voc_counts_no_difficult_objects(tmp_path):
 
 def test_the_middle_frame_of_a_video(tmp_path, monkeypatch):
     root = made("ucf101", tmp_path)
-    splits = own_splits(f"ucf101:{root}", DataConfig())
+    splits = read_splits(f"ucf101:{root}", DataConfig())
     assert all(key.endswith("/frame0002.jpg") for key in splits.train.keys)
     for clip in (root / "ucf101/UCF-101").glob("*/*"):
         (clip / "frame0002.jpg").rename(clip.with_suffix(".jpg"))
         shutil.rmtree(clip)
-    assert len(own_splits(f"ucf101:{root}", DataConfig()).train.read(0)) > 100
+    assert len(read_splits(f"ucf101:{root}", DataConfig()).train.read(0)) > 100
     for image in (root / "ucf101/UCF-101").rglob("*.jpg"):
         image.rename(image.with_suffix(".avi"))
     monkeypatch.setitem(sys.modules, "av", None)
@@ -202,7 +202,7 @@ def test_videos_are_decoded(tmp_path):
                 frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), grey, np.uint8), format="rgb24")
                 video.mux(stream.encode(frame))
             video.mux(stream.encode(None))
-    train = own_splits(f"ucf101:{root}", DataConfig()).train
+    train = read_splits(f"ucf101:{root}", DataConfig()).train
     assert abs(train.read(0).mean() - 100) < 8
 
 
@@ -224,8 +224,8 @@ def test_imagenet100_wants_its_list(tmp_path):
     chosen = tmp_path / "mine.txt"
     copies.write(chosen, copies.WNIDS[:2])
     found = papers.read("imagenet100", f"{root}?list={chosen}", many)
-    assert {names[0] for names in found.parts["train"].labels} == set(copies.WNIDS[:2])
-    assert len(found.parts["test"]) == 4
+    assert {names[0] for names in found.splits["train"].labels} == set(copies.WNIDS[:2])
+    assert len(found.splits["test"]) == 4
     copies.write(chosen, ["n00000001"])
     with pytest.raises(UserError, match="no class n00000001"):
         papers.read("imagenet100", f"{root}?list={chosen}", many)
@@ -248,7 +248,7 @@ def test_validation_images_of_imagenet_that_are_not_sorted(how, tmp_path):
         kinds = [("ILSVRC2012_ID", object), ("WNID", object), ("num_children", object)]
         rows = [(i, wnid, 0) for i, wnid in enumerate(copies.WNIDS, 1)] + [(4, "n00000001", 3)]
         copies.savemat(kit / "meta.mat", {"synsets": np.array(rows, kinds)})
-    assert own_splits(f"imagenet1k:{tmp_path}", DataConfig()).hidden_test.labels.tolist() == classes
+    assert read_splits(f"imagenet1k:{tmp_path}", DataConfig()).hidden_test.labels.tolist() == classes
 
 
 def test_every_verb_reads_them(tmp_path, capsys):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from vitling.data.config import DataConfig
 from vitling.data.schemes import READERS
-from vitling.data.sources.parts import Parts, set_aside_unlabelled
+from vitling.data.sources.source import Source, separate_unlabelled
 from vitling.errors import UserError
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
@@ -31,14 +31,14 @@ SINGLE_FILES = {".csv": "table", ".tsv": "table", ".npz": "arrays"}
 SHARDS = {".parquet": "parquet", ".tar": "tar"}
 
 
-def read_source(spec: str, config: DataConfig) -> Parts:
+def read_source(spec: str, config: DataConfig) -> Source:
     """The splits, labels and notes that `spec` leads to."""
     found = _read(spec, config)
-    set_aside_unlabelled(found)  # here, when it is known which split each image is of
+    separate_unlabelled(found)  # here, when it is known which split each image is of
     return found
 
 
-def _read(spec: str, config: DataConfig) -> Parts:
+def _read(spec: str, config: DataConfig) -> Source:
     if NAMED_SPLIT.match(spec):
         return _read_named(spec, config)
     scheme, _, rest = spec.partition(":")
@@ -63,9 +63,9 @@ def _module(name: str):
     return importlib.import_module(f"vitling.data.sources.{name}")
 
 
-def _read_folder(path: Path, config: DataConfig) -> Parts:
+def _read_folder(path: Path, config: DataConfig) -> Source:
     found = _module("folder").read(path, config)
-    if found.parts:
+    if found.splits:
         return found
     for suffix, module in SHARDS.items():
         if shards := sorted(path.rglob(f"*{suffix}")):
@@ -73,7 +73,7 @@ def _read_folder(path: Path, config: DataConfig) -> Parts:
     return found
 
 
-def _read_files(paths: list[Path], name: str, config: DataConfig) -> Parts:
+def _read_files(paths: list[Path], name: str, config: DataConfig) -> Source:
     suffix = paths[0].suffix.lower()
     if suffix in SHARDS:
         return _module(SHARDS[suffix]).read(paths, name, config)
@@ -83,34 +83,34 @@ def _read_files(paths: list[Path], name: str, config: DataConfig) -> Parts:
     raise UserError(f"{paths[0]} is no data set. Name a folder of images, or a file that ends in {kinds}.")
 
 
-def _read_named(spec: str, config: DataConfig) -> Parts:
+def _read_named(spec: str, config: DataConfig) -> Source:
     words = NAMED_SPLIT.split(spec)[1:]
-    found, spare = Parts(""), None
+    found, spare = Source(""), None
     for split, inner in zip(words[::2], words[1::2]):
-        if split in found.parts:
+        if split in found.splits:
             raise UserError(f"{split}= is there twice in {spec}")
         source = _read(inner, config)
         own = _own_split(source, split, inner)
-        found.parts[split] = source.parts[own]
+        found.splits[split] = source.splits[own]
         found.notes += source.notes
         found.bad += [replace(file, split=split) for file in source.bad if file.split == own]
         found.multi |= source.multi
         if split == "train":
             found.name, found.class_order = source.name, source.class_order
-            spare = source.parts.get("pool")
+            spare = source.splits.get("pool")
     if spare is not None:
-        found.parts.setdefault("pool", spare)
+        found.splits.setdefault("pool", spare)
     return found
 
 
-def _own_split(source: Parts, split: str, spec: str) -> str:
+def _own_split(source: Source, split: str, spec: str) -> str:
     """What the source itself calls it: by that name, or another where it has no other images (but unlabelled ones)."""
-    if split in source.parts:
+    if split in source.splits:
         return split
-    labelled = [name for name in source.parts if name != "pool"] or list(source.parts)
+    labelled = [name for name in source.splits if name != "pool"] or list(source.splits)
     if len(labelled) == 1:
         return labelled[0]
-    has = ", ".join(source.parts) or "no images"
+    has = ", ".join(source.splits) or "no images"
     raise UserError(f"{split}={spec}: it has {has}, and not {split}. Name a folder or file of that split alone.")
 
 

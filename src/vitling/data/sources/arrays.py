@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.parts import SPLIT_OF, Part, Parts, in_order
+from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, sort_class_names
 from vitling.errors import UserError
 
 IMAGE_WORDS = frozenset({"x", "images", "image", "data"})
@@ -24,25 +24,25 @@ class ArrayReader:
         return image if image.ndim == 3 else image[:, :, None]
 
 
-def read(path: Path, config: DataConfig) -> Parts:
+def read(path: Path, config: DataConfig) -> Source:
     arrays = _load(path)
     images, labels = _by_split(arrays, IMAGE_WORDS), _by_split(arrays, LABEL_WORDS)
     if not images:
         raise UserError(f"{path} has no images (it has: {', '.join(arrays) or 'nothing'}). {WANTED}.")
-    found = Parts(path.stem)
+    found = Source(path.stem)
     names = [str(name) for name in arrays["class_names"].ravel()] if "class_names" in arrays else None
     for split, (name, x) in images.items():
         _check_images(path, name, x)
-        part = Part([f"{name}[{i}]" for i in range(len(x))], ArrayReader(x), np.arange(len(x)))
+        part = SourceSplit([f"{name}[{i}]" for i in range(len(x))], ArrayReader(x), np.arange(len(x)))
         if split in labels:
             found.multi |= _has_several(labels[split][1])
             part.labels = _words(path, *labels[split], len(x), names)
-        found.parts[split] = part
-    train = found.parts.get("train")
+        found.splits[split] = part
+    train = found.splits.get("train")
     if names:
         found.class_order = tuple(names)
     elif train is not None and train.labels is not None:
-        found.class_order = in_order({name for row in train.labels for name in row})
+        found.class_order = sort_class_names({name for row in train.labels for name in row})
     return found
 
 

@@ -11,15 +11,15 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from vitling.data.config import DataConfig
-from vitling.data.dataset import in_turn
+from vitling.data.dataset import interleave_classes
 from vitling.data.sources.arrays import ArrayReader
-from vitling.data.sources.parts import Part, Parts
+from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 
 TEST_EVERY, CLASSES = 6, 10
 
 
-def read(spec: str, config: DataConfig) -> Parts:
+def read(spec: str, config: DataConfig) -> Source:
     name, _, query = spec.partition("?")
     if name != "digits":
         raise UserError(f'No embedded data set is called "{name}". There is embedded:digits.')
@@ -30,8 +30,8 @@ def read(spec: str, config: DataConfig) -> Parts:
     is_test = np.arange(len(digits.target)) % TEST_EVERY == TEST_EVERY - 1
     labelled = is_test | _labelled(query, digits.target, ~is_test)
     labels = [(str(label),) if known else () for label, known in zip(digits.target, labelled)]
-    everything = Part([f"digits[{i}]" for i in range(len(labels))], reader, np.arange(len(labels)), labels)
-    return Parts(
+    everything = SourceSplit([f"digits[{i}]" for i in range(len(labels))], reader, np.arange(len(labels)), labels)
+    return Source(
         "digits",
         {
             "train": everything.take(np.flatnonzero(~is_test).tolist()),
@@ -53,5 +53,5 @@ def _labelled(query: str, classes: np.ndarray, among: np.ndarray) -> np.ndarray:
     if not CLASSES <= count <= len(there):
         raise UserError(f"embedded:digits?{query}: labels from {CLASSES}, one a class, to {len(there)}.")
     kept = np.zeros(len(classes), bool)
-    kept[there[in_turn(classes[there], seed)[:count]]] = True
+    kept[there[interleave_classes(classes[there], seed)[:count]]] = True
     return kept

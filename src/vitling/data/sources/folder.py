@@ -10,8 +10,9 @@ from typing import Literal
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile
-from vitling.data.sources.layout import Layout, arrange, printable
-from vitling.data.sources.parts import IMAGE_SUFFIXES, SPLIT_OF, Parts, some
+from vitling.data.sources.layout import Layout, arrange_splits, make_printable
+from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF, Source
+from vitling.formatting import shorten_list
 
 Kind = Literal["file", "folder", "dead", "closed"]  # dead: a link that leads nowhere; closed: may not be read
 
@@ -27,15 +28,15 @@ class FileReader:
             return file.read()
 
 
-def read(root: Path, config: DataConfig) -> Parts:
+def read(root: Path, config: DataConfig) -> Source:
     paths: list[str] = []
     dead: list[str] = []
-    found = Parts(printable(root.resolve().name))
+    found = Source(make_printable(root.resolve().name))
     others: Counter[str] = Counter()
     folders: list[str] = []
     for path, kind in _walk(str(root), ""):
         if kind == "closed":
-            found.notes.append(f"The folder {printable(path)} may not be read.")
+            found.notes.append(f"The folder {make_printable(path)} may not be read.")
         elif kind == "folder":
             folders.append(path)
         elif os.path.splitext(path)[1].lower() not in IMAGE_SUFFIXES:
@@ -43,15 +44,15 @@ def read(root: Path, config: DataConfig) -> Parts:
         else:
             (paths if kind == "file" else dead).append(path)
     layout = Layout([*paths, *dead])
-    found.parts, notes = arrange(paths, FileReader(root, paths), layout)
+    found.splits, notes = arrange_splits(paths, FileReader(root, paths), layout)
     found.notes += notes
     for path in dead:
         if place := layout.place(path):
-            found.bad.append(BadFile(printable(path), "the link leads nowhere", place[0]))
+            found.bad.append(BadFile(make_printable(path), "the link leads nowhere", place[0]))
     if empty := _empty_folders(folders, paths):
-        found.notes.append(f"No image in {some(empty)}.")
+        found.notes.append(f"No image in {shorten_list(empty)}.")
     if others:
-        kinds = some([f"{n:,} {suffix}" for suffix, n in others.most_common()])
+        kinds = shorten_list([f"{n:,} {suffix}" for suffix, n in others.most_common()])
         found.notes.append(f"Files that are no images were ignored: {kinds}.")
     return found
 
@@ -88,4 +89,4 @@ def _empty_folders(folders: list[str], paths: list[str]) -> list[str]:
     """Folders where a class would be and no image is."""
     filled = {"/".join(path.split("/")[:depth]) for path in paths for depth in (1, 2)}
     at_class_level = [f for f in folders if "/" not in f or (f.count("/") == 1 and f.split("/")[0] in SPLIT_OF)]
-    return [printable(folder) for folder in at_class_level if folder not in filled]
+    return [make_printable(folder) for folder in at_class_level if folder not in filled]

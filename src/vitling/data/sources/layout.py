@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vitling.data.dataset import Reader
-from vitling.data.sources.parts import SPLIT_OF, Part, some
+from vitling.data.sources.source import SPLIT_OF, SourceSplit
+from vitling.formatting import shorten_list
 
 
 class Layout:
@@ -35,7 +36,9 @@ class Layout:
         return split, folders[0] if folders else ""
 
 
-def arrange(paths: Sequence[str], reader: Reader, layout: Layout | None = None) -> tuple[dict[str, Part], list[str]]:
+def arrange_splits(
+    paths: Sequence[str], reader: Reader, layout: Layout | None = None
+) -> tuple[dict[str, SourceSplit], list[str]]:
     """Splits of the images at these relative paths (row i is path i), in ImageFolder's order, and notes."""
     layout = layout or Layout(paths)
     placed: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -44,10 +47,10 @@ def arrange(paths: Sequence[str], reader: Reader, layout: Layout | None = None) 
         place = layout.place(path)
         if place is None:
             top, *below = path.split("/", 1)
-            ignored.add(printable(top + "/" if below else path))
+            ignored.add(make_printable(top + "/" if below else path))
         else:
             placed[place[0]][place[1]].append(i)
-    notes = [f"Beside the splits and not used: {some(sorted(ignored))}."] if ignored else []
+    notes = [f"Beside the splits and not used: {shorten_list(sorted(ignored))}."] if ignored else []
     parts = {}
     for split, by_class in placed.items():
         loose = by_class.pop("", [])
@@ -79,16 +82,16 @@ def _is_pool(folder: str) -> bool:
     return SPLIT_OF.get(folder.lower()) == "pool"
 
 
-def _part(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) -> Part:
+def _part(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) -> SourceSplit:
     rows, labels = [], []
     for name in sorted(by_class):
         ordered = sorted(by_class[name], key=lambda i: posixpath.split(paths[i]))
         rows += ordered
-        labels += [(printable(name),)] * len(ordered)
-    keys = [printable(paths[i]) for i in rows]
-    return Part(keys, reader, np.array(rows, np.int64), labels if any(by_class) else None)
+        labels += [(make_printable(name),)] * len(ordered)
+    keys = [make_printable(paths[i]) for i in rows]
+    return SourceSplit(keys, reader, np.array(rows, np.int64), labels if any(by_class) else None)
 
 
-def printable(path: str) -> str:
+def make_printable(path: str) -> str:
     """Names of files and folders may hold bytes that are no UTF-8; JSON and terminals may not. Two names stay two."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.parts import Part, Parts, forget_empty_labels, in_order, join, split_in_name
+from vitling.data.sources.source import (
+    Source,
+    SourceSplit,
+    concat_splits,
+    drop_empty_labels,
+    sort_class_names,
+    split_from_name,
+)
 from vitling.errors import UserError
 
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
@@ -54,9 +61,9 @@ class ParquetReader:
             return self.groups[group]
 
 
-def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
-    found = Parts(name)
-    by_split: dict[str, list[Part]] = defaultdict(list)
+def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
+    found = Source(name)
+    by_split: dict[str, list[SourceSplit]] = defaultdict(list)
     for path in paths:
         schema = _schema(path)
         label = _label_column(schema, config)
@@ -64,12 +71,12 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
         found.class_order = found.class_order or names
         found.multi |= label is not None and _is_list(schema.field(label).type)
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
-        by_split[split_in_name(where) or "train"].append(_part(path, schema, label, names, config))
-    found.parts = {split: join(parts) for split, parts in by_split.items()}
-    forget_empty_labels(found)
-    train = found.parts.get("train")
+        by_split[split_from_name(where) or "train"].append(_part(path, schema, label, names, config))
+    found.splits = {split: concat_splits(parts) for split, parts in by_split.items()}
+    drop_empty_labels(found)
+    train = found.splits.get("train")
     if found.class_order is None and train is not None and train.labels is not None:
-        found.class_order = in_order({word for words in train.labels for word in words})
+        found.class_order = sort_class_names({word for words in train.labels for word in words})
     return found
 
 
@@ -80,13 +87,15 @@ def _schema(path: Path) -> pa.Schema:
         raise UserError(f"{path} cannot be read as Parquet: {error}. Is the copy complete?") from None
 
 
-def _part(path: Path, schema: pa.Schema, label: str | None, names: Sequence[str] | None, config: DataConfig) -> Part:
+def _part(
+    path: Path, schema: pa.Schema, label: str | None, names: Sequence[str] | None, config: DataConfig
+) -> SourceSplit:
     group = config.group_column if config.group_column in schema.names else None
     wanted = [column for column in (label, group) if column]
     table = pq.read_table(path, columns=wanted, partitioning=None) if wanted else None
     reader = ParquetReader(path, _image_column(path, schema))
     n = reader.starts[-1]
-    part = Part([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
+    part = SourceSplit([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
     if table is not None and label:
         part.labels = [_words(path, value, names) for value in table.column(label).to_pylist()]
     if table is not None and group:

@@ -13,20 +13,20 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile
 from vitling.data.sources.folder import FileReader
-from vitling.data.sources.parts import SPLIT_OF, Part, Parts, forget_empty_labels
+from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, drop_empty_labels
 from vitling.errors import UserError
 
 Row = dict[str, str]
 _MEND_QUOTES = 'Is a quote (") not closed there?'
 
 
-def read(path: Path, config: DataConfig) -> Parts:
+def read(path: Path, config: DataConfig) -> Source:
     rows, columns = _rows(path, config)
     label_column = _label_column(path, columns, config)
     for flag, column in (("split", config.split_column), ("group", config.group_column)):
         if column not in columns and column != flag:
             raise _missing(path, column, columns, flag)
-    found = Parts(path.stem)
+    found = Source(path.stem)
     splits = [_split(path, row.get(config.split_column, ""), number) for number, row in enumerate(rows, 2)]
     labels, found.multi, separator = _labels([row.get(label_column, "") for row in rows], config)
     if found.multi:
@@ -42,17 +42,17 @@ def read(path: Path, config: DataConfig) -> Parts:
             f"None of the {len(rows):,} files that {path} names can be found; paths are relative to "
             f"{path.parent.resolve()}. The first: {rows[0][config.path_column]}"
         )
-    everything = Part(
+    everything = SourceSplit(
         keys=[row[config.path_column] for row in rows],
         reader=FileReader(path.parent, [row[config.path_column] for row in rows]),
         rows=np.arange(len(rows)),
         labels=labels,
         groups=[row[config.group_column] for row in rows] if config.group_column in columns else None,
     )
-    found.parts = {split: everything.take(ids) for split, ids in placed.items()}
-    if "pool" in found.parts:
-        found.parts["pool"].labels = None
-    forget_empty_labels(found)
+    found.splits = {split: everything.take(ids) for split, ids in placed.items()}
+    if "pool" in found.splits:
+        found.splits["pool"].labels = None
+    drop_empty_labels(found)
     if repeated := len(rows) - len(set(everything.keys)):
         found.notes.append(f"{repeated:,} rows name a path that another row names too.")
     return found

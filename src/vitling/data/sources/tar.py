@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.layout import arrange, printable
-from vitling.data.sources.parts import (
+from vitling.data.sources.layout import arrange_splits, make_printable
+from vitling.data.sources.source import (
     IMAGE_SUFFIXES,
     SPLIT_OF,
-    Part,
-    Parts,
-    forget_empty_labels,
-    in_order,
-    join,
-    set_aside,
-    some,
-    split_in_name,
+    Source,
+    SourceSplit,
+    concat_splits,
+    drop_empty_labels,
+    remove_unlabelled,
+    sort_class_names,
+    split_from_name,
 )
 from vitling.errors import UserError
+from vitling.formatting import shorten_list
 
 LABEL_KEYS = ("label", "labels", "class", "cls")
 Span = tuple[int, int]  # offset and size of a member's bytes
@@ -61,9 +61,9 @@ class TarReader:
         return b"".join(chunks)
 
 
-def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
-    found = Parts(name)
-    by_split: dict[str, list[Part]] = defaultdict(list)
+def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
+    found = Source(name)
+    by_split: dict[str, list[SourceSplit]] = defaultdict(list)
     unknown: set[str] = set()
     for path in paths:
         prefix = f"{path.name}/" if len(paths) > 1 else ""
@@ -75,16 +75,16 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Parts:
             unknown |= {prefix + key for key in untold}
         else:
             shard = _tree(path, members, found)
-        if set(shard) == {"train"} and (split := split_in_name(path.stem)):
+        if set(shard) == {"train"} and (split := split_from_name(path.stem)):
             shard = {split: shard["train"]}
         for split, part in shard.items():
             part.keys = [prefix + key for key in part.keys]
             by_split[split].append(part)
-    found.parts = {split: join(parts) for split, parts in by_split.items()}
-    forget_empty_labels(found)
+    found.splits = {split: concat_splits(parts) for split, parts in by_split.items()}
+    drop_empty_labels(found)
     if found.multi:  # no label told is another thing than an empty list of them
-        for split, part in list(found.parts.items()):
-            set_aside(found, split, [i for i, key in enumerate(part.keys) if key in unknown])
+        for split, part in list(found.splits.items()):
+            remove_unlabelled(found, split, [i for i, key in enumerate(part.keys) if key in unknown])
     return found
 
 
@@ -102,14 +102,14 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
 
 
-def _tree(path: Path, members: dict[str, Span], found: Parts) -> dict[str, Part]:
+def _tree(path: Path, members: dict[str, Span], found: Source) -> dict[str, SourceSplit]:
     names = [name for name in members if posixpath.splitext(name)[1].lower() in IMAGE_SUFFIXES]
     others = Counter(posixpath.splitext(name)[1].lower() or "no suffix" for name in members)
     kinds = [f"{n:,} {suffix}" for suffix, n in others.most_common() if suffix not in IMAGE_SUFFIXES]
     if kinds:
-        found.notes.append(f"Files in {path.name} that are no images were ignored: {some(kinds)}.")
+        found.notes.append(f"Files in {path.name} that are no images were ignored: {shorten_list(kinds)}.")
     spans = np.array([members[name] for name in names], np.int64).reshape(-1, 2)
-    parts, notes = arrange(_unwrapped(names), TarReader(path, spans))
+    parts, notes = arrange_splits(_unwrapped(names), TarReader(path, spans))
     found.notes += notes
     return parts
 
@@ -142,18 +142,18 @@ def _samples(members: dict[str, Span]) -> dict[str, tuple[str | None, str | None
 
 
 def _labelled_samples(
-    path: Path, members: dict[str, Span], samples: dict, config: DataConfig, found: Parts
-) -> tuple[Part, list[str]]:
+    path: Path, members: dict[str, Span], samples: dict, config: DataConfig, found: Source
+) -> tuple[SourceSplit, list[str]]:
     """The images, and the keys of those whose label is not told."""
     images = [image for image, _ in samples.values()]
     spans = np.array([members[image] for image in images], np.int64)
     told = [label for _, label in samples.values()]
     read_label = TarReader(path, np.array([members[name] if name else (0, 0) for name in told], np.int64))
     known = [_label(path, name, read_label(row), config) if name else None for row, name in enumerate(told)]
-    keys, labels = [printable(image) for image in images], [words or () for words in known]
+    keys, labels = [make_printable(image) for image in images], [words or () for words in known]
     found.multi |= any(len(words) > 1 for words in labels)
-    found.class_order = in_order({*(found.class_order or ()), *(word for words in labels for word in words)})
-    part = Part(keys, TarReader(path, spans), np.arange(len(images)), labels)
+    found.class_order = sort_class_names({*(found.class_order or ()), *(word for words in labels for word in words)})
+    part = SourceSplit(keys, TarReader(path, spans), np.arange(len(images)), labels)
     return part, [key for key, words in zip(keys, known) if words is None]
 
 

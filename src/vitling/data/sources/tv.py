@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.parts import Part, Parts
+from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 
 SPLIT_ARGUMENTS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",), "pool": ("unlabeled",)}
@@ -28,7 +28,7 @@ class TorchvisionReader:
         return image if image.ndim == 3 else image[:, :, None]
 
 
-def read(spec: str, config: DataConfig) -> Parts:
+def read(spec: str, config: DataConfig) -> Source:
     from torchvision import datasets
 
     name, _, query = spec.partition("?")
@@ -41,12 +41,12 @@ def read(spec: str, config: DataConfig) -> Parts:
         raise UserError(f"Say where the files are: torchvision:{name}?root=DIR")
     if "download" in takes:
         arguments.setdefault("download", config.download)
-    found = Parts(name)
+    found = Source(name)
     for split, choices in _choices(takes, arguments).items():
         for choice in choices:
             dataset = _construct(kind, {**arguments, **choice}, split == "train")
             if dataset is not None:
-                found.parts[split] = _part(dataset, split, found)
+                found.splits[split] = _part(dataset, split, found)
                 break
     return found
 
@@ -84,9 +84,9 @@ def _construct(kind: Any, arguments: dict[str, Any], needed: bool) -> Any:
         ) from None
 
 
-def _part(dataset: Any, split: str, found: Parts) -> Part:
+def _part(dataset: Any, split: str, found: Source) -> SourceSplit:
     n = len(dataset)
-    part = Part([f"{found.name}/{split}[{i}]" for i in range(n)], TorchvisionReader(dataset), np.arange(n))
+    part = SourceSplit([f"{found.name}/{split}[{i}]" for i in range(n)], TorchvisionReader(dataset), np.arange(n))
     if split == "pool":
         return part
     told = next((getattr(dataset, a) for a in LABEL_ATTRIBUTES if hasattr(dataset, a)), None)

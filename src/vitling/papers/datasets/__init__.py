@@ -18,7 +18,7 @@ from vitling.papers.datasets.large import LARGE
 from vitling.papers.datasets.small import SMALL
 
 if TYPE_CHECKING:
-    from vitling.data.sources.parts import Parts
+    from vitling.data.sources.source import Source
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (*SMALL, *LARGE)}
 
@@ -38,7 +38,7 @@ def find(name: str, root: Path) -> str | None:
     return f"{name}:{root}" if next(homes(root, entry_of(name), itself=False), None) else None
 
 
-def read(name: str, rest: str, entry: Entry | None = None) -> Parts:
+def read(name: str, rest: str, entry: Entry | None = None) -> Source:
     """The splits of `NAME:rest`. `entry` has other counts than the full data set, where a part of it is meant."""
     from vitling.papers.datasets.reading import read_entry
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from vitling.data.sources.folder import FileReader
-from vitling.data.sources.layout import printable
-from vitling.data.sources.parts import Part
+from vitling.data.sources.layout import make_printable
+from vitling.data.sources.source import SourceSplit
 from vitling.errors import UserError
 from vitling.papers.datasets.entry import Entry
 
@@ -66,12 +66,12 @@ def home(folder: Path, entry: Entry) -> Path:
     raise UserError(f"{folder} {is_there} {marks}{inside}. {entry.title} comes from: {entry.where}.")
 
 
-def listed(folder: Path, paths: list[str], labels: Labels | None, groups: list[str] | None = None) -> Part:
+def listed(folder: Path, paths: list[str], labels: Labels | None, groups: list[str] | None = None) -> SourceSplit:
     """Images at these paths in a folder. One that is not there is named when it is decoded, like any bad file."""
-    keys = [printable(path) for path in paths]
-    return Part(keys, FileReader(folder, paths), np.arange(len(paths)), labels, groups)
+    keys = [make_printable(path) for path in paths]
+    return SourceSplit(keys, FileReader(folder, paths), np.arange(len(paths)), labels, groups)
 
 
 def words(names: Sequence[str]) -> list[tuple[str, ...]]:
     """One class an image, as parts have it."""
-    return [(printable(name),) for name in names]
+    return [(make_printable(name),) for name in names]

@@ -7,39 +7,39 @@ from pathlib import Path
 
 import numpy as np
 
-from vitling.data.dataset import in_turn
-from vitling.data.sources.parts import IMAGE_SUFFIXES, Parts
+from vitling.data.dataset import interleave_classes
+from vitling.data.sources.source import IMAGE_SUFFIXES, Source
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, listed, words
 
 TRAINED_ON = 30  # images of each class of Caltech-101
 
 
-def caltech101(copy: Copy) -> Parts:
+def caltech101(copy: Copy) -> Source:
     """101_ObjectCategories/accordion/image_0001.jpg; the same 30 images a class are train whoever draws them."""
     folder = copy.need("101_ObjectCategories")
     paths, names = class_folders(folder)
     numbers = np.unique(names, return_inverse=True)[1] if names else np.zeros(0, np.int64)
-    order = in_turn(numbers, seed=0)
-    found = Parts(copy.entry.name, class_order=tuple(sorted(set(names))))
+    order = interleave_classes(numbers, seed=0)
+    found = Source(copy.entry.name, class_order=tuple(sorted(set(names))))
     drawn = np.zeros(len(paths), bool)
     for c in np.unique(numbers):
         drawn[order[numbers[order] == c][:TRAINED_ON]] = True
     for part, chosen in (("train", drawn), ("test", ~drawn)):
         ids = np.flatnonzero(chosen).tolist()
-        found.parts[part] = listed(folder, [paths[i] for i in ids], words([names[i] for i in ids]))
+        found.splits[part] = listed(folder, [paths[i] for i in ids], words([names[i] for i in ids]))
     return found
 
 
-def gtsrb(copy: Copy) -> Parts:
+def gtsrb(copy: Copy) -> Source:
     """GTSRB/Training/00000/00000_00000.ppm (or Final_Training/Images/): class, track and picture; the classes of the
     test images are in GT-final_test.csv."""
     places = [f"{top}{name}" for top in ("GTSRB/", "") for name in ("Training", "Final_Training/Images")]
     folder = copy.need(*places)
     paths, names = class_folders(folder)
     tracks = [path.rpartition("_")[0] for path in paths]
-    found = Parts(copy.entry.name, class_order=tuple(str(c) for c in sorted({int(name) for name in names})))
-    found.parts["train"] = listed(folder, paths, words([str(int(name)) for name in names]), tracks)
+    found = Source(copy.entry.name, class_order=tuple(str(c) for c in sorted({int(name) for name in names})))
+    found.splits["train"] = listed(folder, paths, words([str(int(name)) for name in names]), tracks)
     with copy.need(*_test_tables()).open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter=";", skipinitialspace=True))
     if rows and "ClassId" not in rows[0]:
@@ -48,7 +48,7 @@ def gtsrb(copy: Copy) -> Parts:
         )
     images = copy.need("GTSRB/Final_Test/Images", "Final_Test/Images")
     labels = [str(int(row["ClassId"])) for row in rows]
-    found.parts["test"] = listed(images, [row["Filename"] for row in rows], words(labels))
+    found.splits["test"] = listed(images, [row["Filename"] for row in rows], words(labels))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitling.data.sources.parts import Part, Parts
+from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, words
 
@@ -33,16 +33,18 @@ class H5Reader:
             return np.asarray(self.opened[1][row])
 
 
-def patchcamelyon(copy: Copy) -> Parts:
+def patchcamelyon(copy: Copy) -> Source:
     """camelyonpatch_level_2_split_train_x.h5: x [N, 96, 96, 3]; ..._y.h5: y [N, 1, 1, 1], whether tumour tissue is in
     the centre. valid is val."""
-    found = Parts(copy.entry.name, class_order=CLASSES)
+    found = Source(copy.entry.name, class_order=CLASSES)
     for part, word in (("train", "train"), ("val", "valid"), ("test", "test")):
         images, labels = (copy.need(f"camelyonpatch_level_2_split_{word}_{kind}.h5") for kind in "xy")
         with _h5py().File(labels, "r") as file:
             classes = np.asarray(file["y"]).ravel().astype(int)
         keys = [f"{word}[{i}]" for i in range(len(classes))]
-        found.parts[part] = Part(keys, H5Reader(images), np.arange(len(classes)), words([CLASSES[c] for c in classes]))
+        found.splits[part] = SourceSplit(
+            keys, H5Reader(images), np.arange(len(classes)), words([CLASSES[c] for c in classes])
+        )
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitling.data.sources.parts import IMAGE_SUFFIXES, Part, Parts
+from vitling.data.sources.source import IMAGE_SUFFIXES, Source, SourceSplit
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, listed, words
 from vitling.papers.datasets.folders import class_folders
@@ -17,32 +17,32 @@ KAGGLE = "ILSVRC/Data/CLS-LOC"
 LISTS = ("imagenet-100.lst", "imagenet100.txt", "imagenet-100.txt")
 
 
-def imagenet1k(copy: Copy) -> Parts:
+def imagenet1k(copy: Copy) -> Source:
     """train/n01440764/*.JPEG; val/ sorted into such folders, or flat with the devkit's (or Kaggle's) labels beside."""
-    found = Parts(copy.entry.name)
+    found = Source(copy.entry.name)
     folder, val = copy.need("train", f"{KAGGLE}/train"), copy.need("val", f"{KAGGLE}/val")
     paths, names = class_folders(folder)
-    found.parts["train"] = listed(folder, paths, words(names))
+    found.splits["train"] = listed(folder, paths, words(names))
     paths, names = class_folders(val)
     if not paths:
         paths, names = _flat_val(copy, val)
-    found.parts["test"] = listed(val, paths, words(names))
+    found.splits["test"] = listed(val, paths, words(names))
     return found
 
 
-def imagenet100(copy: Copy) -> Parts:
+def imagenet100(copy: Copy) -> Source:
     """The classes that a list names: ?list=FILE, or a list in the folder; or all, if there are 100."""
     named = copy.options.pop("list", None)
     inside = next((copy.root / name for name in LISTS if (copy.root / name).exists()), None)
     found = imagenet1k(copy)
-    classes = {names[0] for names in found.parts["train"].labels or ()}
+    classes = {names[0] for names in found.splits["train"].labels or ()}
     if named or inside:
         chosen = _listed_classes(Path(named).expanduser() if named else inside)
         if missing := sorted(chosen - classes):
             raise UserError(
                 f"{copy.root} has no class {missing[0]}, which the list names ({len(missing)} are not there)."
             )
-        found.parts = {split: _of_classes(part, chosen) for split, part in found.parts.items()}
+        found.splits = {split: _of_classes(part, chosen) for split, part in found.splits.items()}
     elif len(classes) > copy.entry.classes:
         raise UserError(
             f"{copy.root} has {len(classes):,} classes. Which {copy.entry.classes} of them are meant is in a list: "
@@ -51,18 +51,18 @@ def imagenet100(copy: Copy) -> Parts:
     return found
 
 
-def imagenet22k(copy: Copy) -> Parts:
+def imagenet22k(copy: Copy) -> Source:
     """n01440764/*.JPEG, in the folder itself or in train/."""
     folder = copy.root / "train" if (copy.root / "train").is_dir() else copy.root
     paths, names = class_folders(folder)
-    return Parts(copy.entry.name, {"train": listed(folder, paths, words(names))})
+    return Source(copy.entry.name, {"train": listed(folder, paths, words(names))})
 
 
-def openimages(copy: Copy) -> Parts:
+def openimages(copy: Copy) -> Source:
     """train/*.jpg, without labels; folders in it (train_0, train_1, ...) are no classes."""
     folder = copy.need("train")
     paths = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES]
-    return Parts(copy.entry.name, {"train": listed(folder, sorted(paths), None)})
+    return Source(copy.entry.name, {"train": listed(folder, sorted(paths), None)})
 
 
 def _flat_val(copy: Copy, val: Path) -> tuple[list[str], list[str]]:
@@ -92,5 +92,5 @@ def _listed_classes(path: Path | None) -> set[str]:
     return {line.split()[0] for line in path.read_text().splitlines() if line.strip()}
 
 
-def _of_classes(part: Part, chosen: set[str]) -> Part:
+def _of_classes(part: SourceSplit, chosen: set[str]) -> SourceSplit:
     return part.take([i for i, names in enumerate(part.labels or ()) if names[0] in chosen])

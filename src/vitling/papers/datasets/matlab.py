@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 
 from vitling.data.sources.arrays import ArrayReader
-from vitling.data.sources.parts import Part, Parts
+from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, listed, words
 from vitling.papers.datasets.flower_names import FLOWERS
 
 
-def flowers102(copy: Copy) -> Parts:
+def flowers102(copy: Copy) -> Source:
     """jpg/image_00001.jpg, the class of each (from 1) in imagelabels.mat, the numbers of each split in setid.mat.
 
     The names are as distributed: trnid and valid are the small ones, 10 images a class each.
     """
     labels = _load(copy.need("imagelabels.mat"))["labels"].ravel()
     ids = _load(copy.need("setid.mat"))
-    found = Parts(copy.entry.name, class_order=FLOWERS)
+    found = Source(copy.entry.name, class_order=FLOWERS)
     for part, key in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
         numbers = ids[key].ravel().tolist()
         paths = [f"image_{number:05d}.jpg" for number in numbers]
-        found.parts[part] = listed(copy.need("jpg"), paths, words([FLOWERS[labels[n - 1] - 1] for n in numbers]))
+        found.splits[part] = listed(copy.need("jpg"), paths, words([FLOWERS[labels[n - 1] - 1] for n in numbers]))
     return found
 
 
-def cars(copy: Copy) -> Parts:
+def cars(copy: Copy) -> Source:
     """devkit/: cars_meta.mat names the classes, cars_train_annos.mat has a row an image. The labels of the test images
     were handed out later: cars_test_annos_withlabels.mat."""
     names = [str(name) for name in _load(copy.need("devkit/cars_meta.mat"))["class_names"].ravel()]
@@ -37,11 +37,11 @@ def cars(copy: Copy) -> Parts:
         "train": ("cars_train", ("devkit/cars_train_annos.mat",)),
         "test": ("cars_test", _places("cars_test_annos_withlabels.mat", "cars_test_annoswithlabels.mat")),
     }
-    found = Parts(copy.entry.name, class_order=tuple(names))
+    found = Source(copy.entry.name, class_order=tuple(names))
     for part, (folder, places) in lists.items():
         rows = np.atleast_1d(_load(copy.need(*places))["annotations"])
         classes = [names[int(row["class"]) - 1] for row in rows]
-        found.parts[part] = listed(copy.need(folder), [str(row["fname"]) for row in rows], words(classes))
+        found.splits[part] = listed(copy.need(folder), [str(row["fname"]) for row in rows], words(classes))
     return found
 
 
@@ -49,15 +49,15 @@ def _places(*names: str) -> tuple[str, ...]:
     return tuple(place for name in names for place in (name, f"devkit/{name}"))
 
 
-def svhn(copy: Copy) -> Parts:
+def svhn(copy: Copy) -> Source:
     """train_32x32.mat: X [32, 32, 3, N] and y [N, 1], where 10 stands for the digit 0. Extra images are not read."""
-    found = Parts(copy.entry.name, class_order=tuple(str(digit) for digit in range(10)))
+    found = Source(copy.entry.name, class_order=tuple(str(digit) for digit in range(10)))
     for part in ("train", "test"):
         arrays = _load(copy.need(f"{part}_32x32.mat"))
         images = np.ascontiguousarray(arrays["X"].reshape(32, 32, 3, -1).transpose(3, 0, 1, 2))
         digits = [str(int(digit) % 10) for digit in np.ravel(arrays["y"])]
         keys = [f"{part}[{i}]" for i in range(len(images))]
-        found.parts[part] = Part(keys, ArrayReader(images), np.arange(len(images)), words(digits))
+        found.splits[part] = SourceSplit(keys, ArrayReader(images), np.arange(len(images)), words(digits))
     return found
 
 

@@ -7,13 +7,13 @@ import zlib
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from vitling.data.sources.parts import Parts, join
+from vitling.data.sources.source import Source, concat_splits
 from vitling.errors import UserError
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.datasets.files import Copy, home
 
 
-def read_entry(entry: Entry, rest: str) -> Parts:
+def read_entry(entry: Entry, rest: str) -> Source:
     where, _, query = rest.partition("?")
     if not where:
         raise UserError(f"Say where the files are: {entry.name}:DIR")
@@ -23,12 +23,12 @@ def read_entry(entry: Entry, rest: str) -> Parts:
     if unknown := [*copy.options, *(["val"] if merged not in (None, "train") else [])]:
         raise UserError(f"{entry.name}:{rest}: it takes no option {unknown[0]}.")
     found.notes += other_numbers(entry, found)
-    if merged and "val" in found.parts:  # as the papers train
-        found.parts["train"] = join([found.parts["train"], found.parts.pop("val")])
+    if merged and "val" in found.splits:  # as the papers train
+        found.splits["train"] = concat_splits([found.splits["train"], found.splits.pop("val")])
     return found
 
 
-def _parts(copy: Copy) -> Parts:
+def _parts(copy: Copy) -> Source:
     module, _, function = copy.entry.layout.reader.partition(".")
     reader = getattr(importlib.import_module(f"vitling.papers.datasets.{module}"), function)
     try:
@@ -40,10 +40,10 @@ def _parts(copy: Copy) -> Parts:
         ) from error
 
 
-def other_numbers(entry: Entry, found: Parts) -> list[str]:
+def other_numbers(entry: Entry, found: Source) -> list[str]:
     """What differs from the full data set, in words: a figure of a part of it is not one of the data set."""
     wanted = {"train": entry.train, "val": entry.val, "test": entry.test}
-    there = {split: len(found.parts[split]) if split in found.parts else 0 for split in wanted}
+    there = {split: len(found.splits[split]) if split in found.splits else 0 for split in wanted}
     notes = [
         f"{entry.name}: {there[split]:,} {split} images, not {wanted[split]:,}."
         for split in wanted
@@ -54,7 +54,7 @@ def other_numbers(entry: Entry, found: Parts) -> list[str]:
     return notes
 
 
-def _classes(found: Parts) -> int:
+def _classes(found: Source) -> int:
     if found.class_order is not None:
         return len(found.class_order)
-    return len({name for part in found.parts.values() for names in part.labels or () for name in names})
+    return len({name for part in found.splits.values() for names in part.labels or () for name in names})

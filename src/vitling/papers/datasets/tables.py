@@ -8,7 +8,7 @@ import json
 import numpy as np
 
 from vitling.data.sources.arrays import ArrayReader
-from vitling.data.sources.parts import Part, Parts
+from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, listed, words
 
@@ -17,7 +17,7 @@ USAGE = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
 MEMES = ("not hateful", "hateful")
 
 
-def fer2013(copy: Copy) -> Parts:
+def fer2013(copy: Copy) -> Source:
     """emotion, pixels (48 x 48 numbers), Usage; in icml_face_data.csv with spaces before the names."""
     path = copy.need("fer2013.csv", "icml_face_data.csv")
     pixels: dict[str, list[np.ndarray]] = {part: [] for part in USAGE.values()}
@@ -30,20 +30,22 @@ def fer2013(copy: Copy) -> Parts:
             except (KeyError, IndexError, ValueError, TypeError):
                 raise UserError(f"{path}, line {number}: emotion, pixels or Usage is not as distributed.") from None
             names[part].append(emotion)
-    found = Parts(copy.entry.name, class_order=EMOTIONS)
+    found = Source(copy.entry.name, class_order=EMOTIONS)
     for part, images in pixels.items():
         keys = [f"{part}[{i}]" for i in range(len(images))]
         if images:
-            found.parts[part] = Part(keys, ArrayReader(np.stack(images)), np.arange(len(images)), words(names[part]))
+            found.splits[part] = SourceSplit(
+                keys, ArrayReader(np.stack(images)), np.arange(len(images)), words(names[part])
+            )
     return found
 
 
-def hateful_memes(copy: Copy) -> Parts:
+def hateful_memes(copy: Copy) -> Source:
     """train.jsonl: {"id": 42953, "img": "img/42953.png", "label": 0, "text": "..."}; the text is not read."""
-    found = Parts(copy.entry.name, class_order=MEMES)
+    found = Source(copy.entry.name, class_order=MEMES)
     for part, files in (("train", ("train.jsonl",)), ("test", ("dev.jsonl", "dev_seen.jsonl"))):
         rows = [json.loads(line) for line in copy.lines(*files)]
-        found.parts[part] = listed(
+        found.splits[part] = listed(
             copy.root, [row["img"] for row in rows], words([MEMES[row["label"]] for row in rows])
         )
     return found

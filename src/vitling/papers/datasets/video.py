@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitling.data.sources.parts import IMAGE_SUFFIXES, Part, Parts
+from vitling.data.sources.source import IMAGE_SUFFIXES, Source, SourceSplit
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, listed, words
 
@@ -32,26 +32,26 @@ class MiddleFrameReader:
             return _at(video.decode(stream), count // 2)
 
 
-def ucf101(copy: Copy) -> Parts:
+def ucf101(copy: Copy) -> Source:
     """ucfTrainTestlist/trainlist01.txt: `ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1`. A video may be there as .avi,
     as a folder of frames of its name, or as one image of its name."""
     split = copy.choice("split", 3)
     order = [line.split()[1] for line in copy.lines("ucfTrainTestlist/classInd.txt", "classInd.txt")]
-    found = Parts(copy.entry.name, class_order=tuple(order))
+    found = Source(copy.entry.name, class_order=tuple(order))
     for part in ("train", "test"):
         lines = copy.lines(f"ucfTrainTestlist/{part}list{split:02d}.txt", f"{part}list{split:02d}.txt")
-        found.parts[part] = _part(copy, [line.split()[0].removesuffix(".avi") for line in lines])
+        found.splits[part] = _part(copy, [line.split()[0].removesuffix(".avi") for line in lines])
     return found
 
 
-def _part(copy: Copy, clips: list[str]) -> Part:
+def _part(copy: Copy, clips: list[str]) -> SourceSplit:
     labels = words([clip.split("/")[0] for clip in clips])
     groups = [_group(clip) for clip in clips]
     folder = _folder(copy, clips[0])
     if (folder / f"{clips[0]}.avi").exists():
         _av()  # said now, not for each video
         reader = MiddleFrameReader(folder, [f"{clip}.avi" for clip in clips])
-        return Part(clips, reader, np.arange(len(clips)), labels, groups)
+        return SourceSplit(clips, reader, np.arange(len(clips)), labels, groups)
     return listed(folder, [_frame(folder, clip) for clip in clips], labels, groups)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from vitling.data.sources.parts import Parts
+from vitling.data.sources.source import Source
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, listed
 
@@ -15,9 +15,9 @@ CLASSES = (
 )
 
 
-def voc2007(copy: Copy) -> Parts:
+def voc2007(copy: Copy) -> Source:
     """ImageSets/Main/train.txt, val.txt, test.txt: numbers of images; Annotations/NUMBER.xml: their objects."""
-    found = Parts(copy.entry.name, class_order=CLASSES, multi=True)
+    found = Source(copy.entry.name, class_order=CLASSES, multi=True)
     folder, annotations = copy.need("JPEGImages"), copy.need("Annotations")
     difficult = 0
     for part in ("train", "val", "test"):
@@ -27,7 +27,7 @@ def voc2007(copy: Copy) -> Parts:
             plain, hard = _objects(annotations / f"{number}.xml")
             labels.append(tuple(name for name in CLASSES if name in plain))
             difficult += bool(hard - plain)
-        found.parts[part] = listed(folder, [f"{number}.jpg" for number in numbers], labels)
+        found.splits[part] = listed(folder, [f"{number}.jpg" for number in numbers], labels)
     if difficult:
         found.notes.append(
             f"{difficult:,} images have a class of which every object is difficult; it counts as not there, where the "

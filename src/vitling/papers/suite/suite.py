@@ -25,7 +25,7 @@ from vitling.evaluation.config import Metric as ChosenBy
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import Frozen
-from vitling.files import atomic, read_json, write_json
+from vitling.files import atomic_write, read_json, write_json
 from vitling.papers import datasets as papers
 from vitling.papers.datasets.entry import Entry, Metric
 from vitling.papers.places import find_data
@@ -148,27 +148,27 @@ def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], ro
             "(`vitling list datasets`), or sorted into NAME/train/CLASS/ and NAME/test/CLASS/."
         )
     if missing:
-        log.say(f"Skipped, for they are not in {root}: {', '.join(missing)}.")
+        log.info(f"Skipped, for they are not in {root}: {', '.join(missing)}.")
 
 
 def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     """The cells that are lacking; what fails is said, and ends neither the others nor the suite."""
     lacking = tuple(probe for probe in config.probes if not place.finished(probe))
     if other := [probe for probe in lacking if place.path(probe).exists()]:
-        log.say(f"{place.entry.name}, {place.run}: {', '.join(other)} of other images, or read otherwise; again.")
-    log.say(f"{place.entry.name}, {place.run}: features")
+        log.info(f"{place.entry.name}, {place.run}: {', '.join(other)} of other images, or read otherwise; again.")
+    log.info(f"{place.entry.name}, {place.run}: features")
     try:
         bench, about = _bench(place, lacking, config, log)
     except (UserError, OSError, torch.OutOfMemoryError) as problem:
-        log.warn(f"{place.entry.name} is left out for {place.run}: {problem}")
+        log.warning(f"{place.entry.name} is left out for {place.run}: {problem}")
         return [f"{place.entry.name} of {place.run}"]
     failed = []
     for probe in lacking:
-        log.say(f"{place.entry.name}, {place.run}: {probe}")
+        log.info(f"{place.entry.name}, {place.run}: {probe}")
         try:
             _write(place, probe, bench, about, config, log)
         except (UserError, OSError, torch.OutOfMemoryError) as problem:
-            log.warn(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
+            log.warning(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
             failed.append(f"{probe} on {place.entry.name} of {place.run}")
     if not failed:
         for path in place.folder.glob("features-*.npz"):
@@ -250,7 +250,7 @@ def _embed(
     for name, part in parts.items():
         known = {**part.frozen._asdict(), "labels": part.labels}
         arrays |= {f"{name}_{kind}": value.cpu().numpy() for kind, value in known.items()}
-    with atomic(path) as file:
+    with atomic_write(path) as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 

@@ -28,7 +28,7 @@ IMAGE_SUFFIXES = frozenset(
 
 
 @dataclass
-class Part:
+class SourceSplit:
     """One split. `labels[i]` are the names of image i's classes; None: no image has a label."""
 
     keys: list[str]
@@ -40,8 +40,8 @@ class Part:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def take(self, ids: Sequence[int]) -> Part:
-        return Part(
+    def take(self, ids: Sequence[int]) -> SourceSplit:
+        return SourceSplit(
             [self.keys[i] for i in ids],
             self.reader,
             self.rows[np.asarray(ids, dtype=np.int64)],
@@ -51,11 +51,11 @@ class Part:
 
 
 @dataclass
-class Parts:
+class Source:
     """A data set as found: splits under train, val, test, pool. `class_order` where the source itself orders them."""
 
     name: str
-    parts: dict[str, Part] = field(default_factory=dict)
+    splits: dict[str, SourceSplit] = field(default_factory=dict)
     class_order: tuple[str, ...] | None = None
     multi: bool = False  # an image may have several labels, or none of those there are
     notes: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class JoinedReader:
         return self.readers[k](row - self.starts[k])
 
 
-def join(parts: Sequence[Part]) -> Part:
+def concat_splits(parts: Sequence[SourceSplit]) -> SourceSplit:
     """One part after the other. Labels stay only if all have them."""
     if len(parts) == 1:
         return parts[0]
@@ -83,7 +83,7 @@ def join(parts: Sequence[Part]) -> Part:
     rows = [part.rows if shared else part.rows + start for part, start in zip(parts, starts)]
     labels = [part.labels for part in parts if part.labels is not None]
     groups = [part.groups or [""] * len(part) for part in parts]
-    return Part(
+    return SourceSplit(
         keys=[key for part in parts for key in part.keys],
         reader=parts[0].reader if shared else JoinedReader([part.reader for part in parts], starts.tolist()),
         rows=np.concatenate(rows),
@@ -92,14 +92,14 @@ def join(parts: Sequence[Part]) -> Part:
     )
 
 
-def forget_empty_labels(found: Parts) -> None:
+def drop_empty_labels(found: Source) -> None:
     """A source with a place for labels and none in it has no labels."""
-    if not any(any(part.labels) for part in found.parts.values() if part.labels):
-        for part in found.parts.values():
+    if not any(any(part.labels) for part in found.splits.values() if part.labels):
+        for part in found.splits.values():
             part.labels = None
 
 
-def set_aside_unlabelled(found: Parts) -> None:
+def separate_unlabelled(found: Source) -> None:
     """Images without a label beside labelled ones: those of train join the pool, those of val and test are bad.
 
     Where images have several labels, one without is a negative: it has none of those there are.
@@ -107,31 +107,31 @@ def set_aside_unlabelled(found: Parts) -> None:
     if found.multi:
         _keep_negatives(found)
         return
-    for split, part in list(found.parts.items()):
+    for split, part in list(found.splits.items()):
         if split == "pool" or part.labels is None or all(part.labels):
             continue
-        set_aside(found, split, [i for i, words in enumerate(part.labels) if not words])
+        remove_unlabelled(found, split, [i for i, words in enumerate(part.labels) if not words])
 
 
-def set_aside(found: Parts, split: str, without: Sequence[int]) -> None:
+def remove_unlabelled(found: Source, split: str, without: Sequence[int]) -> None:
     """Takes these images, which have no label, out of a split: train's into the pool, others to the bad files."""
-    part = found.parts[split]
+    part = found.splits[split]
     if not without or split == "pool":
         return
     if split == "train":
         pool = part.take(without)
         pool.labels = None
-        found.parts["pool"] = join([*([found.parts["pool"]] if "pool" in found.parts else []), pool])
+        found.splits["pool"] = concat_splits([*([found.splits["pool"]] if "pool" in found.splits else []), pool])
         found.notes.append(f"{len(without):,} images without a label are the unlabelled pool.")
     else:
         found.bad += [BadFile(part.keys[i], "no label", split) for i in without]
     gone = set(without)
-    found.parts[split] = part.take([i for i in range(len(part)) if i not in gone])
+    found.splits[split] = part.take([i for i in range(len(part)) if i not in gone])
 
 
-def _keep_negatives(found: Parts) -> None:
+def _keep_negatives(found: Source) -> None:
     """A split without a single label is not full of negatives, though: its labels are not known."""
-    for split, part in found.parts.items():
+    for split, part in found.splits.items():
         if part.labels is None or not any(part.labels):
             part.labels = None
         elif negatives := sum(not words for words in part.labels):
@@ -141,7 +141,7 @@ def _keep_negatives(found: Parts) -> None:
             )
 
 
-def split_in_name(name: str) -> str | None:
+def split_from_name(name: str) -> str | None:
     """`cifar100-train-10k.parquet` and `data/test.tar` say which split they hold."""
     for separator in "-_./\\ ":
         name = name.replace(separator, " ")
@@ -149,14 +149,8 @@ def split_in_name(name: str) -> str | None:
     return found[-1] if found else None
 
 
-def in_order(names: set[str]) -> tuple[str, ...]:
+def sort_class_names(names: set[str]) -> tuple[str, ...]:
     """Sorted; whole numbers by value."""
     if all(name.isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
-
-
-def some(words: Sequence[str], most: int = 5) -> str:
-    """`a, b, c, d, e and 7 more`"""
-    rest = len(words) - most
-    return ", ".join(words[:most]) + (f" and {rest:,} more" if rest > 0 else "")
