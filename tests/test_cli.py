@@ -67,7 +67,7 @@ def test_help_imports_no_torch():
 
 @pytest.mark.parametrize(("said", "there", "expected"), [(None, 2, "2"), ("5", 2, "5"), (None, 64, None)])
 def test_torch_has_as_many_threads_as_the_container_has_cores(monkeypatch, said, there, expected):
-    monkeypatch.setattr("vitling.cli.cores", lambda: there)
+    monkeypatch.setattr("vitling.cli.count_cores", lambda: there)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setenv("OMP_NUM_THREADS", said or "")
     if said is None:
