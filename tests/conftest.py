@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitling.papers.datasets import register_readers
+
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; also for the commands that tests start
+register_readers()  # tests open flowers102:DIR without the command line, which does this
 
 
 @pytest.fixture(autouse=True)

@@ -139,7 +139,7 @@ def test_an_interrupted_table_is_told_how_to_go_on(monkeypatch, capsys):
     monkeypatch.setattr("vitling.papers.reproduce.reproduce", stopped)
     assert run(["reproduce", "esvit-t6"]) == INTERRUPTED
     said = capsys.readouterr().err
-    assert "The same command goes on" in said
+    assert "Run the same command again" in said
     assert "--resume" not in said
 
 

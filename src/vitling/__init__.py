@@ -1,9 +1,9 @@
-"""vitling: a folder of images into a well-trained vision transformer, from scratch.
+"""Train vision transformers on small image folders, from scratch.
 
     vitling.train("images/", out="runs/first")
     vitling.load("runs/first").predict("x.jpg")
 
-Importing this imports no torch: the work begins with the first call.
+Importing this package does not import torch; the first call does.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ __all__ = ["__version__", "load", "train"]
 
 
 def train(source: str, out: str, **settings: Any) -> dict[str, Any]:
-    """Trains as `vitling train` does; settings are its flags, dotted ones too: `**{"optim.lr": 1e-3}`."""
-    import vitling.papers.datasets  # noqa: F401, registers flowers102:DIR and the like
+    """Train like `vitling train`. Settings are its flags, nested ones by dotted name: `**{"optim.lr": 1e-3}`."""
+    from vitling.papers.datasets import register_readers
     from vitling.runs.train import train as run
     from vitling.settings.config import TrainConfig
     from vitling.settings.names import with_overrides
 
+    register_readers()
     return run(with_overrides(TrainConfig(source=str(source), out=str(out)), settings))
 
 
 def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cpu") -> Model:
-    """The model of a run or of a model folder, ready for `predict` and `embed`."""
+    """Load the model of a run or a model folder, ready for `predict` and `embed`."""
     from vitling.evaluation.bundle import load as load_model
 
     return load_model(path, weights, device)

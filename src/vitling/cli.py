@@ -1,4 +1,4 @@
-"""The command line: which verbs there are, how their flags are read, and how they end."""
+"""The command line: parse the flags of a verb, call it, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from typing import Any, NoReturn
 import tyro
 from rich.console import Console
 
-from vitling.commands.judging import compare, evaluate, explain, suite
-from vitling.commands.looking import inspect, list_, reproduce, show_views
-from vitling.commands.training import compare_methods, demo, finetune, pretrain, train
-from vitling.commands.using import embed, export, predict
+from vitling.commands.compare import compare
+from vitling.commands.compare_methods import compare_methods
+from vitling.commands.demo import demo
+from vitling.commands.embed import embed
+from vitling.commands.evaluate import evaluate
+from vitling.commands.explain import explain
+from vitling.commands.export import export
+from vitling.commands.finetune import finetune
+from vitling.commands.inspect import inspect
+from vitling.commands.list import list_
+from vitling.commands.predict import predict
+from vitling.commands.pretrain import pretrain
+from vitling.commands.reproduce import reproduce
+from vitling.commands.show_views import show_views
+from vitling.commands.suite import suite
+from vitling.commands.train import train
 from vitling.console import is_main_process
 from vitling.data.host import count_cores
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
-from vitling.papers import datasets as _  # noqa: F401  (registers the readers of the papers' data sets)
-from vitling.papers.suite.config import SuiteConfig
-from vitling.settings.config import ComparisonConfig, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.settings.evaluation import EvaluationConfig
+from vitling.papers.datasets import register_readers
+from vitling.settings.config import RunConfig
 from vitling.settings.names import named_in
 
 _VERBS: dict[str, Callable[..., None]] = {
@@ -45,15 +55,7 @@ _VERBS: dict[str, Callable[..., None]] = {
         list_,
     )
 }
-_CONFIGURED: dict[Callable[..., None], type] = {
-    train: TrainConfig,
-    pretrain: PretrainConfig,
-    finetune: FinetuneConfig,
-    compare_methods: ComparisonConfig,
-    evaluate: EvaluationConfig,
-    suite: SuiteConfig,
-}
-_QUICK = ("inspect", "compare", "reproduce", "list")  # they need no torch, or not at once
+_WITHOUT_TORCH = ("inspect", "compare", "reproduce", "list")  # they import it late or not at all
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -61,61 +63,61 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def run(argv: list[str]) -> int:
-    """The exit code: 0 done, 2 wrong input, 3 stopped itself, 143 and 130 saved after SIGTERM and SIGINT."""
+    """Run a command and return its exit code.
+
+    0 done, 2 wrong input, 3 stopped itself, 143 and 130 saved after SIGTERM and SIGINT.
+    """
     if not argv or argv[0] in ("-h", "--help", "help"):
-        return _print(_help())
+        return _print(_format_help())
     if argv[0] == "--version":
         from vitling import __version__
 
         return _print(__version__)
     if argv[0] not in _VERBS:
-        return _complain(f"There is no verb {argv[0]!r}.{_nearest(argv[0])} `vitling --help` lists them.", WRONG_INPUT)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, which spin by default, crawl on busy CPUs
-    if count_cores() < (
-        os.cpu_count() or 1
-    ):  # as in a container that may use the time of some alone, which torch cannot see
+        return _fail(f"There is no verb {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
+    if count_cores() < (os.cpu_count() or 1):  # torch does not see the CPU limit of a container
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
     try:
-        work = _parsed(argv[0], argv[1:])
-        if argv[0] not in _QUICK:
-            _load()
+        work = _parse(argv[0], argv[1:])
+        register_readers()
+        if argv[0] not in _WITHOUT_TORCH:
+            _load_torch()
         work()
     except (UserError, RunAborted) as problem:
-        return _complain(str(problem), problem.exit_code)
+        return _fail(str(problem), problem.exit_code)
     except Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
     except KeyboardInterrupt:
-        return _complain("Interrupted.", INTERRUPTED)
+        return _fail("Interrupted.", INTERRUPTED)
     except BrokenPipeError:  # `vitling ... | head`
         _discard_output()
     except OSError as problem:  # no permission, no space, a directory in the way
         where = f"{problem.filename}: " if problem.filename is not None else ""
-        return _complain(f"{where}{problem.strerror or problem}.", WRONG_INPUT)
-    except SystemExit as leave:  # tyro, after --help or a flag that it does not know
+        return _fail(f"{where}{problem.strerror or problem}.", WRONG_INPUT)
+    except SystemExit as leave:  # raised by tyro after --help or an unknown flag
         return leave.code if isinstance(leave.code, int) else WRONG_INPUT
     return DONE
 
 
-def _parsed(verb: str, argv: list[str]) -> Callable[[], None]:
-    """The verb with its arguments, still to be called: tyro would take a ValueError of the work for one of its own."""
-    function, markers = _VERBS[verb], (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
-    parse = partial(tyro.cli, args=argv, prog=f"vitling {verb}", config=markers)
-    if function in _CONFIGURED:  # their flags are those of the config, without a prefix
-        config = parse(_CONFIGURED[function])
-        if isinstance(config, RunConfig):
-            config.said = named_in(argv)
-        return partial(function, config)
+def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
+    """Bind the verb to its arguments for a later call: tyro would report a ValueError of the work as a wrong flag."""
+    function = _VERBS[verb]
 
     @wraps(function)
-    def later(*values: Any, **named: Any) -> Callable[[], None]:
+    def bind(*values: Any, **named: Any) -> Callable[[], None]:
+        for value in (*values, *named.values()):
+            if isinstance(value, RunConfig):
+                value.said = named_in(argv)
         return partial(function, *values, **named)
 
-    return parse(later)
+    markers = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+    return tyro.cli(bind, args=argv, prog=f"vitling {verb}", config=markers)
 
 
-def _load() -> None:
-    """torch takes seconds to import: somebody who looks on is told what the command is at."""
+def _load_torch() -> None:
+    """Import torch, which takes seconds, while a terminal shows what the command is waiting for."""
     console = Console(stderr=True)
     if console.is_terminal and is_main_process():
         with console.status("Loading PyTorch"):
@@ -134,13 +136,13 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _help() -> str:
+def _format_help() -> str:
     width = max(map(len, _VERBS))
     verbs = "\n".join(f"  {name:<{width}}  {_summary(verb)}" for name, verb in _VERBS.items())
     return (
-        "vitling: a folder of images into a trained vision transformer\n\n"
+        "vitling: train a vision transformer on a folder of images, from scratch\n\n"
         f"usage: vitling VERB ...\n\n{verbs}\n\n"
-        "`vitling VERB --help` shows the flags of a verb. A first run:\n"
+        "`vitling VERB --help` shows the flags of a verb. To begin:\n"
         "  vitling train images/ --out runs/first\n"
         "  vitling predict runs/first new-images/"
     )
@@ -151,13 +153,13 @@ def _summary(verb: Callable[..., None]) -> str:
     return line[0].lower() + line[1:]
 
 
-def _nearest(verb: str) -> str:
+def _suggest(verb: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(verb, _VERBS, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def _complain(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     print(f"Error: {message}", file=sys.stderr)
     return code

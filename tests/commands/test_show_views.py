@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from vitling.cli import run
-from vitling.commands.view_sheet import CELL, GAP, HEAD, show_views
 from vitling.methods.registry import plan_of
 from vitling.settings.config import PretrainConfig
 from vitling.views.config import Plan
 from vitling.views.policies import _SHARED, named
+from vitling.views.sheet import CELL, GAP, HEAD, draw_sheet
 
 STEP = CELL + GAP
 
@@ -23,7 +23,7 @@ def cell(picture: np.ndarray, row: int, column: int) -> np.ndarray:
 
 
 def picture_of(folder, tmp_path, **settings) -> np.ndarray:
-    path = show_views(str(folder), out=str(tmp_path / "views.png"), images=3, draws=5, **settings)
+    path = draw_sheet(str(folder), out=str(tmp_path / "views.png"), images=3, draws=5, **settings)
     return np.asarray(Image.open(path).convert("RGB")).astype(int)
 
 
@@ -51,7 +51,7 @@ def test_local_views_are_shown_in_proportion(folder, tmp_path):
 
 
 def test_all_views_of_a_policy_are_shown(folder, tmp_path):
-    path = show_views(str(folder), "dino", str(tmp_path / "views.png"), images=1)
+    path = draw_sheet(str(folder), "dino", str(tmp_path / "views.png"), images=1)
     assert Image.open(path).width == STEP * (1 + 2 + 8) + GAP  # the image, two global views and eight local ones
 
 

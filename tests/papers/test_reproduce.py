@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.made_runs import read
-from vitling.commands.summary import show_study
+from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.objectives.config import SupervisedConfig
 from vitling.papers import places as datasets
@@ -99,7 +99,7 @@ def test_a_study_runs_once(data, tmp_path, capsys, monkeypatch):
     assert list((run / "checkpoints").iterdir()) == []
     assert "every 1 epochs" in (run / "test-openings.jsonl").read_text()
 
-    show_study(outcome.results)
+    print_study(outcome.results)
     shown = " ".join(capsys.readouterr().out.split())
     assert "(2 seeds)" in shown
     assert "+10.00" in shown
@@ -236,7 +236,7 @@ def test_other_settings_than_before_are_said(capsys):
     changed = Study("given", "numbers", "nowhere", (Run("first", Overhead("vit_micro_patch4_32", 4)),))
     outcome = reproduce(changed)
     assert "made with other settings" in capsys.readouterr().err
-    show_study(outcome.results)
+    print_study(outcome.results)
     assert "other settings" in " ".join(capsys.readouterr().out.split())
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import make_folder
 from tests.made_runs import read
 from vitling.cli import run
-from vitling.commands.summary import show_study
+from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, UserError
 from vitling.files import write_json
 from vitling.objectives.config import SupervisedConfig
@@ -137,7 +137,7 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
 
     said = " ".join(capsys.readouterr().err.split())
     assert f"Stage 1 of 3, pretrain: runs/stages/{pre.name} is there already." in said
-    show_study(outcome.results)
+    print_study(outcome.results)
     shown = " ".join(capsys.readouterr().out.split())
     assert "+10.00" in shown
     assert "shared with other runs (pretrain and finetune)" in shown
@@ -243,7 +243,7 @@ def test_images_and_classes_are_counted(data, capsys):
     )
     outcome = reproduce(Study("counts", "the data sets", "nowhere Table 1", runs, "images"), data)
     assert [(row["value"], row["classes"]) for row in outcome.results["rows"]] == [(12, 3), (6, 3)]
-    show_study(outcome.results)
+    print_study(outcome.results)
     shown = capsys.readouterr().out
     assert "1,000" in shown
     assert "seed" not in shown

@@ -9,7 +9,7 @@ from tests.conftest import make_folder, make_image
 from tests.made_runs import read, refused
 from tests.runs.test_compare import made_run
 from vitling.cli import run
-from vitling.commands.summary import comparison_table, show_comparison
+from vitling.commands.compare_methods import comparison_table, print_comparison
 from vitling.errors import RunAborted, UserError
 from vitling.methods.registry import METHODS
 from vitling.runs import compare_methods as comparing
@@ -141,16 +141,16 @@ def test_the_summary_says_what_it_cannot_tell(capsys):
 
     rows = [row("idmm", 0.80), row("simclr", 0.78), row("dino", 0.30), {"method": "byol", "stopped": "because"}]
     differences = [beside("simclr", 0.02, -0.01, 0.05), beside("dino", 0.50, 0.44, 0.56)]
-    show_comparison({"data": "my images", "rows": rows, "differences": differences}, "runs/methods")
+    print_comparison({"data": "my images", "rows": rows, "differences": differences}, "runs/methods")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "200 held-out images cannot tell idmm, the first here, from simclr (+2.0 points" in shown
+    assert "200 held-out images cannot tell idmm, ranked first, from simclr (+2.0 points" in shown
     assert "dino (" not in shown
     assert "One seed each" in shown
     assert "vitling train 'my images' --method idmm" in shown
-    show_comparison({"data": "x", "rows": [rows[0], rows[2]], "differences": differences[1:]}, "runs/methods")
+    print_comparison({"data": "x", "rows": [rows[0], rows[2]], "differences": differences[1:]}, "runs/methods")
     assert "idmm is better than the others; the next is dino (+50.0 points" in capsys.readouterr().out
     assert comparison_table({"rows": rows}).row_count == 4
-    show_comparison({"data": "x", "rows": rows[-1:], "differences": []}, "runs/methods")
+    print_comparison({"data": "x", "rows": rows[-1:], "differences": []}, "runs/methods")
     assert "Every method stopped" in capsys.readouterr().out
 
 

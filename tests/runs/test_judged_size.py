@@ -37,7 +37,7 @@ def train(images, out, *flags) -> int:
 
 def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--val", "0.3") == 0
-    assert "judged at 24 px" in capsys.readouterr().out
+    assert "evaluated at 24 px" in capsys.readouterr().out
     model = load(tmp_path / "run", device="cpu")
     assert (model.meta.size, model.backbone.size) == (24, 24)
     result = read(tmp_path / "run" / "result.json")
@@ -56,7 +56,7 @@ def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
 def test_a_stage_at_a_larger_size_is_judged_there(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
     said = capsys.readouterr().out
-    assert said.index("judged at 24 px") < said.index("large, judged at 32 px") < said.index("Written")
+    assert said.index("evaluated at 24 px") < said.index("large, evaluated at 32 px") < said.index("Written")
     assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
 
 

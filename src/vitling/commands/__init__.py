@@ -1,1 +1,4 @@
-"""The verbs. Each is one call into the library; torch is imported only when there is work."""
+"""The verbs, one module each: flags, one call into the library, and the printing of its result.
+
+Importing them imports no torch; a verb's function imports what it needs when it is called.
+"""

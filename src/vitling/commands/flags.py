@@ -1,8 +1,8 @@
-"""Metavars for the help; everything else about a flag is in its verb's signature and docstring."""
+"""Flags that several verbs share."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -12,3 +12,4 @@ Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES ...", help_b
 Out = Annotated[str, arg(metavar="PATH")]
 OptionalOut = Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")]
 Weights = Literal["last", "best"]
+NO_PREFIX: Any = arg(name="")  # the fields of a config are the flags of its verb: --epochs, not --config.epochs

@@ -45,5 +45,7 @@ def read(name: str, rest: str, entry: Entry | None = None) -> Source:
     return read_entry(entry or entry_of(name), rest)
 
 
-for _name in ENTRIES:
-    register_reader(_name, partial(read, _name))
+def register_readers() -> None:
+    """Let `vitling.data`, which must not import this package, open these data sets as `NAME:DIR`."""
+    for name in ENTRIES:
+        register_reader(name, partial(read, name))

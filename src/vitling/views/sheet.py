@@ -1,7 +1,8 @@
-"""A picture of what the network sees: originals in the first column, drawn views beside each."""
+"""A picture of random views: originals in the first column, their views beside them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,11 @@ from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Easel, Normaliser
 from vitling.views.policies import named
 
-CELL, GAP, HEAD = 128, 4, 18
+CELL, GAP, HEAD = 128, 4, 18  # pixels: side of a cell, space between cells, height of the heading
 _COLOURS = ("#e6194b", "#4363d8", "#3cb44b", "#f58231", "#911eb4", "#42d4f4")
 
 
-def show_views(
+def draw_sheet(
     source: str,
     policy: str = "supervised",
     out: str = "views.png",
@@ -33,10 +34,12 @@ def show_views(
     seed: int = 0,
     config: DataConfig | None = None,
 ) -> Path:
-    """Writes the picture. Views of a plan come in its order, epoch after epoch, until a row is full: `draws` of them,
-    or all of the plan's and at least eight."""
+    """Write the picture and return its path.
+
+    A row holds `draws` views in the order of the plan, epoch after epoch; by default all of the plan's, at least eight.
+    """
     if Path(out).suffix.lower() not in (".png", ".jpg", ".webp"):
-        raise UserError(f"--out {out}: name a .png, .jpg or .webp file.")
+        raise UserError(f"--out {out} is not a picture; name a .png, .jpg or .webp file.")
     for flag, count in (("images", images), ("draws", draws)):
         if count is not None and count < 1:
             raise UserError(f"--{flag} must be at least 1, not {count}.")
@@ -47,21 +50,24 @@ def show_views(
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
     )
-    columns = _columns(plan, store, max(8, plan.crops) if draws is None else draws, seed)
-    picture = _picture(store, columns, boxes)
+    columns = _draw_columns(plan, store, max(8, plan.crops) if draws is None else draws, seed)
+    picture = _draw_picture(store, columns, boxes)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     picture.save(out)
     return Path(out)
 
 
+@dataclass(frozen=True)
 class _Column:
     """One view of every image, with the boxes it was cut from."""
 
-    def __init__(self, pixels: Tensor, boxes: Tensor, size: int, group: int):
-        self.pixels, self.boxes, self.size, self.group = pixels, boxes, size, group
+    pixels: Tensor
+    boxes: Tensor
+    size: int
+    group: int
 
 
-def _columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Column]:
+def _draw_columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Column]:
     columns: list[_Column] = []
     n, epoch = len(store), 0
     while len(columns) < count:
@@ -74,7 +80,7 @@ def _columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Column]:
     return columns[:count]
 
 
-def _picture(store: Store, columns: list[_Column], with_boxes: bool) -> Image.Image:
+def _draw_picture(store: Store, columns: list[_Column], with_boxes: bool) -> Image.Image:
     rows, step = len(store), CELL + GAP
     sheet = Image.new("RGB", (step * (len(columns) + 1) + GAP, HEAD + step * rows + GAP), "white")
     pen = ImageDraw.Draw(sheet)
@@ -84,9 +90,9 @@ def _picture(store: Store, columns: list[_Column], with_boxes: bool) -> Image.Im
         pen.text((GAP + step * c, 3), f"{column.size} px", fill=_COLOURS[column.group % len(_COLOURS)])
     for r in range(rows):
         corner = (GAP, HEAD + step * r)
-        sheet.paste(_original(store, r, columns if with_boxes else []), corner)
+        sheet.paste(_draw_original(store, r, columns if with_boxes else []), corner)
         for c, column in enumerate(columns, start=1):
-            shown = _shown(column.pixels[r], store).resize(
+            shown = _denormalise(column.pixels[r], store).resize(
                 (CELL * column.size // largest,) * 2, Image.Resampling.LANCZOS
             )
             indent = (CELL - shown.width) // 2
@@ -94,12 +100,12 @@ def _picture(store: Store, columns: list[_Column], with_boxes: bool) -> Image.Im
     return sheet
 
 
-def _original(store: Store, i: int, columns: list[_Column]) -> Image.Image:
-    """In its own shape, within the cell; with the boxes that the views were cut from."""
+def _draw_original(store: Store, i: int, columns: list[_Column]) -> Image.Image:
+    """Draw an image in its own aspect ratio within a cell, with the boxes that its views were cut from."""
     pixels, aspect = store.fetch(np.array([i]))
     ratio = float(aspect[0])
     width, height = (CELL, max(1, round(CELL / ratio))) if ratio >= 1 else (max(1, round(CELL * ratio)), CELL)
-    image = _rgb(pixels[0].float()).resize((width, height), Image.Resampling.LANCZOS)
+    image = _to_image(pixels[0].float()).resize((width, height), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(image)
     for column in columns:
         left, top, across, down = (column.boxes[i] * torch.tensor([width, height] * 2)).tolist()
@@ -109,13 +115,13 @@ def _original(store: Store, i: int, columns: list[_Column]) -> Image.Image:
     return cell
 
 
-def _shown(view: Tensor, store: Store) -> Image.Image:
+def _denormalise(view: Tensor, store: Store) -> Image.Image:
     mean, std = torch.tensor(store.mean)[:, None, None], torch.tensor(store.std)[:, None, None]
-    return _rgb((view.float().cpu() * std + mean) * 255)
+    return _to_image((view.float().cpu() * std + mean) * 255)
 
 
-def _rgb(pixels: Tensor) -> Image.Image:
-    """[C, H, W] in 0..255; one channel is shown grey, of more than three the first three."""
+def _to_image(pixels: Tensor) -> Image.Image:
+    """Convert [C, H, W] in 0..255; one channel becomes grey, and channels after the third are dropped."""
     array = pixels.round().clamp(0, 255).byte().cpu()
     array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
     return Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())

@@ -9,14 +9,14 @@ from PIL import Image
 from tests.conftest import make_folder
 from tests.made_runs import refused
 from vitling.cli import run
-from vitling.commands.store_loss import store_loss
 from vitling.views.config import Group, Plan
 from vitling.views.policies import named
+from vitling.views.store_loss import measure_store_loss
 
 
 def test_a_larger_store_loses_less(tmp_path):
     folder = make_folder(tmp_path / "images", classes=2, each=3, width=160, height=120)
-    losses = store_loss(str(folder), Plan((Group(48),)))
+    losses = measure_store_loss(str(folder), Plan((Group(48),)))
     assert [loss.size for loss in losses] == sorted({loss.size for loss in losses})
     assert losses[-1].mean > losses[0].mean + 3
     assert all(loss.low <= loss.mean for loss in losses)
@@ -29,7 +29,7 @@ def test_nothing_is_lost_of_a_smooth_image(tmp_path):
     (tmp_path / "images").mkdir()
     ramp = np.broadcast_to(np.linspace(0, 255, 256)[None, :, None], (256, 256, 3)).astype(np.uint8)
     Image.fromarray(ramp).save(tmp_path / "images" / "ramp.png")
-    assert min(loss.mean for loss in store_loss(str(tmp_path / "images"), Plan((Group(64),)))) > 40
+    assert min(loss.mean for loss in measure_store_loss(str(tmp_path / "images"), Plan((Group(64),)))) > 40
 
 
 def test_the_command_prints_and_writes_it(tmp_path, capsys):
@@ -44,7 +44,7 @@ def test_the_command_prints_and_writes_it(tmp_path, capsys):
 def test_of_a_policy_all_views_count_and_small_crops_lose_most(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", classes=2, each=3, width=480, height=400)
     plans = (named("idmm-pretrain"), Plan((Group(112),)))
-    both, usual = ({loss.size: loss for loss in store_loss(str(folder), plan)} for plan in plans)
+    both, usual = ({loss.size: loss for loss in measure_store_loss(str(folder), plan)} for plan in plans)
     assert both[192].low < usual[192].low
     assert both[192].mean < usual[192].mean
     assert [size for size, loss in both.items() if loss.chosen] == [320]

@@ -1,4 +1,4 @@
-"""What the pixel store loses: crops out of the S x S squashed image beside the same crops out of the file."""
+"""Detail lost by the pixel store: crops of the squashed S x S image compared with the same crops of the file."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from vitling.views.config import Group, Plan
 from vitling.views.draws import Draws
 from vitling.views.geometry import crop, random_boxes
 
-VIEWS = 4  # of each image, and of each kind of views
+VIEWS = 4  # crops measured per image and group of views
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Peak signal to noise ratio in dB of the crops that a store of `size` gives: mean, and the worst in twenty."""
+class StoreLoss:
+    """Peak signal-to-noise ratio, in dB, of crops from a store of `size` pixels: the mean and the 5 % quantile."""
 
     size: int
     mean: float
     low: float
-    chosen: bool  # what `train` would take
+    chosen: bool  # the size that `train` would choose
 
     @property
     def megabytes(self) -> float:
-        """Of a thousand images of three channels."""
+        """Memory for a thousand images of three channels."""
         return 3 * self.size**2 / 1000
 
 
-def store_loss(source: str, plan: Plan, images: int = 64, config: DataConfig | None = None) -> list[Loss]:
-    """Of random crops as in training, over several sizes of the store."""
+def measure_store_loss(source: str, plan: Plan, images: int = 64, config: DataConfig | None = None) -> list[StoreLoss]:
+    """Measure the loss of the plan's random crops at several store sizes."""
     config = config or DataConfig()
     dataset = read_splits(source, config, needs_train=False).train
     chosen, largest = choose_size(dataset, plan.store_side(len(dataset))), plan.largest
-    decoded = _decoded(dataset, images, config)
+    decoded = _decode_some(dataset, images, config)
     usual = (round(largest * factor / 32) * 32 or largest for factor in (1, 8 / 7, 10 / 7, 12 / 7, 2, 16 / 7))
-    expected = [[_from_file(image, i, group) for group in plan.groups] for i, image in enumerate(decoded)]
+    expected = [[_crop_file(image, i, group) for group in plan.groups] for i, image in enumerate(decoded)]
     losses = []
     for size in sorted({*usual, chosen}):
-        ratios = np.concatenate([_ratios(image, i, plan, size, expected[i]) for i, image in enumerate(decoded)])
-        losses.append(Loss(size, float(ratios.mean()), float(np.quantile(ratios, 0.05)), size == chosen))
+        ratios = np.concatenate([_measure_psnr(image, i, plan, size, expected[i]) for i, image in enumerate(decoded)])
+        losses.append(StoreLoss(size, float(ratios.mean()), float(np.quantile(ratios, 0.05)), size == chosen))
     return losses
 
 
-def _decoded(dataset: Dataset, images: int, config: DataConfig) -> list[Decoded]:
+def _decode_some(dataset: Dataset, images: int, config: DataConfig) -> list[Decoded]:
     found = []
     for i in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int).tolist():
         try:
@@ -61,29 +61,29 @@ def _decoded(dataset: Dataset, images: int, config: DataConfig) -> list[Decoded]
         if isinstance(image.pixels, Image.Image):
             found.append(image)
     if not found:
-        raise UserError("--store-loss compares with image files of colour, and none of these could be read as one.")
+        raise UserError("--store-loss needs colour image files, and none of the sampled files could be read as one.")
     return found
 
 
-def _boxes(image: Decoded, i: int, group: Group) -> torch.Tensor:
+def _draw_boxes(image: Decoded, i: int, group: Group) -> torch.Tensor:
     aspect = torch.full((VIEWS,), image.width / image.height)
     return random_boxes(Draws.of([i], torch.arange(VIEWS)), aspect, group.policy.scale, group.policy.ratio)
 
 
-def _from_file(image: Decoded, i: int, group: Group) -> np.ndarray:
-    """[VIEWS, size, size, 3]"""
+def _crop_file(image: Decoded, i: int, group: Group) -> np.ndarray:
+    """Crop the decoded file with Pillow: [VIEWS, size, size, 3]."""
     assert isinstance(image.pixels, Image.Image)
     cut, size = [], (group.size, group.size)
-    for left, top, width, height in _boxes(image, i, group).tolist():
+    for left, top, width, height in _draw_boxes(image, i, group).tolist():
         right, bottom = min(left + width, 1.0), min(top + height, 1.0)
         box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
         cut.append(np.asarray(image.pixels.resize(size, Image.Resampling.BICUBIC, box=box), dtype=float))
     return np.stack(cut)
 
 
-def _ratios(image: Decoded, i: int, plan: Plan, size: int, expected: list[np.ndarray]) -> np.ndarray:
+def _measure_psnr(image: Decoded, i: int, plan: Plan, size: int, expected: list[np.ndarray]) -> np.ndarray:
     stored, errors = torch.from_numpy(squash(image, size, 3))[None], []
     for group, from_file in zip(plan.groups, expected, strict=True):
-        ours = crop(stored, _boxes(image, i, group), group.size, "bicubic").permute(0, 2, 3, 1).double().numpy()
+        ours = crop(stored, _draw_boxes(image, i, group), group.size, "bicubic").permute(0, 2, 3, 1).double().numpy()
         errors.append(((ours - from_file) ** 2).mean(axis=(1, 2, 3)))
     return 10 * np.log10(255**2 / np.maximum(np.concatenate(errors), 1e-3))

@@ -1,0 +1,50 @@
+"""`vitling compare`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from tyro.conf import Positional, arg
+
+from vitling.commands.flags import OptionalOut, Weights
+from vitling.commands.results import METRIC_NAMES, format_percent
+
+
+def compare(
+    runs: Annotated[tuple[str, ...], Positional, arg(metavar="RUN RUN ...", help_behavior_hint="(required)")],
+    split: Literal["auto", "val", "test"] = "auto",
+    weights: Weights = "last",
+    out: OptionalOut = None,
+) -> None:
+    """Compare runs on the same images and test whether they differ significantly.
+
+    A RUN is a run directory, or a folder made with --seeds: its runs count as one, with mean and standard deviation.
+
+    Args:
+        runs: Two or more runs, trained on the same classes.
+        split: Images to compare on; auto is test if every run has it, else val.
+        weights: Weights of the last epoch, or of the best epoch on validation.
+        out: File for the comparison, as JSON.
+    """
+    from vitling.runs.compare import compare as compare_runs
+
+    _print_differences(compare_runs(runs, split, weights, out))
+    if out:
+        print(f"Written: {out}")
+
+
+def _print_differences(result: dict[str, Any]) -> None:
+    table = Table(Column("run", overflow="fold"))
+    for column in ("seeds", "mean", "std"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in result["runs"]:
+        std = "" if row["deviation"] is None else format_percent(row["deviation"])
+        table.add_row(escape(row["run"]), str(len(row["values"])), format_percent(row["mean"]), std)
+    table.caption = f"{METRIC_NAMES[result['metric']]} on {result['images']:,} images of {result['split']}"
+    Console().print(table)
+    for found in result["differences"]:
+        test = f" McNemar: p = {found['mcnemar_p']:.2g}." if "mcnemar_p" in found else ""
+        print(found["in_words"] + test)

@@ -1,0 +1,81 @@
+"""`vitling compare-methods`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vitling.commands.flags import NO_PREFIX
+from vitling.commands.results import format_percent
+from vitling.console import is_main_process
+from vitling.settings.config import ComparisonConfig
+
+FEW_EPOCHS = 3  # a stage with fewer says little about a method
+
+
+def compare_methods(config: Annotated[ComparisonConfig, NO_PREFIX]) -> None:
+    """Train with every pre-training method for the same time on your images, and rank the results.
+
+    Example: vitling compare-methods images/ --out runs/methods --minutes 8
+    """
+    from vitling.runs.compare_methods import compare_methods as run
+
+    result = run(config)
+    if is_main_process():
+        print_comparison(result, config.out)
+
+
+def print_comparison(result: dict[str, Any], out: str) -> None:
+    """Print the ranking, how certain it is, and the command that trains with the best method."""
+    Console().print(comparison_table(result))
+    best = _rank(result["rows"])[0]
+    if "value" not in best:
+        print("Every method stopped; the reasons are above.")
+        return
+    if result["differences"]:
+        print(_describe_lead(best, result["differences"]))
+    if short := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW_EPOCHS])) < FEW_EPOCHS]:
+        print(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to judge; raise --minutes.")
+    print(f"Written: {out}, a run directory for each method")
+    flags = " ".join(filter(None, [f"--method {best['method']}", best.get("flags", ""), "--out RUN"]))
+    print(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")
+
+
+def comparison_table(result: dict[str, Any]) -> Table:
+    table = Table("method")
+    for column in ("k-NN", "fine-tuned", "epochs", "seconds"):
+        table.add_column(column, justify="right")
+    for row in _rank(result["rows"]):
+        if "value" not in row:
+            table.add_row(row["method"], "", "stopped", "", "")
+            continue
+        knn = format_percent(row["knn"]) if "knn" in row else ""
+        epochs, seconds = (" + ".join(f"{stage:.0f}" for stage in row[name]) for name in ("epochs", "seconds"))
+        table.add_row(row["method"], knn, format_percent(row["value"]), epochs, seconds)
+    table.caption = "on held-out training images; one seed"
+    return table
+
+
+def _describe_lead(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
+    """Describe how certain the held-out images make the lead of the best method."""
+    from vitling.runs.compare import in_points
+
+    others = [f"{found['worse']} ({in_points(found['difference'], *found['interval'])})" for found in differences]
+    close = [other for other, found in zip(others, differences) if not found["told_apart"]]
+    if close:
+        text = (
+            f"{best['images']:,} held-out images cannot tell {best['method']}, ranked first, from {', '.join(close)}."
+        )
+        if any(found["interval"][0] > 0 for found in differences if not found["told_apart"]):
+            text += " Where the interval excludes 0, McNemar's exact test still finds no significant difference."
+    else:
+        text = f"{best['method']} is better than the others; the next is {others[0]}."
+    return f"{text} One seed each: the variation between seeds is not measured."
+
+
+def _rank(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort by value, best first; methods that stopped come last."""
+    return sorted(rows, key=lambda row: -row.get("value", -1.0))

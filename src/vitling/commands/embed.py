@@ -1,0 +1,32 @@
+"""`vitling embed`."""
+
+from __future__ import annotations
+
+import sys
+
+from vitling.commands.flags import Images, Out, Run, Weights
+from vitling.data.config import DataConfig
+
+
+def embed(
+    run: Run,
+    images: Images,
+    out: Out,
+    weights: Weights = "last",
+    data: DataConfig = DataConfig(),  # noqa: B008
+) -> None:
+    """Write the features of images, or of a whole data set, to an npz or Parquet file.
+
+    Args:
+        run: A run directory or a model folder.
+        images: One data set (all its splits, with labels), or image files and globs.
+        out: A file that ends in .npz or .parquet.
+        weights: Weights of the last epoch, or of the best epoch on validation.
+        data: How images are read; channels and bits are always the model's.
+    """
+    from vitling.evaluation.embed import embed as write_features
+    from vitling.runs.evaluate import log_of_openings
+
+    for name, reason in write_features(run, images, out, weights, log_of_openings(run), data).items():
+        print(f"Left out: {name}: {reason}", file=sys.stderr)
+    print(f"Written: {out}")

@@ -1,0 +1,121 @@
+"""`vitling evaluate`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vitling.commands.flags import NO_PREFIX
+from vitling.commands.results import METRIC_NAMES, format_percent, select_metrics
+from vitling.settings.evaluation import EvaluationConfig
+
+_EXTRA_METRICS = {"eleven_point_map": "mAP, 11 points", "roc_auc": "ROC-AUC"}  # too many columns for a table of runs
+_PROBE_METRICS = {
+    "top1": "top-1",
+    "mean-per-class": "mean per class",
+    "map": "mAP",
+    "map-11-point": "mAP, 11 points",
+    "roc-auc": "ROC-AUC",
+}
+_MOST_CLASSES = 20  # rows of the table of classes; evaluation.json has all
+
+
+def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
+    """Evaluate a trained model, or probes of its features, on a data set.
+
+    Without --with, the model's own predictions are evaluated.
+
+    With --with, classifiers are trained on its frozen features. The data may have any classes, and the model need not
+    have been trained on labels.
+    """
+    if config.probes:
+        from vitling.runs.probes import evaluate_frozen
+
+        _print_probes(evaluate_frozen(config))
+    else:
+        from vitling.runs.evaluate import evaluate as evaluate_model
+
+        _print_evaluation(evaluate_model(config))
+    if config.out:
+        print(f"Written: {config.out}")
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    print(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
+    Console().print(_metric_table(result), _class_table(result["per_class"]))
+
+
+def _metric_table(result: dict[str, Any]) -> Table:
+    table = Table("metric")
+    table.add_column("value", justify="right")
+    names = METRIC_NAMES | _EXTRA_METRICS
+    for key in (*select_metrics(len(result["per_class"])), *_EXTRA_METRICS):
+        if result.get(key) is not None:
+            table.add_row(names[key], format_percent(result[key]))
+    return table
+
+
+def _class_table(rows: list[dict[str, Any]]) -> Table:
+    """List the classes with the lowest recall first."""
+    worst = sorted(rows, key=lambda row: (row["recall"] is None, row["recall"] or 0.0))
+    table = Table("class")
+    for column in ("images", "recall", "precision", "f1"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in worst[:_MOST_CLASSES]:
+        numbers = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
+        table.add_row(escape(row["class"]), f"{row['n']:,}", *numbers)
+    if len(rows) > _MOST_CLASSES:
+        table.caption = f"the {_MOST_CLASSES} of {len(rows)} classes with the lowest recall"
+    return table
+
+
+def _print_probes(result: dict[str, Any]) -> None:
+    images = result["images"]
+    print(
+        f"{result['split']} of {result['data']}: {images['judged']:,} images, {result['classes']} classes; probes of "
+        f"frozen features, weights: {result['weights']}"
+    )
+    print(
+        f"Trained on train, chosen on {images['validation']:,} images ({result['chosen_on']}), then trained on all "
+        f"{images['train'] + images['validation']:,}"
+    )
+    if any("chosen" in found for found in result["probes"].values()):
+        Console().print(_probe_table(result))
+    if curves := result["probes"].get("few-shot"):
+        Console().print(_few_shot_table(curves, result["metric"]))
+
+
+def _probe_table(result: dict[str, Any]) -> Table:
+    """List the chosen setting of each probe; for k-NN also every other k, in brackets."""
+    table = Table("probe", "chosen")
+    for column in ("validation", result["split"]):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, found in result["probes"].items():
+        if "chosen" not in found:
+            continue
+        ((setting, value),) = found["chosen"].items()
+        chosen = f"{setting} {value:.4g}"
+        each = {f"k {k}": scores for k, scores in found.get("each_k", {}).items()} or {chosen: found}
+        for shown, scores in each.items():
+            label = shown if shown == chosen else f"({shown})"
+            table.add_row(name, label, format_percent(scores["validation"]), format_percent(scores["value"]))
+    table.caption = f"{_PROBE_METRICS[result['metric']]}; nothing was chosen on {result['split']}"
+    return table
+
+
+def _few_shot_table(curves: dict[str, Any], metric: str) -> Table:
+    table = Table("images per class")
+    for classifier in ("centroid", "logistic"):
+        table.add_column(classifier, justify="right", no_wrap=True)
+    for shots in curves["centroid"]:
+        cells = (curves[classifier][shots] for classifier in ("centroid", "logistic"))
+        table.add_row(shots, *(_format_mean(cell["mean"], cell["deviation"]) for cell in cells))
+    table.caption = f"{_PROBE_METRICS[metric]}; mean and standard deviation of {curves['draws']} draws"
+    return table
+
+
+def _format_mean(mean: float, std: float | None) -> str:
+    return format_percent(mean) if std is None else f"{100 * mean:.2f} ± {100 * std:.2f} %"

@@ -1,0 +1,22 @@
+"""`vitling export`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vitling.commands.flags import Out, Run, Weights
+
+
+def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights: Weights = "last") -> None:
+    """Export a trained model for timm (safetensors) or as ONNX.
+
+    Args:
+        run: A run directory or a model folder.
+        out: A folder (timm) or a file that ends in .onnx.
+        format: timm: safetensors and config.json; onnx: one file, checked against torch.
+        weights: Weights of the last epoch, or of the best epoch on validation.
+    """
+    from vitling.evaluation.export import export as export_model
+
+    difference = export_model(run, out, format, weights)
+    print(f"Written: {out} (largest difference from torch on random images: {difference:.1e})")

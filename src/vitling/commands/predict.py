@@ -1,0 +1,36 @@
+"""`vitling predict`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitling.commands.flags import Images, OptionalOut, Run, Weights
+
+
+def predict(
+    run: Run,
+    images: Images,
+    top: int = 5,
+    abstain: Annotated[float | None, arg(help_behavior_hint="")] = None,
+    format: Literal["table", "csv", "json"] = "table",
+    out: OptionalOut = None,
+    weights: Weights = "last",
+) -> None:
+    """Classify images and print a table, CSV or JSON.
+
+    Args:
+        run: A run directory or a model folder.
+        images: Image files, folders or globs.
+        top: Number of classes to list per image.
+        abstain: Answer (unsure) if the highest probability is below this.
+        format: Output format.
+        out: Write to this file instead of the terminal.
+        weights: Weights of the last epoch, or of the best epoch on validation.
+    """
+    from vitling.evaluation.predict import predict as classify
+
+    classify(run, images, top, abstain, format, out, weights)
+    if out:
+        print(f"Written: {out}")

@@ -1,0 +1,39 @@
+"""`vitling pretrain`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any
+
+from vitling.commands.flags import NO_PREFIX
+from vitling.commands.results import run_over_seeds
+from vitling.console import is_main_process
+from vitling.formatting import format_count
+from vitling.settings.config import PretrainConfig
+
+
+def pretrain(config: Annotated[PretrainConfig, NO_PREFIX]) -> None:
+    """Pre-train a network on your images; labels are used only by --method supervised and supcon.
+
+    Example: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
+    """
+    from vitling.runs.pretrain import pretrain as run
+
+    if run_over_seeds(config, run):
+        return
+    result = run(config)
+    if is_main_process():
+        _print_pretraining(result, config)
+
+
+def _print_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
+    """Print a summary of the run and the command that fine-tunes from it."""
+    print(
+        f"{result['method']}: {result['backbone']} at {result['size']} px, {result['images']:,} images, "
+        f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
+        f"{result['images_per_second']:,.0f} images/s, "
+        f"loss {result['last'].get('loss', float('nan')):.3f}"
+    )
+    print(f"Written: {config.out}")
+    data = shlex.quote(config.source) if config.source and result.get("labelled", True) else "LABELLED_DATA"
+    print(f"The second stage: vitling finetune {data} --from {shlex.quote(config.out)} --out RUN")

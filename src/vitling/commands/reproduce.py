@@ -1,0 +1,73 @@
+"""`vitling reproduce`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from tyro.conf import Positional, arg
+
+from vitling.errors import Interrupted, RunAborted
+from vitling.formatting import describe_trial
+from vitling.report.studies import filled, lines
+
+
+def reproduce(
+    name: Annotated[str, Positional, arg(metavar="NAME")],
+    data: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None,
+    seeds: int = 1,
+    only: Annotated[tuple[str, ...], arg(metavar="PART ...", help_behavior_hint="")] = (),
+    minutes: Annotated[float | None, arg(metavar="M", help_behavior_hint="")] = None,
+    epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    runs_out: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="(default: runs/NAME)")] = None,
+    out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
+    at_once: int = 1,
+) -> None:
+    """Reproduce a paper's table: train what is missing and print our results beside the paper's.
+
+    Runs that are in results/NAME.json or finished in --runs-out are not repeated; interrupted runs are resumed.
+
+    Args:
+        name: The table; `vitling list tables` shows all.
+        data: Folder of the data sets: DIR/flowers102/train/ and test/, or DIR/flowers102-train.tar and -test.tar.
+        seeds: Runs per entry, with different seeds.
+        only: Run only entries whose name contains one of these; =NAME matches a whole name.
+        minutes: Start no new run after this many minutes.
+        epochs: Train every run for only this many epochs, as a trial; its results are kept separate.
+        runs_out: Directory for the run directories.
+        out: File for the results.
+        at_once: Processes that train at the same time. Use two or three on a large GPU if compiling takes as long as
+            training.
+    """
+    from vitling.papers.reproduce import reproduce as run_study
+    from vitling.papers.studies import find
+
+    try:
+        outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out, at_once)
+    except Interrupted as stop:  # its message names --resume, which this verb does not have
+        raise Interrupted(
+            "Stopped; everything is saved. Run the same command again to continue.", stop.exit_code
+        ) from None
+    print_study(outcome.results)
+    if outcome.path.exists():
+        print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
+    if outcome.failed:
+        raise RunAborted(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
+
+
+def print_study(results: dict[str, Any]) -> None:
+    """Print a table of our results beside the paper's."""
+    trial = describe_trial(results.get("trial"), ", ")
+    print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
+    table = Table(Column("run", overflow="fold"))
+    found = lines(results)
+    columns = filled(found, {"ours": "ours", "paper": "paper", "gain": "gain", "paper_gain": "paper's"})
+    for title in columns.values():
+        table.add_column(title, justify="right", no_wrap=True)
+    for line in found:
+        table.add_row(line.run, *(getattr(line, name) for name in columns))
+    Console().print(table)
+    for line in found:  # below the table: a column of notes would leave no room for the numbers
+        if line.note:
+            print(f"{line.run}: {line.note}")

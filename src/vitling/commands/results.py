@@ -1,0 +1,116 @@
+"""Results that several verbs print: a trained classifier, several seeds, the names of metrics."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vitling.console import is_main_process
+from vitling.formatting import format_count
+
+METRIC_NAMES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "mean_per_class": "mean per class",
+    "mean_average_precision": "mAP",
+    "calibration_error": "calibration error",
+}
+_SHORT_NAMES = {"mean_per_class": "per class", "calibration_error": "calib."}  # a table has to fit into 80 columns
+
+
+def format_percent(fraction: float) -> str:
+    return f"{fraction:.2%}"
+
+
+def select_metrics(classes: int) -> list[str]:
+    """Return the metrics worth printing: top-5 of five classes is always 100 %."""
+    return [key for key in METRIC_NAMES if key != "top5" or classes > 5]
+
+
+def print_run(result: dict[str, Any], out: str) -> None:
+    """Print how a run went, what it wrote, and the command that uses its model."""
+    for name, stage in result.get("stages", {"": result}).items():
+        print(
+            f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, "
+            f"{format_count(stage['epochs'], 'epoch')}, {stage['seconds']:.0f} s, "
+            f"{stage['images_per_second']:,.0f} images/s"
+        )
+    if "classes" not in result:
+        print(f"Written: {out}\n  model/ has the network; there were no labels to learn")
+        print(f"Use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
+        return
+    _print_scores(result)
+    large = "large" in result.get("stages", {})
+    print(f"Written: {out}" + (", with the model of the larger size in large/" if large else ""))
+    print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
+    if {"val", "test"} & result["last"].keys():
+        print("  evaluation.json has every class and the confusion matrix")
+    print(f"Use it: vitling predict {shlex.quote(out)} IMAGES")
+
+
+def _print_scores(result: dict[str, Any]) -> None:
+    other_size = result.get("judged_at", result["size"]) != result["size"]
+    if other_size:
+        print(f"evaluated at {result['judged_at']} px (--test-size):")
+    Console().print(_score_table(result))
+    if large := result.get("stages", {}).get("large"):
+        if other_size:
+            print(f"large, evaluated at {large['size']} px:")
+        Console().print(_score_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
+
+
+def _score_table(result: dict[str, Any]) -> Table:
+    """Tabulate the last epoch and the best on validation."""
+    rows = [
+        (weights, split, result[weights])
+        for weights in ("last", "best")
+        for split in ("val", "test")
+        if split in result.get(weights, {})
+    ]
+    metrics = [key for key in select_metrics(result["classes"]) if any(key in row[split] for _, split, row in rows)]
+    table = Table()
+    for column in (
+        "weights",
+        "epoch",
+        "split",
+        "images",
+        *(_SHORT_NAMES.get(key, METRIC_NAMES[key]) for key in metrics),
+    ):
+        table.add_column(column, justify="left" if column in ("weights", "split") else "right", no_wrap=True)
+    for weights, split, scores in rows:
+        name = "last" if weights == "last" else "best val"
+        numbers = (format_percent(scores[split][key]) if key in scores[split] else "" for key in metrics)
+        table.add_row(name, str(scores["epoch"]), split, f"{scores[split]['n']:,}", *numbers)
+    if not rows:
+        table.add_row("last", str(result["epochs"]), "none held out", "")
+    return table
+
+
+def run_over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
+    """Run once per seed and print the scores if --seeds is above 1 or such runs are resumed; return whether it did."""
+    from vitling.runs.asked import goes_on
+    from vitling.runs.seeds import over_seeds
+
+    if config.seeds == 1 and not goes_on(config):
+        return False
+    result = over_seeds(config, run)
+    if is_main_process():
+        _print_seeds(result, config.out)
+    return True
+
+
+def _print_seeds(result: dict[str, Any], out: str) -> None:
+    table = Table("score")
+    for column in ("mean", "std", "seeds"):
+        table.add_column(column, justify="right")
+    for name, found in result["scores"].items():
+        *words, metric = name.split()
+        shown = " ".join((*words, METRIC_NAMES.get(metric, metric)))
+        mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
+        table.add_row(shown, mean, std, str(len(found["values"])))
+    Console().print(table)
+    print(f"Written: {out}, a run directory for each seed")

@@ -1,0 +1,37 @@
+"""`vitling suite`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from rich.console import Console
+
+from vitling.commands.flags import NO_PREFIX
+from vitling.errors import RunAborted
+from vitling.papers.suite.config import SuiteConfig
+from vitling.papers.suite.table import tables_of
+
+
+def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
+    """Evaluate frozen networks on those of the papers' data sets that are on disk.
+
+    Finished evaluations are not repeated; delete the file in --out to run one again.
+
+    Example: vitling suite runs/first runs/second --data-root DIR --table esvit-t10
+    """
+    from vitling.papers.suite.suite import suite as run
+
+    outcome = run(config)
+    _print_suite(outcome.summary)
+    print(f"Written: {outcome.path}")
+    if outcome.failed:
+        raise RunAborted(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
+
+
+def _print_suite(summary: dict[str, Any]) -> None:
+    console = Console()
+    for table in tables_of(summary, console):
+        console.print(table)
+    for row in summary["rows"]:
+        for note in row["notes"]:
+            print(f"* {row['data']}: {note}")

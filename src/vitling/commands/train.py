@@ -1,0 +1,26 @@
+"""`vitling train`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from vitling.commands.flags import NO_PREFIX
+from vitling.commands.results import print_run, run_over_seeds
+from vitling.console import is_main_process
+from vitling.settings.config import TrainConfig
+
+
+def train(config: Annotated[TrainConfig, NO_PREFIX]) -> None:
+    """Train a network on your images from scratch: first without labels, then with them.
+
+    Settings that you do not give are planned from the images and the machine; the plan is printed with its reasons.
+
+    Example: vitling train images/ --out runs/first
+    """
+    from vitling.runs.train import train as run
+
+    if run_over_seeds(config, run):
+        return
+    result = run(config)
+    if is_main_process():
+        print_run(result, config.out)
