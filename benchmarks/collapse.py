@@ -28,7 +28,7 @@ from vitling.evaluation.watching import watch_pretraining
 from vitling.objectives import Objective
 from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
-from vitling.training.rundir import environment
+from vitling.training.rundir import describe_environment
 from vitling.views.policies import named
 
 IMAGES, BATCH, SIZE, EPOCHS, OUTPUTS = 1000, 100, 16, 45, 1024
@@ -206,7 +206,7 @@ def main() -> None:
         "caution": caution,
         "command": command,
         "runs": runs,
-        "environment": environment() | {"command": command},
+        "environment": describe_environment() | {"command": command},
     }
     options.out.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -26,7 +26,7 @@ from record import found_before, write_rows
 from vitling.errors import RunAborted
 from vitling.papers.region_cost import TABLE_8, TABLE_9, measure, measure_throughput
 from vitling.training.precision import Compile
-from vitling.training.rundir import environment
+from vitling.training.rundir import describe_environment
 
 BATCH = 128
 SETTINGS = ("inference_batch", "size", "prototypes", "sinkhorn", "sampled", "place", "compile")
@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{options.minutes:g} minutes are spent; {len(lacking) - i} rows are left for another call.")
             break
         try:
-            row = measured(about, torch.device(options.device)) | {"commit": environment()["commit"]}
+            row = measured(about, torch.device(options.device)) | {"commit": describe_environment()["commit"]}
         except RunAborted as problem:
             print(problem, flush=True)
             continue

@@ -71,17 +71,17 @@ def measure_vitling(options: argparse.Namespace, folder: Path) -> dict[str, Any]
 def ends_of_epochs() -> Iterator[list[float]]:
     """When each epoch of the loop ended, its looks and its checkpoint included."""
     ends: list[float] = []
-    end_of_epoch = Trainer.end_of_epoch
+    finish_epoch = Trainer.finish_epoch
 
     def noted(trainer: Trainer, *arguments: Any) -> None:
-        end_of_epoch(trainer, *arguments)
+        finish_epoch(trainer, *arguments)
         ends.append(time.perf_counter())
 
-    Trainer.end_of_epoch = noted  # type: ignore[method-assign]
+    Trainer.finish_epoch = noted  # type: ignore[method-assign]
     try:
         yield ends
     finally:
-        Trainer.end_of_epoch = end_of_epoch  # type: ignore[method-assign]
+        Trainer.finish_epoch = finish_epoch  # type: ignore[method-assign]
 
 
 def epoch_lines(run: Path) -> list[dict[str, Any]]:

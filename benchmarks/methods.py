@@ -20,19 +20,19 @@ from vitling.data.store import Store
 from vitling.errors import RunAborted
 from vitling.methods.registry import METHODS, Name, make_objective, plan_of
 from vitling.objectives import Objective
+from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
 from vitling.papers.overhead import forget
 from vitling.papers.stages import pretraining
 from vitling.training.loop import Trainer
-from vitling.training.pace import ReadyViews, Workload, made_store, pace, trainer_of
 from vitling.training.precision import Compile
-from vitling.training.rundir import environment
+from vitling.training.rundir import describe_environment
 from vitling.views import Plan
 from vitling.views.policies import idmm_pretrain
 
 FIRST = "idmm"  # the others are beside it
 BATCHES = 8  # of an epoch: with the default batch, about as many images as Flowers-102 has
 STEPS = 30
-KINDS: dict[str, type[Trainer]] = {"step": ReadyViews, "whole": Trainer}
+KINDS: dict[str, type[Trainer]] = {"step": FixedViewsTrainer, "whole": Trainer}
 
 
 def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
@@ -52,16 +52,16 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
     work = workload(method, options.backbone, options.batch, options.size, store)
     row: dict[str, Any] = {"method": method, "backbone": work.backbone, "batch": work.batch, "size": options.size}
     row |= {"crops": work.plan.crops, "compile": options.compile, "steps": options.steps, "measure": options.measure}
-    row["commit"] = environment()["commit"]
+    row["commit"] = describe_environment()["commit"]
     for name in options.measure:
         forget()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
             store_bytes = torch.cuda.memory_allocated()
         began = time.perf_counter()
-        trainer = trainer_of(KINDS[name], work, store, options.compile)
-        pace(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
-        speed = pace(trainer, options.steps, work.batch)
+        trainer = make_trainer(KINDS[name], work, store, options.compile)
+        time_steps(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
+        speed = time_steps(trainer, options.steps, work.batch)
         if trainer.feed.accumulate > 1:
             raise RunAborted(f"{method}: out of memory at {work.batch} images.")
         row |= {f"{name}_ms": 1000 * work.batch / speed, f"{name}_images_per_second": speed}
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     there = {row["method"] for row in found}
     device = torch.device(options.device)
     images = options.batch * BATCHES
-    store = made_store(images, idmm_pretrain(options.size).store_side(images), device)
+    store = make_store(images, idmm_pretrain(options.size).store_side(images), device)
     for method in options.methods:
         if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
             print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitling.papers.measure import make_store
 from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
-from vitling.training.feed import Loaded, Part
-from vitling.training.pace import WARM, made_store, wait
+from vitling.training.feed import LoadedBatch, MicroBatch
+from vitling.training.pace import WARMUP_STEPS, synchronise
 from vitling.views import (
     Blur,
     Drawing,
@@ -52,7 +53,7 @@ def operation_times(
     device: torch.device, compiled: bool, batch: int, size: int, steps: int
 ) -> Iterator[dict[str, Any]]:
     """Milliseconds of each operation for a batch: what a view with it takes more than a plain crop."""
-    store = made_store(batch, Group(size).store_side, device)
+    store = make_store(batch, Group(size).store_side, device)
     normalise = Normaliser(store.mean, store.std)
     plain = 0.0
     for name, (policy, mix) in OPERATIONS.items():
@@ -60,8 +61,8 @@ def operation_times(
             Plan((Group(size, policy=policy, mix=mix),)), Place(0, 0, 0, np.arange(batch), batch), np.arange(batch)
         )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        easel = Easel(normalise, Brush(machine.compiled) if compiled else None, dtype)
-        loaded = Loaded(drawing.place, 1, [Part(1.0, drawing, *store.fetch(drawing.instances))])
+        easel = Easel(normalise, Brush(machine.compile_function) if compiled else None, dtype)
+        loaded = LoadedBatch(drawing.place, 1, [MicroBatch(1.0, (), drawing, *store.fetch(drawing.instances))])
         milliseconds = _paint_time(easel, loaded, steps, device, compiled)
         if name == "crop":
             plain = milliseconds
@@ -70,21 +71,23 @@ def operation_times(
         yield {"operation": name, "batch": batch, "size": size, "milliseconds": more}
 
 
-def _paint_time(easel: Easel, loaded: Loaded, steps: int, device: torch.device, compiled: bool) -> float:
+def _paint_time(easel: Easel, loaded: LoadedBatch, steps: int, device: torch.device, compiled: bool) -> float:
     ahead = Ahead(easel, device, print) if compiled and device.type == "cuda" else None
 
     def some(count: int) -> None:
         for _ in range(count):
             if ahead:
-                loaded.parts[0].views = None
+                loaded.micro_batches[0].views = None
                 ahead.prepare(loaded)
-                ahead.views_of(loaded.parts[0])
+                ahead.get_views(loaded.micro_batches[0])
             else:
-                loaded.parts[0].drawing.draw(loaded.parts[0].pixels, loaded.parts[0].aspect, easel)
+                loaded.micro_batches[0].drawing.draw(
+                    loaded.micro_batches[0].pixels, loaded.micro_batches[0].aspect, easel
+                )
 
-    some(WARM)
-    wait(device)
+    some(WARMUP_STEPS)
+    synchronise(device)
     started = time.perf_counter()
     some(steps)
-    wait(device)
+    synchronise(device)
     return (time.perf_counter() - started) / steps * 1000

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
 from vitling.data.store import Store
-from vitling.training.pace import Workload
+from vitling.papers.measure import Workload
 from vitling.views import Blur, Flip, Grey, Jitter, Plan, RandAugment, Solarise
 
 Transform = Callable[[Image.Image], list[Tensor]]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vitling.files import read_json, write_json
-from vitling.training.rundir import environment
+from vitling.training.rundir import describe_environment
 
 
 def write_rows(out: str | None, what: str, command: str, rows: list[dict[str, Any]], **more: Any) -> None:
     """As JSON, if there is a file to write to. `command` names no folder of this machine."""
     if out:
-        known = environment() | {"command": command}
+        known = describe_environment() | {"command": command}
         write_json(out, {"what": what, "command": command, "environment": known, "rows": rows, **more})
 
 
@@ -31,6 +31,6 @@ def found_before(out: str | None) -> dict[str, Any]:
     be set beside ours."""
     if not out or not Path(out).exists():
         return {}
-    found, here = read_json(out), environment()
+    found, here = read_json(out), describe_environment()
     alike = all(found["environment"].get(key) == here.get(key) for key in ("gpu", "cpus", "packages"))
     return found if alike else {}

@@ -25,7 +25,7 @@ from torchvision import transforms as T
 
 from vitling.backbones.names import tested
 from vitling.data.dataset import Dataset
-from vitling.training.pace import wait
+from vitling.training.pace import synchronise
 
 GLOBAL, LOCAL = (2, (0.14, 1.0)), (4, (0.05, 0.4))  # crops and the share of the image that each keeps
 MEAN, STD = (0.485, 0.456, 0.406), (0.228, 0.224, 0.225)  # its red is 0.228
@@ -143,7 +143,7 @@ def pretrain(
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-        wait(device)
+        synchronise(device)
         ends.append(time.perf_counter() - started)
     torch.set_float32_matmul_precision(precision)
     return {"ends": ends, "loss": float(loss.detach())}

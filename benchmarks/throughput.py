@@ -28,21 +28,22 @@ from torch.utils.data import DataLoader
 from workloads import WORKLOADS
 
 from vitling.data.store import Store
+from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
 from vitling.training.loop import Trainer
-from vitling.training.pace import WARM, ReadyViews, Workload, made_store, pace, trainer_of, wait
+from vitling.training.pace import WARMUP_STEPS, synchronise
 from vitling.training.precision import Compile
-from vitling.training.rundir import environment
+from vitling.training.rundir import describe_environment
 from vitling.views import Views
 
 STEPS, BATCHES = 40, 8
 
 
-class Fed(ReadyViews):
+class Fed(FixedViewsTrainer):
     """The same step, its views from elsewhere: brought to where the first ones lie, so that the step can be played."""
 
     incoming: Iterator[list[Tensor]]
 
-    def views_of(self, part):
+    def get_views(self, part):
         fresh = (view.to(self.store.device, non_blocking=True) for view in next(self.incoming))
         groups = self.objective.plan.groups
         pixels = [torch.cat(list(islice(fresh, group.count))).to(self.precision.dtype) for group in groups]
@@ -61,17 +62,17 @@ def views_pace(trainer: Trainer, steps: int, batch: int) -> float:
         with torch.no_grad():
             for _ in range(count):
                 if trainer.ahead:
-                    for part in loaded.parts:
+                    for part in loaded.micro_batches:
                         part.views = None
                     trainer.ahead.prepare(loaded)
-                for part in loaded.parts:
-                    trainer.views_of(part)
+                for part in loaded.micro_batches:
+                    trainer.get_views(part)
 
-    some(WARM)
-    wait(trainer.store.device)
+    some(WARMUP_STEPS)
+    synchronise(trainer.store.device)
     started = time.perf_counter()
     some(steps)
-    wait(trainer.store.device)
+    synchronise(trainer.store.device)
     return steps * batch / (time.perf_counter() - started)
 
 
@@ -80,35 +81,35 @@ def measure(
 ) -> dict[str, Any]:
     work = WORKLOADS[name]
     images = work.batch * BATCHES
-    store = made_store(images, work.plan.store_side(images), device)
+    store = make_store(images, work.plan.store_side(images), device)
     crops = work.plan.crops
     row: dict[str, Any] = {"workload": name, "backbone": work.backbone, "batch": work.batch, "crops": crops}
     row["store"] = store.size
-    row |= {"steps": steps, "compile": compile, "commit": environment()["commit"]}
+    row |= {"steps": steps, "compile": compile, "commit": describe_environment()["commit"]}
     views_only = name.startswith("views")
     if not views_only:
         began = time.perf_counter()
-        row["step_alone"] = pace(trainer_of(ReadyViews, work, store, compile), steps, work.batch)
+        row["step_alone"] = time_steps(make_trainer(FixedViewsTrainer, work, store, compile), steps, work.batch)
         row["seconds_before"] = time.perf_counter() - began - steps * work.batch / row["step_alone"]
         _reset(device)
-        whole = trainer_of(Trainer, work, store, compile)
-        row["whole_loop"] = pace(whole, steps, work.batch)
+        whole = make_trainer(Trainer, work, store, compile)
+        row["whole_loop"] = time_steps(whole, steps, work.batch)
         row["ratio"] = row["whole_loop"] / row["step_alone"]
         row["crops_per_second"] = row["whole_loop"] * crops
         if device.type == "cuda":
             row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     else:
-        whole = trainer_of(Trainer, work, store, compile)
+        whole = make_trainer(Trainer, work, store, compile)
     row["views_alone"] = views_pace(whole, steps, work.batch)
     if not views_only:
         row["views_share_of_step"] = row["whole_loop"] / row["views_alone"]
     if with_peers:
-        for peer, source in _peers(work, store, workers, steps + 2 * WARM + 1).items():
+        for peer, source in _peers(work, store, workers, steps + 2 * WARMUP_STEPS + 1).items():
             if views_only:
                 row[f"{peer}_alone"] = _source_pace(source, steps, work.batch)
                 row[f"views_over_{peer}"] = row["views_alone"] / row[f"{peer}_alone"]
             else:
-                row[f"{peer}_fed"] = _fed_pace(trainer_of(Fed, work, store, compile), source, steps, work.batch)
+                row[f"{peer}_fed"] = _fed_pace(make_trainer(Fed, work, store, compile), source, steps, work.batch)
                 row[f"over_{peer}"] = row["whole_loop"] / row[f"{peer}_fed"]
     _reset(device)
     return row
@@ -126,16 +127,16 @@ def _peers(work: Workload, store: Store, workers: int, batches: int) -> dict[str
 def _fed_pace(fed: Fed, source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
     """What workers laid by while the step was compiled does not count."""
     fed.incoming = iter(source)
-    pace(fed, 1, batch)
+    time_steps(fed, 1, batch)
     if isinstance(source, DataLoader):
         for _ in range(source.num_workers * (source.prefetch_factor or 0)):
             next(fed.incoming)
-    return pace(fed, steps, batch)
+    return time_steps(fed, steps, batch)
 
 
 def _source_pace(source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
     incoming = iter(source)
-    for _ in range(WARM):
+    for _ in range(WARMUP_STEPS):
         next(incoming)
     started = time.perf_counter()
     for _ in range(steps):

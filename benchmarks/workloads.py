@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitling.objectives import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.training.pace import Workload
+from vitling.papers.measure import Workload
 from vitling.views import Plan, Views
 from vitling.views.policies import named
 
@@ -18,7 +18,7 @@ from vitling.views.policies import named
 class Instances(Objective):
     """IDMM and supervised: a linear classifier over instances, on every crop."""
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)
@@ -35,7 +35,7 @@ class Instances(Objective):
 class Contrast(Objective):
     """SimCLR: two views, a projection, NT-Xent."""
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)
@@ -52,7 +52,7 @@ class Contrast(Objective):
 class Distillation(Objective):
     """DINO: a student on all views, a teacher on the two global ones."""
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone, plan: Plan, classes: int):
         super().__init__(backbone, plan)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitling.errors import RunAborted
-from vitling.papers import overhead
-from vitling.training import pace
+from vitling.papers import measure, overhead
 
 NANO = "vit_nano_patch4_32"
 TINY = ["--backbones", NANO, "--size", "32", "--device", "cpu", "--prototypes", "64"]
@@ -26,7 +25,7 @@ def benchmark(monkeypatch):
 def test_both_tables_are_measured_and_written(benchmark, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(overhead, "ROUNDS", 2)
     monkeypatch.setattr(overhead, "STEPS", 2)
-    monkeypatch.setattr(pace, "WARM", 1)
+    monkeypatch.setattr(measure, "WARMUP_STEPS", 1)
     out = tmp_path / "found.json"
     benchmark.main([*TINY, "--batches", "1", "--inference-batch", "2", "--sampled", "--out", str(out)])
     found = json.loads(out.read_text())

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from vitling.methods.registry import METHODS
-from vitling.training import OptimConfig, pace
+from vitling.papers import measure
+from vitling.training import OptimConfig
 
 TINY = ["--backbone", "vit_nano_patch4_32", "--size", "16", "--batch", "4", "--steps", "1", "--device", "cpu"]
 
@@ -18,7 +19,7 @@ TINY = ["--backbone", "vit_nano_patch4_32", "--size", "16", "--batch", "4", "--s
 def benchmark(monkeypatch):
     """As if the script had been started."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    monkeypatch.setattr(pace, "WARM", 1)
+    monkeypatch.setattr(measure, "WARMUP_STEPS", 1)
     return importlib.import_module("methods")
 
 
@@ -50,7 +51,7 @@ def test_the_step_alone(benchmark, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_own_optimiser_and_views(benchmark, method):
-    store = pace.made_store(8, 16, benchmark.torch.device("cpu"))
+    store = measure.make_store(8, 16, benchmark.torch.device("cpu"))
     work = benchmark.workload(method, "vit_nano_patch4_32", 4, 16, store)
     expected = METHODS[method].stage("vit_nano_patch4_32", "paper", 800, 16)
     if METHODS[method].fitted_to is None:

@@ -245,7 +245,7 @@ class Parts:
     """As much of an objective as is asked about its health."""
 
     backbone = SimpleNamespace(dim=64)
-    teaches_itself = False
+    is_self_distillation = False
 
     def __init__(self, queue=1.0):
         self.queue = queue
@@ -303,7 +303,7 @@ def test_the_health_of_parts_is_a_metric(monkeypatch):
 
 def test_a_teacher_that_disagrees_is_no_alarm(monkeypatch):
     """Its loss lies above that of guessing; at it, and only there, nothing is learnt."""
-    monkeypatch.setattr(Parts, "teaches_itself", True)
+    monkeypatch.setattr(Parts, "is_self_distillation", True)
     assert not alarms([{"view": 14.0}] * 9)
     assert alarms([{"view": 10.005}] * 9)
 

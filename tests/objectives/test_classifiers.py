@@ -7,7 +7,7 @@ import torch
 
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.objectives.classifiers import FullClassifier, SampledClassifier, ShardedClassifier, _initial, rows_of
+from vitling.objectives.classifiers import FullClassifier, SampledClassifier, ShardedClassifier, _init_rows, shard_rows
 from vitling.objectives.idmm import cross_entropy
 
 D, CROPS = 5, 6
@@ -103,7 +103,7 @@ def test_draws_are_of_seed_and_step():
 
 @pytest.mark.parametrize(("images", "world"), [(10, 3), (4, 4), (7, 1)])
 def test_rows_are_shared_out(images, world):
-    parts = [rows_of(images, rank, world) for rank in range(world)]
+    parts = [shard_rows(images, rank, world) for rank in range(world)]
     assert [row for part in parts for row in part] == list(range(images))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -113,10 +113,10 @@ def test_rows_begin_as_those_of_the_whole(monkeypatch):
 
     def initial(rows: range) -> torch.Tensor:
         torch.manual_seed(0)
-        return _initial(D, 10, rows)
+        return _init_rows(D, 10, rows)
 
     whole = initial(range(10))
-    assert torch.equal(whole, torch.cat([initial(rows_of(10, rank, 3)) for rank in range(3)]))
+    assert torch.equal(whole, torch.cat([initial(shard_rows(10, rank, 3)) for rank in range(3)]))
     assert whole.unique().numel() == 50
 
 

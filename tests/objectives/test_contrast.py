@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.objectives import Batch, SimCLR, SimCLRConfig, SupCon, SupConConfig
-from vitling.objectives.gather import Everyone
+from vitling.objectives.gather import GatheredRows
 from vitling.objectives.simclr import nt_xent
 from vitling.objectives.supcon import sup_out
 from vitling.views import Views
@@ -28,12 +28,12 @@ def views(images: int = 6, dim: int = 5, seed: int = 0) -> torch.Tensor:
 
 
 def simclr_loss(z: torch.Tensor, tau: float = TAU) -> torch.Tensor:
-    return nt_xent(z, Everyone(z, 0), tau)
+    return nt_xent(z, GatheredRows(z, 0), tau)
 
 
 def supcon_loss(z: torch.Tensor, labels: torch.Tensor = LABELS, tau: float = TAU) -> torch.Tensor:
     classes = labels.repeat(2)
-    return sup_out(z, Everyone(z, 0), classes, classes, tau)
+    return sup_out(z, GatheredRows(z, 0), classes, classes, tau)
 
 
 def cosine(a, b) -> float:
@@ -190,10 +190,10 @@ def test_a_whole_pass_under_autocast_is_close_to_float32():
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
 def test_steps_can_be_recorded(kind):
     model = made(kind)
-    assert model.steady
+    assert model.capturable
     assert model.compares_images
     model.attach("late", torch.nn.Identity(), lambda progress: 1.0)
-    assert not model.steady
+    assert not model.capturable
 
 
 def test_what_guessing_costs_is_the_mean_over_an_epochs_batches():

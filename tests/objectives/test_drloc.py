@@ -13,7 +13,14 @@ from vitling.backbones import Features, create
 from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.objectives import Batch, DRLoc, DRLocConfig, DRLocTerm, Objective, Supervised, drloc_term, drloc_weight
-from vitling.objectives.pairs import PairMLP, Pairs, _choose_then_project, _project_then_choose, pool, random_pairs
+from vitling.objectives.pairs import (
+    PairMLP,
+    Pairs,
+    _choose_then_project,
+    _project_then_choose,
+    draw_random_pairs,
+    pool_grid,
+)
 from vitling.objectives.progress import Progress
 from vitling.views import Group, Plan, Views
 
@@ -181,23 +188,23 @@ def test_outputs_are_two_distances_or_two_rows_of_classes():
 
 def test_pooling_from_14_to_7_is_a_mean_of_2_by_2():
     grid = random_grid((14, 14))
-    torch.testing.assert_close(pool(grid, 7, "adaptive"), F.avg_pool2d(grid, 2))
+    torch.testing.assert_close(pool_grid(grid, 7, "adaptive"), F.avg_pool2d(grid, 2))
 
 
 @pytest.mark.parametrize("size", [(8, 8), (14, 5), (3, 10), (28, 9)], ids=str)
 def test_adaptive_pooling_leaves_short_sides_alone(size):
     grid = random_grid(size)
     expected = F.adaptive_avg_pool2d(grid, [min(side, 7) for side in size])
-    torch.testing.assert_close(pool(grid, 7, "adaptive"), expected)
+    torch.testing.assert_close(pool_grid(grid, 7, "adaptive"), expected)
 
 
 def test_released_pooling():
     grid = random_grid((14, 14))
     layer = torch.nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)
-    torch.testing.assert_close(pool(grid, 7, "released"), layer(grid))
-    torch.testing.assert_close(pool(random_grid((28, 28)), 7, "released"), layer(layer(random_grid((28, 28)))))
-    assert pool(random_grid((14, 5)), 7, "released").shape[-2:] == (7, 5)
-    assert torch.equal(pool(random_grid((7, 7)), 7, "released"), random_grid((7, 7)))
+    torch.testing.assert_close(pool_grid(grid, 7, "released"), layer(grid))
+    torch.testing.assert_close(pool_grid(random_grid((28, 28)), 7, "released"), layer(layer(random_grid((28, 28)))))
+    assert pool_grid(random_grid((14, 5)), 7, "released").shape[-2:] == (7, 5)
+    assert torch.equal(pool_grid(random_grid((7, 7)), 7, "released"), random_grid((7, 7)))
 
 
 def test_places_count_along_rows():
@@ -207,7 +214,7 @@ def test_places_count_along_rows():
 
 
 def test_pairs_are_uniform_and_independent():
-    pairs = random_pairs(torch.arange(400), "x", (3, 5), 100)
+    pairs = draw_random_pairs(torch.arange(400), "x", (3, 5), 100)
     joint = torch.bincount((pairs.first * 15 + pairs.second).flatten(), minlength=225)
     assert joint.sum() == 40_000
     chi2 = ((joint - 40_000 / 225) ** 2 / (40_000 / 225)).sum()
@@ -216,7 +223,7 @@ def test_pairs_are_uniform_and_independent():
 
 def test_both_ways_through_the_first_layer_agree():
     mlp, tokens = PairMLP(6, 16, 2), random_grid((3, 5)).flatten(2).transpose(1, 2)
-    pairs = random_pairs(NAMES, "x", (3, 5), 20)
+    pairs = draw_random_pairs(NAMES, "x", (3, 5), 20)
     one, other = (way(mlp.first, tokens, pairs) for way in (_project_then_choose, _choose_then_project))
     torch.testing.assert_close(one, other)
 

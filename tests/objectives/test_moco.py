@@ -13,7 +13,7 @@ from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.objectives import MoCoV2, MoCoV2Config, MoCoV3, MoCoV3Config, moco_v2, moco_v3
-from vitling.objectives.gather import Everyone
+from vitling.objectives.gather import GatheredRows
 from vitling.objectives.heads import normed_mlp
 from vitling.objectives.queue import KeyQueue
 from vitling.views.policies import named
@@ -190,7 +190,7 @@ def test_v3_is_the_literal_loss(temperature):
 
 def test_v3_costs_4_tau_ln_n_where_all_are_alike():
     same = units(1, 8).repeat(6, 1)
-    loss = moco_v3.symmetric((same, same), (Everyone(same, 0),) * 2, 0.2)
+    loss = moco_v3.symmetric((same, same), (GatheredRows(same, 0),) * 2, 0.2)
     assert loss.item() == pytest.approx(4 * 0.2 * math.log(6), rel=1e-6)
     objective = MoCoV3(tiny_backbone(), named("moco-v3", 16), MoCoV3Config(dim=8, hidden=24), [6, 6, 3])
     assert objective.uniform_loss() == {"contrast": pytest.approx(0.8 * math.log(6 * 6 * 3) / 3)}
@@ -200,8 +200,8 @@ def test_v3_costs_4_tau_ln_n_where_all_are_alike():
 def test_the_right_key_is_found_among_those_of_other_processes():
     q, k = units(4, 8), units(9, 8, seed=1)
     whole = torch.cat([units(3, 8, seed=2), q, units(2, 8, seed=3)])
-    each = torch.stack([moco_v3.contrast(whole[i : i + 1], Everyone(k, i), 0.2) for i in range(3, 7)])
-    torch.testing.assert_close(moco_v3.contrast(q, Everyone(k, 3), 0.2), each.mean())
+    each = torch.stack([moco_v3.contrast(whole[i : i + 1], GatheredRows(k, i), 0.2) for i in range(3, 7)])
+    torch.testing.assert_close(moco_v3.contrast(q, GatheredRows(k, 3), 0.2), each.mean())
 
 
 @pytest.mark.parametrize("frozen", [True, False])

@@ -12,7 +12,7 @@ from torch import nn
 from tests.objectives.drawn import METHODS, START, batch_of, make, noise, step
 from vitling.backbones import create
 from vitling.objectives import Objective
-from vitling.objectives.momentum import MomentumCopy, rising
+from vitling.objectives.momentum import MomentumCopy, cosine_momentum
 from vitling.objectives.progress import Progress
 
 
@@ -99,7 +99,7 @@ def test_a_copied_objective_follows_itself(method):
 def test_both_networks_are_worth_compiling_and_steps_can_be_recorded(method):
     objective = make(method)
     assert objective.networks() == [objective.backbone, slow_of(objective).backbone]
-    assert objective.steady
+    assert objective.capturable
     views = noise(objective, 4)  # progress is not looked at
     assert objective(views, batch_of(4), None).keys() == objective(views, batch_of(4), START).keys()
 
@@ -142,7 +142,7 @@ def test_the_copy_drops_nothing_and_keeps_its_own_statistics():
 
 
 def test_the_momentum_rises_to_one():
-    values = [rising(0.9, Progress(step, 100, 10)) for step in range(101)]
+    values = [cosine_momentum(0.9, Progress(step, 100, 10)) for step in range(101)]
     assert values[0] == pytest.approx(0.9)
     assert values[50] == pytest.approx(0.95)
     assert values[100] == 1

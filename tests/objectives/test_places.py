@@ -13,7 +13,7 @@ from tests.objectives.drawn import batch_of, make
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.objectives import EsViT, EsViTConfig, dino_plan
-from vitling.objectives.places import Located, located, plan_by_place
+from vitling.objectives.places import RegionLines, locate_regions, match_by_place
 from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate, ViewChanges
 from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
@@ -34,12 +34,12 @@ def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
     )
 
 
-def side_by_side(places: torch.Tensor, high: int, wide: int) -> Located:
+def side_by_side(places: torch.Tensor, high: int, wide: int) -> RegionLines:
     """Regions that divide a view evenly."""
-    return Located(places, *((torch.arange(side) + 0.5) / side for side in (high, wide)))
+    return RegionLines(places, *((torch.arange(side) + 0.5) / side for side in (high, wide)))
 
 
-def literal(seen: list[Located]) -> torch.Tensor:
+def literal(seen: list[RegionLines]) -> torch.Tensor:
     def tent(at: float, keys: list[float]) -> list[float]:
         """Linear between neighbouring keys."""
         at = min(max(at, keys[0]), keys[-1])
@@ -73,9 +73,9 @@ def literal(seen: list[Located]) -> torch.Tensor:
 
 
 def test_plan_is_the_literal_one_for_grids_that_are_neither_square_nor_even():
-    wide = Located(some_places(2, 0), torch.tensor([0.05, 0.3, 0.5, 0.9]), torch.tensor([0.1, 0.4, 0.6, 0.7, 0.95]))
+    wide = RegionLines(some_places(2, 0), torch.tensor([0.05, 0.3, 0.5, 0.9]), torch.tensor([0.1, 0.4, 0.6, 0.7, 0.95]))
     seen = [wide, side_by_side(some_places(3, 1), 2, 3), side_by_side(some_places(1, 2), 1, 1)]
-    found, expected = plan_by_place(seen, IMAGES), literal(seen)
+    found, expected = match_by_place(seen, IMAGES), literal(seen)
     assert found.shape == expected.shape
     assert torch.allclose(found, expected, atol=1e-5)
     assert torch.allclose(found.sum((1, 2)), torch.ones(IMAGES))
@@ -83,14 +83,14 @@ def test_plan_is_the_literal_one_for_grids_that_are_neither_square_nor_even():
 
 def test_a_view_that_is_the_other_one_mirrored_belongs_to_it_region_by_region():
     whole, mirrored = torch.tensor([[0.0, 0, 1, 1]] * IMAGES), torch.tensor([[1.0, 0, -1, 1]] * IMAGES)
-    plan = plan_by_place([side_by_side(torch.cat([whole, mirrored]), 2, 3)], IMAGES)[0]
+    plan = match_by_place([side_by_side(torch.cat([whole, mirrored]), 2, 3)], IMAGES)[0]
     assert torch.allclose(plan[:6, 6:], torch.eye(6).view(6, 2, 3).flip(-1).reshape(6, 6) / 12, atol=1e-6)
     assert not plan[:6, :6].any()  # not with itself
 
 
 def test_views_that_do_not_overlap_have_no_share_and_no_nan():
     apart = torch.tensor([[0.0, 0, 0.3, 0.3]] * IMAGES + [[0.6, 0.6, 0.3, 0.3]] * IMAGES)
-    plan = plan_by_place([side_by_side(apart, 3, 3)], IMAGES)
+    plan = match_by_place([side_by_side(apart, 3, 3)], IMAGES)
     assert not plan.any()
     assert plan.isfinite().all()
 
@@ -100,12 +100,12 @@ def test_rows_and_columns_are_those_of_the_network(stride):
     """56 x 40 px: patches of 4, halved three times, with a last one that covers less than the others."""
     backbone, places = create("swin_tiny_patch4_window7_224", 64), some_places(2, 0)
     views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, places=some) for some in places.chunk(2)]
-    (found,) = located(backbone, views, 2, stride)
+    (found,) = locate_regions(backbone, views, 2, stride)
     assert torch.equal(found.places, places)
     assert torch.allclose(found.rows, torch.tensor([16, 44])[::stride] / 56)
     assert torch.allclose(found.columns, torch.tensor([16, 36])[::stride] / 40)
     with pytest.raises(ValueError, match=r"views \[1\] come without their places"):
-        located(backbone, [views[0], Views(views[1].pixels, 1)], 2)
+        locate_regions(backbone, [views[0], Views(views[1].pixels, 1)], 2)
 
 
 def painted(policy: Policy, brush: Brush | None = None, mix: Mix | None = None, local: np.ndarray | None = None):

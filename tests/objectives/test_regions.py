@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from vitling.objectives import regions
-from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, sampled, squared_distance
+from vitling.objectives.regions import (
+    cross_entropy,
+    join_regions,
+    match_by_features,
+    split_regions,
+    squared_distance,
+    subsample,
+)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -25,7 +32,7 @@ def seen_and_taught(images: int = 3, dim: int = 6) -> tuple[list[torch.Tensor], 
 
 def test_regions_of_a_map_that_is_not_square():
     grid = random(6, 5, 2, 3)  # three views of two images
-    found = regions_of(grid, 2)
+    found = split_regions(grid, 2)
     assert found.shape == (2, 3, 6, 5)
     for view in range(3):
         for image in range(2):
@@ -45,17 +52,17 @@ def test_sampled_places_are_evenly_spaced_whatever_the_grid(stride):
     for height, width in ((14, 14), (6, 6), (7, 3), (1, 4), (8, 5)):
         grid = random(2, 3, height, width)
         expected = grid[:, :, places(height, stride)][..., places(width, stride)]
-        assert torch.equal(sampled(grid, stride), expected)
+        assert torch.equal(subsample(grid, stride), expected)
 
 
 def test_every_second_token_of_a_patch_of_16_is_the_grid_of_four_stages():
-    assert sampled(random(1, 1, 14, 14), 2).shape[2:] == (7, 7)  # 224 px
-    assert sampled(random(1, 1, 6, 6), 2).shape[2:] == (3, 3)  # 96 px
+    assert subsample(random(1, 1, 14, 14), 2).shape[2:] == (7, 7)  # 224 px
+    assert subsample(random(1, 1, 6, 6), 2).shape[2:] == (3, 3)  # 96 px
 
 
 def test_the_gradient_goes_to_sampled_places_alone():
     grid = random(2, 3, 5, 6).requires_grad_()
-    (slope,) = torch.autograd.grad(sampled(grid, 2).square().sum(), grid)
+    (slope,) = torch.autograd.grad(subsample(grid, 2).square().sum(), grid)
     there = torch.zeros(5, 6)
     for row in (0, 2, 4):
         for column in (0, 2, 4):
@@ -88,37 +95,37 @@ def literal_plan(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor
 def test_matches_are_those_of_equation_2():
     seen, taught = seen_and_taught()
     taught = taught * random(3, 2, 12, 1, seed=5).exp()  # lengths do not count
-    plan = plan_of(seen, taught)
+    plan = match_by_features(seen, taught)
     torch.testing.assert_close(plan, literal_plan(seen, taught))
     torch.testing.assert_close(plan.sum((1, 2)), torch.ones(3))
 
 
 def test_there_need_be_no_local_views():
     seen, taught = seen_and_taught()
-    torch.testing.assert_close(plan_of(seen[:1], taught), literal_plan(seen[:1], taught))
+    torch.testing.assert_close(match_by_features(seen[:1], taught), literal_plan(seen[:1], taught))
 
 
 @pytest.mark.parametrize("match", ["argmax", "sinkhorn"])
 def test_permuted_images_and_local_views_have_permuted_plans(match):
     seen, taught = seen_and_taught()
-    plan = plan_of(seen, taught, match)
+    plan = match_by_features(seen, taught, match)
     order = torch.tensor([2, 0, 1])
-    torch.testing.assert_close(plan_of([some[order] for some in seen], taught[order], match), plan[order])
-    turned = plan_of([seen[0], seen[1][:, order], seen[2]], taught, match)
+    torch.testing.assert_close(match_by_features([some[order] for some in seen], taught[order], match), plan[order])
+    turned = match_by_features([seen[0], seen[1][:, order], seen[2]], taught, match)
     torch.testing.assert_close(turned[:, 24:36].view(3, 3, 4, -1), plan[:, 24:36].view(3, 3, 4, -1)[:, order])
 
 
 def test_permuted_global_views_have_permuted_plans():
     seen, taught = seen_and_taught()
-    plan = plan_of(seen, taught).view(3, -1, 2, 12)
-    turned = plan_of([seen[0].flip(1), *seen[1:]], taught.flip(1)).view(3, -1, 2, 12).flip(2)
+    plan = match_by_features(seen, taught).view(3, -1, 2, 12)
+    turned = match_by_features([seen[0].flip(1), *seen[1:]], taught.flip(1)).view(3, -1, 2, 12).flip(2)
     torch.testing.assert_close(turned[:, 24:], plan[:, 24:])
     torch.testing.assert_close(turned[:, :24].view(3, 2, 12, 2, 12).flip(1).flatten(1, 2), plan[:, :24])
 
 
 def test_no_gradient_goes_through_the_matching():
     seen, taught = seen_and_taught()
-    assert not plan_of([some.requires_grad_() for some in seen], taught).requires_grad
+    assert not match_by_features([some.requires_grad_() for some in seen], taught).requires_grad
 
 
 def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
@@ -134,7 +141,7 @@ def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
 
 def test_optimal_transport_is_the_literal_one():
     seen, taught = seen_and_taught()
-    plan = plan_of(seen, taught, "sinkhorn")
+    plan = match_by_features(seen, taught, "sinkhorn")
     torch.testing.assert_close(plan.sum((1, 2)), torch.ones(3))
     pairs = 2 * 5
     view, row = seen[1][:, 1], 24 + 4  # the second of the first local size
@@ -161,7 +168,7 @@ def inputs(images: int = 5, k: int = 20) -> dict:
         "teacher_prototypes": F.normalize(random(k, 8, seed=3), dim=1),
         "centre": 0.1 * random(k, seed=4),
         "teacher_temperature": torch.tensor(0.05),
-        "plan": plan_of(seen, taught),
+        "plan": match_by_features(seen, taught),
     }
 
 
@@ -188,7 +195,7 @@ def test_the_loss_and_its_gradients_are_the_literal_ones(block, monkeypatch):
 
 
 def test_soft_plans_cost_what_they_say():
-    given = inputs() | {"plan": plan_of(*seen_and_taught(5), "sinkhorn")}
+    given = inputs() | {"plan": match_by_features(*seen_and_taught(5), "sinkhorn")}
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
 
 
@@ -255,7 +262,7 @@ def test_squared_distances_are_the_literal_ones():
 
 def test_views_of_several_sizes_lie_one_behind_the_other():
     seen, _ = seen_and_taught()
-    flat = joined(seen)
+    flat = join_regions(seen)
     assert flat.shape == (3, 39, 6)
     assert torch.equal(flat[:, 24 + 8 : 24 + 12], seen[1][:, 2])
     assert torch.equal(flat[:, 36:], seen[2][:, 0])

@@ -135,13 +135,13 @@ def test_it_is_steady_unless_something_changes_with_the_steps():
     """What changes cannot be recorded."""
 
     class Term(torch.nn.Module):
-        steady = True
+        capturable = True
 
     objective = supervised()
-    assert objective.steady
+    assert objective.capturable
     objective.attach("term", Term(), 0.5)
-    assert objective.steady
+    assert objective.capturable
     objective.attach("term", Term(), lambda progress: 0.5)
-    assert not objective.steady
+    assert not objective.capturable
     objective.attach("term", torch.nn.Identity(), 0.5)
-    assert not objective.steady
+    assert not objective.capturable

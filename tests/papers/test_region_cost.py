@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from vitling.errors import RunAborted, UserError
+from vitling.papers import measure as measuring
 from vitling.papers import overhead, region_cost
 from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCost, Throughput, measure
 from vitling.papers.study import Start
-from vitling.training import pace
 
 NANO, CPU = "vit_nano_patch4_32", torch.device("cpu")
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is none")
@@ -19,7 +19,7 @@ needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there
 def short(monkeypatch):
     monkeypatch.setattr(overhead, "ROUNDS", 2)
     monkeypatch.setattr(overhead, "STEPS", 2)
-    monkeypatch.setattr(pace, "WARM", 1)
+    monkeypatch.setattr(measuring, "WARMUP_STEPS", 1)
 
 
 def test_steps_with_both_losses_are_set_beside_those_with_the_view_loss():

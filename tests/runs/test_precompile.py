@@ -114,7 +114,7 @@ def test_a_stage_that_came_out_otherwise_is_said(images, wanted, tmp_path, monke
         meanwhile.prepare(config, 0)
     monkeypatch.setattr(Trainer, "_one_step", one_step)
     monkeypatch.setattr(machine, "compile_in_place", lambda *given, **named: None)
-    monkeypatch.setattr(machine, "compile_or_say", lambda step, undo, say: (undo(), step()))
+    monkeypatch.setattr(machine, "compile_or_warn", lambda step, undo, say: (undo(), step()))
     with pytest.raises(RuntimeError, match="compile"):
         meanwhile.prepare(replace(config, loop=LoopConfig(device="cpu", trackers=(), compile="on")), 0)
 

@@ -22,7 +22,7 @@ from vitling.data.batches import count_images_per_process, local_slices
 from vitling.data.store import Store, build_store
 from vitling.objectives import Batch, SimCLR, SupCon
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
-from vitling.training.processes import started
+from vitling.training.processes import init_processes
 from vitling.views.policies import simclr
 
 KINDS = ("simclr", "supcon")
@@ -65,7 +65,7 @@ def train(kind: str, store: Store, out: Path, processes: Processes, stop: bool =
 
 
 def main(images: str, out: Path) -> None:
-    with started("cpu") as processes:
+    with init_processes("cpu") as processes:
         found = {
             (kind, count): gradients(kind, count, processes.rank, processes.world)
             for kind in KINDS

@@ -13,7 +13,7 @@ from tests.objectives.drawn import METHODS, NORMED, make
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
-from vitling.training.processes import started
+from vitling.training.processes import init_processes
 
 CHANGES = {"moco-v2": {"mask_own": True}, "densecl": {"mask_own": True}, "esvit": {"region_from": 2}}
 
@@ -40,7 +40,7 @@ def train(method: str, store: Store, out: Path, processes: Processes, **optim) -
 
 
 def main(images: str, out: Path) -> None:
-    with started("cpu") as processes:
+    with init_processes("cpu") as processes:
         store = build_store(data.open(images, val="none").train, 16)
         for method in METHODS:
             train(method, store, out / f"{method}-{processes.rank}", processes, **comparable(method))

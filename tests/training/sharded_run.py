@@ -20,7 +20,7 @@ from vitling.objectives import IDMM, DRLocConfig, IDMMConfig, drloc_term, idmm_p
 from vitling.objectives.classifiers import make_classifier
 from vitling.objectives.idmm import cross_entropy
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
-from vitling.training.processes import started
+from vitling.training.processes import init_processes
 
 KINDS = ("full", "sampled", "sharded")
 CROPS = 8
@@ -81,7 +81,7 @@ def train(kind: str, store, out: Path, processes: Processes, stop: bool = False)
 
 
 def main(images: str, out: Path) -> None:
-    with started("cpu") as processes:
+    with init_processes("cpu") as processes:
         held = HELD[processes.rank]
         weight = (held.stop - held.start) * processes.world / CROPS
         torch.save(classify(held, weight), out / f"{processes.rank}.pt")

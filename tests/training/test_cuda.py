@@ -165,13 +165,13 @@ def test_views_painted_ahead_are_those_painted_now(dataset):
     """Batch after batch, through one recording, with mixing; the last, incomplete one through another."""
     store, plan = build_store(dataset, 16, device="cuda"), named("idmm-pretrain", 16)
     feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
-    easel = Easel(Normaliser(store.mean, store.std), Brush(machine.compiled), torch.bfloat16)
+    easel = Easel(Normaliser(store.mean, store.std), Brush(machine.compile_function), torch.bfloat16)
     ahead = Ahead(easel, store.device, print)
     for loaded in feed.batches(0, 0):
         ahead.prepare(loaded)
-        (part,) = loaded.parts
+        (part,) = loaded.micro_batches
         now = part.drawing.draw(part.pixels, part.aspect, easel)
-        for ready, drawn in zip(ahead.views_of(part), now):
+        for ready, drawn in zip(ahead.get_views(part), now):
             assert torch.equal(ready.pixels, drawn.pixels)
             assert torch.equal(ready.partner, drawn.partner)
             assert torch.equal(ready.share, drawn.share)

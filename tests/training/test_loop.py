@@ -29,7 +29,7 @@ from vitling.training import (
     RunDirectory,
     fit,
 )
-from vitling.training.feed import Feed, sizes_of_batches
+from vitling.training.feed import Feed, choose_batch_sizes
 from vitling.training.schedules import warmup_cosine
 from vitling.views import ViewsConfig
 
@@ -393,7 +393,7 @@ def test_batches_are_even_where_they_are_compiled_or_it_is_said(store):
     assert len(store) % 8
 
     def sizes(**loop) -> set[int]:
-        return set(sizes_of_batches(config(batch=8, loop=replace(QUIET, **loop)), len(store), device))
+        return set(choose_batch_sizes(config(batch=8, loop=replace(QUIET, **loop)), len(store), device))
 
     kept, even = {8, len(store) % 8}, {len(store) // -(-len(store) // 8)}
     assert sizes() == sizes(even="off", compile="on") == kept
@@ -448,7 +448,7 @@ def test_one_rank_of_two_reads_its_half(store, tmp_path):
     """Rank 1 writes nothing."""
     run = RunDirectory(tmp_path / "run", writes=False)
     run.start({}, ())
-    run.metrics({"step": 1})
+    run.log_metrics({"step": 1})
     run.write("x.json", {})
     assert not (tmp_path / "run").exists()
     assert not Processes(1, 2, torch.device("cpu")).main

@@ -30,7 +30,7 @@ from vitling.objectives import DINO, DINOConfig, EsViT
 from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, loop
 from vitling.training.optim import make_optimiser
-from vitling.training.pace import settled_pace
+from vitling.training.pace import measure_pace
 from vitling.views.config import Flip, Group, Plan, Policy
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -115,8 +115,8 @@ def test_the_steps_of_prototypes_are_counted_from_their_first(method, store, tmp
     monkeypatch.setattr(loop, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
     objective, config = make(method, freeze_epochs=1.0), replace(settings(method), epochs=3)
     steps = fit(objective, store, config, run=RunDirectory(tmp_path)).steps
-    woken = [step for step in range(steps) if objective.woken(Progress(step, steps, 3))]
-    assert woken == [steps // 3]
+    active = [step for step in range(steps) if objective.newly_active(Progress(step, steps, 3))]
+    assert active == [steps // 3]
     heads = objective.student_heads()
     assert len(heads) == (2 if method == "esvit" else 1)
     for head in heads:
@@ -128,7 +128,7 @@ def test_the_steps_of_prototypes_are_counted_from_their_first(method, store, tmp
 def test_the_pace_of_a_run_is_that_with_regions(store):
     """They may come late: --minutes must not count on steps without them."""
     objective = make("esvit", region_from=3000)
-    settled_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE)
+    measure_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE)
     assert objective.phase == 1
 
 

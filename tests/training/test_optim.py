@@ -9,7 +9,7 @@ from tests.training.test_loop import objective
 from vitling.errors import UserError
 from vitling.training import OptimConfig
 from vitling.training.config import FitConfig
-from vitling.training.optim import ChangingDecay, count_anew, load_optimiser, make_optimiser, set_lr
+from vitling.training.optim import WeightDecaySchedule, load_optimiser, make_optimiser, reset_step_counts, set_lr
 
 
 def one_step(optimiser, model) -> None:
@@ -50,11 +50,11 @@ def test_steps_with_a_gradient_of_zero_need_not_count():
     """AdamW after them, counted anew, is AdamW that begins there."""
     slept, fresh = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     late, new = (torch.optim.AdamW([p], lr=0.1, weight_decay=0.0) for p in (slept, fresh))
-    count_anew(late, [slept])  # there is nothing yet
+    reset_step_counts(late, [slept])  # there is nothing yet
     for _ in range(40):
         slept.grad = torch.zeros(3)
         late.step()
-    count_anew(late, [slept, fresh])
+    reset_step_counts(late, [slept, fresh])
     for draw in range(3):
         for p, optimiser in ((slept, late), (fresh, new)):
             p.grad = torch.tensor([1.0, -2.0, 0.5]) * (draw + 1)
@@ -62,7 +62,7 @@ def test_steps_with_a_gradient_of_zero_need_not_count():
     assert torch.allclose(slept, fresh)
     sgd = torch.optim.SGD([slept], 0.1, momentum=0.9)
     sgd.step()
-    count_anew(sgd, [slept])
+    reset_step_counts(sgd, [slept])
 
 
 def test_sgd_against_a_literal_version():
@@ -103,7 +103,7 @@ def test_weight_decay_that_is_filled_is_that_of_adamw():
     """Bit by bit, with the number of each step; only the group that decays; what has no gradient is left alone."""
     model, other = objective(), objective()
     own, filled = (make_optimiser(one, OptimConfig(weight_decay=0.04)) for one in (model, other))
-    decay = ChangingDecay(filled, 0.04, 0.4)
+    decay = WeightDecaySchedule(filled, 0.04, 0.4)
     resting = [one.backbone.timm_model.blocks[0].mlp.fc1.weight for one in (model, other)]
     for step in range(4):
         own.param_groups[0]["weight_decay"] = decay.at(step / 4)
@@ -118,7 +118,7 @@ def test_weight_decay_that_is_filled_is_that_of_adamw():
 
 
 def test_weight_decay_goes_from_start_to_end_by_half_a_cosine():
-    decay = ChangingDecay(make_optimiser(objective(), OptimConfig()), 0.04, 0.4)
+    decay = WeightDecaySchedule(make_optimiser(objective(), OptimConfig()), 0.04, 0.4)
     assert [decay.at(t) for t in (0, 0.25, 0.5, 1)] == pytest.approx([0.04, 0.22 - 0.18 * 0.5**0.5, 0.22, 0.4])
 
 
@@ -126,7 +126,7 @@ def test_a_step_that_overflowed_decays_nothing():
     """A fused optimiser is called all the same, and told so."""
     model = objective()
     optimiser = make_optimiser(model, OptimConfig(weight_decay=0.5))
-    decay = ChangingDecay(optimiser, 0.5, 0.5)
+    decay = WeightDecaySchedule(optimiser, 0.5, 0.5)
     decay.set(0.5, 0.0)
     for overflow, factor in ((1.0, 1.0), (0.0, 0.75)):
         p = decay.parameters[0]

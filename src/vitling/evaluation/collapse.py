@@ -107,15 +107,15 @@ def _of_features(metrics: dict[str, float], moment: Moment) -> list[Sign]:
 
 def _of_losses(moment: Moment) -> list[Sign]:
     return [
-        _of_loss(name, moment.terms[name], uniform, moment.objective.teaches_itself)
+        _of_loss(name, moment.terms[name], uniform, moment.objective.is_self_distillation)
         for name, uniform in moment.objective.uniform_loss().items()
         if name in moment.terms and uniform > 0  # with a single answer there is nothing to learn
     ]
 
 
-def _of_loss(name: str, value: float, uniform: float, teaches_itself: bool) -> Sign:
+def _of_loss(name: str, value: float, uniform: float, is_self_distillation: bool) -> Sign:
     """Above the uniform value is no better than at it, but where a teacher is sure of something else."""
-    gained = (abs(uniform - value) if teaches_itself else max(0.0, uniform - value)) / uniform
+    gained = (abs(uniform - value) if is_self_distillation else max(0.0, uniform - value)) / uniform
     seen = f"the term '{name}' sits at {value:.3f}, and answers that are all equally likely cost {uniform:.3f}"
     advice = (
         "if the loss never moved, a higher --optim.lr; views that are less altered; a colder teacher, if there is one"

@@ -14,9 +14,9 @@ from vitling.evaluation.features import evaluating
 from vitling.evaluation.model import Model
 from vitling.objectives.config import EsViTConfig, dino_plan
 from vitling.objectives.dino import global_groups
-from vitling.objectives.momentum import pixels_of
-from vitling.objectives.places import located, plan_by_place
-from vitling.objectives.regions import plan_of, regions_of
+from vitling.objectives.momentum import join_pixels
+from vitling.objectives.places import locate_regions, match_by_place
+from vitling.objectives.regions import match_by_features, split_regions
 from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Easel, Normaliser
 
@@ -43,9 +43,9 @@ def matching(model: Model, store: Store, seed: int = 0) -> Matching:
             ids = np.arange(start, min(start + BATCH, len(store)))
             drawing = Drawing(plan, Place(seed, 0, 0, ids, len(store)), np.arange(len(ids)))
             views = drawing.draw(*store.fetch(drawing.instances), easel)
-            pixels = [pixels_of(views[:wide]), *(view.pixels for view in views[wide:])]
+            pixels = [join_pixels(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
-            places = plan_by_place(located(model.backbone, views, wide), len(ids))
+            places = match_by_place(locate_regions(model.backbone, views, wide), len(ids))
             sums += _told(grids, places, len(ids), config.global_crops)
     right, chance, mass = sums.tolist()
     if not mass:
@@ -55,8 +55,8 @@ def matching(model: Model, store: Store, seed: int = 0) -> Matching:
 
 def _told(grids: list[Tensor], places: Tensor, images: int, teachers: int) -> Tensor:
     """The mass of regions that are matched rightly, of those that would be by chance, and of all."""
-    regions = [regions_of(grid, images) for grid in grids]
-    alike = plan_of(regions, regions[0]).unflatten(2, (teachers, -1)) > 0
+    regions = [split_regions(grid, images) for grid in grids]
+    alike = match_by_features(regions, regions[0]).unflatten(2, (teachers, -1)) > 0
     pairs = places.unflatten(2, (teachers, -1))
     mass, around = pairs.sum(3), pairs > 0
     kinds = (around & alike).any(3), around.float().mean(3), torch.ones_like(mass)

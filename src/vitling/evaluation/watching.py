@@ -114,7 +114,7 @@ class KnnWatcher:
         return len(self.voters.store.dataset.class_names)
 
     def _features(self, moment: Moment, part: Part) -> Tensor:
-        return pooled_over(moment.objective.kept, part.store, self.size, self.crop_fraction, part.ids)
+        return pooled_over(moment.objective.final_backbone, part.store, self.size, self.crop_fraction, part.ids)
 
 
 @dataclass
@@ -129,7 +129,7 @@ class SpreadWatcher:
 
     def __call__(self, moment: Moment) -> dict[str, float]:
         ids = _evenly(len(self.store), self.sample)
-        return _spread(pooled_over(moment.objective.kept, self.store, self.size, self.crop_fraction, ids))
+        return _spread(pooled_over(moment.objective.final_backbone, self.store, self.size, self.crop_fraction, ids))
 
 
 def _spread(features: Tensor) -> dict[str, float]:

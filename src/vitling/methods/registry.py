@@ -125,9 +125,9 @@ def _batches(config: PretrainConfig, store: Store) -> list[int]:
     """For losses that compare the images of a pass; unknown where a batch has several."""
     if config.optim.accumulate > 1:
         return []
-    from vitling.training.feed import sizes_of_batches
+    from vitling.training.feed import choose_batch_sizes
 
-    return sizes_of_batches(config.for_the_loop(), len(store), store.device)
+    return choose_batch_sizes(config.for_the_loop(), len(store), store.device)
 
 
 METHODS: dict[str, Method] = {

@@ -13,12 +13,12 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.objectives.config import BYOLConfig
 from vitling.objectives.distillation import Centre
-from vitling.objectives.gather import has_own
-from vitling.objectives.heads import normed_mlp, unit
-from vitling.objectives.momentum import MomentumCopy, by_view, pixels_of, rising
+from vitling.objectives.gather import has_own_images
+from vitling.objectives.heads import normalise_rows, normed_mlp
+from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.objectives.regions import matched, regions_of
+from vitling.objectives.regions import split_regions, take_matches
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -40,7 +40,7 @@ class BYOL(Objective):
     both of unit length, under a softmax as EsViT has it: the student's at 0.1, the copy's centred and at 0.04.
     """
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone: Backbone, plan: Plan, config: BYOLConfig | None = None):
         super().__init__(backbone, plan)
@@ -62,10 +62,10 @@ class BYOL(Objective):
         return projector, predictor
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        pixels = pixels_of(views)
+        pixels = join_pixels(views)
         features, answered = self.features(pixels), self.copy.features(pixels)
-        predicted = by_view(self._predict, features.pooled, 2).chunk(2)
-        targets = by_view(self.copy.head, answered.pooled, 2).chunk(2)
+        predicted = apply_by_view(self._predict, features.pooled, 2).chunk(2)
+        targets = apply_by_view(self.copy.head, answered.pooled, 2).chunk(2)
         terms = {"prediction": distance(predicted[0], targets[1]) + distance(predicted[1], targets[0])}
         if self.region_projector is not None:
             terms["region"] = self._region(features, answered, batch)
@@ -74,19 +74,19 @@ class BYOL(Objective):
     def _region(self, features: Features, answered: Features, batch: Batch) -> Tensor:
         """Both directions, mean over regions."""
         images = len(batch.ids)
-        mine, theirs = (regions_of(some.grid, images).unbind(1) for some in (features, answered))
+        mine, theirs = (split_regions(some.grid, images).unbind(1) for some in (features, answered))
         predicted = [over_regions(self._predict_regions, view) for view in mine]
         targets = [over_regions(cast(nn.Module, self.copy.regions), view) for view in theirs]
-        pairs = [(predicted[s], matched(mine[s], theirs[t], targets[t])) for s, t in ((0, 1), (1, 0))]
+        pairs = [(predicted[s], take_matches(mine[s], theirs[t], targets[t])) for s, t in ((0, 1), (1, 0))]
         measure = distance if self.centre is None else self._cross_entropy
         loss = sum(measure(said.flatten(0, 1), right.flatten(0, 1)) for said, right in pairs)
-        if self.centre is not None and has_own(batch):
-            self.centre.add(unit(torch.stack(targets)))
+        if self.centre is not None and has_own_images(batch):
+            self.centre.add(normalise_rows(torch.stack(targets)))
         return cast(Tensor, loss)
 
     def _cross_entropy(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        right = cast(Centre, self.centre).targets(unit(targets), TEACHER_TEMPERATURE)
-        return -(right * (unit(predicted) / TEMPERATURE).log_softmax(-1)).sum(-1).mean()
+        right = cast(Centre, self.centre).targets(normalise_rows(targets), TEACHER_TEMPERATURE)
+        return -(right * (normalise_rows(predicted) / TEMPERATURE).log_softmax(-1)).sum(-1).mean()
 
     def _predict_regions(self, rows: Tensor) -> Tensor:
         return cast(nn.Module, self.region_predictor)(cast(nn.Module, self.region_projector)(rows))
@@ -101,7 +101,7 @@ class BYOL(Objective):
     def after_step(self, progress: Progress) -> None:
         if self.centre is not None:
             self.centre.move()
-        self.copy.follow(rising(self.config.momentum, progress))
+        self.copy.follow(cosine_momentum(self.config.momentum, progress))
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.copy.backbone]
@@ -119,4 +119,4 @@ def over_regions(head: Callable[[Tensor], Tensor], regions: Tensor) -> Tensor:
 def distance(predicted: Tensor, targets: Tensor) -> Tensor:
     """The squared distance of the normalised vectors, 2 - 2 cos (Eq. 2), mean over images: 0 for equal directions, 4
     for opposite ones. The loss is that of both views, so 0 to 8."""
-    return (unit(predicted) - unit(targets)).square().sum(1).mean()
+    return (normalise_rows(predicted) - normalise_rows(targets)).square().sum(1).mean()

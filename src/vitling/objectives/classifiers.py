@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.objectives.config import IDMMConfig
-from vitling.objectives.gather import gathered, lengths_of
+from vitling.objectives.gather import count_rows, gather_rows
 from vitling.views.draws import Draws
 
 _BLOCK = 2**16  # rows that are initialised at a time
@@ -47,7 +47,7 @@ class FullClassifier(nn.Module):
         super().__init__()
         rows = range(images) if rows is None else rows
         self.images, self.first = images, rows.start
-        self.weight = nn.Parameter(_initial(dim, images, rows))
+        self.weight = nn.Parameter(_init_rows(dim, images, rows))
         self.bias = nn.Parameter(torch.zeros(len(rows)))
 
     def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
@@ -61,7 +61,7 @@ class FullClassifier(nn.Module):
         return {}
 
 
-def _initial(dim: int, images: int, rows: range) -> Tensor:
+def _init_rows(dim: int, images: int, rows: range) -> Tensor:
     """Rows of a matrix that is the same however many processes share it; none of them ever holds all of it."""
     weight = torch.empty(len(rows), dim)
     for begin in range(0, images, _BLOCK):
@@ -119,17 +119,17 @@ class ShardedClassifier(FullClassifier):
     def __init__(self, dim: int, images: int, rank: int, world: int):
         if images < world:
             raise UserError(f"{images} images cannot be shared by {world} processes: use the full classifier.")
-        super().__init__(dim, images, rows_of(images, rank, world))
+        super().__init__(dim, images, shard_rows(images, rank, world))
 
     def sharded(self) -> dict[str, int]:
         return {"weight": self.images, "bias": self.images}
 
     def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
-        lengths = lengths_of(z)
+        lengths = count_rows(z)
         before = sum(lengths[: dist.get_rank()])
         mine = slice(before, before + len(z))
-        everyone = _mean_inside(gathered(z.float(), lengths))
-        own, partner = gathered(torch.stack((own, partner), dim=1), lengths).unbind(1)
+        everyone = _mean_inside(gather_rows(z.float(), lengths))
+        own, partner = gather_rows(torch.stack((own, partner), dim=1), lengths).unbind(1)
         logits = F.linear(everyone, self.weight, self.bias).float()
         highest = logits.detach().amax(1)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
@@ -146,7 +146,7 @@ class ShardedClassifier(FullClassifier):
         return torch.where(here, found, 0.0)
 
 
-def rows_of(total: int, rank: int, world: int) -> range:
+def shard_rows(total: int, rank: int, world: int) -> range:
     """The rows of a process."""
     return range(total * rank // world, total * (rank + 1) // world)
 

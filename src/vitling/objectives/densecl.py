@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.objectives.config import DenseCLConfig
-from vitling.objectives.heads import projection_mlp, unit
+from vitling.objectives.heads import normalise_rows, projection_mlp
 from vitling.objectives.moco_v2 import MoCoV2
 from vitling.objectives.objective import Batch
 from vitling.objectives.queue import KeyQueue
-from vitling.objectives.regions import joined, matched, regions_of
+from vitling.objectives.regions import join_regions, split_regions, take_matches
 from vitling.views.config import Plan
 
 
@@ -36,12 +36,12 @@ class DenseCL(MoCoV2):
         self.weights = {"contrast": 1 - config.dense_weight, "dense": config.dense_weight}
 
     def terms(self, asked: Features, answered: Features, batch: Batch) -> dict[str, Tensor]:
-        mine, theirs = (joined([regions_of(view.grid, len(batch.ids))]) for view in (asked, answered))
+        mine, theirs = (join_regions([split_regions(view.grid, len(batch.ids))]) for view in (asked, answered))
         with torch.no_grad():
             keys = cast(nn.Module, self.copy.regions)(theirs)
-            right = unit(matched(mine, theirs, keys)).flatten(0, 1)
-        queries = unit(self.dense_head(mine)).flatten(0, 1)
-        dense = self.against(self.dense_queue, queries, right, unit(keys.float().mean(1)), batch)
+            right = normalise_rows(take_matches(mine, theirs, keys)).flatten(0, 1)
+        queries = normalise_rows(self.dense_head(mine)).flatten(0, 1)
+        dense = self.against(self.dense_queue, queries, right, normalise_rows(keys.float().mean(1)), batch)
         return {**super().terms(asked, answered, batch), "dense": dense}
 
     @property

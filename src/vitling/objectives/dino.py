@@ -14,8 +14,8 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.objectives.config import DINOConfig
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
-from vitling.objectives.gather import has_own
-from vitling.objectives.momentum import MomentumCopy, pixels_of, rising
+from vitling.objectives.gather import has_own_images
+from vitling.objectives.momentum import MomentumCopy, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
@@ -36,8 +36,8 @@ class DINO(Objective):
     """
 
     teacher_temperature: Tensor
-    teaches_itself = True
-    steady_forward = True
+    is_self_distillation = True
+    capturable_forward = True
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DINO(Objective):
         self.register_buffer("teacher_temperature", torch.tensor(config.teacher_start), persistent=False)
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        wide = pixels_of(views[: self.wide])
+        wide = join_pixels(views[: self.wide])
         taught = self.teacher.features(wide)
         seen = [self.features(wide), *(self.features(view.pixels) for view in views[self.wide :])]
         return {**self.terms(seen, taught, views, batch), **self.auxiliary_terms(seen, batch, progress)}
@@ -67,7 +67,7 @@ class DINO(Objective):
         """Of what student and teacher make of views: of the student's, the global ones come first."""
         answers = self.teacher.head(taught.pooled)
         targets = self.centre.targets(answers, self.teacher_temperature)
-        if has_own(batch):
+        if has_own_images(batch):
             self.centre.add(answers)
             self.centre.note(targets)
         logits = self.head(torch.cat([features.pooled for features in seen]))
@@ -85,7 +85,7 @@ class DINO(Objective):
         self.head.thaw.fill_(float(progress.epoch >= self.config.freeze_epochs))
         self.teacher_temperature.fill_(warming(self.config, progress.fraction))
 
-    def woken(self, progress: Progress) -> list[nn.Parameter]:
+    def newly_active(self, progress: Progress) -> list[nn.Parameter]:
         before = replace(progress, step=progress.step - 1)
         first = before.epoch < self.config.freeze_epochs <= progress.epoch and progress.step > 0
         return [head.prototypes for head in self.student_heads()] if first else []
@@ -96,13 +96,13 @@ class DINO(Objective):
     def after_step(self, progress: Progress) -> None:
         for centre in self.centres:
             centre.move()
-        self.teacher.follow(rising(self.config.momentum, progress))
+        self.teacher.follow(cosine_momentum(self.config.momentum, progress))
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.teacher.backbone]
 
     @property
-    def kept(self) -> Backbone:
+    def final_backbone(self) -> Backbone:
         """The teacher's, as in DINO's and EsViT's own evaluations: an average over many steps of the student's."""
         return self.teacher.backbone
 

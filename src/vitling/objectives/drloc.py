@@ -18,7 +18,7 @@ from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.objectives.config import DRLocConfig, Pooling, Target, Variant
 from vitling.objectives.objective import Batch
-from vitling.objectives.pairs import PairMLP, Pairs, Size, exhaustive_pairs, pool, random_pairs
+from vitling.objectives.pairs import PairMLP, Pairs, Size, draw_exhaustive_pairs, draw_random_pairs, pool_grid
 from vitling.objectives.progress import Progress
 
 ALPHA = 0.001  # Eq. 6
@@ -78,7 +78,7 @@ class DRLoc(nn.Module):
                 "images, or a backbone with a finer grid."
             )
         if self.variant != "all":
-            grid = pool(grid, self.grid, self.pooling)
+            grid = pool_grid(grid, self.grid, self.pooling)
         pairs = self.draw(names, (grid.shape[-2], grid.shape[-1]), block)
         predicted = self.mlps[block](grid.flatten(2).transpose(1, 2), pairs)
         with torch.autocast(grid.device.type, enabled=False):
@@ -87,8 +87,8 @@ class DRLoc(nn.Module):
     def draw(self, names: Tensor, size: Size, block: int = 0) -> Pairs:
         """The pairs of each image: a function of its name, the size of the grid and the block alone."""
         if self.variant == "exhaustive":
-            return exhaustive_pairs(names, f"drloc {block}", size)
-        return random_pairs(names, f"drloc {block}", size, self.pairs)
+            return draw_exhaustive_pairs(names, f"drloc {block}", size)
+        return draw_random_pairs(names, f"drloc {block}", size, self.pairs)
 
     def _loss(self, predicted: Tensor, pairs: Pairs) -> Tensor:
         match self.variant:
@@ -129,7 +129,7 @@ class DRLocTerm(nn.Module):
     """DRLoc as a term of any objective: it takes the grids out of the features, and names its draws by seed, step and
     instance. So neither processes nor passes nor a resume change them, and no generator is touched."""
 
-    steady = True  # see Objective.steady
+    capturable = True  # see Objective.capturable
 
     def __init__(self, drloc: DRLoc, seed: int = 0, norm: GridNorm = "published"):
         super().__init__()

@@ -15,11 +15,18 @@ from vitling.backbones.features import Features
 from vitling.objectives.config import EsViTConfig
 from vitling.objectives.dino import DINO, new_head
 from vitling.objectives.distillation import Centre, DistillationHead
-from vitling.objectives.gather import has_own
+from vitling.objectives.gather import has_own_images
 from vitling.objectives.objective import Batch
-from vitling.objectives.places import located, plan_by_place
+from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.progress import Progress
-from vitling.objectives.regions import cross_entropy, joined, plan_of, regions_of, sampled, squared_distance
+from vitling.objectives.regions import (
+    cross_entropy,
+    join_regions,
+    match_by_features,
+    split_regions,
+    squared_distance,
+    subsample,
+)
 from vitling.views.config import Plan
 from vitling.views.easel import Views
 
@@ -80,15 +87,15 @@ class EsViT(DINO):
     ) -> Tensor:
         teacher, images = cast(DistillationHead, self.teacher.regions), len(batch.ids)
         *mine, theirs = (
-            regions_of(sampled(features.grid, self.config.region_stride), images) for features in (*seen, taught)
+            split_regions(subsample(features.grid, self.config.region_stride), images) for features in (*seen, taught)
         )
         if self.config.match == "place":
-            plan = plan_by_place(located(self.backbone, views, self.wide, self.config.region_stride), images)
+            plan = match_by_place(locate_regions(self.backbone, views, self.wide, self.config.region_stride), images)
         else:
-            plan = plan_of([some.detach() for some in mine], theirs, self.config.match)
-        student = head.units(joined(mine))
+            plan = match_by_features([some.detach() for some in mine], theirs, self.config.match)
+        student = head.units(join_regions(mine))
         with torch.no_grad():
-            targets, prototypes = teacher.units(joined([theirs])), teacher.directions()
+            targets, prototypes = teacher.units(join_regions([theirs])), teacher.directions()
         if self.config.region_loss == "mse":
             return squared_distance(student, targets, plan)
         loss = cross_entropy(
@@ -101,7 +108,7 @@ class EsViT(DINO):
             self.teacher_temperature,
             plan,
         )
-        if has_own(batch):
+        if has_own_images(batch):
             self._tell_centre(targets.float(), prototypes.float(), batch.ids)
         return loss
 

@@ -12,30 +12,30 @@ from torch import Tensor
 from vitling.objectives.objective import Batch
 
 
-class Everyone(NamedTuple):
+class GatheredRows(NamedTuple):
     rows: Tensor  # of all processes, one behind the other; the order within a process is kept
     first: int  # which of them is this process's first
 
 
-def everyone(rows: Tensor, batch: Batch) -> Everyone:
+def gather_batch(rows: Tensor, batch: Batch) -> GatheredRows:
     """`rows` has the same number for each of the batch's images. In one process they are all there is.
 
     Each process has a loss of its own, the mean over its rows, and DDP takes the mean of the gradients, weighted by the
     images of each. So what a row's gradient has from the losses of other processes is added: no factor is left over.
     """
     if not batch.held:
-        return Everyone(rows, 0)
+        return GatheredRows(rows, 0)
     each = len(rows) // len(batch.ids)
     lengths = [each * count for count in batch.held]
-    return Everyone(gathered(rows, lengths), sum(lengths[: dist.get_rank()]))
+    return GatheredRows(gather_rows(rows, lengths), sum(lengths[: dist.get_rank()]))
 
 
-def has_own(batch: Batch) -> bool:
+def has_own_images(batch: Batch) -> bool:
     """Whether this process has images of the batch, and does not only keep the others company."""
     return not batch.held or batch.held[dist.get_rank()] > 0
 
 
-def lengths_of(rows: Tensor) -> list[int]:
+def count_rows(rows: Tensor) -> list[int]:
     """How many rows each process has: the last batch of an epoch may not be shared out evenly."""
     lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=rows.device)
     lengths[dist.get_rank()] = len(rows)
@@ -43,7 +43,7 @@ def lengths_of(rows: Tensor) -> list[int]:
     return lengths.tolist()
 
 
-def gathered(rows: Tensor, lengths: list[int]) -> Tensor:
+def gather_rows(rows: Tensor, lengths: list[int]) -> Tensor:
     """The rows of all processes, `lengths` of each. A gradient is the sum of what all processes have for a row."""
     return _Gathered.apply(rows, lengths)
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.objectives.gather import gathered, lengths_of
+from vitling.objectives.gather import count_rows, gather_rows
 
 
 def projection_mlp(dim: int, out: int) -> nn.Module:
@@ -33,11 +33,11 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(self, rows: Tensor) -> Tensor:
         if not (self.training and dist.is_available() and dist.is_initialized()):
             return super().forward(rows)
-        lengths = lengths_of(rows)
+        lengths = count_rows(rows)
         first = sum(lengths[: dist.get_rank()])
-        return super().forward(gathered(rows, lengths))[first : first + len(rows)]
+        return super().forward(gather_rows(rows, lengths))[first : first + len(rows)]
 
 
-def unit(rows: Tensor) -> Tensor:
+def normalise_rows(rows: Tensor) -> Tensor:
     """Of length 1, in float32 whatever the network computes in."""
     return F.normalize(rows.float(), dim=-1)

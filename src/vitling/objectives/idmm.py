@@ -31,7 +31,7 @@ class IDMM(Objective):
     weighs half a global one; `instance` where the plan has one group. `seed` is that of the sampled classifier.
     """
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone: Backbone, plan: Plan, images: int, config: IDMMConfig | None = None, seed: int = 0):
         super().__init__(backbone, plan)

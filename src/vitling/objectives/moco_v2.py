@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.objectives.config import MoCoV2Config
-from vitling.objectives.gather import everyone
-from vitling.objectives.heads import projection_mlp, unit
-from vitling.objectives.momentum import MomentumCopy, pixels_of
+from vitling.objectives.gather import gather_batch
+from vitling.objectives.heads import normalise_rows, projection_mlp
+from vitling.objectives.momentum import MomentumCopy, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.objectives.queue import KeyQueue
@@ -36,7 +36,7 @@ class MoCoV2(Objective):
     the queue had others. It takes a network with batch norm, a ResNet or a CvT; the rest have nothing to give away.
     """
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class MoCoV2(Objective):
         self.queue = KeyQueue(self.config.queue, self.config.dim)
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        first, second = pixels_of(views).chunk(2)
+        first, second = join_pixels(views).chunk(2)
         features = self.features(first)
         terms = self.terms(features, self.copy.features(second), batch)
         return {**terms, **self.auxiliary_terms(features, batch, progress)}
 
     def terms(self, asked: Features, answered: Features, batch: Batch) -> dict[str, Tensor]:
         """Of what the network makes of the first view, and its copy of the second."""
-        queries, keys = unit(self.head(asked.pooled)), unit(self.copy.head(answered.pooled))
+        queries, keys = normalise_rows(self.head(asked.pooled)), normalise_rows(self.copy.head(answered.pooled))
         return {"contrast": self.against(self.queue, queries, keys, keys, batch)}
 
     def against(self, queue: KeyQueue, queries: Tensor, keys: Tensor, remembered: Tensor, batch: Batch) -> Tensor:
@@ -70,7 +70,7 @@ class MoCoV2(Objective):
         if own is not None:
             own = own.repeat_interleave(len(queries) // len(own), dim=0)
         loss = contrast(queries, keys, queue.keys, self.config.temperature, own)
-        queue.add(everyone(remembered, batch).rows, everyone(batch.ids, batch).rows)
+        queue.add(gather_batch(remembered, batch).rows, gather_batch(batch.ids, batch).rows)
         return loss
 
     @property

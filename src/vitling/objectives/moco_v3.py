@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.config import MoCoV3Config
-from vitling.objectives.gather import Everyone, everyone
-from vitling.objectives.heads import normed_mlp, unit
-from vitling.objectives.momentum import MomentumCopy, by_view, pixels_of, rising
+from vitling.objectives.gather import GatheredRows, gather_batch
+from vitling.objectives.heads import normalise_rows, normed_mlp
+from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
@@ -34,7 +34,7 @@ class MoCoV3(Objective):
     """
 
     compares_images = True
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV3Config | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
@@ -49,12 +49,12 @@ class MoCoV3(Objective):
         self.batches = batches
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        pixels = pixels_of(views)
+        pixels = join_pixels(views)
         features = self.features(pixels)
-        queries = unit(by_view(self._predict, features.pooled, 2))
-        keys = unit(self.copy(pixels, views=2))
-        found = everyone(torch.cat(keys.chunk(2), dim=1), batch)
-        first, second = (Everyone(rows, found.first) for rows in found.rows.chunk(2, dim=1))
+        queries = normalise_rows(apply_by_view(self._predict, features.pooled, 2))
+        keys = normalise_rows(self.copy(pixels, views=2))
+        found = gather_batch(torch.cat(keys.chunk(2), dim=1), batch)
+        first, second = (GatheredRows(rows, found.first) for rows in found.rows.chunk(2, dim=1))
         loss = symmetric(queries.chunk(2), (first, second), self.config.temperature)
         return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
 
@@ -62,7 +62,7 @@ class MoCoV3(Objective):
         return self.predictor(self.projector(pooled))
 
     def after_step(self, progress: Progress) -> None:
-        self.copy.follow(rising(self.config.momentum, progress))
+        self.copy.follow(cosine_momentum(self.config.momentum, progress))
 
     def networks(self) -> list[nn.Module]:
         return [self.backbone, self.copy.backbone]
@@ -73,12 +73,12 @@ class MoCoV3(Objective):
         return {"contrast": sum(costs) / len(costs)} if costs else {}
 
 
-def symmetric(queries: Sequence[Tensor], keys: Sequence[Everyone], temperature: float) -> Tensor:
+def symmetric(queries: Sequence[Tensor], keys: Sequence[GatheredRows], temperature: float) -> Tensor:
     """ctr(q1, k2) + ctr(q2, k1) (Alg. 1)."""
     return contrast(queries[0], keys[1], temperature) + contrast(queries[1], keys[0], temperature)
 
 
-def contrast(queries: Tensor, keys: Everyone, temperature: float) -> Tensor:
+def contrast(queries: Tensor, keys: GatheredRows, temperature: float) -> Tensor:
     """2 tau times the cross-entropy of q k / tau, where the right key of a query is that of the same image (Alg. 1).
     All are float32 and of unit length."""
     with torch.autocast(queries.device.type, enabled=False):

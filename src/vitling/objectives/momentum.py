@@ -31,8 +31,8 @@ class MomentumCopy(nn.Module):
 
     def __init__(self, backbone: Backbone, head: nn.Module, regions: nn.Module | None = None):
         super().__init__()
-        self.backbone, self.head = _still(backbone), _still(head)
-        self.regions = None if regions is None else _still(regions)
+        self.backbone, self.head = _freeze_copy(backbone), _freeze_copy(head)
+        self.regions = None if regions is None else _freeze_copy(regions)
         # Listed once: asking every module takes longer than moving the weights.
         self.slow: list[Tensor] = list(self.parameters())
         self.fast: list[Tensor] = [*backbone.parameters(), *head.parameters()]
@@ -40,7 +40,7 @@ class MomentumCopy(nn.Module):
 
     @torch.no_grad()
     def forward(self, pixels: Tensor, views: int = 1) -> Tensor:
-        return by_view(self.head, self.backbone(pixels).pooled, views)
+        return apply_by_view(self.head, self.backbone(pixels).pooled, views)
 
     @torch.no_grad()
     def features(self, pixels: Tensor) -> Features:
@@ -51,7 +51,7 @@ class MomentumCopy(nn.Module):
         torch._foreach_lerp_(self.slow, self.fast, 1 - momentum)
 
 
-def _still(network: Network) -> Network:
+def _freeze_copy(network: Network) -> Network:
     made = copy.deepcopy(network).requires_grad_(False)
     for parent in list(made.modules()):
         for name, child in parent.named_children():
@@ -62,17 +62,17 @@ def _still(network: Network) -> Network:
     return made
 
 
-def pixels_of(views: list[Views]) -> Tensor:
+def join_pixels(views: list[Views]) -> Tensor:
     """Of all groups, view by view."""
     return views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
 
 
-def by_view(head: Callable[[Tensor], Tensor], rows: Tensor, views: int) -> Tensor:
+def apply_by_view(head: Callable[[Tensor], Tensor], rows: Tensor, views: int) -> Tensor:
     """The head's answers, one view after the other: batch norm in it then has the statistics of each view, as these
     methods have it. Without batch norm one call would do."""
     return torch.cat([head(view) for view in rows.chunk(views)]) if views > 1 else head(rows)
 
 
-def rising(start: float, progress: Progress) -> float:
+def cosine_momentum(start: float, progress: Progress) -> float:
     """A momentum that rises to 1 by half a cosine: 1 - (1 - start) (cos(pi t) + 1) / 2 (BYOL, MoCo v3, DINO)."""
     return 1 - (1 - start) * (math.cos(math.pi * progress.fraction) + 1) / 2

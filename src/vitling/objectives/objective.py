@@ -38,11 +38,11 @@ class Objective(nn.Module):
     """
 
     compares_images = False  # whether an image's loss depends on the others that are in its pass
-    steady_forward = False
+    capturable_forward = False
     """Whether `forward` does the same at every step, but for what its tensors hold (`Batch.key` is one): it looks
     neither at `progress` nor at numbers of its own that change within a phase, and never waits for the GPU. What
     `before_step` fills, and what `forward` leaves for `after_step`, lies in buffers."""
-    teaches_itself = False
+    is_self_distillation = False
     """Its targets are answers of its own: a loss above that of guessing is then disagreement, not guessing."""
     phases = 1  # with several, some parameters rest in the first
     phase = 0  # `before_step` sets it; what is steady is so within a phase
@@ -61,21 +61,21 @@ class Objective(nn.Module):
         return [self.backbone]
 
     @property
-    def kept(self) -> Backbone:
+    def final_backbone(self) -> Backbone:
         """The network that a run is for: it is watched, saved and judged."""
         return self.backbone
 
     @property
-    def steady(self) -> bool:
+    def capturable(self) -> bool:
         """Whether a step can be recorded and played: neither an auxiliary term nor a weight changes either."""
-        terms = all(getattr(term, "steady", False) for term in self.auxiliaries.values())
-        return self.steady_forward and terms and not any(callable(weight) for weight in self.weights.values())
+        terms = all(getattr(term, "capturable", False) for term in self.auxiliaries.values())
+        return self.capturable_forward and terms and not any(callable(weight) for weight in self.weights.values())
 
     def before_step(self, progress: Progress) -> None:
         """Fills, in place, the tensors that hold what changes from step to step (temperatures): `forward` may be a
         recording, and sees nothing else of progress. A step that ran out of memory begins again here."""
 
-    def woken(self, progress: Progress) -> list[nn.Parameter]:
+    def newly_active(self, progress: Progress) -> list[nn.Parameter]:
         """Parameters whose gradient was 0 in every step before this one: the optimiser counts their steps from here."""
         return []
 
@@ -129,8 +129,8 @@ class Objective(nn.Module):
         return {f"backbone.{name}" for name in self.backbone.no_decay()}
 
     def sharded(self) -> dict[str, int]:
-        """Names of parameters of which each process holds a run of rows, `classifiers.rows_of`, with the number of all
-        rows. Their gradients are the objective's task: DDP leaves them alone."""
+        """Names of parameters of which each process holds some rows (`classifiers.shard_rows`), with the number of
+        all rows. Their gradients are the objective's task: DDP leaves them alone."""
         return {}
 
     def param_groups(self, weight_decay: float, decay_all: bool = False) -> list[dict]:

@@ -30,13 +30,13 @@ class Pairs(NamedTuple):
         return torch.stack((down, across), dim=-1)
 
 
-def random_pairs(names: Tensor, operation: str, size: Size, count: int) -> Pairs:
+def draw_random_pairs(names: Tensor, operation: str, size: Size, count: int) -> Pairs:
     """Uniform, with replacement, a token with itself too (Eq. 2). One number draws row and column at once."""
     first, second = _places(names, operation, size, 2 * count).chunk(2, dim=1)
     return Pairs(first, second, size)
 
 
-def exhaustive_pairs(names: Tensor, operation: str, size: Size) -> Pairs:
+def draw_exhaustive_pairs(names: Tensor, operation: str, size: Size) -> Pairs:
     """Every token once, with a random partner (Eq. 8)."""
     tokens = size[0] * size[1]
     first = torch.arange(tokens, device=names.device).expand(len(names), -1)
@@ -83,7 +83,7 @@ def _choose_then_project(linear: nn.Linear, tokens: Tensor, pairs: Pairs) -> Ten
     return linear(chosen.view(batch, -1, 2 * dim))
 
 
-def pool(grid: Tensor, longest: int, how: str) -> Tensor:
+def pool_grid(grid: Tensor, longest: int, how: str) -> Tensor:
     """Averages sides longer than `longest` down to it. As a product with one matrix, whose gradient is the same in
     every run on a GPU: that of torch's adaptive pooling is not."""
     size = (grid.shape[-2], grid.shape[-1])

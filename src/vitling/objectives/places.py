@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
-from vitling.objectives.regions import sampled
+from vitling.objectives.regions import subsample
 from vitling.views.easel import Views
 
 
-class Located(NamedTuple):
+class RegionLines(NamedTuple):
     """Some views of one size."""
 
     places: Tensor  # [V B, 4], see `Views.places`
@@ -21,7 +21,7 @@ class Located(NamedTuple):
     columns: Tensor
 
 
-def located(backbone: Backbone, views: Sequence[Views], wide: int, stride: int = 1) -> list[Located]:
+def locate_regions(backbone: Backbone, views: Sequence[Views], wide: int, stride: int = 1) -> list[RegionLines]:
     """The first `wide` of the views are the global ones, of one size."""
     missing = [i for i, view in enumerate(views) if view.places is None]
     if missing:
@@ -29,17 +29,17 @@ def located(backbone: Backbone, views: Sequence[Views], wide: int, stride: int =
     places = [cast(Tensor, view.places) for view in views]
     joined = [torch.cat(places[:wide]), *places[wide:]]
     return [
-        Located(some, *(_lines(backbone, side, stride, some.device) for side in view.pixels.shape[-2:]))
+        RegionLines(some, *(_lines(backbone, side, stride, some.device) for side in view.pixels.shape[-2:]))
         for some, view in zip(joined, [views[0], *views[wide:]], strict=True)
     ]
 
 
 def _lines(backbone: Backbone, side: int, stride: int, device: torch.device) -> Tensor:
-    return sampled(backbone.middles(side, device)[:, None], stride).flatten()
+    return subsample(backbone.middles(side, device)[:, None], stride).flatten()
 
 
 @torch.no_grad()
-def plan_by_place(seen: Sequence[Located], images: int) -> Tensor:
+def match_by_place(seen: Sequence[RegionLines], images: int) -> Tensor:
     """[B, S, R] from the student's views; the first ones are the global views, which the teacher sees too. A region
     belongs to the four regions of the teacher around its middle, by how near they are; if that lies outside of the
     other view, to none. Views count as much as they have of the other, and regions of a view alike; the shares of an

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vitling.objectives.config import Match
-from vitling.objectives.heads import unit
+from vitling.objectives.heads import normalise_rows
 
 BLOCK = 2**28  # logits that are held at a time: 512 MB in bf16, and their softmax as much again
 SHARPNESS, ROUNDS = 0.05, 10  # of optimal transport: the entropy's weight beside 1 - cosine, and rounds of scaling
 
 
-def sampled(grid: Tensor, stride: int) -> Tensor:
+def subsample(grid: Tensor, stride: int) -> Tensor:
     """Of maps [.., h, w] every `stride`-th place down and across, as near to the middle as they can lie.
 
     EsViT sampled DeiT's features "uniformly" (Sec. 4.3). A stride, and not a number of regions, keeps them as far apart
@@ -32,18 +32,18 @@ def sampled(grid: Tensor, stride: int) -> Tensor:
     return grid[..., down::stride, across::stride]
 
 
-def regions_of(grid: Tensor, images: int) -> Tensor:
+def split_regions(grid: Tensor, images: int) -> Tensor:
     """The maps [V B, D, h, w] of V views as regions [B, V, T, D]."""
     return grid.flatten(2).unflatten(0, (-1, images)).permute(1, 0, 3, 2)
 
 
-def joined(regions: Sequence[Tensor]) -> Tensor:
+def join_regions(regions: Sequence[Tensor]) -> Tensor:
     """Of views of several sizes, [B, V, T, D] each: [B, S, D]."""
     return torch.cat([some.flatten(1, 2) for some in regions], dim=1)
 
 
 @torch.no_grad()
-def plan_of(seen: Sequence[Tensor], taught: Tensor, match: Match = "argmax") -> Tensor:
+def match_by_features(seen: Sequence[Tensor], taught: Tensor, match: Match = "argmax") -> Tensor:
     """Of regions [B, V, T, D] of the student, the global views first, and of the teacher's [B, G, T', D]. Each pair of
     different views has the same share, and in it each region of the student; the shares of an image add up to 1.
 
@@ -52,8 +52,8 @@ def plan_of(seen: Sequence[Tensor], taught: Tensor, match: Match = "argmax") -> 
     images, teachers, theirs, _ = taught.shape
     pairs = teachers * (sum(some.shape[1] for some in seen) - 1)
     with torch.autocast(taught.device.type, enabled=False):
-        keys = unit(taught.flatten(1, 2)).transpose(1, 2)
-        cosines = [(unit(some.flatten(1, 2)) @ keys).view(*some.shape[:3], teachers, theirs) for some in seen]
+        keys = normalise_rows(taught.flatten(1, 2)).transpose(1, 2)
+        cosines = [(normalise_rows(some.flatten(1, 2)) @ keys).view(*some.shape[:3], teachers, theirs) for some in seen]
     plans = [_MATCHES[match](block) / (pairs * block.shape[2]) for block in cosines]
     itself = torch.eye(teachers, dtype=torch.bool, device=taught.device)[:, None, :, None]
     plans[0] = plans[0].masked_fill(itself, 0.0)
@@ -79,11 +79,11 @@ _MATCHES = {"argmax": _nearest, "sinkhorn": _transport}
 
 
 @torch.no_grad()
-def matched(mine: Tensor, theirs: Tensor, values: Tensor) -> Tensor:
+def take_matches(mine: Tensor, theirs: Tensor, values: Tensor) -> Tensor:
     """For each region of a view [B, T, D] what `values` [B, T', P] have of the region of another view [B, T', D] whose
     features have the highest cosine with its own."""
     with torch.autocast(mine.device.type, enabled=False):
-        best = (unit(mine) @ unit(theirs).transpose(1, 2)).argmax(2, keepdim=True)
+        best = (normalise_rows(mine) @ normalise_rows(theirs).transpose(1, 2)).argmax(2, keepdim=True)
     return values.gather(1, best.expand(-1, -1, values.shape[2]))
 
 

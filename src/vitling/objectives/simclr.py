@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.config import SimCLRConfig
-from vitling.objectives.gather import Everyone, everyone
+from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.heads import projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -29,7 +29,7 @@ class SimCLR(Objective):
     """
 
     compares_images = True
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(self, backbone: Backbone, plan: Plan, config: SimCLRConfig | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
@@ -50,7 +50,7 @@ class SimCLR(Objective):
 
     def losses(self, z: Tensor, batch: Batch) -> Tensor:
         """[2B], of the views of this process: their first B rows are first views. Each has unit length."""
-        return nt_xent(z, everyone(z, batch), self.temperature)
+        return nt_xent(z, gather_batch(z, batch), self.temperature)
 
     def uniform_loss(self) -> dict[str, float]:
         """ln(2n - 1) for a batch of n images: all other views are equally likely to be the partner."""
@@ -58,18 +58,18 @@ class SimCLR(Objective):
         return {"contrast": sum(costs) / len(costs)} if costs else {}
 
 
-def nt_xent(z: Tensor, others: Everyone, temperature: float) -> Tensor:
+def nt_xent(z: Tensor, others: GatheredRows, temperature: float) -> Tensor:
     """[2B]: Eq. 1, of each view in `z`, whose partner lies B rows away."""
     similar = (z * z.roll(len(z) // 2, dims=0)).sum(1) / temperature
     return other_logits(z, others, temperature).logsumexp(1) - similar
 
 
-def other_logits(z: Tensor, others: Everyone, temperature: float) -> Tensor:
+def other_logits(z: Tensor, others: GatheredRows, temperature: float) -> Tensor:
     """[M, all]: similarities over the temperature; -inf for each row with itself."""
     return (z @ others.rows.T / temperature).masked_fill(own_places(z, others), -torch.inf)
 
 
-def own_places(z: Tensor, others: Everyone) -> Tensor:
+def own_places(z: Tensor, others: GatheredRows) -> Tensor:
     """[M, all]: where a row of `z` stands among those of all processes."""
     columns = torch.arange(len(others.rows), device=z.device)
     return columns == others.first + torch.arange(len(z), device=z.device)[:, None]

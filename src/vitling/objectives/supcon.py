@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.config import SimCLRConfig, SupConConfig
-from vitling.objectives.gather import Everyone, everyone
+from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.objective import Batch
 from vitling.objectives.simclr import SimCLR, other_logits, own_places
 from vitling.views.config import Plan
@@ -42,10 +42,10 @@ class SupCon(SimCLR):
 
     def losses(self, z: Tensor, batch: Batch) -> Tensor:
         classes = self.classes[batch.ids].repeat(len(z) // len(batch.ids))
-        return sup_out(z, everyone(z, batch), classes, everyone(classes, batch).rows, self.temperature)
+        return sup_out(z, gather_batch(z, batch), classes, gather_batch(classes, batch).rows, self.temperature)
 
 
-def sup_out(z: Tensor, others: Everyone, classes: Tensor, all_classes: Tensor, temperature: float) -> Tensor:
+def sup_out(z: Tensor, others: GatheredRows, classes: Tensor, all_classes: Tensor, temperature: float) -> Tensor:
     """[M]: Eq. 2, L_out^sup, of each view: the mean over its partners is outside the logarithm. The paper adds them up;
     here as in its code their mean is minimised, but without the code's factor of temperature / 0.07."""
     logits = other_logits(z, others, temperature)

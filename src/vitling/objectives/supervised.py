@@ -21,7 +21,7 @@ class Supervised(Objective):
 
     class_weights: Tensor | None
 
-    steady_forward = True
+    capturable_forward = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vitling.console import Log
 from vitling.errors import ABORTED, DONE, Interrupted
-from vitling.training.signals import when_the_parent_ends
+from vitling.training.signals import call_on_parent_exit
 
 SAVING = 60.0  # seconds that the processes have to save their runs
 USUAL = (DONE, ABORTED)  # some runs failed, which the results say
@@ -77,7 +77,7 @@ def same_work(name: str, **settings: object) -> list[str]:
 
 
 def _end_with_the_parent() -> None:
-    when_the_parent_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    call_on_parent_exit(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _main() -> None:

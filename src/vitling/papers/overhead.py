@@ -52,7 +52,7 @@ class Overhead:
 def measured(folder: Path, what: str, size: int, measuring: Callable[[torch.device], dict[str, Any]]) -> dict[str, Any]:
     """What lies in the folder, once it has been measured. On CPUs that is for small trials alone."""
     from vitling.training.processes import choose_device
-    from vitling.training.rundir import environment
+    from vitling.training.rundir import describe_environment
 
     result = folder / "result.json"
     if not result.exists():
@@ -61,7 +61,7 @@ def measured(folder: Path, what: str, size: int, measuring: Callable[[torch.devi
             raise UserError(f"{what} is measured on a GPU, and there is none.")
         began = time.monotonic()
         row = measuring(device)
-        write_json(folder / "environment.json", environment())
+        write_json(folder / "environment.json", describe_environment())
         write_json(result, row | {"took": round(time.monotonic() - began, 2)})
     return read_json(result)
 
@@ -95,13 +95,13 @@ def compare(
     """Median seconds of a step, the share that each objective adds to the first, and the peak of the GPU's memory. An
     objective is made of (backbone, plan, number of images). All are measured by turns, a round each, of which the first
     warms up; or one after the other, where the GPU cannot hold them together."""
-    from vitling.training.pace import ReadyViews, Workload, made_store, trainer_of
+    from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer
 
-    store, first = made_store(8 * batch, size, device), next(iter(objectives))
+    store, first = make_store(8 * batch, size, device), next(iter(objectives))
 
     def trainer(name: str) -> Any:
         work = Workload(backbone, plan, batch, objectives[name])
-        return trainer_of(ReadyViews, work, store, compile if device.type == "cuda" else "off")
+        return make_trainer(FixedViewsTrainer, work, store, compile if device.type == "cuda" else "off")
 
     try:
         rounds: list[dict[str, float]] = [{} for _ in range(ROUNDS)]
@@ -128,12 +128,12 @@ def _rounds(
     names: list[str], trainer: Callable[[str], Any], batch: int, rounds: int
 ) -> tuple[list[dict[str, float]], set[tuple[int, bool]]]:
     """Seconds of a step, round by round; and in how many passes steps were taken, and whether they were recorded."""
-    from vitling.training.pace import pace
+    from vitling.papers.measure import time_steps
 
     trainers, steps = {name: trainer(name) for name in names}, 5
     found: list[dict[str, float]] = []
     for _ in range(rounds):
-        found.append({name: batch / pace(one, steps, batch) for name, one in trainers.items()})
+        found.append({name: batch / time_steps(one, steps, batch) for name, one in trainers.items()})
         steps = max(3, min(STEPS, round(SECONDS / max(found[0].values()))))
     return found, {(one.feed.accumulate, bool(one.replay and one.replay.recordings)) for one in trainers.values()}
 

@@ -188,7 +188,7 @@ def stages_of(network: Network, start: Start) -> list[Stage]:
 def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
     """What `judge` says of the network in a folder, with what is known of how that was made. Asked once. The machine is
     that of the judge; a stage may have been trained on another."""
-    from vitling.training.rundir import environment
+    from vitling.training.rundir import describe_environment
 
     answer = start.out / "result.json"
     origin = _given(network, start) if isinstance(network, Given) else _pretrained(network, start)
@@ -196,7 +196,7 @@ def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict
         return given
     given = {"folder": origin.folder.name, **origin.make()}
     began = time.monotonic()
-    write_json(start.out / "environment.json", environment())
+    write_json(start.out / "environment.json", describe_environment())
     given |= judge(origin.folder, start)
     given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
     write_json(answer, given)

@@ -155,10 +155,10 @@ def _with_regions(config: EsViTConfig) -> Any:
 def measure_throughput(
     backbone: str, batch: int, size: int, device: torch.device, compile: Compile = "on"
 ) -> dict[str, Any]:
-    from vitling.training.pace import inference_pace
+    from vitling.papers.measure import measure_inference
 
     try:
-        pace = inference_pace(backbone, batch, size, device, compile)
+        pace = measure_inference(backbone, batch, size, device, compile)
     finally:
         forget()
     return {"backbone": backbone, "batch": batch, "size": size, "images_per_second": pace}

@@ -20,7 +20,7 @@ from vitling.papers.study import Run, Start, Study
 from vitling.papers.taken_over import take_over
 from vitling.papers.training import free_memory
 from vitling.report.pictures import draw
-from vitling.training.signals import ended
+from vitling.training.signals import raise_on_signal
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def reproduce(
     processes = max(1, min(at_once, len(jobs)))
     command = same_work(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
     session = _Session(ledger, before, minutes, max(processes, sharing), log)
-    with ended("Stopped. What has finished is kept."):  # between trainings, which save themselves
+    with raise_on_signal("Stopped. What has finished is kept."):  # between trainings, which save themselves
         with helped(command, processes - 1, folder, log):
             session.run_all(jobs)
         if at_once > 1:
@@ -270,8 +270,8 @@ def _other_images(run: Run, given: dict[str, Any]) -> list[str]:
 
 def _environment(out: Path) -> dict[str, Any]:
     """Versions and machine of the run's last start; its command names folders that say nothing elsewhere."""
-    from vitling.training.rundir import environment
+    from vitling.training.rundir import describe_environment
 
     there = out / "environment.json"
-    found = read_json(there) if there.exists() else environment()
+    found = read_json(there) if there.exists() else describe_environment()
     return {name: value for name, value in found.items() if name != "command"}

@@ -166,7 +166,7 @@ def images_of_test(start: Start, why: str, config: DataConfig | None = None) -> 
     from vitling.training.rundir import RunDirectory
 
     splits = data.open(f"train={start.train},test={start.test}", config, val="none")
-    splits.on_test_opened = RunDirectory(start.out).test_opened
+    splits.on_test_opened = RunDirectory(start.out).log_test_opening
     return splits.open_test(why)
 
 

@@ -67,7 +67,7 @@ class Training:
 
         drop_checkpoints(out)
         if self.watch and not (out / "test-openings.jsonl").exists():
-            RunDirectory(out).test_opened(f"a curve of the study, every {self.watch} epochs")
+            RunDirectory(out).log_test_opening(f"a curve of the study, every {self.watch} epochs")
 
 
 def chosen(config: RunConfig) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from vitling.runs.train import FIRST, train
 from vitling.settings.config import ComparisonConfig, TrainConfig
 from vitling.settings.names import as_flags
 from vitling.settings.plan import OF_TWO_STAGES
-from vitling.training.processes import started
-from vitling.training.rundir import environment
+from vitling.training.processes import init_processes
+from vitling.training.rundir import describe_environment
 
 RESULT = "comparison.json"
 DEFAULT_HOLD_OUT = "0.2"
@@ -41,7 +41,7 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     minutes = config.minutes or 0
     in_all = f"about {round(len(chosen) * minutes, 1):g} minutes in all"
     log.info(f"{format_count(len(chosen), 'method')}, {minutes:g} minutes each: {in_all}.")
-    with started(config.loop.device), written_down(config) as one_is_done:
+    with init_processes(config.loop.device), written_down(config) as one_is_done:
         before = _rows_of_before(config)
         for i, method in enumerate(chosen, 1):
             log.info(f"Method {i} of {len(chosen)}, {method}: {METHODS[method].what}.")
@@ -130,7 +130,12 @@ def _rows_of_before(config: ComparisonConfig) -> dict[str, Row]:
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:
-    about = {"data": config.source, "minutes": config.minutes, "seed": config.seed, "environment": environment()}
+    about = {
+        "data": config.source,
+        "minutes": config.minutes,
+        "seed": config.seed,
+        "environment": describe_environment(),
+    }
     ended = [row["method"] for row in rows if "value" in row]
     write_json(Path(config.out) / RESULT, {**about, "rows": rows, "differences": _differences(config, ended)})
 

@@ -100,7 +100,7 @@ def log_of_openings(model_path: str) -> Callable[[str], None]:
 
     def write_down(why: str) -> None:
         try:
-            run.test_opened(why)
+            run.log_test_opening(why)
         except OSError as problem:  # somebody else's run
             Log().warning(f"The opening of the test split is not written down in {folder}: {problem.strerror}.")
 

@@ -76,7 +76,7 @@ def train_on(
     attach_auxiliary(objective, stage.auxiliary, config)  # again: its schedule is laid out for these epochs
     looks = 50 if config.minutes is None else 10
     config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / looks)))
-    run.settled(config)
+    run.update_config(config)
     watcher = _validation(config, stores)
     settings = config.for_the_loop(best=watcher.metric if watcher else None)
     outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)

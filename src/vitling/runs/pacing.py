@@ -13,10 +13,10 @@ from vitling.errors import UserError
 from vitling.objectives.objective import Objective
 from vitling.runs.running import Stores, begun
 from vitling.settings.config import Config, LabelledConfig
-from vitling.training.pace import settled_pace
+from vitling.training.pace import measure_pace
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
-from vitling.training.signals import ended
+from vitling.training.signals import raise_on_signal
 
 CAREFUL = 0.96  # of the time that is left: checkpoints and looks at the features take some
 SAVING = 5.0  # seconds, and for Python to end
@@ -41,8 +41,8 @@ def fitted(
     if config.minutes is None or begun(run):
         return config
     run.log.info("Measuring the pace, to fit the run into the time.")
-    with ended("Stopped before the first step; continue with --resume."):
-        pace, how = settled_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
+    with raise_on_signal("Stopped before the first step; continue with --resume."):
+        pace, how = measure_pace(copy.deepcopy(objective), stores.train, config.for_the_loop(), processes)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

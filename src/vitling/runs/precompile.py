@@ -25,11 +25,11 @@ from vitling.runs.labelled import ready
 from vitling.runs.running import open_labelled
 from vitling.settings.config import TrainConfig
 from vitling.settings.names import saved_config
-from vitling.training.pace import first_steps
-from vitling.training.precision import chosen_compile
-from vitling.training.processes import Processes, started
+from vitling.training.pace import warm_compile_cache
+from vitling.training.precision import choose_compile
+from vitling.training.processes import Processes, init_processes
 from vitling.training.rundir import RunDirectory
-from vitling.training.signals import when_the_parent_ends
+from vitling.training.signals import call_on_parent_exit
 
 CORES = 4  # with fewer it would take the first stage's
 HOST = 8 * 2**30  # bytes that must be free: torch, and the compiler's processes
@@ -127,7 +127,7 @@ class _Look:
 
 def _is_worth_it(config: TrainConfig, device: torch.device) -> bool:
     """How many steps there will be is not known yet; runs with few of them are short."""
-    compiles = chosen_compile(config.loop, device, steps=sys.maxsize) != "off"
+    compiles = choose_compile(config.loop, device, steps=sys.maxsize) != "off"
     able = hasattr(os, "killpg") and count_cores() >= CORES and free_host_memory() >= HOST
     return device.type == "cuda" and compiles and config.cache and able
 
@@ -143,14 +143,14 @@ def _memory_to_spare(device: torch.device) -> int:
 def prepare(config: TrainConfig, memory: int) -> None:
     """The helper's work: the second stage up to its first steps, in a folder that is thrown away. The test split is
     decoded, not opened."""
-    with started(config.loop.device) as processes, tempfile.TemporaryDirectory() as folder:
+    with init_processes(config.loop.device) as processes, tempfile.TemporaryDirectory() as folder:
         if processes.device.type == "cuda":
             whole = torch.cuda.get_device_properties(processes.device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, memory / whole), processes.device)
         config = replace(config, out=folder, from_=None, resume=False, overwrite=False)
         run = RunDirectory(folder, writes=False)
         stage = ready(config, open_labelled(config), run, processes)
-        first_steps(stage.objective, stage.stores.train, stage.config.for_the_loop(), processes)
+        warm_compile_cache(stage.objective, stage.stores.train, stage.config.for_the_loop(), processes)
         stage.stores.decode_test()
 
 
@@ -160,7 +160,7 @@ def _end_with_the_parent() -> None:
         time.sleep(KILLING)
         os.killpg(0, signal.SIGKILL)
 
-    when_the_parent_ends(end)
+    call_on_parent_exit(end)
 
 
 def _main() -> None:

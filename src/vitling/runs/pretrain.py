@@ -108,7 +108,7 @@ def pretrain_in(
             objective.config = config.esvit
     _check_regions(config)
     attach_auxiliary(objective, auxiliary, config)  # again: its schedule is laid out for these epochs
-    run.settled(config)
+    run.update_config(config)
     watcher = _watcher(config, stores, run)
     start = Path(config.continue_from) if config.continue_from else None
     watchers = [watcher, *([also(watcher.every)] if also else [])]
@@ -259,13 +259,13 @@ def _conclude(
 ) -> dict[str, Any]:
     objective.eval()
     if run.writes:
-        save_bundle(run.path / "model", objective.kept, None, meta_of(config, stores.train))
+        save_bundle(run.path / "model", objective.final_backbone, None, meta_of(config, stores.train))
     result = {
         **figures(config, stores, outcome),
         "method": config.method,
         "labelled": stores.train.dataset.has_labels,
         "preset": config.preset,
-        "parameters": sum(p.numel() for p in objective.kept.parameters()),
+        "parameters": sum(p.numel() for p in objective.final_backbone.parameters()),
         "last": outcome.metrics,
         "warnings": warnings,
     }

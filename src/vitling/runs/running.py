@@ -32,7 +32,7 @@ from vitling.settings.checks import check
 from vitling.settings.config import Config, LabelledConfig, PretrainConfig, RunConfig
 from vitling.settings.names import resumed, saved_config
 from vitling.settings.plan import TINY, smaller_view
-from vitling.training.processes import Processes, started
+from vitling.training.processes import Processes, init_processes
 from vitling.training.result import FitResult
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
@@ -49,7 +49,7 @@ def running(config: Config, verb: str, work: Work[Config], then: Then[Config] | 
         raise UserError(f"Which images? Name a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA ...")
     if not config.out:
         raise UserError("Where should the run go? Pass --out DIR, for example --out runs/first.")
-    with started(config.loop.device) as processes:
+    with init_processes(config.loop.device) as processes:
         result = in_directory(config, verb, work, processes)
         return then(config, result, processes) if then else result
 
@@ -183,7 +183,7 @@ def begin(
     source = weights_of(replace(config, from_=start or config.from_), run)
     notes = [*splits.notes, *notes, *start_from(backbone, source, keeps_head)]
     prepare(config, run, processes)
-    splits.on_test_opened = run.test_opened
+    splits.on_test_opened = run.log_test_opening
     for note in notes:
         run.log.info(note)
     run.start(config, config.loop.trackers)
@@ -207,13 +207,13 @@ class Stores:
         self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
         self.train.mean, self.train.std = choose_normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._like_train(splits.val, "val")
-        run.list_bad(self.bad)
+        run.report_bad_files(self.bad)
         if self.val is not None:
             self._warn_of_leaks("val", self.val)
 
     def open_test(self, why: str) -> Store:
         store = self._like_train(self.splits.open_test(why), "test")
-        self.run.list_bad(self.bad)
+        self.run.report_bad_files(self.bad)
         self._warn_of_leaks("test", store)
         return store
 

@@ -21,7 +21,7 @@ FILE = "seeds.json"
 def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
     """Runs in --out/seed0, seed1, ... and gives what is also in --out/seeds.json. All hold out the same images: it is
     the training that is repeated."""
-    from vitling.training.processes import started
+    from vitling.training.processes import init_processes
 
     if not config.out:
         raise UserError("Where should the runs go? Pass --out DIR, for example --out runs/first.")
@@ -30,7 +30,7 @@ def over_seeds(config: Config, run: Callable[[Config], dict[str, Any]]) -> dict[
     out, log, results, found = Path(config.out), Log(silent=not is_main_process()), [], {}
     if (out / "config.json").exists():
         raise UserError(f"{out} is a run of one seed. Name another --out for several.")
-    with started(config.loop.device), written_down(config) as one_is_done:
+    with init_processes(config.loop.device), written_down(config) as one_is_done:
         for i in range(config.seeds):
             seed = config.seed + i
             log.info(f"Seed {seed}, {i + 1} of {config.seeds}.")

@@ -128,7 +128,7 @@ def _two_stages(
         before = _first_unless_too_short(first, work, run, processes)
         meanwhile.finish(None if second.minutes is None else 60 * second.minutes - (time.monotonic() - began))
     if alone is not None and not before:
-        run.settled(alone.config)  # for a resume
+        run.update_config(alone.config)  # for a resume
         return train_in(replace(alone.config, resume=True), run, processes, began, alone.in_words(plan))
     if not sight.classes:
         return _without_labels(run, Path(first.out), before)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.training.feed import Loaded, Part
+from vitling.training.feed import LoadedBatch, MicroBatch
 from vitling.views.config import Group
 from vitling.views.easel import Easel, Order, Views
 
@@ -28,26 +28,26 @@ class Ahead:
         self.recordings: dict[tuple, _Recording] = {}
         self.failed = False
 
-    def prepare(self, loaded: Loaded) -> None:
+    def prepare(self, loaded: LoadedBatch) -> None:
         """Begins to paint when the GPU has done what it was given so far. Call it after the backward pass, which is the
         last to look at the views of this batch: the new ones take their place, while the optimiser's small kernels
         leave most of the GPU free."""
-        for part in loaded.parts:
+        for part in loaded.micro_batches:
             order = part.drawing.order()
             recording = self._recording(part, order)
-            if recording is not None and not any(other.views is recording.views for other in loaded.parts):
+            if recording is not None and not any(other.views is recording.views for other in loaded.micro_batches):
                 part.views = recording.play(order, part.pixels, part.aspect, self.stream)
 
     def forget(self) -> None:
         """Gives the recordings' memory back. What was painted ahead is gone with it."""
         self.recordings.clear()
 
-    def views_of(self, part: Part) -> list[Views] | None:
+    def get_views(self, part: MicroBatch) -> list[Views] | None:
         if part.views is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
         return part.views
 
-    def _recording(self, part: Part, order: list[Order[np.ndarray]]) -> _Recording | None:
+    def _recording(self, part: MicroBatch, order: list[Order[np.ndarray]]) -> _Recording | None:
         groups = part.drawing.groups
         key = (groups, part.pixels.shape, tuple(len(array) for parts in order for array in parts))
         if key not in self.recordings and len(self.recordings) < MOST and not self.failed:

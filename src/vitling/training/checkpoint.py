@@ -63,7 +63,7 @@ class Checkpoints:
 
 
 @contextmanager
-def full_disk_named() -> Iterator[None]:
+def explain_full_disk() -> Iterator[None]:
     """A full disk met anywhere else (metrics, log) ends the run in plain words too."""
     try:
         yield

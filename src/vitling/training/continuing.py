@@ -13,7 +13,7 @@ from vitling.errors import UserError
 from vitling.training.checkpoint import Checkpoints
 
 
-def checkpoint_of(path: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any]:
+def load_checkpoint(path: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any]:
     """The last one of a run's directory, or that of a file."""
     folder = Checkpoints(path / "checkpoints", 1)
     state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn)
@@ -24,13 +24,13 @@ def checkpoint_of(path: Path, device: torch.device, warn: Callable[[str], None])
     return state
 
 
-def names_of(objective: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
+def list_parameter_names(objective: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
     """Of the parameters, in the optimiser's order, by which it numbers them."""
     names = {p: name for name, p in objective.named_parameters()}
     return [names[p] for group in optimiser.param_groups for p in group["params"]]
 
 
-def fill(objective: nn.Module, saved: dict[str, Tensor]) -> list[str]:
+def load_weights(objective: nn.Module, saved: dict[str, Tensor]) -> list[str]:
     """All that was saved has its place; gives the names of what is left as it was."""
     own = objective.state_dict()
     strange = [name for name in saved if name not in own]
@@ -42,7 +42,7 @@ def fill(objective: nn.Module, saved: dict[str, Tensor]) -> list[str]:
     return [name for name in own if name not in saved]
 
 
-def with_moments(optimiser: torch.optim.Optimizer, names: list[str], saved: dict[str, Any]) -> dict[str, Any]:
+def merge_moments(optimiser: torch.optim.Optimizer, names: list[str], saved: dict[str, Any]) -> dict[str, Any]:
     """The optimiser's state, with the moments that a checkpoint has for parameters of the same name."""
     at = {name: i for i, name in enumerate(saved["parameters"])}
     found = saved["optimiser"]["state"]

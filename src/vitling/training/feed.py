@@ -21,26 +21,26 @@ from vitling.data.batches import (
 )
 from vitling.data.store import Store
 from vitling.training.config import FitConfig
-from vitling.training.precision import chosen_compile
+from vitling.training.precision import choose_compile
 from vitling.training.processes import Processes
 from vitling.views.config import Plan
 from vitling.views.drawing import Drawing, Place
 from vitling.views.easel import Views
 
 
-def sizes_of_batches(config: FitConfig, images: int, device: torch.device) -> list[int]:
+def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> list[int]:
     """Of an epoch."""
     loop = config.loop
     remainder: Remainder = "drop" if loop.drop_last else "keep"
     usual = batch_sizes(images, config.batch, remainder)
-    compiled = chosen_compile(loop, device, config.epochs * len(usual)) != "off"
+    compiled = choose_compile(loop, device, config.epochs * len(usual)) != "off"
     if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
         return batch_sizes(images, config.batch, "even", config.optim.accumulate)
     return usual
 
 
 @dataclass
-class Part:
+class MicroBatch:
     """A slice of a batch: its share in the mean over the global batch, how much of the pass each process has (`Batch`),
     and the pixels its views are drawn from."""
 
@@ -53,10 +53,10 @@ class Part:
 
 
 @dataclass
-class Loaded:
+class LoadedBatch:
     place: Place
     accumulate: int
-    parts: list[Part]
+    micro_batches: list[MicroBatch]
 
 
 class Feed:
@@ -65,11 +65,11 @@ class Feed:
 
     def __init__(self, store: Store, plan: Plan, config: FitConfig, processes: Processes):
         self.store, self.plan, self.config, self.processes = store, plan, config, processes
-        self.sizes = sizes_of_batches(config, len(store), store.device)
+        self.sizes = choose_batch_sizes(config, len(store), store.device)
         self.accumulate = config.optim.accumulate
         self.waited = 0.0
 
-    def batches(self, epoch: int, done: int) -> Iterator[Loaded]:
+    def batches(self, epoch: int, done: int) -> Iterator[LoadedBatch]:
         """The rest of an epoch after `done` steps of the run; each batch is loaded while the one before it trains,
         where loading takes time."""
         places = self._places(epoch, done)
@@ -85,14 +85,14 @@ class Feed:
                 yield loaded
             yield self._wait_for(ahead.result)
 
-    def load(self, place: Place) -> Loaded:
+    def load(self, place: Place) -> LoadedBatch:
         accumulate, world, parts = self.accumulate, self.processes.world, []
         slices = local_slices(len(place.ids), self.processes.rank, world, accumulate)
         several = count_images_per_process(len(place.ids), world, accumulate) if world > 1 else [()] * len(slices)
         for (local, weight), held in zip(slices, several, strict=True):
             drawing = Drawing(self.plan, place, local)
-            parts.append(Part(weight, held, drawing, *self.store.fetch(drawing.instances)))
-        return Loaded(place, accumulate, parts)
+            parts.append(MicroBatch(weight, held, drawing, *self.store.fetch(drawing.instances)))
+        return LoadedBatch(place, accumulate, parts)
 
     def _places(self, epoch: int, done: int) -> list[Place]:
         n, loop = len(self.store), self.config.loop

@@ -24,12 +24,19 @@ from vitling.training import precision as machine
 from vitling.training import states
 from vitling.training.ahead import Ahead
 from vitling.training.batch_norm import check_batch_norm
-from vitling.training.checkpoint import Checkpoints, full_disk_named
+from vitling.training.checkpoint import Checkpoints, explain_full_disk
 from vitling.training.config import FitConfig
-from vitling.training.continuing import checkpoint_of
+from vitling.training.continuing import load_checkpoint
 from vitling.training.display import Display
-from vitling.training.feed import Feed, Loaded, Part
-from vitling.training.optim import Average, ChangingDecay, clip_gradients, count_anew, make_optimiser, set_lr
+from vitling.training.feed import Feed, LoadedBatch, MicroBatch
+from vitling.training.optim import (
+    Average,
+    WeightDecaySchedule,
+    clip_gradients,
+    make_optimiser,
+    reset_step_counts,
+    set_lr,
+)
 from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Replay
@@ -37,7 +44,7 @@ from vitling.training.result import Best, FitResult
 from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import lr_schedule
 from vitling.training.shards import Shards
-from vitling.training.signals import Asked, caught
+from vitling.training.signals import StopRequest, catch_signals
 from vitling.views.drawing import Place
 from vitling.views.easel import Brush, Easel, Normaliser, Views
 
@@ -65,13 +72,13 @@ def fit(
             "all, which teach little. A smaller --batch has more, and so have more --epochs."
         )
     trainer.began = time.perf_counter()
-    with caught() as asked, full_disk_named(), Display(run.log, trainer.steps, trainer.done) as display:
+    with catch_signals() as asked, explain_full_disk(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
             for loaded in trainer.batches(epoch):
                 trainer.step(loaded)
                 display.step(trainer.done)
-                trainer.between_steps(asked)
-            trainer.end_of_epoch(epoch, display, asked)
+                trainer.finish_step(asked)
+            trainer.finish_epoch(epoch, display, asked)
     if trainer.average:
         trainer.average.keep()
     return FitResult(
@@ -103,7 +110,7 @@ class Trainer:
         self.model = self._parallel(objective)
         self.optimiser = make_optimiser(objective, config.optim)
         final = config.optim.final_weight_decay
-        self.decay = None if final is None else ChangingDecay(self.optimiser, config.optim.weight_decay, final)
+        self.decay = None if final is None else WeightDecaySchedule(self.optimiser, config.optim.weight_decay, final)
         self.shards = self._shards()
         self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
@@ -124,9 +131,9 @@ class Trainer:
         self.easel = Easel(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
         self.ahead: Ahead | None = None
         self.replay: Replay | None = None
-        self.source: Iterator[Loaded] = iter(())
-        self.upcoming: Loaded | None = None
-        how = machine.chosen_compile(config.loop, store.device, self.steps)
+        self.source: Iterator[LoadedBatch] = iter(())
+        self.upcoming: LoadedBatch | None = None
+        how = machine.choose_compile(config.loop, store.device, self.steps)
         self.compiling = how != "off"
         self.compiled_sizes: set[int] = set()
         if self.compiling:
@@ -136,12 +143,12 @@ class Trainer:
                 self.replay = Replay(store.device, run.log.warning)
             for network in objective.networks():
                 machine.compile_in_place(network, how, graphs=processes.world == 1 and not self.replay)
-            self.easel.brush = Brush(machine.compiled)
+            self.easel.brush = Brush(machine.compile_function)
 
     def _can_be_recorded(self) -> bool:
         """In fp16 the host asks at every step whether gradients are finite; DDP's exchange is not recorded."""
         alone = self.store.device.type == "cuda" and self.processes.world == 1
-        return alone and self.precision.name != "fp16" and self.objective.steady
+        return alone and self.precision.name != "fp16" and self.objective.capturable
 
     def _parallel(self, objective: Objective) -> torch.nn.Module:
         if self.processes.world == 1:
@@ -163,13 +170,13 @@ class Trainer:
 
     # --- one step ------------------------------------------------------------------------------------------------
 
-    def step(self, loaded: Loaded) -> None:
+    def step(self, loaded: LoadedBatch) -> None:
         compiled = self._is_compiled(loaded)
-        with nullcontext() if compiled or not self.compiling else machine.eager():
+        with nullcontext() if compiled or not self.compiling else machine.force_eager():
             if compiled and len(loaded.place.ids) not in self.compiled_sizes:
                 self.compiled_sizes.add(len(loaded.place.ids))
                 began = time.perf_counter()
-                machine.compile_or_say(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warning)
+                machine.compile_or_warn(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warning)
                 self.seconds_compiling += time.perf_counter() - began
                 if self.compiling and not self.ahead and self.store.device.type == "cuda":
                     self.ahead = Ahead(self.easel, self.store.device, self.run.log.warning)
@@ -177,7 +184,7 @@ class Trainer:
                 self._step_that_fits(loaded)
         self.done += 1
 
-    def _is_compiled(self, loaded: Loaded) -> bool:
+    def _is_compiled(self, loaded: LoadedBatch) -> bool:
         """The last, incomplete batch of an epoch has its own graphs where it comes often enough."""
         whole = len(loaded.place.ids) == self.feed.sizes[0]
         return self.compiling and (whole or self.config.epochs >= machine.WORTH_ANOTHER_SHAPE)
@@ -187,15 +194,15 @@ class Trainer:
             machine.undo_compile(network)
         self.easel.brush, self.ahead, self.replay, self.compiling = Brush(), None, None, False
 
-    def _step_that_fits(self, loaded: Loaded) -> None:
+    def _step_that_fits(self, loaded: LoadedBatch) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
         while True:
             if loaded.accumulate != self.feed.accumulate:  # loaded ahead, before the answer
                 loaded = self.feed.load(loaded.place)
             try:
-                return self._one_step(loaded.place, loaded.parts)
+                return self._one_step(loaded.place, loaded.micro_batches)
             except torch.OutOfMemoryError as problem:
-                smallest = max(len(part.drawing.local) for part in loaded.parts) == 1
+                smallest = max(len(part.drawing.local) for part in loaded.micro_batches) == 1
                 if smallest or self.processes.world > 1:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
                     raise RunAborted(f"Out of memory. {advice}") from problem
@@ -213,7 +220,7 @@ class Trainer:
                 self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.place)
             machine.free_memory()
 
-    def _one_step(self, place: Place, parts: list[Part]) -> None:
+    def _one_step(self, place: Place, parts: list[MicroBatch]) -> None:
         progress = Progress(self.done, self.steps, self.config.epochs)
         machine.mark_step()
         machine.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
@@ -223,10 +230,10 @@ class Trainer:
         if not self.objective.training:  # asking every module takes longer than a small step
             self.model.train()
         self.objective.before_step(progress)
-        count_anew(self.optimiser, self.objective.woken(progress))
+        reset_step_counts(self.optimiser, self.objective.newly_active(progress))
         if self.replay:
             self.replay.enter(self.objective.phase)
-        first = self.views_of(parts[0])
+        first = self.get_views(parts[0])
         playable = len(parts) == 1 and len(place.ids) in self.compiled_sizes
         terms = (playable and self._played(first, parts[0], progress)) or self._taken(first, parts, progress)
         if self.average:
@@ -234,18 +241,18 @@ class Trainer:
         self.objective.after_step(progress)
         self.recorder.add(self.done, place.epoch, len(place.ids), terms)
 
-    def _taken(self, first: list[Views], parts: list[Part], progress: Progress) -> dict[str, Tensor]:
+    def _taken(self, first: list[Views], parts: list[MicroBatch], progress: Progress) -> dict[str, Tensor]:
         self.optimiser.zero_grad(set_to_none=True)
         terms: dict[str, Tensor] = {}
         for i, part in enumerate(parts):
             numbers = torch.from_numpy(self._numbers(part)).to(self.store.device, non_blocking=True)
-            views, last = self.views_of(part) if i else first, i == len(parts) - 1
+            views, last = self.get_views(part) if i else first, i == len(parts) - 1
             for name, value in self._backward(views, numbers, part, progress, last).items():
                 terms[name] = terms.get(name, 0) + part.weight * value
         self._paint_ahead()
         return {**terms, "grad_norm": self._update()}
 
-    def _played(self, views: list[Views], part: Part, progress: Progress) -> dict[str, Tensor] | None:
+    def _played(self, views: list[Views], part: MicroBatch, progress: Progress) -> dict[str, Tensor] | None:
         """What `_taken` does, if there is a recording of it."""
 
         def learn(views: list[Views], numbers: Tensor) -> dict[str, Tensor]:
@@ -260,7 +267,7 @@ class Trainer:
         self._paint_ahead()
         return {**terms, "grad_norm": recording.update()}
 
-    def _numbers(self, part: Part) -> np.ndarray:
+    def _numbers(self, part: MicroBatch) -> np.ndarray:
         """What the host tells the step: the ids of its images, and behind them its key."""
         return np.append(part.drawing.own_instances, make_key("step", self.config.seed, self.done))
 
@@ -268,7 +275,7 @@ class Trainer:
         if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
             self.ahead.prepare(self.upcoming)
 
-    def batches(self, epoch: int) -> Iterator[Loaded]:
+    def batches(self, epoch: int) -> Iterator[LoadedBatch]:
         """The rest of an epoch. While a batch is trained, `upcoming` is the next, be it of the next epoch."""
         if self.upcoming is None or self.upcoming.place.epoch != epoch:
             self.source = self._batches_from(epoch, self.done)
@@ -277,16 +284,16 @@ class Trainer:
             loaded, self.upcoming = self.upcoming, next(self.source, None)
             yield loaded
 
-    def _batches_from(self, epoch: int, done: int) -> Iterator[Loaded]:
+    def _batches_from(self, epoch: int, done: int) -> Iterator[LoadedBatch]:
         for later in range(epoch, self.config.epochs):
             yield from self.feed.batches(later, done)
 
-    def views_of(self, part: Part) -> list[Views]:
-        ready = self.ahead.views_of(part) if self.ahead else None
+    def get_views(self, part: MicroBatch) -> list[Views]:
+        ready = self.ahead.get_views(part) if self.ahead else None
         return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
 
     def _backward(
-        self, views: list[Views], numbers: Tensor, part: Part, progress: Progress, synchronise: bool
+        self, views: list[Views], numbers: Tensor, part: MicroBatch, progress: Progress, synchronise: bool
     ) -> dict[str, Tensor]:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
@@ -308,7 +315,7 @@ class Trainer:
 
     # --- between steps -------------------------------------------------------------------------------------------
 
-    def between_steps(self, asked: Asked) -> None:
+    def finish_step(self, asked: StopRequest) -> None:
         """Within an epoch: a signal, and where epochs are long a line of metrics and a checkpoint."""
         if self.done % self.per_epoch == 0:
             return  # the end of the epoch sees to it
@@ -318,10 +325,10 @@ class Trainer:
         if line_due:
             epoch = self.done // self.per_epoch
             pace = self._read()
-            self.run.metrics(self._line("step", self.done, epoch + 1, {**self.recorder.means(epoch), **pace}))
+            self.run.log_metrics(self._line("step", self.done, epoch + 1, {**self.recorder.means(epoch), **pace}))
             self._save_if_due(10 * self.config.checkpoint.every_seconds)
 
-    def end_of_epoch(self, epoch: int, display: Display, asked: Asked) -> None:
+    def finish_epoch(self, epoch: int, display: Display, asked: StopRequest) -> None:
         """Watchers, lines of metrics, a checkpoint, a signal. Short epochs are read several at a time."""
         finished, last = epoch + 1, epoch + 1 == self.config.epochs
         due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
@@ -349,7 +356,7 @@ class Trainer:
                 **pace,
                 **(watched if epoch + 1 == finished else {}),
             }
-            self.run.metrics(self._line("epoch", (epoch + 1) * self.per_epoch, epoch + 1, self.last_metrics))
+            self.run.log_metrics(self._line("epoch", (epoch + 1) * self.per_epoch, epoch + 1, self.last_metrics))
             self.recorder.forget(epoch)
 
     def _line(self, kind: str, step: int, epoch: int, numbers: dict[str, float]) -> dict[str, Any]:
@@ -383,7 +390,7 @@ class Trainer:
                 self.best = Best(finished, value, weights)
         return metrics
 
-    def _obey(self, asked: Asked) -> None:
+    def _obey(self, asked: StopRequest) -> None:
         code = self.processes.any(asked.code)
         if code:
             self._save()
@@ -402,7 +409,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._write_epochs(self._read(), {})  # also the check that what is saved is finite
-        state = self.shards.whole(states.state_of(self))
+        state = self.shards.whole(states.collect_state(self))
         if self.run.writes:
             self.checkpoints.save(self.done, state)
         self.saved_at = time.monotonic()
@@ -411,11 +418,11 @@ class Trainer:
         state = self.checkpoints.load_latest(self.store.device, self.run.log.warning)
         if state is not None:
             states.restore(self, state)
-            self.run.forget_after(self.done)
+            self.run.drop_metrics_after(self.done)
             self.run.log.info(f"Resuming at step {self.done} of {self.steps}.")
             return
-        if self.run.forget_after(-1) and not start:
+        if self.run.drop_metrics_after(-1) and not start:
             self.run.log.warning("There is no checkpoint that can be read: the run starts again from its first step.")
         if start:
-            new = states.go_on(self, checkpoint_of(start, self.store.device, self.run.log.warning))
+            new = states.continue_from(self, load_checkpoint(start, self.store.device, self.run.log.warning))
             self.run.log.info(f"Going on at step {self.done} of {self.steps}; new in this run: {new}.")

@@ -24,7 +24,7 @@ def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Opt
     return torch.optim.AdamW(groups, lr, config.betas, fused=fused, capturable=device is not None)
 
 
-class ChangingDecay:
+class WeightDecaySchedule:
     """Weight decay from one number to another by half a cosine. AdamW's own is a number that a recorded step would not
     see change: this one, p := (1 - lr wd) p before the step as AdamW has it, is a product with a tensor that is filled
     between steps. Parameters without a gradient are left alone, as are all in a step that overflowed in fp16."""
@@ -58,7 +58,7 @@ def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def count_anew(optimiser: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+def reset_step_counts(optimiser: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
     """Moments of zeros, counted as if they were of so many steps, would make the first steps too large. SGD, and what
     has no state yet, counts nothing."""
     for parameter in parameters:

@@ -18,7 +18,7 @@ from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
-GRAPHS = 256  # to Dynamo all functions of views are one, and every shape counts; its own limit over all is 256
+RECOMPILE_LIMIT = 256  # to Dynamo all functions of views are one, and every shape counts; its own limit over all is 256
 
 Compile = Literal["on", "blocks", "views", "off"]
 
@@ -73,7 +73,7 @@ def seed_layers(key: int, device: torch.device) -> None:
         torch.cuda.default_generators[index].manual_seed(seed)
 
 
-def chosen_compile(config: LoopConfig, device: torch.device, steps: int) -> Compile:
+def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Compile:
     if config.compile == "auto":
         return "on" if device.type == "cuda" and steps >= WORTH_COMPILING else "off"
     return config.compile
@@ -95,7 +95,7 @@ def mark_step() -> None:
     torch.compiler.cudagraph_mark_step_begin()
 
 
-def compiled(function: Callable) -> Callable:
+def compile_function(function: Callable) -> Callable:
     _keep_graphs()
     return torch.compile(function, dynamic=False)
 
@@ -103,7 +103,7 @@ def compiled(function: Callable) -> Callable:
 def _keep_graphs() -> None:
     """Between runs, in vitling's cache folder. Within one, graphs of a function with other settings filled in, and of
     blocks of other shapes, count towards one limit, which is 8 by default."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
 
 
@@ -122,22 +122,22 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def eager() -> AbstractContextManager:
+def force_eager() -> AbstractContextManager:
     """For a batch of a shape that comes too seldom to be worth graphs of its own."""
     return torch.compiler.set_stance("force_eager")
 
 
-def failed_to_compile(problem: BaseException) -> bool:
+def is_compiler_error(problem: BaseException) -> bool:
     home = type(problem).__module__ or ""
     return home.startswith(("torch._dynamo", "torch._inductor", "triton"))
 
 
-def compile_or_say(step: Callable[[], None], undo: Callable[[], None], say: Callable[[str], None]) -> None:
+def compile_or_warn(step: Callable[[], None], undo: Callable[[], None], say: Callable[[str], None]) -> None:
     """Runs the first compiled step; a compiler that fails costs the speed, not the run."""
     try:
         step()
     except Exception as problem:
-        if not failed_to_compile(problem):
+        if not is_compiler_error(problem):
             raise
         reason = next((line for line in reversed(str(problem).splitlines()) if "Error" in line), type(problem).__name__)
         say(f"torch.compile failed ({reason.strip()[:300]}); training goes on without it, more slowly.")

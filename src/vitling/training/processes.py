@@ -58,7 +58,7 @@ class Processes:
 
 
 @contextmanager
-def started(device: str = "auto") -> Iterator[Processes]:
+def init_processes(device: str = "auto") -> Iterator[Processes]:
     """The processes that torchrun began, as one group. Within another `started` it is that one's: a group that is made
     again, for a second run, meets in its store what the first left there, and may wait for ever."""
     world, rank = int(os.environ.get("WORLD_SIZE") or "1"), int(os.environ.get("RANK") or "0")

@@ -122,11 +122,11 @@ class RunDirectory:
         if self.writes:
             plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
             write_json(self.path / "config.json", plain)
-            write_json(self.path / "environment.json", environment())
+            write_json(self.path / "environment.json", describe_environment())
             self.trackers.close()
             self.trackers = Trackers(trackers, self.path, plain)
 
-    def settled(self, config: Any) -> None:
+    def update_config(self, config: Any) -> None:
         """What was left open at the start is known now."""
         self.write("config.json", asdict(config))
 
@@ -137,7 +137,7 @@ class RunDirectory:
     def read(self, name: str) -> Any:
         return read_json(self.path / name)
 
-    def metrics(self, entry: dict[str, Any]) -> None:
+    def log_metrics(self, entry: dict[str, Any]) -> None:
         """One line of metrics.jsonl; numbers go to the trackers too."""
         if not self.writes:
             return
@@ -146,7 +146,7 @@ class RunDirectory:
         numbers = {k: v for k, v in entry.items() if isinstance(v, int | float) and k != "step"}
         self.trackers.log(numbers, entry["step"])
 
-    def forget_after(self, step: int) -> bool:
+    def drop_metrics_after(self, step: int) -> bool:
         """Drops the metrics of steps that will be taken again. Gives whether there were any."""
         path = self.path / "metrics.jsonl"
         if not self.writes or not path.exists():
@@ -156,7 +156,7 @@ class RunDirectory:
         path.write_text("".join(f"{line}\n" for line in kept))
         return len(kept) < len(lines)
 
-    def list_bad(self, bad: list[BadFile]) -> None:
+    def report_bad_files(self, bad: list[BadFile]) -> None:
         """All that were left out so far; those that are new are shown."""
         new, self.listed = bad[self.listed :], len(bad)
         if not new:
@@ -168,7 +168,7 @@ class RunDirectory:
         if len(new) > SHOWN:
             self.log.info(f"  and {len(new) - SHOWN} more")
 
-    def test_opened(self, why: str) -> None:
+    def log_test_opening(self, why: str) -> None:
         self.log.debug(f"test split opened: {why}")
         if self.writes:
             opening = {"time": datetime.now().isoformat(timespec="seconds"), "why": why, "command": sys.argv}
@@ -179,7 +179,7 @@ class RunDirectory:
         self.trackers.close()
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Versions, machine and command, so that a figure can be made again."""
     import torch
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vitling.objectives.classifiers import rows_of
+from vitling.objectives.classifiers import shard_rows
 from vitling.objectives.objective import Objective
 from vitling.training.processes import Processes
 
@@ -61,7 +61,7 @@ class Shards:
         }
 
     def _cut(self, whole: Tensor, rows: int) -> Tensor:
-        own = rows_of(rows, self.processes.rank, self.processes.world)
+        own = shard_rows(rows, self.processes.rank, self.processes.world)
         return whole[own.start : own.stop].clone()  # a view would keep the whole in memory
 
     def _join(self, part: Tensor, rows: int) -> Tensor:
@@ -69,7 +69,7 @@ class Shards:
         rank, world, device = self.processes.rank, self.processes.world, self.processes.device
         whole = part.new_empty(rows, *part.shape[1:], device="cpu") if self.processes.main else part
         for source in range(world):
-            held = rows_of(rows, source, world)
+            held = shard_rows(rows, source, world)
             passing = part.detach().to(device).contiguous() if source == rank else None
             if passing is None:
                 passing = part.new_empty(len(held), *part.shape[1:], device=device)

@@ -14,7 +14,7 @@ from vitling.errors import INTERRUPTED, TERMINATED, Interrupted
 EXIT_CODES = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
 
 
-class Asked:
+class StopRequest:
     """`code` is the exit code that a signal asked for, 0 while none has come."""
 
     code = 0
@@ -26,14 +26,14 @@ class Asked:
 
 
 @contextmanager
-def caught() -> Iterator[Asked]:
-    asked = Asked()
+def catch_signals() -> Iterator[StopRequest]:
+    asked = StopRequest()
     with _handled_by(asked):
         yield asked
 
 
 @contextmanager
-def ended(message: str) -> Iterator[None]:
+def raise_on_signal(message: str) -> Iterator[None]:
     """For work whose finished parts are whole files: a signal ends it where it is."""
 
     def end(number: int, frame: object) -> None:
@@ -56,7 +56,7 @@ def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, earlier)
 
 
-def when_the_parent_ends(act: Callable[[], None]) -> None:
+def call_on_parent_exit(act: Callable[[], None]) -> None:
     """For a process whose stdin is a pipe from its parent, which is closed when that ends, whatever it dies of."""
 
     def wait() -> None:

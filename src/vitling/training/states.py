@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
-from vitling.training.continuing import fill, names_of, with_moments
+from vitling.training.continuing import list_parameter_names, load_weights, merge_moments
 from vitling.training.optim import load_optimiser
 from vitling.training.result import Best
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 
-def state_of(trainer: Trainer) -> State:
+def collect_state(trainer: Trainer) -> State:
     best, average = trainer.best, trainer.average
     return {
         "step": trainer.done,
@@ -24,7 +24,7 @@ def state_of(trainer: Trainer) -> State:
         "accumulate": trainer.feed.accumulate,
         "objective": trainer.objective.state_dict(),
         "optimiser": trainer.optimiser.state_dict(),
-        "parameters": names_of(trainer.objective, trainer.optimiser),
+        "parameters": list_parameter_names(trainer.objective, trainer.optimiser),
         "per_epoch": trainer.per_epoch,
         "scaler": trainer.scaler.state_dict(),
         "average": average.state_dict() if average else None,
@@ -49,7 +49,7 @@ def restore(trainer: Trainer, state: State) -> None:
     trainer.recorder.load_state_dict(state["recorder"])
 
 
-def go_on(trainer: Trainer, state: State) -> str:
+def continue_from(trainer: Trainer, state: State) -> str:
     """Where another run stood, with its weights and moments: schedules continue. Gives what is new in this one."""
     _check_images(trainer, state, "that run was trained on", "Name the same DATA, with the same --val and --seed.")
     if state["per_epoch"] != trainer.per_epoch or state["step"] >= trainer.steps:
@@ -57,9 +57,9 @@ def go_on(trainer: Trainer, state: State) -> str:
             f"That run stood at step {state['step']}, with {state['per_epoch']} steps an epoch. This one must have as "
             f"many an epoch and more in all; it has {trainer.per_epoch} and {trainer.steps}: --batch and --epochs."
         )
-    new = fill(trainer.objective, state["objective"])
-    names = names_of(trainer.objective, trainer.optimiser)
-    load_optimiser(trainer.optimiser, with_moments(trainer.optimiser, names, state))
+    new = load_weights(trainer.objective, state["objective"])
+    names = list_parameter_names(trainer.objective, trainer.optimiser)
+    load_optimiser(trainer.optimiser, merge_moments(trainer.optimiser, names, state))
     _take_place(trainer, state)
     return ", ".join(dict.fromkeys(_whole(name, state["objective"]) for name in new)) or "nothing"
 

@@ -34,8 +34,8 @@ from vitling.papers.suite.table import Cell, summary_of
 from vitling.runs.evaluate import as_trained, log_of_openings
 from vitling.runs.probes import PROBES, Bench, Part, features_of, neighbours, open_parts
 from vitling.training.processes import choose_device
-from vitling.training.rundir import environment
-from vitling.training.signals import ended
+from vitling.training.rundir import describe_environment
+from vitling.training.signals import raise_on_signal
 
 RESULT = "suite.json"
 SPLITS = ("train", "validation", "judged")
@@ -98,7 +98,7 @@ def suite(config: SuiteConfig) -> Outcome:
         if (source := sources.get(entry.name))
     ]
     path, failed = out / RESULT, []
-    with ended(f"Stopped. The same command goes on: what is finished is in {out}."):
+    with raise_on_signal(f"Stopped. The same command goes on: what is finished is in {out}."):
         for place in places:
             if any(not place.finished(probe) for probe in config.probes):
                 failed += _evaluate(place, config, log)
@@ -192,7 +192,7 @@ def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config
         "metrics": {name: value for name, value in metrics.items() if value is not None},
         "seconds": round(time.monotonic() - began, 3),
         **about,
-        "environment": environment(),
+        "environment": describe_environment(),
     }
     write_json(place.path(probe), cell)
 
