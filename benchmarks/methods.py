@@ -22,7 +22,7 @@ from vitling.methods.registry import METHODS, Name, make_objective, plan_of
 from vitling.objectives import Objective
 from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
 from vitling.papers.overhead import forget
-from vitling.papers.stages import pretraining
+from vitling.papers.stages import pretrain_config
 from vitling.training.loop import Trainer
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
@@ -39,7 +39,7 @@ def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -
     kind = METHODS[method]
     stage = kind.stage(backbone, "paper", 800, size)
     stage = kind.fitted_to(stage, len(store), batch) if kind.fitted_to else stage
-    config = pretraining(stage, method=method)
+    config = pretrain_config(stage, method=method)
 
     def make(network: Any, plan: Plan, images: int) -> Objective:
         return make_objective(config, network, store)

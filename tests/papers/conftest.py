@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import make_folder
-from vitling.papers import places as datasets
+from vitling.papers import locations as datasets
 
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITLING_COMMIT", "abc123")
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 6))
-    monkeypatch.setitem(datasets.DATASETS, "pool", datasets.DataSet("images to pre-train on", 6, 0))
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 12, 6))
+    monkeypatch.setitem(datasets.DATASETS, "pool", datasets.StudyDataset("images to pre-train on", 6, 0))
 
 
 @pytest.fixture

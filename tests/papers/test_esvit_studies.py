@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from vitling.methods.registry import METHODS
-from vitling.papers.places import DATASETS
-from vitling.papers.probing import Given
+from vitling.papers.locations import DATASETS
+from vitling.papers.probing import FixedNetwork
 from vitling.papers.reproduce import reproduce
-from vitling.papers.stages import stage_of
-from vitling.papers.studies import all_studies, find
-from vitling.papers.study import Start
+from vitling.papers.stages import make_stage
+from vitling.papers.studies import all_studies, find_study
+from vitling.papers.study import RunContext
 from vitling.runs.pretrain import _with_preset
 from vitling.settings.config import PretrainConfig
 
@@ -18,16 +18,16 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def entry(study: str, name: str):
-    return next(run for run in find(study).runs if run.name == name)
+    return next(run for run in find_study(study).runs if run.name == name)
 
 
 def config(study: str, name: str):
-    return entry(study, name).work.network
+    return entry(study, name).task.network
 
 
 def stage(run):
-    start = Start(None, data=run.data, before=run.before, train="a", test="b", weights="")
-    return stage_of("pretrain", run.work.network, start, 0, "").out
+    context = RunContext(None, data=run.data, pretrain_data=run.pretrain_data, train="a", test="b", weights="")
+    return make_stage("pretrain", run.task.network, context, 0, "").out
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_what_is_trained():
     assert config("esvit-t5", "r-50-both-knn").esvit.local_crops == 0
     assert config("esvit-choices", "swin-t-sinkhorn-knn").esvit.match == "sinkhorn"
     assert config("esvit-choices", "byol-softmax-knn").byol.regions == "softmax"
-    assert config("esvit-t11", "swin-t-supervised-pets") == Given("swin_tiny_patch4_window7_224")
-    assert entry("esvit-t11", "swin-t-both-pets").work.metric == "mean per class"
-    assert entry("esvit-t11", "swin-t-both-hateful-memes").work.metric == "ROC-AUC"
+    assert config("esvit-t11", "swin-t-supervised-pets") == FixedNetwork("swin_tiny_patch4_window7_224")
+    assert entry("esvit-t11", "swin-t-both-pets").task.metric == "mean per class"
+    assert entry("esvit-t11", "swin-t-both-hateful-memes").task.metric == "ROC-AUC"
 
 
 def test_presets_leave_what_is_trained_as_it_is():
     """A setting that is also the verb's default must not become that of the method's preset."""
     for study in (study for study in all_studies() if study.name.startswith("esvit-") and study.name != "esvit-small"):
         for run in study.runs:
-            config = getattr(getattr(run.work, "work", run.work), "network", None)
+            config = getattr(getattr(run.task, "task", run.task), "network", None)
             if not isinstance(config, PretrainConfig):
                 continue
-            then = _with_preset(config, DATASETS[run.before or run.data].train)
+            then = _with_preset(config, DATASETS[run.pretrain_data or run.data].train)
             assert (then.batch, then.epochs, then.optim) == (config.batch, config.epochs, config.optim), run.name
             settings = METHODS[config.method].settings_of
             assert settings(then) == settings(config), run.name
@@ -109,8 +109,8 @@ def test_tables_share_what_they_train():
 
 def test_what_can_be_counted_is(tmp_path):
     """Parameters as in the released code, epochs for as many views (the paper rounds: 50, 30)."""
-    rows = reproduce(find("esvit-t6"), only=("-t", "tiny")).results["rows"]
+    rows = reproduce(find_study("esvit-t6"), only=("-t", "tiny")).results["rows"]
     assert all(row["value"] == entry("esvit-t6", row["run"]).paper for row in rows)
     assert len(rows) == 5
-    epochs = {row["run"]: row["value"] for row in reproduce(find("esvit-t13")).results["rows"]}
+    epochs = {row["run"]: row["value"] for row in reproduce(find_study("esvit-t13")).results["rows"]}
     assert epochs == {"imagenet1k": 300, "openimages": 51, "imagenet22k": 27}

@@ -13,15 +13,15 @@ from vitling.methods.registry import METHODS, plan_of
 from vitling.papers.idmm_stages import COLUMNS
 from vitling.papers.ledger import Ledger, fingerprint
 from vitling.papers.reproduce import _chosen
-from vitling.papers.studies import find
-from vitling.papers.study import Start
-from vitling.papers.tsne import Tsne
+from vitling.papers.studies import find_study
+from vitling.papers.study import RunContext
+from vitling.papers.tsne import TsneTask
 from vitling.runs.pretrain import _with_preset
 from vitling.runs.running import settle_network
 from vitling.settings.config import PretrainConfig
 
 NAMES = ("t2", "t5", "t5-corner", "t6", "f2", "f4")
-STUDIES = {name: find(f"idmm-{name}") for name in (*NAMES, "t2-causes", "200", "t3", "t9")}
+STUDIES = {name: find_study(f"idmm-{name}") for name in (*NAMES, "t2-causes", "200", "t3", "t9")}
 
 
 def entry(study: str, name: str):
@@ -32,14 +32,16 @@ def paper(study: str, *names: str) -> list[float | None]:
     return [entry(study, name).paper for name in names]
 
 
-def work(run):
-    return run.work.work if isinstance(run.work, Tsne) else run.work
+def task(run):
+    return run.task.task if isinstance(run.task, TsneTask) else run.task
 
 
 def folders(study: str, name: str, seed: int = 0) -> list[str]:
     run = entry(study, name)
-    start = Start(Path("out"), seed, "a", "b", data=run.data, before=run.before, train_before="c")
-    return [stage.out.name for stage in work(run).stages(start)]
+    context = RunContext(
+        Path("out"), seed, "a", "b", data=run.data, pretrain_data=run.pretrain_data, pretrain_source="c"
+    )
+    return [stage.out.name for stage in task(run).stages(context)]
 
 
 def test_how_many_runs():
@@ -55,13 +57,13 @@ def test_table_2():
     assert [run.paper for run in runs[:8]] == [58.1, 71.1, 72.3, 61.8, 67.0, 64.1, 79.9, None]
     of_cub = [run.paper for run in runs if run.data == "cub"]
     assert of_cub == [23.8, 36.2, 37.8, 31.6, 20.5, 41.8, 43.1, None]
-    assert {run.against for run in runs if run.data == "cub"} == {"", "deit-tiny-cub-random"}
+    assert {run.baseline for run in runs if run.data == "cub"} == {"", "deit-tiny-cub-random"}
 
 
 def test_what_may_lie_between_table_2_and_us():
     def changed(method, name):
-        plain = entry("t2", f"deit-tiny-flowers102-{method}").work.pretrain
-        config = entry("t2-causes", f"deit-tiny-flowers102-{method}-{name}").work.pretrain
+        plain = entry("t2", f"deit-tiny-flowers102-{method}").task.pretrain
+        config = entry("t2-causes", f"deit-tiny-flowers102-{method}-{name}").task.pretrain
         assert _with_preset(config) == config
         now, before = ({**asdict(one.optim), **asdict(one.moco_v2)} for one in (config, plain))
         assert replace(config, optim=plain.optim, moco_v2=plain.moco_v2) == plain
@@ -74,9 +76,9 @@ def test_what_may_lie_between_table_2_and_us():
     ]
     for method in ("simclr", "supcon", "moco-v2"):
         assert fingerprint(runs[method]) == fingerprint(entry("t2", f"deit-tiny-flowers102-{method}"))
-        idmm = entry("200", "deit-tiny-flowers102-idmm-200").work.pretrain.optim
-        assert runs[f"{method}-adamw"].work.pretrain.optim == replace(idmm, name="adamw")
-        assert runs[f"{method}-adamw"].against == runs[method].name
+        idmm = entry("200", "deit-tiny-flowers102-idmm-200").task.pretrain.optim
+        assert runs[f"{method}-adamw"].task.pretrain.optim == replace(idmm, name="adamw")
+        assert runs[f"{method}-adamw"].baseline == runs[method].name
     assert (changed("supcon", "sgd0.03"), changed("moco-v2", "sgd0.03")) == ({"lr": 0.06}, {"lr": 0.03})
     assert changed("moco-v2", "mask-own") == {"mask_own": True}
     papers = {name: run.paper for name, run in runs.items() if run.paper}
@@ -84,8 +86,13 @@ def test_what_may_lie_between_table_2_and_us():
 
 
 def test_methods_are_compared_on_the_same_pixels():
-    for run in (*STUDIES["t2"].runs, *STUDIES["t5"].runs, *find("idmm-t8").runs, *find("frozen-small").runs):
-        config = getattr(run.work, "pretrain", None) or getattr(run.work, "network", None)
+    for run in (
+        *STUDIES["t2"].runs,
+        *STUDIES["t5"].runs,
+        *find_study("idmm-t8").runs,
+        *find_study("frozen-small").runs,
+    ):
+        config = getattr(run.task, "pretrain", None) or getattr(run.task, "network", None)
         if isinstance(config, PretrainConfig):
             assert max(config.store_least, plan_of(config, config.size).store_side(2040)) >= 320
 
@@ -93,7 +100,7 @@ def test_methods_are_compared_on_the_same_pixels():
 def test_small_images_are_not_enlarged_for_that(tmp_path):
     images = open_data(str(make_folder(tmp_path / "images", width=32, height=32)), val="none").train
     configs = [
-        entry("t5-corner", f"pvtv2-b0-{method}-cifar100-10k-to-flowers102").work.pretrain
+        entry("t5-corner", f"pvtv2-b0-{method}-cifar100-10k-to-flowers102").task.pretrain
         for method in ("idmm", "simclr")
     ]
     assert configs[1].store_least == 320
@@ -130,9 +137,9 @@ def test_tables_6_and_figure_4():
     failed = entry("t6", "t2t-vit-7-sin10k-pets-dino")
     assert failed.paper is None
     assert "does not converge" in failed.note
-    assert {run.before for run in STUDIES["t6"].runs} == {"sin10k"}
+    assert {run.pretrain_data for run in STUDIES["t6"].runs} == {"sin10k"}
     assert paper("f4", "deit-tiny-flowers102-dino-800", "deit-tiny-flowers102-dino-400") == [64.1, None]
-    assert entry("f4", "deit-tiny-flowers102-dino-400").work.pretrain.epochs == 400
+    assert entry("f4", "deit-tiny-flowers102-dino-400").task.pretrain.epochs == 400
 
 
 def test_what_exists_keeps_its_folders():
@@ -170,7 +177,7 @@ def test_stages_are_shared():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_written_out_is_what_the_method_says(name):
     for run in STUDIES[name].runs:
-        config = work(run).pretrain
+        config = task(run).pretrain
         if config is not None:
             assert _with_preset(config) == config
             stage = METHODS[config.method].stage(config.backbone, "paper", config.epochs, config.size)
@@ -179,11 +186,11 @@ def test_what_is_written_out_is_what_the_method_says(name):
 
 
 def test_the_corner_shows_as_many_images_of_each_source():
-    runs = [run for run in STUDIES["t5-corner"].runs if run.work.pretrain]
-    epochs = {run.before or run.data: run.work.pretrain.epochs for run in runs}
+    runs = [run for run in STUDIES["t5-corner"].runs if run.task.pretrain]
+    epochs = {run.pretrain_data or run.data: run.task.pretrain.epochs for run in runs}
     assert epochs == {"flowers102": 200, "cifar100-10k": 41, "camvid": 1112}
-    assert {run.work.finetune.epochs for run in STUDIES["t5-corner"].runs} == {100}
-    assert {run.work.finetune.size for run in STUDIES["t5-corner"].runs} == {112}
+    assert {run.task.finetune.epochs for run in STUDIES["t5-corner"].runs} == {100}
+    assert {run.task.finetune.size for run in STUDIES["t5-corner"].runs} == {112}
     assert "camvid" not in {run.data for run in runs}  # it has no classes
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from vitling.methods.idmm import finetune
 from vitling.objectives.config import IDMMConfig
-from vitling.papers.stages import Staged
-from vitling.papers.studies import find
-from vitling.papers.study import Start
+from vitling.papers.stages import StagedTask
+from vitling.papers.studies import find_study
+from vitling.papers.study import RunContext
 from vitling.runs.pretrain import _with_preset
 from vitling.settings.names import overlaid
 from vitling.training.config import OptimConfig
 from vitling.views.policies import idmm_finetune
 
 NAMES = ("200", "200-released", "t3", "t4", "t7", "t8", "t8-released", "t9", "f3")
-STUDIES = {name: find(f"idmm-{name}") for name in NAMES}
+STUDIES = {name: find_study(f"idmm-{name}") for name in NAMES}
 
 
 def entry(study: str, name: str):
@@ -31,14 +31,16 @@ def figures(study: str, *names: str) -> list[float | None]:
 
 def folders(study: str, name: str, seed: int = 0) -> list[str]:
     run = entry(study, name)
-    start = Start(Path("out"), seed, "a", "b", run.weights, data=run.data, before=run.before, train_before="c")
-    return [stage.out.name for stage in run.work.stages(start)]
+    context = RunContext(
+        Path("out"), seed, "a", "b", run.weights, data=run.data, pretrain_data=run.pretrain_data, pretrain_source="c"
+    )
+    return [stage.out.name for stage in run.task.stages(context)]
 
 
 def test_how_many_runs():
     counts = {"200": 28, "200-released": 28, "t3": 140, "t4": 8, "t7": 10, "t8": 5, "t8-released": 4, "t9": 20, "f3": 8}
     assert {name: len(study.runs) for name, study in STUDIES.items()} == counts
-    assert len(find("idmm-t1").runs) == 14
+    assert len(find_study("idmm-t1").runs) == 14
 
 
 def test_what_is_shown_first():
@@ -76,9 +78,9 @@ def test_figures_of_table_3(base, expected):
 
 
 def test_figures_of_the_other_tables():
-    counts = {run.name: run.paper for run in find("idmm-t1").runs}
+    counts = {run.name: run.paper for run in find_study("idmm-t1").runs}
     assert (counts["pets-train"], counts["indoor67-test"], counts["cars-test"]) == (3680, 1340, 8041)
-    assert {run.name: run.work.classes for run in find("idmm-t1").runs}["cub-train"] == 200
+    assert {run.name: run.task.classes for run in find_study("idmm-t1").runs}["cub-train"] == 200
     assert figures("t4", "pvtv2-b0-flowers102-pretrain", "t2t-vit-7-pets-finetune") == [92.5, 70.3]
     assert entry("t4", "t2t-vit-7-flowers102-pretrain").note == "the paper: ± 0.3 over 3"
     assert figures("t7", "pvtv2-b0-sin-total10k-100", "deit-tiny-random-300", "deit-tiny-sin10k-300") == [
@@ -95,27 +97,27 @@ def test_figures_of_the_other_tables():
 
 
 def test_what_the_stages_are():
-    larger = entry("t3", "t2t-vit-7-pets-idmm-800-448").work
+    larger = entry("t3", "t2t-vit-7-pets-idmm-800-448").task
     assert (larger.pretrain.epochs, larger.pretrain.size, larger.pretrain.batch) == (800, 112, 256)
     assert (larger.finetune.epochs, larger.finetune.size, larger.finetune.keep_head) == (800, 224, False)
     large = larger.enlarge
     assert (large.epochs, large.size, large.batch, large.optim.lr, large.keep_head) == (100, 448, 32, 1.25e-5, True)
-    assert entry("t3", "deit-base-dtd-idmm-800-448").work.enlarge.batch == 128
+    assert entry("t3", "deit-base-dtd-idmm-800-448").task.enlarge.batch == 128
     imagenet = entry("t3", "pvtv2-b0-cub-imagenet-200")
-    assert (imagenet.weights, imagenet.work.pretrain, imagenet.work.finetune.epochs) == ("pvt_v2_b0", None, 200)
-    assert entry("t3", "pvtv2-b0-cub-random-800").work.pretrain is None
-    assert entry("t9", "deit-tiny-sin10k-dtd-mlp").work.pretrain.idmm.projection == "mlp"
-    assert entry("t9", "deit-tiny-sin10k-dtd-simclr").work.pretrain.simclr.projection == "none"
-    assert entry("t9", "deit-tiny-sin10k-dtd-simclr-mlp").work.pretrain.simclr.projection == "mlp"
-    assert entry("t7", "pvtv2-b0-sin10k-moco-v3-100").work.pretrain.method == "moco-v3"
+    assert (imagenet.weights, imagenet.task.pretrain, imagenet.task.finetune.epochs) == ("pvt_v2_b0", None, 200)
+    assert entry("t3", "pvtv2-b0-cub-random-800").task.pretrain is None
+    assert entry("t9", "deit-tiny-sin10k-dtd-mlp").task.pretrain.idmm.projection == "mlp"
+    assert entry("t9", "deit-tiny-sin10k-dtd-simclr").task.pretrain.simclr.projection == "none"
+    assert entry("t9", "deit-tiny-sin10k-dtd-simclr-mlp").task.pretrain.simclr.projection == "mlp"
+    assert entry("t7", "pvtv2-b0-sin10k-moco-v3-100").task.pretrain.method == "moco-v3"
     assert entry("t7", "deit-tiny-sin10k-300").wants == ("sin10k", "imagenet1k")
     assert entry("t7", "deit-tiny-random-300").wants == ("imagenet1k",)
 
 
 def test_table_8_by_the_released_code_does_not_smooth():
-    assert [run.work.pretrain.idmm.smoothing for run in STUDIES["t8"].runs] == [0.0, 0.1, 0.1, 0.1, 0.1]
-    assert [run.work.pretrain.size for run in STUDIES["t8"].runs] == [224, 224, 112, 112, 112]
-    released = [run.work.pretrain.idmm for run in STUDIES["t8-released"].runs]
+    assert [run.task.pretrain.idmm.smoothing for run in STUDIES["t8"].runs] == [0.0, 0.1, 0.1, 0.1, 0.1]
+    assert [run.task.pretrain.size for run in STUDIES["t8"].runs] == [224, 224, 112, 112, 112]
+    released = [run.task.pretrain.idmm for run in STUDIES["t8-released"].runs]
     assert {idmm.smoothing for idmm in released} == {0.0}
     assert [(idmm.multi_crop, idmm.cutmix) for idmm in released] == [
         *((False, False), (False, False), (True, False), (True, True))
@@ -124,15 +126,15 @@ def test_table_8_by_the_released_code_does_not_smooth():
 
 @pytest.mark.parametrize(("net", "study"), [("deit-tiny", "200"), ("pvtv2-b0", "200-released")])
 def test_mixed_as_on_four_cards_both_stages_are_otherwise_the_tables(net, study):
-    causes = {run.name: run for run in find("idmm-200-causes").runs}
+    causes = {run.name: run for run in find_study("idmm-200-causes").runs}
     for start in ("random", "idmm"):
         run, plain = causes[f"{net}-flowers102-{start}-200-parts4"], entry(study, f"{net}-flowers102-{start}-200")
-        stages = [(run.work.finetune, plain.work.finetune), (run.work.pretrain, plain.work.pretrain)]
+        stages = [(run.task.finetune, plain.task.finetune), (run.task.pretrain, plain.task.pretrain)]
         for changed, usual in stages if start == "idmm" else stages[:1]:
             assert (changed.views.mix_parts, usual.views.mix_parts) == (4, 1)
             assert replace(changed, views=usual.views) == usual
         assert run.paper == plain.paper
-    assert causes[f"{net}-flowers102-random-200-parts4"].work.pretrain is None
+    assert causes[f"{net}-flowers102-random-200-parts4"].task.pretrain is None
 
 
 def test_one_pre_training_serves_several_tables():
@@ -159,13 +161,13 @@ def test_one_pre_training_serves_several_tables():
 def test_what_is_written_out_is_what_the_preset_says(name):
     """A stage is known by what is written, so nothing may change when it is trained."""
     for run in STUDIES[name].runs:
-        work = run.work
-        assert isinstance(work, Staged)
-        if work.pretrain is not None:
-            assert _with_preset(work.pretrain) == work.pretrain
-            assert work.pretrain.val == "none"
-            assert work.pretrain.idmm.classifier == IDMMConfig().classifier
-        for config in (work.finetune, work.enlarge):
+        task = run.task
+        assert isinstance(task, StagedTask)
+        if task.pretrain is not None:
+            assert _with_preset(task.pretrain) == task.pretrain
+            assert task.pretrain.val == "none"
+            assert task.pretrain.idmm.classifier == IDMMConfig().classifier
+        for config in (task.finetune, task.enlarge):
             if config is not None:
                 preset = finetune(config.backbone, config.preset, config.epochs, config.size)
                 assert overlaid(preset.optim, config.optim, OptimConfig()) == config.optim == preset.optim

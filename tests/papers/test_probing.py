@@ -20,28 +20,31 @@ from vitling.evaluation.bundle import load
 from vitling.evaluation.correspondence import correspondence
 from vitling.evaluation.inputs import sources_of
 from vitling.files import write_json
-from vitling.papers import places as datasets
+from vitling.papers import locations as datasets
 from vitling.papers import probing, region_cost
 from vitling.papers.datasets import ENTRIES
-from vitling.papers.probing import Given, Paced, Probed, SuiteAverage
+from vitling.papers.probing import FixedNetwork, ProbeTask, SuiteMeanTask, TimedProbeTask
 from vitling.papers.reproduce import reproduce
-from vitling.papers.study import Run, Start, Study
+from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.report.results import document
-from vitling.runs import pretrain as pretraining
+from vitling.runs import pretrain as pretrain_config
 from vitling.runs.probes import evaluate_frozen
 from vitling.settings.evaluation import EvaluationConfig
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-RANDOM = Given("vit_nano_patch4_32", 8)
+RANDOM = FixedNetwork("vit_nano_patch4_32", 8)
 FIGURES = ("knn", "linear", "logistic", "correspondence", "distance", "matching")
 STUDY = Study(
     "probed",
     "figures of two networks",
     "nowhere Table 8",
     (
-        *(Run(f"random-{figure}", Probed(RANDOM, figure), "made") for figure in FIGURES),
-        *(Run(f"idmm-{figure}", Probed(FIRST, figure), "made", against=f"random-{figure}") for figure in FIGURES),
+        *(StudyRun(f"random-{figure}", ProbeTask(RANDOM, figure), "made") for figure in FIGURES),
+        *(
+            StudyRun(f"idmm-{figure}", ProbeTask(FIRST, figure), "made", baseline=f"random-{figure}")
+            for figure in FIGURES
+        ),
     ),
     "%",
     picture="curves",
@@ -52,13 +55,13 @@ KNN = replace(STUDY, runs=STUDY.runs[:1])
 @pytest.fixture
 def trained(monkeypatch):
     """How often something is trained."""
-    calls, function = [], pretraining.pretrain
+    calls, function = [], pretrain_config.pretrain
 
     def call(config):
         calls.append(config)
         return function(config)
 
-    monkeypatch.setattr(pretraining, "pretrain", call)
+    monkeypatch.setattr(pretrain_config, "pretrain", call)
     return calls
 
 
@@ -101,17 +104,17 @@ def test_the_machine_is_the_judges_and_that_of_the_training_stands_with_the_stag
 
 def test_a_part_of_the_images_is_said(data, tmp_path, monkeypatch):
     """Of a probe, whatever the network was trained on; and of the images that it is judged on."""
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 50))
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 1000, 50))
     make_folder(tmp_path / "data" / "pool", each=2, split="train")
     runs = (
-        Run("random-knn", Probed(RANDOM, "knn"), "made"),
-        Run("random-distance", Probed(RANDOM, "distance"), "made"),
-        Run("idmm-knn", Probed(FIRST, "knn"), "made", before="pool"),
+        StudyRun("random-knn", ProbeTask(RANDOM, "knn"), "made"),
+        StudyRun("random-distance", ProbeTask(RANDOM, "distance"), "made"),
+        StudyRun("idmm-knn", ProbeTask(FIRST, "knn"), "made", pretrain_data="pool"),
     )
     rows = reproduce(replace(STUDY, runs=runs), data).results["rows"]
     both = "12 training images, not 1,000; 6 test images, not 50"
     assert [row["caution"] for row in rows] == [both, "6 test images, not 50", both]
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 6))
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 12, 6))
     again = reproduce(replace(STUDY, name="whole", runs=runs), data).results["rows"]
     assert not any("caution" in row for row in again)
 
@@ -135,7 +138,7 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
     place = Path(data) / "weights" / "vit_nano_patch4_32.safetensors"
     place.parent.mkdir()
     (stages / "given-vit_nano_patch4_32-8-random-seed1" / "model.safetensors").rename(place)
-    given = Run("given", Probed(RANDOM, "knn"), "made", weights="vit_nano_patch4_32")
+    given = StudyRun("given", ProbeTask(RANDOM, "knn"), "made", weights="vit_nano_patch4_32")
     outcome = reproduce(replace(STUDY, name="given", runs=(given,)), data)
     assert outcome.failed == ()
     assert torch.equal(weights(stages / "given-vit_nano_patch4_32-8-vit_nano_patch4_32"), second)
@@ -144,8 +147,8 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
 def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
     monkeypatch.setattr(collapse, "GRACE_STEPS", 0)
     monkeypatch.setattr(collapse, "bad_signs", lambda *a: [collapse.Sign("flat", 0.0, "all is flat", "nothing")])
-    watched = Probed(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
-    outcome = reproduce(replace(STUDY, runs=(Run("watched", watched, "made"),)), data)
+    watched = ProbeTask(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
+    outcome = reproduce(replace(STUDY, runs=(StudyRun("watched", watched, "made"),)), data)
     (row,) = outcome.results["rows"]
     (words,) = row["stages"][0]["warnings"]
     assert words.startswith("Epoch 3: this run has collapsed. Since epoch 1 all is flat.")
@@ -155,9 +158,9 @@ def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
 def test_a_pace_beside_a_figure(data, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        region_cost.Throughput, "__call__", lambda self, start: asked.append(self.backbone) or {"value": 321}
+        region_cost.ThroughputTask, "__call__", lambda self, context: asked.append(self.backbone) or {"value": 321}
     )
-    paced = Run("paced", Paced(Probed(RANDOM, "knn")), "made", paper=50.0)
+    paced = StudyRun("paced", TimedProbeTask(ProbeTask(RANDOM, "knn")), "made", paper=50.0)
     outcome = reproduce(replace(STUDY, name="paced", runs=(paced,), picture="scatter"), data)
     (row,) = outcome.results["rows"]
     assert (row["images_per_second"], asked) == (321, ["vit_nano_patch4_32"])
@@ -173,7 +176,7 @@ def two_sets(tmp_path, monkeypatch):
     for name in kept:
         for i, split in enumerate(("train", "test")):
             make_folder(tmp_path / "data" / name, each=6, split=split, first=50 * i)
-        monkeypatch.setitem(datasets.DATASETS, name, datasets.DataSet(name, 18, 18))
+        monkeypatch.setitem(datasets.DATASETS, name, datasets.StudyDataset(name, 18, 18))
     return str(tmp_path / "data")
 
 
@@ -184,8 +187,8 @@ def suite_study() -> Study:
         "two data sets",
         "nowhere Figure 3",
         (
-            Run("base", SuiteAverage(RANDOM), others=both),
-            Run("idmm", SuiteAverage(FIRST), before="cifar10", against="base", others=both, paper=50.0),
+            StudyRun("base", SuiteMeanTask(RANDOM), others=both),
+            StudyRun("idmm", SuiteMeanTask(FIRST), pretrain_data="cifar10", baseline="base", others=both, paper=50.0),
         ),
         "mean, %",
         picture="bars",
@@ -209,4 +212,4 @@ def test_a_mean_without_one_of_them_is_none(two_sets, tmp_path):
     with pytest.raises(UserError, match="pets"):
         reproduce(suite_study(), two_sets)
     with pytest.raises(RunAborted, match="pets"):
-        SuiteAverage(RANDOM)(Start(tmp_path / "out", folder=Path(two_sets), stages=tmp_path / "stages"))
+        SuiteMeanTask(RANDOM)(RunContext(tmp_path / "out", folder=Path(two_sets), stages=tmp_path / "stages"))

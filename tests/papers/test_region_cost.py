@@ -8,8 +8,8 @@ import torch
 from vitling.errors import RunAborted, UserError
 from vitling.papers import measure as measuring
 from vitling.papers import overhead, region_cost
-from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCost, Throughput, measure
-from vitling.papers.study import Start
+from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCostTask, ThroughputTask, measure
+from vitling.papers.study import RunContext
 
 NANO, CPU = "vit_nano_patch4_32", torch.device("cpu")
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is none")
@@ -65,38 +65,38 @@ def test_one_measurement_serves_both_figures(monkeypatch, tmp_path):
         }
 
     monkeypatch.setattr(region_cost, "measure", measure)
-    time, memory = (RegionCost(NANO, 2, figure, size=32, prototypes=64) for figure in ("time", "memory"))
-    starts = [Start(tmp_path / name, stages=tmp_path / "stages") for name in ("time", "memory")]
+    time, memory = (RegionCostTask(NANO, 2, figure, size=32, prototypes=64) for figure in ("time", "memory"))
+    starts = [RunContext(tmp_path / name, stages=tmp_path / "stages") for name in ("time", "memory")]
     assert time(starts[0])["value"] == 1.1
     row = memory(starts[1])
     assert {"value", "seconds", "step_view", "step_both", "peak_gb_view", "peak_gb_both"} == set(row)
     assert (row["value"], row["peak_gb_both"]) == (1.25, 2.5)
     assert memory(starts[1]) == row
-    assert all((start.out / "environment.json").exists() for start in starts)
+    assert all((context.out / "environment.json").exists() for context in starts)
     assert len(calls) == 1
-    RegionCost(NANO, 3, "time", size=32, prototypes=64)(Start(tmp_path / "other", stages=tmp_path / "stages"))
-    time(Start(tmp_path / "seed", seed=1, stages=tmp_path / "stages"))
+    RegionCostTask(NANO, 3, "time", size=32, prototypes=64)(RunContext(tmp_path / "other", stages=tmp_path / "stages"))
+    time(RunContext(tmp_path / "seed", seed=1, stages=tmp_path / "stages"))
     assert [settings[:4] for settings in calls] == [(NANO, 2, 32, 64), (NANO, 3, 32, 64), (NANO, 2, 32, 64)]
     assert time.settings != memory.settings
 
 
 @needs_no_gpu
 def test_where_there_is_no_gpu_that_is_said(tmp_path):
-    start = Start(tmp_path / "run", stages=tmp_path / "stages")
-    for work in (RegionCost(NANO, 2, "time"), RegionCost(NANO, 2, "memory"), Throughput(NANO)):
+    context = RunContext(tmp_path / "run", stages=tmp_path / "stages")
+    for task in (RegionCostTask(NANO, 2, "time"), RegionCostTask(NANO, 2, "memory"), ThroughputTask(NANO)):
         with pytest.raises(UserError, match="measured on a GPU"):
-            work(start)
+            task(context)
     with pytest.raises(UserError, match="memory is measured on a GPU"):
-        RegionCost(NANO, 1, "memory", size=32, prototypes=64)(start)
+        RegionCostTask(NANO, 1, "memory", size=32, prototypes=64)(context)
 
 
 @needs_no_gpu
 def test_a_small_network_is_measured_anywhere(tmp_path):
-    work, start = Throughput(NANO, batch=2, size=32), Start(tmp_path / "run")
-    row = work(start)
+    task, context = ThroughputTask(NANO, batch=2, size=32), RunContext(tmp_path / "run")
+    row = task(context)
     assert isinstance(row["value"], int)
     assert row["value"] > 0
-    assert work(start) == row
+    assert task(context) == row
 
 
 def test_steps_that_are_not_alike_are_not_compared():

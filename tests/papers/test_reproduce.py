@@ -18,12 +18,12 @@ from tests.made_runs import read
 from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.objectives.config import SupervisedConfig
-from vitling.papers import places as datasets
+from vitling.papers import locations as datasets
 from vitling.papers.ledger import Ledger
-from vitling.papers.overhead import Overhead
+from vitling.papers.overhead import OverheadTask
 from vitling.papers.reproduce import reproduce
-from vitling.papers.study import Run, Start, Study
-from vitling.papers.training import Training
+from vitling.papers.study import RunContext, Study, StudyRun
+from vitling.papers.train_task import TrainTask
 from vitling.runs import labelled
 from vitling.runs import train as training
 from vitling.settings.config import TrainConfig
@@ -47,8 +47,10 @@ TRAINED = Study(
     "two runs",
     "nowhere Table 1",
     (
-        Run("plain", Training(TINY), "made", paper=50.0),
-        Run("aux", Training(replace(TINY, aux="drloc"), watch=1), "made", paper=60.0, against="plain", note="a note"),
+        StudyRun("plain", TrainTask(TINY), "made", paper=50.0),
+        StudyRun(
+            "aux", TrainTask(replace(TINY, aux="drloc"), watch=1), "made", paper=60.0, baseline="plain", note="a note"
+        ),
     ),
 )
 
@@ -63,7 +65,7 @@ class Given:
     def settings(self) -> dict[str, Any]:
         return {"given": "numbers"}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         value = self.values.pop(0)
         if isinstance(value, BaseException):
             raise value
@@ -71,7 +73,7 @@ class Given:
 
 
 def study_of(**works: list[Any]) -> Study:
-    return Study("given", "numbers", "nowhere", tuple(Run(name, Given(values)) for name, values in works.items()))
+    return Study("given", "numbers", "nowhere", tuple(StudyRun(name, Given(values)) for name, values in works.items()))
 
 
 def test_a_study_runs_once(data, tmp_path, capsys, monkeypatch):
@@ -205,7 +207,7 @@ def test_a_failure_is_written_down_and_the_others_go_on(tmp_path):
 def test_the_exit_code_of_a_failure(monkeypatch, capsys):
     from vitling.cli import run
 
-    monkeypatch.setattr("vitling.papers.find", lambda name: study_of(bad=[RunAborted("no")], good=[1.0]))
+    monkeypatch.setattr("vitling.papers.studies.find_study", lambda name: study_of(bad=[RunAborted("no")], good=[1.0]))
     assert run(["reproduce", "given"]) == 3
     captured = capsys.readouterr()
     assert "failed: no" in captured.out
@@ -215,9 +217,12 @@ def test_the_exit_code_of_a_failure(monkeypatch, capsys):
 def test_a_matrix_is_drawn(monkeypatch, capsys, tmp_path):
     from vitling.cli import run
 
-    runs = (Run("first", Given([1.0]), cell=("a", "x")), Run("second", Given([RunAborted("no")]), cell=("a", "y")))
+    runs = (
+        StudyRun("first", Given([1.0]), cell=("a", "x")),
+        StudyRun("second", Given([RunAborted("no")]), cell=("a", "y")),
+    )
     study = Study("matrix", "two cells", "nowhere", runs, picture="heatmap")
-    monkeypatch.setattr("vitling.papers.find", lambda name: study)
+    monkeypatch.setattr("vitling.papers.studies.find_study", lambda name: study)
     assert run(["reproduce", "matrix"]) == 3
     assert "Written: results/matrix.json and results/matrix.png" in capsys.readouterr().out
     assert (tmp_path / "results" / "matrix.png").exists()
@@ -233,7 +238,7 @@ def test_rows_of_other_sessions_stay(tmp_path):
 
 def test_other_settings_than_before_are_said(capsys):
     reproduce(study_of(first=[1.0]))
-    changed = Study("given", "numbers", "nowhere", (Run("first", Overhead("vit_micro_patch4_32", 4)),))
+    changed = Study("given", "numbers", "nowhere", (StudyRun("first", OverheadTask("vit_micro_patch4_32", 4)),))
     outcome = reproduce(changed)
     assert "made with other settings" in capsys.readouterr().err
     print_study(outcome.results)
@@ -260,13 +265,13 @@ def test_missing_data_skip_their_runs(data, capsys, tmp_path):
 
 
 def test_fewer_images_than_the_paper_are_said(data, monkeypatch):
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 6))
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 1000, 6))
     (row,) = reproduce(replace(TRAINED, runs=TRAINED.runs[:1]), data).results["rows"]
     assert row["caution"] == "12 training images, not 1,000"
 
 
 def test_passes_for_want_of_memory_are_said(data, monkeypatch):
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 1000, 6))
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 1000, 6))
     step, tried = Trainer._one_step, []
 
     def short_of_memory(self, place, parts):
@@ -297,16 +302,16 @@ def test_the_overhead_is_measured(monkeypatch, tmp_path):
 
     monkeypatch.setattr(overhead, "ROUNDS", 2)
     monkeypatch.setattr(overhead, "STEPS", 2)
-    work = Overhead("vit_micro_patch4_32", 4, size=16)
-    row = work(Start(tmp_path / "run"))
+    task = OverheadTask("vit_micro_patch4_32", 4, size=16)
+    row = task(RunContext(tmp_path / "run"))
     assert {"value", "seconds", "step_without", "step_l1", "peak_gb_without", "peak_gb_l1"} == set(row)
     assert row["value"] == pytest.approx(100 * (row["step_l1"] / row["step_without"] - 1), abs=0.01)
-    assert work(Start(tmp_path / "run")) == row  # from its result.json
+    assert task(RunContext(tmp_path / "run")) == row  # from its result.json
 
 
 def test_two_processes_may_write_one_file(tmp_path):
     """What the one has read is not yet old when it writes."""
-    study = Study("many", "many runs", "nowhere", tuple(Run(f"run{i}", Given([])) for i in range(24)))
+    study = Study("many", "many runs", "nowhere", tuple(StudyRun(f"run{i}", Given([])) for i in range(24)))
     path = tmp_path / "results" / "many.json"
 
     def write(part: int) -> None:
@@ -320,7 +325,7 @@ def test_two_processes_may_write_one_file(tmp_path):
 
 
 def test_of_several_starts_a_row_has_the_most_that_ran_at_once(tmp_path):
-    ledger = Ledger(tmp_path / "some.json", Study("some", "some runs", "nowhere", (Run("a", Given([])),)), None)
+    ledger = Ledger(tmp_path / "some.json", Study("some", "some runs", "nowhere", (StudyRun("a", Given([])),)), None)
     row = {"run": "a", "seed": 0, "minutes": 1.0, "fingerprint": ""}
     ledger.record(row | {"stopped": "early", "at_once": 3})
     ledger.record(row | {"value": 1.0})
@@ -336,7 +341,7 @@ class Interrupting:
     def settings(self) -> dict[str, Any]:
         return {"interrupts": "itself"}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         try:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
@@ -348,7 +353,7 @@ class Interrupting:
 def test_a_signal_between_trainings_ends_the_study():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted) as stop:
-        reproduce(Study("rude", "one run", "nowhere", (Run("a", Interrupting()),)))
+        reproduce(Study("rude", "one run", "nowhere", (StudyRun("a", Interrupting()),)))
     assert stop.value.exit_code == 130
     assert [row.keys() & {"value", "stopped"} for row in read(Path("results/rude.json"))["rows"]] == [{"stopped"}]
     assert signal.getsignal(signal.SIGINT) is before

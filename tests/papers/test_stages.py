@@ -18,14 +18,14 @@ from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, UserError
 from vitling.files import write_json
 from vitling.objectives.config import SupervisedConfig
-from vitling.papers.counting import Counting
+from vitling.papers.counting import CountTask
 from vitling.papers.reproduce import reproduce
-from vitling.papers.stages import Staged
-from vitling.papers.study import Run, Start, Study
+from vitling.papers.stages import StagedTask
+from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.report.results import document
-from vitling.runs import finetune as finetuning
+from vitling.runs import finetune as finetune_config
 from vitling.runs import labelled
-from vitling.runs import pretrain as pretraining
+from vitling.runs import pretrain as pretrain_config
 from vitling.settings.config import FinetuneConfig, PretrainConfig
 from vitling.training.config import LoopConfig
 
@@ -46,15 +46,15 @@ SECOND = FinetuneConfig(
 )
 THIRD = replace(SECOND, size=16, epochs=1, keep_head=True)
 
-IDMM = Run("idmm", Staged(SECOND, FIRST), "made", paper=60.0, against="random")
+IDMM = StudyRun("idmm", StagedTask(SECOND, FIRST), "made", paper=60.0, baseline="random")
 STUDY = Study(
     "staged",
     "three runs",
     "nowhere Table 3",
     (
-        Run("random", Staged(SECOND), "made", paper=50.0),
+        StudyRun("random", StagedTask(SECOND), "made", paper=50.0),
         IDMM,
-        Run("larger", Staged(SECOND, FIRST, THIRD), "made", paper=70.0, against="idmm", note="a note"),
+        StudyRun("larger", StagedTask(SECOND, FIRST, THIRD), "made", paper=70.0, baseline="idmm", note="a note"),
     ),
 )
 ONE = replace(STUDY, runs=(IDMM,))
@@ -74,12 +74,12 @@ def trained(monkeypatch):
 
         monkeypatch.setattr(module, name, call)
 
-    format_count(pretraining, "pretrain")
-    format_count(finetuning, "by_the_recipe")
+    format_count(pretrain_config, "pretrain")
+    format_count(finetune_config, "by_the_recipe")
     return calls
 
 
-def stages_of(row) -> list[tuple[str, bool]]:
+def list_stages(row) -> list[tuple[str, bool]]:
     return [(stage["stage"], stage["shared"]) for stage in row["stages"]]
 
 
@@ -94,8 +94,8 @@ def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
         write_json(Path(config.out) / "result.json", {"seconds": len(trained)})
         return {"seconds": len(trained)}
 
-    monkeypatch.setattr(finetuning, "by_the_recipe", slowly)
-    (stage,) = Staged(SECOND).stages(Start(tmp_path / "run", data="made", stages=tmp_path / "stages"))
+    monkeypatch.setattr(finetune_config, "by_the_recipe", slowly)
+    (stage,) = StagedTask(SECOND).stages(RunContext(tmp_path / "run", data="made", stages=tmp_path / "stages"))
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(stage, (tmp_path / "one", tmp_path / "other")))
     assert len(trained) == 1
@@ -109,9 +109,9 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
     assert outcome.failed == ()
     assert trained == ["finetune", "pretrain", "finetune", "enlarge"]
     random, idmm, larger = outcome.results["rows"]
-    assert stages_of(random) == [("finetune", False)]
-    assert stages_of(idmm) == [("pretrain", False), ("finetune", False)]
-    assert stages_of(larger) == [("pretrain", True), ("finetune", True), ("enlarge", False)]
+    assert list_stages(random) == [("finetune", False)]
+    assert list_stages(idmm) == [("pretrain", False), ("finetune", False)]
+    assert list_stages(larger) == [("pretrain", True), ("finetune", True), ("enlarge", False)]
     assert [stage["folder"] for stage in larger["stages"][:2]] == [stage["folder"] for stage in idmm["stages"]]
     assert [(stage["epochs"], stage["size"], stage["images"]) for stage in larger["stages"]] == [
         *((3, 8, 12), (2, 8, 12), (1, 16, 12))
@@ -149,13 +149,15 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
 
 def test_another_study_shares_too_and_other_settings_do_not(data, trained):
     reproduce(ONE, data)
-    other = Study("other", "one run", "nowhere", (Run("again", Staged(replace(SECOND, epochs=1), FIRST), "made"),))
+    other = Study(
+        "other", "one run", "nowhere", (StudyRun("again", StagedTask(replace(SECOND, epochs=1), FIRST), "made"),)
+    )
     (row,) = reproduce(other, data).results["rows"]
-    assert stages_of(row) == [("pretrain", True), ("finetune", False)]
+    assert list_stages(row) == [("pretrain", True), ("finetune", False)]
     assert trained == ["pretrain", "finetune", "finetune"]
-    changed = Run("changed", Staged(SECOND, replace(FIRST, epochs=2)), "made")
+    changed = StudyRun("changed", StagedTask(SECOND, replace(FIRST, epochs=2)), "made")
     (*_, row) = reproduce(replace(other, runs=(*other.runs, changed)), data, seeds=1).results["rows"]
-    assert stages_of(row) == [("pretrain", False), ("finetune", False)]
+    assert list_stages(row) == [("pretrain", False), ("finetune", False)]
 
 
 def test_another_folder_for_runs_has_its_own_stages(data, tmp_path, trained):
@@ -163,9 +165,9 @@ def test_another_folder_for_runs_has_its_own_stages(data, tmp_path, trained):
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"idmm-seed0", "stages"}
     reproduce(replace(ONE, name="other"), data, runs_out="here")  # the same run, of another study
     assert trained == ["pretrain", "finetune"]
-    different = replace(ONE, name="third", runs=(replace(IDMM, work=Staged(SECOND)),))  # its name with other stages
+    different = replace(ONE, name="third", runs=(replace(IDMM, task=StagedTask(SECOND)),))  # its name with other stages
     (row,) = reproduce(different, data, runs_out="here").results["rows"]
-    assert stages_of(row) == [("finetune", False)]
+    assert list_stages(row) == [("finetune", False)]
 
 
 def test_a_finished_run_needs_its_stages_no_more(data, tmp_path, trained):
@@ -178,7 +180,7 @@ def test_a_finished_run_needs_its_stages_no_more(data, tmp_path, trained):
     assert again["minutes"] == pytest.approx(before["seconds"] / 60, abs=1e-3)
 
 
-@pytest.mark.parametrize(("module", "kind"), [(pretraining, "pretrain"), (labelled, "finetune")])
+@pytest.mark.parametrize(("module", "kind"), [(pretrain_config, "pretrain"), (labelled, "finetune")])
 def test_an_interrupted_stage_goes_on(data, tmp_path, monkeypatch, trained, module, kind):
     conclude = module._conclude
 
@@ -190,7 +192,7 @@ def test_an_interrupted_stage_goes_on(data, tmp_path, monkeypatch, trained, modu
         reproduce(ONE, data)
     monkeypatch.setattr(module, "_conclude", conclude)
     (row,) = reproduce(ONE, data).results["rows"]
-    assert stages_of(row) == [("pretrain", False), ("finetune", False)]  # its own, of two starts
+    assert list_stages(row) == [("pretrain", False), ("finetune", False)]  # its own, of two starts
     assert trained == sorted([*("pretrain", "finetune"), kind], reverse=True)
     (folder,) = (tmp_path / "runs" / "stages").glob(f"{kind}-*")
     assert "Resuming at step" in (folder / "log.txt").read_text()
@@ -202,31 +204,33 @@ def test_a_trial_shortens_every_stage(data, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def folders(work: Staged, **start) -> list[str]:
-    return [stage.out.name for stage in work.stages(Start(Path("run"), data="made", train="a", test="b", **start))]
+def folders(task: StagedTask, **context) -> list[str]:
+    return [
+        stage.out.name for stage in task.stages(RunContext(Path("run"), data="made", train="a", test="b", **context))
+    ]
 
 
 def test_the_seed_may_be_of_one_stage():
-    work = Staged(SECOND, FIRST)
-    first, again = (folders(replace(work, seeded="pretrain"), seed=seed) for seed in (0, 2))
+    task = StagedTask(SECOND, FIRST)
+    first, again = (folders(replace(task, seeded="pretrain"), seed=seed) for seed in (0, 2))
     assert all("-seed0-" in name for name in first)
-    assert first == folders(work)
+    assert first == folders(task)
     assert ["-seed2-" in name for name in again] == [True, False]
     assert first[1] != again[1]  # the same seed, but from another network
-    other = folders(replace(work, seeded="finetune"), seed=2)
+    other = folders(replace(task, seeded="finetune"), seed=2)
     assert ["-seed2-" in name for name in other] == [False, True]
     assert other[0] == first[0]
 
 
 def test_a_stage_is_known_by_what_it_starts_from():
-    work = Staged(SECOND)
-    assert len({*folders(work), *folders(work, weights="weights/a.pth"), *folders(work, weights="weights/b.pth")}) == 3
-    assert folders(work, weights="here/a.pth") == folders(work, weights="there/a.pth")
-    assert folders(work, epochs=1) != folders(work)
+    task = StagedTask(SECOND)
+    assert len({*folders(task), *folders(task, weights="weights/a.pth"), *folders(task, weights="weights/b.pth")}) == 3
+    assert folders(task, weights="here/a.pth") == folders(task, weights="there/a.pth")
+    assert folders(task, epochs=1) != folders(task)
 
 
 def test_pre_training_on_other_images(data, tmp_path, trained):
-    runs = (Run("before", IDMM.work, "made", before="pool"),)
+    runs = (StudyRun("before", IDMM.task, "made", pretrain_data="pool"),)
     with pytest.raises(UserError, match=r"pool \(images to pre-train on, 6 images\).*pool-train.tar"):
         reproduce(replace(STUDY, runs=runs), data)
     make_folder(tmp_path / "data" / "pool", classes=3, each=3, split="train", first=20)
@@ -238,7 +242,7 @@ def test_pre_training_on_other_images(data, tmp_path, trained):
 
 def test_images_and_classes_are_counted(data, capsys):
     runs = tuple(
-        Run(f"made-{split}", Counting(split, classes), "made", paper=paper)
+        StudyRun(f"made-{split}", CountTask(split, classes), "made", paper=paper)
         for split, classes, paper in (("train", 3, 12), ("test", 4, 1000))
     )
     outcome = reproduce(Study("counts", "the data sets", "nowhere Table 1", runs, "images"), data)
@@ -251,7 +255,7 @@ def test_images_and_classes_are_counted(data, capsys):
 
 
 def test_from_the_command_line(data, capsys, monkeypatch):
-    monkeypatch.setattr("vitling.papers.find", lambda name: STUDY)
+    monkeypatch.setattr("vitling.papers.studies.find_study", lambda name: STUDY)
     assert run(["reproduce", "staged", "--data", data, "--only", "idmm", "--epochs", "1"]) == 0
     captured = capsys.readouterr()
     assert "a trial of 1 epoch\n" in captured.out

@@ -17,11 +17,11 @@ from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.papers.ledger import fingerprint
-from vitling.papers.places import DATASETS, find_data, find_weights, wanted
-from vitling.papers.stages import Staged, stage_of
-from vitling.papers.studies import all_studies, find
-from vitling.papers.study import Start
-from vitling.papers.training import Training, shortened
+from vitling.papers.locations import DATASETS, find_data, find_weights, wanted
+from vitling.papers.stages import StagedTask, make_stage
+from vitling.papers.studies import all_studies, find_study
+from vitling.papers.study import RunContext
+from vitling.papers.train_task import TrainTask, shorten
 from vitling.settings.checks import check
 from vitling.settings.config import PretrainConfig
 
@@ -50,9 +50,9 @@ NAMED_IN_THE_ISSUE = [
 
 def test_every_table_has_an_entry():
     assert set(NAMED_IN_THE_ISSUE) <= set(STUDIES)
-    assert find("drloc-supp-t6") == STUDIES["drloc-t1b"]
+    assert find_study("drloc-supp-t6") == STUDIES["drloc-t1b"]
     with pytest.raises(UserError, match="drloc-t3"):
-        find("drloc-t33")
+        find_study("drloc-t33")
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
@@ -62,7 +62,7 @@ def test_every_run_can_be_built(study, tmp_path):
     for entry in study.runs:
         assert re.fullmatch(r"[a-z0-9._-]+", entry.name)
         assert entry.paper is None or 0 < entry.paper < (100 if "%" in study.unit else math.inf)
-        assert entry.against in (known | {""})
+        assert entry.baseline in (known | {""})
         assert set(entry.wants) <= DATASETS.keys()
         assert fingerprint(entry)
         for config in configured(entry, tmp_path):
@@ -72,15 +72,15 @@ def test_every_run_can_be_built(study, tmp_path):
 
 
 def configured(entry, out):
-    start = Start(out, 3, "a", "b", entry.weights, stages=out)
-    if isinstance(entry.work, Training):
-        config = entry.work.configured(start)
+    context = RunContext(out, 3, "a", "b", entry.weights, stages=out)
+    if isinstance(entry.task, TrainTask):
+        config = entry.task.configured(context)
         assert (config.seed, config.out) == (3, str(out))
         return [config]
-    if isinstance(entry.work, Staged):
-        return [stage.config for stage in entry.work.stages(start)]
-    network = getattr(getattr(entry.work, "work", entry.work), "network", None)
-    return [stage_of("pretrain", network, start, 3, "").config] if isinstance(network, PretrainConfig) else []
+    if isinstance(entry.task, StagedTask):
+        return [stage.config for stage in entry.task.stages(context)]
+    network = getattr(getattr(entry.task, "task", entry.task), "network", None)
+    return [make_stage("pretrain", network, context, 3, "").config] if isinstance(network, PretrainConfig) else []
 
 
 def test_runs_of_a_study_differ_in_what_they_say_they_do():
@@ -104,7 +104,7 @@ def test_figures_of_the_papers():
 
 def test_what_the_runs_change():
     def config(study, name):
-        return entry(study, name).work.config
+        return entry(study, name).task.config
 
     assert config("drloc-t2a", "swin-t-cifar100-m256").drloc.pairs == 256
     assert config("drloc-t7", "swin-t-cifar100-exhaustive").drloc.variant == "exhaustive"
@@ -124,13 +124,13 @@ def test_what_the_runs_change():
 
 
 def test_what_fine_tuning_changes_keeps_its_pre_training(tmp_path):
-    start = Start(tmp_path / "run", 0, "a.tar", "b.tar", data="flowers102", stages=tmp_path)
-    plain = entry("idmm-200-causes", "deit-tiny-flowers102-idmm-200-store192").work
-    finer = entry("idmm-200", "deit-tiny-flowers102-idmm-200").work
-    changed = {name: entry("idmm-200-causes", f"deit-tiny-flowers102-idmm-200-{name}").work for name in CAUSES}
-    first = {work.stages(start)[0].out for work in (plain, *changed.values())}
+    context = RunContext(tmp_path / "run", 0, "a.tar", "b.tar", data="flowers102", stages=tmp_path)
+    plain = entry("idmm-200-causes", "deit-tiny-flowers102-idmm-200-store192").task
+    finer = entry("idmm-200", "deit-tiny-flowers102-idmm-200").task
+    changed = {name: entry("idmm-200-causes", f"deit-tiny-flowers102-idmm-200-{name}").task for name in CAUSES}
+    first = {task.stages(context)[0].out for task in (plain, *changed.values())}
     assert len(first) == 1
-    assert len({work.stages(start)[1].out for work in (plain, *changed.values())}) == 1 + len(CAUSES)
+    assert len({task.stages(context)[1].out for task in (plain, *changed.values())}) == 1 + len(CAUSES)
     assert plain == replace(finer, pretrain=replace(finer.pretrain, store_size=192))
     assert changed["fp32"].finetune.loop.precision == "fp32"
     assert changed["lr1e-3"].finetune.optim.lr == 2 * plain.finetune.optim.lr
@@ -140,21 +140,21 @@ def test_what_fine_tuning_changes_keeps_its_pre_training(tmp_path):
 @pytest.mark.parametrize(("epochs", "later"), [(1, 0), (2, 1), (3, 2), (30, 20), (600, 400)])
 def test_a_trial_reaches_a_region_loss_that_comes_later(epochs, later):
     """After 200 of 300 epochs, in the tables."""
-    config = next(run for run in find("esvit-t1").runs if run.name == "swin-b-both-knn").work.network
+    config = next(run for run in find_study("esvit-t1").runs if run.name == "swin-b-both-knn").task.network
     assert (config.epochs, config.esvit.region_from) == (300, 200)
-    assert shortened(config, epochs).esvit.region_from == later
+    assert shorten(config, epochs).esvit.region_from == later
 
 
 def test_a_trial_is_shorter_and_warms_up_in_the_same_share():
-    config = entry("drloc-t3", "swin-t-svhn").work.config
-    assert shortened(config, None) == config
-    short = shortened(config, 10)
+    config = entry("drloc-t3", "swin-t-svhn").task.config
+    assert shorten(config, None) == config
+    short = shorten(config, 10)
     assert (short.epochs, short.optim.warmup_epochs) == (10, 2)
 
 
 def test_a_curve_looks_at_the_test_images():
-    work = entry("drloc-supp-f3", "swin-t-cifar100-drloc").work
-    config = work.configured(Start(Path("run"), 0, "a.tar", "b.tar"))
+    task = entry("drloc-supp-f3", "swin-t-cifar100-drloc").task
+    config = task.configured(RunContext(Path("run"), 0, "a.tar", "b.tar"))
     assert (config.source, config.val, config.eval_every) == ("train=a.tar,val=b.tar", None, 10)
 
 

@@ -26,7 +26,7 @@ from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.meta import BundleMeta
 from vitling.papers.suite import suite
 from vitling.papers.suite.config import SuiteConfig
-from vitling.papers.suite.table import PAPER, Cell, summary_of, table_of, tables_of
+from vitling.papers.suite.table import PAPER, Cell, make_table, make_tables, summarise
 from vitling.runs import probes
 
 OTHERWISE = DataConfig(max_pixels=10_000)
@@ -216,11 +216,11 @@ def test_a_suite_that_was_killed_repeats_nothing_that_was_finished(root, tmp_pat
     folder, diary = model(tmp_path / "first"), tmp_path / "diary.txt"
     flags = ["--data-root", str(root), "--out", str(tmp_path / "out"), "--device", "cpu", "--with", "knn"]
 
-    def start(pace: str) -> subprocess.Popen:
+    def context(pace: str) -> subprocess.Popen:
         command = [sys.executable, "-c", STOPPED, str(diary), pace, "suite", str(folder), *flags]
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
-    stopped = start("slow")
+    stopped = context("slow")
     deadline = time.monotonic() + 100
     while not diary.exists() or "waiting" not in diary.read_text():
         assert stopped.poll() is None
@@ -231,7 +231,7 @@ def test_a_suite_that_was_killed_repeats_nothing_that_was_finished(root, tmp_pat
     assert stopped.returncode == 143
     before = diary.read_text().splitlines()
     assert before == ["embed voc2007", "probe 6 20", "embed flowers102", "probe 6 102", "waiting"]
-    again = start("quick")
+    again = context("quick")
     again.communicate(timeout=100)
     assert again.returncode == 0
     after = diary.read_text().splitlines()[len(before) :]
@@ -259,7 +259,7 @@ def test_average_and_wins():
     wanted = SuiteConfig(("sup", "ours"), "data", probes=("knn",))
     cells = [cell("sup", "flowers102", 0.5), cell("ours", "flowers102", 0.7), cell("sup", "pets", 0.6)]
     cells += [cell("ours", "dtd", 0.2), cell("sup", "cars", 0.4), cell("ours", "cars", 0.4)]
-    found = summary_of(cells, wanted)
+    found = summarise(cells, wanted)
     assert found["averaged_over"] == ["cars", "flowers102"]
     assert [column["average"] for column in found["columns"]] == pytest.approx([0.45, 0.55])
     assert [column["wins"] for column in found["columns"]] == [None, 1]
@@ -267,20 +267,20 @@ def test_average_and_wins():
     assert notes["flowers102"] == []
     assert notes["pets"] == ["2,040 training images, not 3,680", "6,149 test images, not 3,669"]
     assert json.dumps(found)
-    assert len(table_of(found).columns) == 4
+    assert len(make_table(found).columns) == 4
     logistic = found | {"columns": [column | {"probe": "logistic"} for column in found["columns"]]}
-    assert len(table_of(logistic).columns) == 6  # the paper's figures are of this probe
-    assert len(table_of(logistic | {"table": "idmm-t1"}).columns) == 4
+    assert len(make_table(logistic).columns) == 6  # the paper's figures are of this probe
+    assert len(make_table(logistic | {"table": "idmm-t1"}).columns) == 4
 
 
 def test_a_table_that_is_too_wide_is_one_for_each_probe():
     runs, probes = ("runs/random-start", "runs/after-idmm"), ("knn", "linear", "logistic")
     cells = [cell(run, "flowers102", 0.1234 + i / 2, probe) for i, run in enumerate(runs) for probe in probes]
-    found = summary_of(cells, SuiteConfig(runs, "data", probes=probes))
-    (whole,) = tables_of(found, Console(width=200))
+    found = summarise(cells, SuiteConfig(runs, "data", probes=probes))
+    (whole,) = make_tables(found, Console(width=200))
     assert len(whole.columns) == 2 + 6 + 2
     narrow = Console(width=60, file=io.StringIO())
-    parts = tables_of(found, narrow)
+    parts = make_tables(found, narrow)
     assert [(part.title, len(part.columns)) for part in parts] == [("knn", 4), ("linear", 4), ("logistic", 6)]
     for part in parts:
         narrow.print(part)

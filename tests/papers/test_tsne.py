@@ -12,22 +12,22 @@ from tests.conftest import make_folder
 from tests.made_runs import lines
 from tests.papers.test_stages import FIRST, SECOND
 from vitling.errors import UserError
-from vitling.papers import places as datasets
+from vitling.papers import locations as datasets
 from vitling.papers.reproduce import reproduce
-from vitling.papers.stages import Staged
-from vitling.papers.study import Run, Start, Study
-from vitling.papers.tsne import Tsne
+from vitling.papers.stages import StagedTask
+from vitling.papers.study import RunContext, Study, StudyRun
+from vitling.papers.tsne import TsneTask
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-TWO = Tsne(Staged(SECOND, FIRST), classes=2)
+TWO = TsneTask(StagedTask(SECOND, FIRST), classes=2)
 STUDY = Study(
     "looked-at",
     "t-SNE of two classes",
     "nowhere Figure 2",
     (
-        Run("random", Tsne(Staged(SECOND), classes=2), "made", cell=("", "random start")),
-        Run("idmm", TWO, "made", against="random", cell=("", "IDMM")),
+        StudyRun("random", TsneTask(StagedTask(SECOND), classes=2), "made", cell=("", "random start")),
+        StudyRun("idmm", TWO, "made", baseline="random", cell=("", "IDMM")),
     ),
     "5-NN, %",
     picture="tsne",
@@ -37,7 +37,7 @@ STUDY = Study(
 @pytest.fixture
 def uneven(tmp_path, monkeypatch):
     """Three classes with 4, 6 and 6 test images."""
-    monkeypatch.setitem(datasets.DATASETS, "made", datasets.DataSet("made images", 12, 16))
+    monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 12, 16))
     make_folder(tmp_path / "data" / "made", each=4, split="train")
     make_folder(tmp_path / "data" / "made", each=6, split="test", first=50)
     for i in (54, 55):
@@ -67,7 +67,7 @@ def test_from_images_to_a_picture(uneven, tmp_path):
     assert Image.open(picture).width > 300
 
     (folder / "result.json").unlink()
-    again = TWO(Start(folder, 0, *where(uneven), data="made", stages=tmp_path / "runs" / "stages"))
+    again = TWO(RunContext(folder, 0, *where(uneven), data="made", stages=tmp_path / "runs" / "stages"))
     assert again["value"] == idmm["value"]
     with np.load(folder / "tsne.npz") as arrays:
         assert np.array_equal(arrays["before"], kept)  # the same seed
@@ -85,9 +85,11 @@ def where(data: str) -> tuple[str, str]:
 
 
 def test_before_a_random_start_is_the_network_that_fine_tuning_starts_from(uneven, tmp_path):
-    work = replace(STUDY.runs[0].work, work=Staged(replace(SECOND, epochs=1, optim=replace(SECOND.optim, lr=1e-12))))
-    row = work(Start(tmp_path / "run", 3, *where(uneven), data="made", stages=tmp_path / "stages"))
-    before, after = work._models(Start(tmp_path / "run", 3, data="made", stages=tmp_path / "stages"))
+    task = replace(
+        STUDY.runs[0].task, task=StagedTask(replace(SECOND, epochs=1, optim=replace(SECOND.optim, lr=1e-12)))
+    )
+    row = task(RunContext(tmp_path / "run", 3, *where(uneven), data="made", stages=tmp_path / "stages"))
+    before, after = task._models(RunContext(tmp_path / "run", 3, data="made", stages=tmp_path / "stages"))
     image = tmp_path / "data" / "made" / "test" / "class-1" / "image-50.png"
     assert np.allclose(before.embed(str(image)), after.embed(str(image)), atol=1e-4)
     assert row["value"] == row["after"]
@@ -98,4 +100,4 @@ def test_images_with_several_labels_are_refused(tmp_path):
     rows = "".join(f"class-{c}/image-{i:02d}.png,a|b\n" for c in range(3) for i in range(4))
     (folder / "labels.csv").write_text("path,label\n" + rows)
     with pytest.raises(UserError, match="one class an image"):
-        TWO._images(Start(tmp_path, 0, str(folder / "labels.csv"), str(folder / "labels.csv")))
+        TWO._images(RunContext(tmp_path, 0, str(folder / "labels.csv"), str(folder / "labels.csv")))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitling.papers.ledger import Ledger
-from vitling.papers.studies import find
+from vitling.papers.studies import find_study
 from vitling.report import heatmap, tsne
 from vitling.report.pictures import draw
 from vitling.report.results import document, main
@@ -22,7 +22,7 @@ def row(run: str, seed: int = 0, **given) -> dict:
 
 def results(tmp_path, *rows: dict) -> dict:
     """Of Table 5."""
-    ledger = Ledger(tmp_path / "idmm-t5.json", find("idmm-t5"), None)
+    ledger = Ledger(tmp_path / "idmm-t5.json", find_study("idmm-t5"), None)
     for one in rows:
         ledger.record(one)
     return ledger.content()
@@ -112,7 +112,7 @@ def test_results_are_drawn_again_and_shown(some, tmp_path):
 
 
 def test_points_of_every_run(tmp_path):
-    study = find("idmm-f2")
+    study = find_study("idmm-f2")
     ledger = Ledger(tmp_path / "idmm-f2.json", study, None)
     random = np.random.default_rng(0)
     for i, run in enumerate(study.runs):

@@ -41,10 +41,10 @@ def reproduce(
             training.
     """
     from vitling.papers.reproduce import reproduce as run_study
-    from vitling.papers.studies import find
+    from vitling.papers.studies import find_study
 
     try:
-        outcome = run_study(find(name), data, seeds, only, minutes, epochs, runs_out, out, at_once)
+        outcome = run_study(find_study(name), data, seeds, only, minutes, epochs, runs_out, out, at_once)
     except Interrupted as stop:  # its message names --resume, which this verb does not have
         raise Interrupted(
             "Stopped; everything is saved. Run the same command again to continue.", stop.exit_code

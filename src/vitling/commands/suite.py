@@ -9,7 +9,7 @@ from rich.console import Console
 from vitling.commands.flags import NO_PREFIX
 from vitling.errors import RunAborted
 from vitling.papers.suite.config import SuiteConfig
-from vitling.papers.suite.table import tables_of
+from vitling.papers.suite.table import make_tables
 
 
 def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
@@ -30,7 +30,7 @@ def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
 
 def _print_suite(summary: dict[str, Any]) -> None:
     console = Console()
-    for table in tables_of(summary, console):
+    for table in make_tables(summary, console):
         console.print(table)
     for row in summary["rows"]:
         for note in row["notes"]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from vitling.papers.study import Start
+from vitling.papers.study import RunContext
 
 
 @dataclass(frozen=True)
-class Counting:
+class CountTask:
     """The images of a split. They are not decoded; their number, and that of the classes, is what a run would get."""
 
     split: Literal["train", "test"]
@@ -19,17 +19,17 @@ class Counting:
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling import data
 
-        found = data.open(f"train={getattr(start, self.split)}", val="none").train
+        found = data.open(f"train={getattr(context, self.split)}", val="none").train
         classes = len(found.class_names)
         other = {} if classes == self.classes else {"caution": f"{classes} classes, not {self.classes}"}
         return {"value": len(found), "classes": classes, **other}
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParametersTask:
     """Of a network without its head."""
 
     backbone: str
@@ -38,14 +38,14 @@ class Parameters:
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.backbones import create
 
         return {"value": sum(p.numel() for p in create(self.backbone).parameters())}
 
 
 @dataclass(frozen=True)
-class ViewsBudget:
+class ViewsBudgetTask:
     """The epochs in which so many images give as many views as EsViT's run on ImageNet-1K has."""
 
     images: int
@@ -54,7 +54,7 @@ class ViewsBudget:
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.methods import esvit
 
         plain = esvit.pretrain()

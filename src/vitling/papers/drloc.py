@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from vitling.papers.drloc_recipes import Preset, finetune, scratch
-from vitling.papers.overhead import Overhead
-from vitling.papers.study import Run, Study
-from vitling.papers.training import Training
+from vitling.papers.overhead import OverheadTask
+from vitling.papers.study import Study, StudyRun
+from vitling.papers.train_task import TrainTask
 
 NETWORKS = {
     "cvt-13": "cvt_13",
@@ -86,23 +86,25 @@ def studies() -> tuple[Study, ...]:
 Others = dict[str, tuple[float | None, dict[str, Any]]]  # name, figure, settings of the loss
 
 
-def _group(net: str, data: str, paper: float | None, others: Others, label: str = "", **recipe: Any) -> tuple[Run, ...]:
+def _group(
+    net: str, data: str, paper: float | None, others: Others, label: str = "", **recipe: Any
+) -> tuple[StudyRun, ...]:
     """A baseline, and what is compared with it."""
-    base = Run(f"{net}-{data}{label}", Training(scratch(NETWORKS[net], aux=False, **recipe)), data, paper=paper)
+    base = StudyRun(f"{net}-{data}{label}", TrainTask(scratch(NETWORKS[net], aux=False, **recipe)), data, paper=paper)
     config = scratch(NETWORKS[net], **recipe)
     return base, *(
-        Run(
+        StudyRun(
             f"{base.name}-{name}",
-            Training(replace(config, drloc=replace(config.drloc, **loss))),
+            TrainTask(replace(config, drloc=replace(config.drloc, **loss))),
             data,
             paper=figure,
-            against=base.name,
+            baseline=base.name,
         )
         for name, (figure, loss) in others.items()
     )
 
 
-def _pair(net: str, data: str, figures: Figures, **recipe: Any) -> tuple[Run, ...]:
+def _pair(net: str, data: str, figures: Figures, **recipe: Any) -> tuple[StudyRun, ...]:
     return _group(net, data, figures[0], {"drloc": (figures[1], {})}, **recipe)
 
 
@@ -113,31 +115,31 @@ def _table_3(net: str, data: str) -> Figures:
     return without[COLUMNS.index(data)], including[COLUMNS.index(data)]
 
 
-def _on(data: Iterable[str], table: Callable[[str], Iterable[Run]]) -> tuple[Run, ...]:
+def _on(data: Iterable[str], table: Callable[[str], Iterable[StudyRun]]) -> tuple[StudyRun, ...]:
     """A table on the paper's data, the first; and on others, where its figures do not hold."""
     paper, *others = data
     elsewhere = (replace(run, paper=None, note=ELSEWHERE) for other in others for run in table(other))
     return (*table(paper), *elsewhere)
 
 
-def _flat(groups: Iterable[Iterable[Run]]) -> tuple[Run, ...]:
+def _flat(groups: Iterable[Iterable[StudyRun]]) -> tuple[StudyRun, ...]:
     return tuple(run for group in groups for run in group)
 
 
-def _noted(runs: Iterable[Run], note: str) -> tuple[Run, ...]:
+def _noted(runs: Iterable[StudyRun], note: str) -> tuple[StudyRun, ...]:
     return tuple(replace(run, note=note) for run in runs)
 
 
 # --- the tables -----------------------------------------------------------------------------------------------------
 
 
-def _variants() -> tuple[Run, ...]:
+def _variants() -> tuple[StudyRun, ...]:
     figures = {"l1": 84.02, "signed": 83.14, "ce": 83.86, "reg": 83.24, "all": 81.88}
     others: Others = {variant: (figure, {"variant": variant}) for variant, figure in figures.items()}
     return _on(("imagenet100", *SMALL[1:]), lambda data: _group("swin-t", data, 82.76, others))
 
 
-def _pairs(exhaustive: bool = False) -> tuple[Run, ...]:
+def _pairs(exhaustive: bool = False) -> tuple[StudyRun, ...]:
     others: Others = {
         "m32": (63.70, {"pairs": 32}),
         "m64": (66.23, {"pairs": 64}),
@@ -149,66 +151,66 @@ def _pairs(exhaustive: bool = False) -> tuple[Run, ...]:
     return _on(SMALL, lambda data: _group("swin-t", data, 53.28, others))
 
 
-def _epochs() -> tuple[Run, ...]:
+def _epochs() -> tuple[StudyRun, ...]:
     figures: dict[str, dict[int, Figures]] = {
         "cvt-13": {100: (85.62, 85.98), 300: (90.16, 90.28)},
         "swin-t": {100: (82.76, 84.02), 300: (89.68, 90.32)},
         "t2t-vit-14": {100: (82.74, 83.90), 300: (87.76, 88.16)},
     }
 
-    def table(data: str) -> tuple[Run, ...]:
+    def table(data: str) -> tuple[StudyRun, ...]:
         cells = ((net, epochs, cell) for net, row in figures.items() for epochs, cell in row.items())
         return _flat(_pair(net, data, cell, label=f"-{epochs}", epochs=epochs) for net, epochs, cell in cells)
 
     return _on(("imagenet100", "flowers102"), table)
 
 
-def _from_scratch(preset: Preset) -> tuple[Run, ...]:
-    def table(columns: Iterable[str]) -> tuple[Run, ...]:
+def _from_scratch(preset: Preset) -> tuple[StudyRun, ...]:
+    def table(columns: Iterable[str]) -> tuple[StudyRun, ...]:
         cells = ((net, data) for net in TABLE_3 for data in columns)
         return _flat(_pair(net, data, _table_3(net, data), preset=preset) for net, data in cells)
 
     return (*table(COLUMNS), *_noted(table(["cifar100-10k"]), ELSEWHERE))
 
 
-def _causes() -> tuple[Run, ...]:
+def _causes() -> tuple[StudyRun, ...]:
     """The released target, with which the loss is 7 times as large; five times the published weight, which for CvT and
     T2T-ViT is Swin's; eight times as many steps, since the paper leaves open on how many cards it had 128 images each
     (its authors' own run of 2025 had one); and for T2T-ViT, which stays furthest below the table, what the released
     code does otherwise."""
     data = "flowers102"
 
-    def table(net: str) -> tuple[Run, ...]:
+    def table(net: str) -> tuple[StudyRun, ...]:
         without, including = _table_3(net, data)
         raw: Others = {"drloc": (including, {}), "raw": (including, {"target": "offset"})}
         weight = 2.5 if net == "swin-t" else 0.5
         heavy: Others = {f"weight{weight}": (including, {"weight": weight})}
         _, _, *alone = _group(net, data, without, raw | heavy)  # drloc-t3 has the others
         more_steps = _group(net, data, without, raw, label="-batch128", batch=128)
-        return (*(replace(run, against="") for run in alone), *more_steps)
+        return (*(replace(run, baseline="") for run in alone), *more_steps)
 
     base, _ = _pair("t2t-vit-14", data, _table_3("t2t-vit-14", data))
-    assert isinstance(base.work, Training)
-    config = base.work.config
+    assert isinstance(base.task, TrainTask)
+    config = base.task.config
     others = {
         "no-drop-path": replace(config, objective=replace(config.objective, drop_path=0.0)),
         "fp32": replace(config, loop=replace(config.loop, precision="fp32")),
     }
-    changed = (replace(base, name=f"{base.name}-{name}", work=Training(other)) for name, other in others.items())
+    changed = (replace(base, name=f"{base.name}-{name}", task=TrainTask(other)) for name, other in others.items())
     return (*_flat(table(net) for net in TABLE_3), *changed)
 
 
-def _fine_tuning() -> tuple[Run, ...]:
-    def one(net: str, column: int, aux: bool) -> Run:
+def _fine_tuning() -> tuple[StudyRun, ...]:
+    def one(net: str, column: int, aux: bool) -> StudyRun:
         base, backbone = f"{net}-{COLUMNS[column]}", NETWORKS[net]
-        work = Training(finetune(backbone, backbone, aux))
+        task = TrainTask(finetune(backbone, backbone, aux))
         figure = TABLE_4[net][aux][column]
-        return Run(base + "-drloc" * aux, work, COLUMNS[column], backbone, figure, base * aux)
+        return StudyRun(base + "-drloc" * aux, task, COLUMNS[column], backbone, figure, base * aux)
 
     return tuple(one(net, i, aux) for net in TABLE_4 for i in range(len(COLUMNS)) for aux in (False, True))
 
 
-def _imagenet() -> tuple[Run, ...]:
+def _imagenet() -> tuple[StudyRun, ...]:
     theirs = "the paper trains T2T-ViT by its authors' recipe; here it is Swin's, as in the other tables"
     return (
         *_pair("swin-t", "imagenet1k", (81.2, 81.33), epochs=300),
@@ -216,7 +218,7 @@ def _imagenet() -> tuple[Run, ...]:
     )
 
 
-def _long() -> tuple[Run, ...]:
+def _long() -> tuple[StudyRun, ...]:
     figures: dict[str, Figures] = {
         "cvt-13": (29.76, 30.31),
         "swin-t": (17.17, 20.72),
@@ -224,13 +226,13 @@ def _long() -> tuple[Run, ...]:
         "resnet-50": (29.34, 30.00),
     }
 
-    def table(data: str) -> tuple[Run, ...]:
+    def table(data: str) -> tuple[StudyRun, ...]:
         return _flat(_pair(net, data, cell, epochs=300) for net, cell in figures.items())
 
     return _on(("domainnet-infograph", "flowers102"), table)
 
 
-def _vit() -> tuple[Run, ...]:
+def _vit() -> tuple[StudyRun, ...]:
     figures: dict[str, Figures] = {
         "cifar10": (71.70, 73.91),
         "cifar100": (59.67, 61.42),
@@ -243,41 +245,43 @@ def _vit() -> tuple[Run, ...]:
 def _overhead(source: str) -> Study:
     figures = {"cvt-13": 2.43, "swin-t": 2.36, "t2t-vit-14": 1.77}
     note = "batches of 256 ready views; the paper: whole batches of 1,024 on 8 V100"
-    runs = tuple(Run(net, Overhead(NETWORKS[net], 256), paper=figure, note=note) for net, figure in figures.items())
+    runs = tuple(
+        StudyRun(net, OverheadTask(NETWORKS[net], 256), paper=figure, note=note) for net, figure in figures.items()
+    )
     return Study("drloc-supp-t14", "what DRLoc costs", source, runs, "time that DRLoc adds to a training step, %")
 
 
-def _widths() -> tuple[Run, ...]:
+def _widths() -> tuple[StudyRun, ...]:
     figures = {"cvt-13": (74.19, 74.51, 73.80), "swin-t": (65.06, 66.23, 64.33), "t2t-vit-14": (66.49, 68.03, 67.83)}
 
-    def table(data: str) -> Iterable[Run]:
+    def table(data: str) -> Iterable[StudyRun]:
         for net, row in figures.items():
             widths: Others = {f"mlp{width}": (cell, {"hidden": width}) for width, cell in zip((256, 512, 1024), row)}
             _, *runs = _group(net, data, None, widths)  # the table has no baseline
-            yield from (replace(run, against="") for run in runs)
+            yield from (replace(run, baseline="") for run in runs)
 
     return _on(SMALL, table)
 
 
-def _curves() -> tuple[Run, ...]:
-    def watched(run: Run) -> Run:
-        assert isinstance(run.work, Training)
+def _curves() -> tuple[StudyRun, ...]:
+    def watched(run: StudyRun) -> StudyRun:
+        assert isinstance(run.task, TrainTask)
         note = (
             "the paper: 55.01 after 60 epochs, above the baseline's last" if run.name == "swin-t-cifar100-drloc" else ""
         )
-        return replace(run, work=replace(run.work, watch=10), note=note)
+        return replace(run, task=replace(run.task, watch=10), note=note)
 
     return _on(SMALL, lambda data: map(watched, _flat(_pair(net, data, _table_3(net, data)) for net in TABLE_3)))
 
 
-def _grids() -> tuple[Run, ...]:
-    def one(net: str, data: str) -> tuple[Run, ...]:
+def _grids() -> tuple[StudyRun, ...]:
+    def one(net: str, data: str) -> tuple[StudyRun, ...]:
         without, with_7 = _table_3(net, data)
         return _group(net, data, without, {"drloc": (with_7, {}), "grid14": (None, {"grid": 14})})
 
     return _flat(one(net, data) for data in SMALL for net in ("t2t-vit-14", "cvt-13"))
 
 
-def _positions() -> tuple[Run, ...]:
+def _positions() -> tuple[StudyRun, ...]:
     kinds = ("swin-t", "swin-t.no_bias", "swin-t.absolute")
     return _flat(_pair(net, data, _table_3(net, data)) for data in SMALL for net in kinds)

@@ -14,13 +14,22 @@ from typing import Any, get_args
 from vitling.methods.idmm import Stage
 from vitling.methods.registry import Name
 from vitling.papers import esvit_recipes as recipe
-from vitling.papers.counting import Counting, Parameters, ViewsBudget
+from vitling.papers.counting import CountTask, ParametersTask, ViewsBudgetTask
 from vitling.papers.datasets import ENTRIES
-from vitling.papers.probing import SUITE, Figure, Given, Network, Paced, Probed, SuiteAverage, probed_runs
-from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCost, Throughput
+from vitling.papers.probing import (
+    SUITE,
+    Figure,
+    FixedNetwork,
+    Network,
+    ProbeTask,
+    SuiteMeanTask,
+    TimedProbeTask,
+    make_probe_runs,
+)
+from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCostTask, ThroughputTask
 from vitling.papers.region_cost import Figure as Cost
-from vitling.papers.stages import pretraining
-from vitling.papers.study import Run, Study
+from vitling.papers.stages import pretrain_config
+from vitling.papers.study import Study, StudyRun
 from vitling.papers.suite.table import PAPER as TABLE_11
 from vitling.settings.config import PretrainConfig
 
@@ -114,21 +123,21 @@ def studies() -> tuple[Study, ...]:
 
 
 def _network(stage: Stage, method: Name = "esvit") -> PretrainConfig:
-    return pretraining(stage, method=method)
+    return pretrain_config(stage, method=method)
 
 
-def _probed(name: str, network: Network, figures: Pair, against: str = "", **about: str) -> Iterator[Run]:
+def _probed(name: str, network: Network, figures: Pair, baseline: str = "", **about: str) -> Iterator[StudyRun]:
     """On ImageNet-1K: linear and k-NN."""
     papers: dict[Figure, float | None] = {"linear": figures[0], "knn": figures[1]}
-    return probed_runs(name, network, IMAGENET, papers, against, **about)
+    return make_probe_runs(name, network, IMAGENET, papers, baseline, **about)
 
 
 def _later(epoch: int) -> str:
     return f"the region loss from epoch {epoch} on" if epoch else ""
 
 
-def _sizes() -> tuple[Run, ...]:
-    def rows() -> Iterator[Run]:
+def _sizes() -> tuple[StudyRun, ...]:
+    def rows() -> Iterator[StudyRun]:
         for net, (views, both) in TABLE_1.items():
             network = _network(recipe.table_1(net))
             note = _later(network.esvit.region_from)
@@ -138,27 +147,31 @@ def _sizes() -> tuple[Run, ...]:
     return tuple(rows())
 
 
-def _other_data() -> tuple[Run, ...]:
+def _other_data() -> tuple[StudyRun, ...]:
     """Linear and k-NN are of ImageNet-1K, whatever was pre-trained on."""
-    suite, swin = tuple(TABLE_11), Given(recipe.SWIN["swin-t"])
+    suite, swin = tuple(TABLE_11), FixedNetwork(recipe.SWIN["swin-t"])
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         base = "supervised-suite"
-        yield Run(base, SuiteAverage(swin), weights=swin.backbone, paper=SUPERVISED_MEAN, others=suite)
+        yield StudyRun(base, SuiteMeanTask(swin), weights=swin.backbone, paper=SUPERVISED_MEAN, others=suite)
         for data, (images, views, both, mean) in TABLE_3.items():
-            network, before = _network(recipe.table_3(images)), data if data != IMAGENET else ""
+            network, pretrain_data = _network(recipe.table_3(images)), data if data != IMAGENET else ""
             alone = _network(recipe.table_3(images, regions=False))
             note = "" if network.batch == alone.batch else f"batches of {network.batch}, its baseline {alone.batch}"
-            yield from _probed(f"{data}-{VIEWS}", alone, views, before=before)
-            yield from _probed(f"{data}-{BOTH}", network, both, f"{data}-{VIEWS}", before=before, note=note)
-            work, note = SuiteAverage(network), "Table 11: 80.99 with batches of 512" if data == IMAGENET else ""
-            yield Run(f"{data}-suite", work, paper=mean, against=base, note=note, before=data, others=suite)
+            yield from _probed(f"{data}-{VIEWS}", alone, views, pretrain_data=pretrain_data)
+            yield from _probed(
+                f"{data}-{BOTH}", network, both, f"{data}-{VIEWS}", pretrain_data=pretrain_data, note=note
+            )
+            task, note = SuiteMeanTask(network), "Table 11: 80.99 with batches of 512" if data == IMAGENET else ""
+            yield StudyRun(
+                f"{data}-suite", task, paper=mean, baseline=base, note=note, pretrain_data=data, others=suite
+            )
 
     return tuple(rows())
 
 
-def _networks() -> tuple[Run, ...]:
-    def rows() -> Iterator[Run]:
+def _networks() -> tuple[StudyRun, ...]:
+    def rows() -> Iterator[StudyRun]:
         for net, (views, both) in TABLE_4.items():
             yield from _probed(f"{net}-{VIEWS}", _network(recipe.table_4(net, regions=False)), views)
             if both:
@@ -181,20 +194,22 @@ def _pairs_of_resnet() -> dict[str, Network]:
     }
 
 
-def _resnet() -> tuple[Run, ...]:
-    networks, against = _pairs_of_resnet(), {"densecl": "r-50-moco-v2", BOTH: f"r-50-{VIEWS}"}
-    rows = (_probed(f"r-50-{name}", networks[name], TABLE_5[name], against.get(name, "")) for name in TABLE_5)
+def _resnet() -> tuple[StudyRun, ...]:
+    networks, baseline = _pairs_of_resnet(), {"densecl": "r-50-moco-v2", BOTH: f"r-50-{VIEWS}"}
+    rows = (_probed(f"r-50-{name}", networks[name], TABLE_5[name], baseline.get(name, "")) for name in TABLE_5)
     return tuple(run for some in rows for run in some)
 
 
-def _resnet_linear() -> tuple[Run, ...]:
+def _resnet_linear() -> tuple[StudyRun, ...]:
     """Two views and 200 epochs as in Table 5, then all views and 300 as in Table 4."""
     long = {"views-300": (recipe.table_4("r-50", regions=False), 75.0), "both-300": (recipe.table_4("r-50"), 75.7)}
     networks = {name: (network, TABLE_5[name][0]) for name, network in _pairs_of_resnet().items()}
     networks |= {name: (_network(stage), figure) for name, (stage, figure) in long.items()}
-    against = {"densecl": "r-50-moco-v2-linear", BOTH: f"r-50-{VIEWS}-linear", "both-300": "r-50-views-300-linear"}
+    baseline = {"densecl": "r-50-moco-v2-linear", BOTH: f"r-50-{VIEWS}-linear", "both-300": "r-50-views-300-linear"}
     return tuple(
-        Run(f"r-50-{name}-linear", Probed(network, "linear"), IMAGENET, paper=figure, against=against.get(name, ""))
+        StudyRun(
+            f"r-50-{name}-linear", ProbeTask(network, "linear"), IMAGENET, paper=figure, baseline=baseline.get(name, "")
+        )
         for name, (network, figure) in networks.items()
     )
 
@@ -205,66 +220,68 @@ def _short(backbone: str) -> str:
     return short.get(backbone, backbone.removesuffix("_patch16_224").replace("_", "-"))
 
 
-def _layouts() -> tuple[Run, ...]:
+def _layouts() -> tuple[StudyRun, ...]:
     twice = "Table 6 has heads of 3, 3, 6, 12, against its own width of 32"
     return tuple(
-        Run(_short(name), Parameters(name), paper=count, note=twice if name == "vil_tiny_paper" else "")
+        StudyRun(_short(name), ParametersTask(name), paper=count, note=twice if name == "vil_tiny_paper" else "")
         for name, count in TABLE_6.items()
     )
 
 
-def _paces() -> tuple[Run, ...]:
-    return tuple(Run(_short(name), Throughput(name), paper=pace) for name, pace in TABLE_8.items())
+def _paces() -> tuple[StudyRun, ...]:
+    return tuple(StudyRun(_short(name), ThroughputTask(name), paper=pace) for name, pace in TABLE_8.items())
 
 
-def _costs() -> tuple[Run, ...]:
+def _costs() -> tuple[StudyRun, ...]:
     """The paper's batches, and one that a GPU of today is busy with."""
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         networks = dict.fromkeys(backbone for backbone, _ in TABLE_9)
         for backbone, batch in (*TABLE_9, *((backbone, 128) for backbone in networks)):
             published = TABLE_9.get((backbone, batch))
             for figure in get_args(Cost):
                 paper = round(published.ratio[figure], 4) if published else None
-                yield Run(f"{_short(backbone)}-batch{batch}-{figure}", RegionCost(backbone, batch, figure), paper=paper)
+                yield StudyRun(
+                    f"{_short(backbone)}-batch{batch}-{figure}", RegionCostTask(backbone, batch, figure), paper=paper
+                )
 
     return tuple(rows())
 
 
-def _counts() -> tuple[Run, ...]:
+def _counts() -> tuple[StudyRun, ...]:
     """Food-101's 102 and FER2013's 8 classes are misprints; some data sets are published in other numbers now."""
     printed = {"food101": 102, "fer2013": 8}
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for data in TABLE_11:
             classes, (train, test) = ENTRIES[data].classes, TABLE_10[data]
             note = f"the paper: {printed.get(data, classes)} classes"
-            yield Run(f"{data}-train", Counting("train", classes), data, paper=train, note=note)
-            yield Run(f"{data}-test", Counting("test", classes), data, paper=test, note=note)
+            yield StudyRun(f"{data}-train", CountTask("train", classes), data, paper=train, note=note)
+            yield StudyRun(f"{data}-test", CountTask("test", classes), data, paper=test, note=note)
 
     return tuple(rows())
 
 
-def _eighteen() -> tuple[Run, ...]:
-    network, swin = _network(recipe.table_1("swin-t")), Given(recipe.SWIN["swin-t"])
+def _eighteen() -> tuple[StudyRun, ...]:
+    network, swin = _network(recipe.table_1("swin-t")), FixedNetwork(recipe.SWIN["swin-t"])
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for data, (supervised, esvit) in TABLE_11.items():
             metric, base = ENTRIES[data].metric_in(SUITE), f"swin-t-supervised-{data}"
-            yield Run(base, Probed(swin, "logistic", metric), data, weights=swin.backbone, paper=supervised)
-            work = Probed(network, "logistic", metric)
-            yield Run(f"swin-t-{BOTH}-{data}", work, data, paper=esvit, against=base, before=IMAGENET)
+            yield StudyRun(base, ProbeTask(swin, "logistic", metric), data, weights=swin.backbone, paper=supervised)
+            task = ProbeTask(network, "logistic", metric)
+            yield StudyRun(f"swin-t-{BOTH}-{data}", task, data, paper=esvit, baseline=base, pretrain_data=IMAGENET)
 
     return tuple(rows())
 
 
-def _epochs() -> tuple[Run, ...]:
+def _epochs() -> tuple[StudyRun, ...]:
     """What `--views-budget` gives for as many views as 300 epochs of ImageNet-1K have, beside what the paper took."""
     printed = {IMAGENET: 300, "openimages": 50, "imagenet22k": 30}
-    return tuple(Run(data, ViewsBudget(TABLE_3[data][0]), paper=epochs) for data, epochs in printed.items())
+    return tuple(StudyRun(data, ViewsBudgetTask(TABLE_3[data][0]), paper=epochs) for data, epochs in printed.items())
 
 
-def _choices() -> tuple[Run, ...]:
+def _choices() -> tuple[StudyRun, ...]:
     """k-NN. Of optimal transport the paper has no figure: ahead early, level at the end."""
 
     def with_(**changes: Any) -> PretrainConfig:
@@ -284,32 +301,34 @@ def _choices() -> tuple[Run, ...]:
     )
 
 
-def _by_neighbours(name: str, network: Network, paper: float | None, against: str = "", note: str = "") -> Run:
-    (run,) = probed_runs(name, network, IMAGENET, {"knn": paper}, against, note=note)
+def _by_neighbours(name: str, network: Network, paper: float | None, baseline: str = "", note: str = "") -> StudyRun:
+    (run,) = make_probe_runs(name, network, IMAGENET, {"knn": paper}, baseline, note=note)
     return run
 
 
-def _fast() -> tuple[Run, ...]:
+def _fast() -> tuple[StudyRun, ...]:
     return tuple(
-        Run(f"{net}-linear", Paced(Probed(_network(recipe.table_1(net)), "linear")), IMAGENET, paper=both[0])
+        StudyRun(
+            f"{net}-linear", TimedProbeTask(ProbeTask(_network(recipe.table_1(net)), "linear")), IMAGENET, paper=both[0]
+        )
         for net, (_, both) in TABLE_1.items()
     )
 
 
-def _suite_of_small() -> tuple[Run, ...]:
+def _suite_of_small() -> tuple[StudyRun, ...]:
     """Of the figure only this can be read: ahead on 17 of 18."""
-    suite, swin = tuple(TABLE_11), Given(recipe.SWIN["swin-s"])
+    suite, swin = tuple(TABLE_11), FixedNetwork(recipe.SWIN["swin-s"])
     base, network = "swin-s-supervised", _network(recipe.table_1("swin-s"))
     return (
-        Run(base, SuiteAverage(swin), weights=swin.backbone, others=suite),
-        Run(f"swin-s-{BOTH}", SuiteAverage(network), against=base, before=IMAGENET, others=suite),
+        StudyRun(base, SuiteMeanTask(swin), weights=swin.backbone, others=suite),
+        StudyRun(f"swin-s-{BOTH}", SuiteMeanTask(network), baseline=base, pretrain_data=IMAGENET, others=suite),
     )
 
 
-def _curves() -> tuple[Run, ...]:
+def _curves() -> tuple[StudyRun, ...]:
     """Swin-T with both losses from the start, Swin-B with the region loss from epoch 200 on."""
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for net in ("swin-t", "swin-b"):
             (_, views), (_, both) = TABLE_1[net]
             base = f"{net}-{VIEWS}"
@@ -319,7 +338,7 @@ def _curves() -> tuple[Run, ...]:
     return tuple(rows())
 
 
-def _correspondence() -> tuple[Run, ...]:
+def _correspondence() -> tuple[StudyRun, ...]:
     """The distances of Swin are in the figure alone, where they cannot be read."""
     dino = "the paper: DINO, perhaps its released network of 800 epochs"
     networks: dict[str, tuple[PretrainConfig, float, float | None]] = {
@@ -328,11 +347,11 @@ def _correspondence() -> tuple[Run, ...]:
         f"swin-t-{BOTH}": (_network(recipe.table_1("swin-t")), 91.0, None),
     }
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for name, (network, accuracy, distance) in networks.items():
-            against = f"swin-t-{VIEWS}" if name == f"swin-t-{BOTH}" else ""
+            baseline = f"swin-t-{VIEWS}" if name == f"swin-t-{BOTH}" else ""
             papers: dict[Figure, float | None] = {"correspondence": accuracy, "distance": distance}
             note = dino if name.startswith("deit") else ""
-            yield from probed_runs(name, network, IMAGENET, papers, against, note=note)
+            yield from make_probe_runs(name, network, IMAGENET, papers, baseline, note=note)
 
     return tuple(rows())

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vitling.methods import idmm as recipe
 from vitling.methods.registry import METHODS, Name
-from vitling.papers.counting import Counting
+from vitling.papers.counting import CountTask
 from vitling.papers.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5
 from vitling.papers.idmm_recipes import ablation
 from vitling.papers.idmm_stages import (
@@ -19,13 +19,13 @@ from vitling.papers.idmm_stages import (
     COLUMNS,
     NETWORKS,
     after,
-    after_method,
-    random_start,
-    then_448,
+    enlarge_to_448,
+    finetune_only,
+    pretrain_by_method,
 )
-from vitling.papers.places import DATASETS
-from vitling.papers.stages import Staged
-from vitling.papers.study import Run, Study
+from vitling.papers.locations import DATASETS
+from vitling.papers.stages import StagedTask
+from vitling.papers.study import Study, StudyRun
 from vitling.settings.config import Preset
 from vitling.views.config import ViewsConfig
 
@@ -114,25 +114,25 @@ def studies() -> tuple[Study, ...]:
     )
 
 
-def _idmm(net: str, epochs: int, preset: Preset = "paper") -> Staged:
+def _idmm(net: str, epochs: int, preset: Preset = "paper") -> StagedTask:
     return after(recipe.pretrain(NETWORKS[net], preset), epochs, preset)
 
 
-def _short(preset: Preset) -> tuple[Run, ...]:
+def _short(preset: Preset) -> tuple[StudyRun, ...]:
     """Flowers-102 first: what is at hand."""
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for i, data in enumerate(COLUMNS):
             for net, (table, random, idmm) in AT_200.items():
                 base = f"{net}-{data}-random-200"
-                yield Run(base, random_start(net, 200, preset), data, paper=random[i], note=table)
+                yield StudyRun(base, finetune_only(net, 200, preset), data, paper=random[i], note=table)
                 name = f"{net}-{data}-idmm-200"
-                yield Run(name, _idmm(net, 200, preset), data, paper=idmm[i], against=base, note=table)
+                yield StudyRun(name, _idmm(net, 200, preset), data, paper=idmm[i], baseline=base, note=table)
 
     return tuple(rows())
 
 
-def _causes() -> tuple[Run, ...]:
+def _causes() -> tuple[StudyRun, ...]:
     """The first stage out of images decoded at 192 px, of which five in six local crops are enlarged, in place of 320.
     Fine-tuning, of which a random start consists, in three other ways: in the released code's number format; with the
     rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows. And both stages
@@ -147,10 +147,10 @@ def _causes() -> tuple[Run, ...]:
         "deit-views": replace(base, views=ViewsConfig(policy="supervised")),
     }
 
-    def run(net: str, kind: str, work: Staged, against: str = "", note: str = "") -> Run:
+    def run(net: str, kind: str, task: StagedTask, baseline: str = "", note: str = "") -> StudyRun:
         _, random, pretrained = AT_200[net]
-        paper = pretrained if work.pretrain else random
-        return Run(f"{net}-{data}-{kind}", work, data, paper=paper[0], against=against, note=note)
+        paper = pretrained if task.pretrain else random
+        return StudyRun(f"{net}-{data}-{kind}", task, data, paper=paper[0], baseline=baseline, note=note)
 
     coarse, as_released = "pre-trained out of 192 px", "released settings"
     runs = [
@@ -163,68 +163,68 @@ def _causes() -> tuple[Run, ...]:
         ),
     ]
     for name, finetune in changes.items():
-        random = run(net, f"random-200-{name}", Staged(finetune))
+        random = run(net, f"random-200-{name}", StagedTask(finetune))
         then = replace(idmm, finetune=finetune)
-        runs += [random, run(net, f"idmm-200-{name}", then, against=random.name, note=coarse)]
+        runs += [random, run(net, f"idmm-200-{name}", then, baseline=random.name, note=coarse)]
     both: tuple[tuple[str, Preset, str], ...] = ((net, "paper", ""), ("pvtv2-b0", "released", as_released))
     for other, preset, note in both:
-        random = run(other, "random-200-parts4", _in_parts(random_start(other, 200, preset)), note=note)
+        random = run(other, "random-200-parts4", _in_parts(finetune_only(other, 200, preset)), note=note)
         runs += [random, run(other, "idmm-200-parts4", _in_parts(_idmm(other, 200, preset)), random.name, note)]
     return tuple(runs)
 
 
-def _in_parts(work: Staged) -> Staged:
-    finetune, first = work.finetune, work.pretrain
+def _in_parts(task: StagedTask) -> StagedTask:
+    finetune, first = task.finetune, task.pretrain
     return replace(
-        work,
+        task,
         finetune=replace(finetune, views=replace(finetune.views, mix_parts=CARDS)),
         pretrain=first and replace(first, views=replace(first.views, mix_parts=CARDS)),
     )
 
 
-def _coarse(work: Staged) -> Staged:
-    assert work.pretrain is not None
-    return replace(work, pretrain=replace(work.pretrain, store_size=192))
+def _coarse(task: StagedTask) -> StagedTask:
+    assert task.pretrain is not None
+    return replace(task, pretrain=replace(task.pretrain, store_size=192))
 
 
-def _counts() -> tuple[Run, ...]:
-    def rows() -> Iterator[Run]:
+def _counts() -> tuple[StudyRun, ...]:
+    def rows() -> Iterator[StudyRun]:
         for data, classes in CLASSES.items():
             images, note = DATASETS[data], f"the paper: {classes} classes"
-            yield Run(f"{data}-train", Counting("train", classes), data, paper=images.train, note=note)
-            yield Run(f"{data}-test", Counting("test", classes), data, paper=images.test, note=note)
+            yield StudyRun(f"{data}-train", CountTask("train", classes), data, paper=images.train, note=note)
+            yield StudyRun(f"{data}-test", CountTask("test", classes), data, paper=images.test, note=note)
 
     return tuple(rows())
 
 
-def _long() -> tuple[Run, ...]:
+def _long() -> tuple[StudyRun, ...]:
     return tuple(run for net in TABLE_3 for i in range(len(COLUMNS)) for run in _cell(net, i))
 
 
-def _cell(net: str, column: int) -> tuple[Run, ...]:
+def _cell(net: str, column: int) -> tuple[StudyRun, ...]:
     """Four methods on one data set."""
     data, idmm = COLUMNS[column], _idmm(net, 800)
     imagenet, random, at_224, at_448 = (row[column] for row in TABLE_3[net])
     base = f"{net}-{data}"
     return (
-        Run(f"{base}-imagenet-200", random_start(net, 200), data, NETWORKS[net], imagenet),
-        Run(f"{base}-random-800", random_start(net, 800), data, paper=random),
-        Run(f"{base}-idmm-800", idmm, data, paper=at_224, against=f"{base}-random-800"),
-        Run(f"{base}-idmm-800-448", then_448(idmm), data, paper=at_448, against=f"{base}-idmm-800"),
+        StudyRun(f"{base}-imagenet-200", finetune_only(net, 200), data, NETWORKS[net], imagenet),
+        StudyRun(f"{base}-random-800", finetune_only(net, 800), data, paper=random),
+        StudyRun(f"{base}-idmm-800", idmm, data, paper=at_224, baseline=f"{base}-random-800"),
+        StudyRun(f"{base}-idmm-800-448", enlarge_to_448(idmm), data, paper=at_448, baseline=f"{base}-idmm-800"),
     )
 
 
-def _long_released() -> tuple[Run, ...]:
+def _long_released() -> tuple[StudyRun, ...]:
     """List the 224 px rows of Table 3 with the settings of each network's released script.
 
     The 0.87 M network of Figure 3 follows: the paper gives its accuracy after IDMM alone.
     """
 
-    def pair(net: str, data: str, random: float | None, idmm: float, note: str = "") -> tuple[Run, Run]:
+    def pair(net: str, data: str, random: float | None, idmm: float, note: str = "") -> tuple[StudyRun, StudyRun]:
         base = f"{net}-{data}-random-800"
         return (
-            Run(base, random_start(net, 800, "released"), data, paper=random, note=note),
-            Run(f"{net}-{data}-idmm-800", _idmm(net, 800, "released"), data, paper=idmm, against=base, note=note),
+            StudyRun(base, finetune_only(net, 800, "released"), data, paper=random, note=note),
+            StudyRun(f"{net}-{data}-idmm-800", _idmm(net, 800, "released"), data, paper=idmm, baseline=base, note=note),
         )
 
     table = (
@@ -237,66 +237,72 @@ def _long_released() -> tuple[Run, ...]:
     return (*table, *small)
 
 
-def _deviations() -> tuple[Run, ...]:
+def _deviations() -> tuple[StudyRun, ...]:
     """Where one stage is repeated the other has seed 0 throughout."""
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for (net, data), (first, second) in TABLE_4.items():
-            works: dict[str, Staged] = {
+            works: dict[str, StagedTask] = {
                 "pretrain": replace(_idmm(net, 200), seeded="pretrain"),
                 "finetune": replace(_idmm(net, 200), seeded="finetune"),
             }
-            for (name, work), (mean, deviation) in zip(works.items(), (first, second)):
-                yield Run(f"{net}-{data}-{name}", work, data, paper=mean, note=f"the paper: ± {deviation} over 3")
+            for (name, task), (mean, deviation) in zip(works.items(), (first, second)):
+                yield StudyRun(f"{net}-{data}-{name}", task, data, paper=mean, note=f"the paper: ± {deviation} over 3")
 
     return tuple(rows())
 
 
-def _imagenet() -> tuple[Run, ...]:
+def _imagenet() -> tuple[StudyRun, ...]:
     note = "the paper does not say how it trains on ImageNet; here by its fine-tuning recipe"
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for (net, epochs), figures in TABLE_7.items():
             base = f"{net}-random-{epochs}"
-            for (before, method), figure in figures.items():
+            for (pretrain_data, method), figure in figures.items():
                 if method == "random":
-                    yield Run(base, random_start(net, epochs), "imagenet1k", paper=figure, note=note)
+                    yield StudyRun(base, finetune_only(net, epochs), "imagenet1k", paper=figure, note=note)
                     continue
-                name = "-".join([net, before, *([method] if method != "idmm" else []), str(epochs)])
-                work = after_method(net, method, epochs)
-                yield Run(name, work, "imagenet1k", paper=figure, against=base, note=note, before=before)
+                name = "-".join([net, pretrain_data, *([method] if method != "idmm" else []), str(epochs)])
+                task = pretrain_by_method(net, method, epochs)
+                yield StudyRun(
+                    name, task, "imagenet1k", paper=figure, baseline=base, note=note, pretrain_data=pretrain_data
+                )
 
     return tuple(rows())
 
 
-def _ablation(preset: Preset) -> tuple[Run, ...]:
+def _ablation(preset: Preset) -> tuple[StudyRun, ...]:
     """Each row beside the one before it."""
-    runs: list[Run] = []
+    runs: list[StudyRun] = []
     for part, stage in ablation(NETWORKS["deit-tiny"], preset).items():
         name = f"deit-tiny-flowers102-{part.lower().replace(' ', '')}"
         note = "smoothed in the paper, not in its code" if preset == "released" and part != "plain" else ""
-        against = runs[-1].name if runs else ""
-        runs.append(Run(name, after(stage, 200, preset), "flowers102", paper=TABLE_8[part], against=against, note=note))
+        baseline = runs[-1].name if runs else ""
+        runs.append(
+            StudyRun(name, after(stage, 200, preset), "flowers102", paper=TABLE_8[part], baseline=baseline, note=note)
+        )
     return tuple(runs)
 
 
-def _projection() -> tuple[Run, ...]:
+def _projection() -> tuple[StudyRun, ...]:
     """Without the MLP, and beside it with one. IDMM's own form is the first, SimCLR's the second."""
 
-    def pair(base: str, method: Name, data: str, figures: tuple[float | None, float | None], **about: Any) -> list[Run]:
+    def pair(
+        base: str, method: Name, data: str, figures: tuple[float | None, float | None], **about: Any
+    ) -> list[StudyRun]:
         name, stage = f"{base}-{method}" if method != "idmm" else base, METHODS[method].stage(NETWORKS["deit-tiny"])
         without, mlp = (
             after(replace(stage, objective=replace(stage.objective, projection=kind)), 200, method=method)
             for kind in ("none", "mlp")
         )
-        first = Run(name, without, data, paper=figures[0], **about)
-        return [first, Run(f"{name}-mlp", mlp, data, paper=figures[1], against=name, **about)]
+        first = StudyRun(name, without, data, paper=figures[0], **about)
+        return [first, StudyRun(f"{name}-mlp", mlp, data, paper=figures[1], baseline=name, **about)]
 
     there = [
         run
         for data, methods in TABLE_9.items()
         for method, figures in methods.items()
-        for run in pair(f"deit-tiny-sin10k-{data}", method, data, figures, before="sin10k")
+        for run in pair(f"deit-tiny-sin10k-{data}", method, data, figures, pretrain_data="sin10k")
     ]
     elsewhere = "pre-trained on the data set itself; the paper: on SIN-10k"
     here = [
@@ -307,19 +313,19 @@ def _projection() -> tuple[Run, ...]:
     return (*there, *here)
 
 
-def _sizes() -> tuple[Run, ...]:
-    small, work = "pvtv2-b0-small-flowers102-idmm-800", _idmm("pvtv2-b0-small", 800)
+def _sizes() -> tuple[StudyRun, ...]:
+    small, task = "pvtv2-b0-small-flowers102-idmm-800", _idmm("pvtv2-b0-small", 800)
     unsaid = "0.87 M parameters; the paper says 0.8 M, and not at which size it has 93.8"
     known = "{} M parameters; of the figure only the text can be read, so this is Table 3's"
 
-    def of_table_3(net: str, millions: str) -> Iterator[Run]:
+    def of_table_3(net: str, millions: str) -> Iterator[StudyRun]:
         imagenet, _, *idmm = _cell(net, COLUMNS.index("flowers102"))
         for run in (imagenet, *idmm):
-            yield replace(run, against="", note=known.format(millions))
+            yield replace(run, baseline="", note=known.format(millions))
 
     return (
-        Run(small, work, "flowers102", paper=SMALLEST, note=unsaid),
-        Run(f"{small}-448", then_448(work), "flowers102", paper=SMALLEST, note=unsaid),
+        StudyRun(small, task, "flowers102", paper=SMALLEST, note=unsaid),
+        StudyRun(f"{small}-448", enlarge_to_448(task), "flowers102", paper=SMALLEST, note=unsaid),
         *of_table_3("pvtv2-b0", "3.4"),
         *of_table_3("pvtv2-b3", "45"),
     )

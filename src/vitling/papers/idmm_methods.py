@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vitling.methods.registry import METHODS, SIZE, Name
-from vitling.papers.idmm_stages import COLUMNS, NETWORKS, after, after_method, random_start
-from vitling.papers.places import DATASETS
-from vitling.papers.study import Run, Study
-from vitling.papers.tsne import Tsne
+from vitling.papers.idmm_stages import COLUMNS, NETWORKS, after, finetune_only, pretrain_by_method
+from vitling.papers.locations import DATASETS
+from vitling.papers.study import Study, StudyRun
+from vitling.papers.tsne import TsneTask
 
 Figures = tuple[float, ...]  # of the seven data sets
 TITLES: dict[Name, str] = {
@@ -122,32 +122,36 @@ def studies() -> tuple[Study, ...]:
     )
 
 
-def _methods() -> tuple[Run, ...]:
+def _methods() -> tuple[StudyRun, ...]:
     """BYOL is not in the paper."""
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for i, data in enumerate(COLUMNS):
             base = f"deit-tiny-{data}-random"
-            yield Run(base, random_start("deit-tiny", 200), data, paper=RANDOM_2[i])
+            yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[i])
             for method, figures in TABLE_2.items():
-                work = after_method("deit-tiny", method)
-                yield Run(f"deit-tiny-{data}-{method}", work, data, paper=figures[i], against=base)
-            yield Run(f"deit-tiny-{data}-byol", after_method("deit-tiny", "byol"), data, against=base, note=NOT_THERE)
+                task = pretrain_by_method("deit-tiny", method)
+                yield StudyRun(f"deit-tiny-{data}-{method}", task, data, paper=figures[i], baseline=base)
+            yield StudyRun(
+                f"deit-tiny-{data}-byol", pretrain_by_method("deit-tiny", "byol"), data, baseline=base, note=NOT_THERE
+            )
 
     return tuple(rows())
 
 
-def _otherwise() -> tuple[Run, ...]:
+def _otherwise() -> tuple[StudyRun, ...]:
     """Table 10 gives three methods SGD at 5e-4, a sixtieth of the rate of MoCo v2's own paper. Here they have, in the
     place of that, all of IDMM's optimiser, and SGD at MoCo v2's 0.03 for each 256 images. And MoCo v2, whose queue is
     longer than the data set, leaves an image's own keys out. Each stands beside the method as Table 10 has it, and the
     paper's figure beside that."""
     data = "flowers102"
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for method in BY_SGD:
             name = f"deit-tiny-{data}-{method}"
-            yield Run(name, after_method("deit-tiny", method), data, paper=TABLE_2[method][COLUMNS.index(data)])
+            yield StudyRun(
+                name, pretrain_by_method("deit-tiny", method), data, paper=TABLE_2[method][COLUMNS.index(data)]
+            )
             stage = METHODS[method].stage(NETWORKS["deit-tiny"], "paper", 800, SIZE)
             rate = MOCO_RATE * stage.batch / 256
             changes = {
@@ -157,35 +161,35 @@ def _otherwise() -> tuple[Run, ...]:
             if method == "moco-v2":
                 changes["-mask-own"] = replace(stage, objective=replace(stage.objective, mask_own=True))
             for change, changed in changes.items():
-                yield Run(f"{name}{change}", after(changed, 200, method=method), data, against=name)
+                yield StudyRun(f"{name}{change}", after(changed, 200, method=method), data, baseline=name)
 
     return tuple(rows())
 
 
-def _transfer() -> tuple[Run, ...]:
+def _transfer() -> tuple[StudyRun, ...]:
     """A column of the matrix after the other, Flowers-102 first. `--only to-cars` is a column, `--only cars-to` what
     was pre-trained on cars, `--only cars` both."""
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for i, data in enumerate(COLUMNS):
             base = f"pvtv2-b0-random-to-{data}"
-            yield Run(base, random_start("pvtv2-b0", 200), data, paper=RANDOM_5[i], cell=(RANDOM, data))
+            yield StudyRun(base, finetune_only("pvtv2-b0", 200), data, paper=RANDOM_5[i], cell=(RANDOM, data))
             for source, methods in TABLE_5.items():
                 for method, figures in methods.items():
-                    yield Run(
+                    yield StudyRun(
                         f"pvtv2-b0-{method}-{source}-to-{data}",
-                        after_method("pvtv2-b0", method),
+                        pretrain_by_method("pvtv2-b0", method),
                         data,
                         paper=figures[i],
-                        against=base,
-                        before=_other(source, data),
+                        baseline=base,
+                        pretrain_data=_other(source, data),
                         cell=(f"{source}, {TITLES[method]}", data),
                     )
 
     return tuple(rows())
 
 
-def _corner() -> tuple[Run, ...]:
+def _corner() -> tuple[StudyRun, ...]:
     """What labels allow of a 3 x 3 corner: three sources, one of them frames without labels, and two targets. In the
     place of a third target SimCLR stands beside IDMM, its pre-training at a third of the cost. Of every
     source as many images are shown in all; CamVid's few come in smaller batches, and so in more steps. In Table 5 each
@@ -193,20 +197,20 @@ def _corner() -> tuple[Run, ...]:
     pre, fine = CORNER_EPOCHS
     network, images = NETWORKS["pvtv2-b0"], pre * DATASETS["flowers102"].train
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for data in CORNER:
             base = f"pvtv2-b0-random-to-{data}"
-            yield Run(base, random_start("pvtv2-b0", fine, size=CORNER_SIZE), data, cell=(RANDOM, data))
+            yield StudyRun(base, finetune_only("pvtv2-b0", fine, size=CORNER_SIZE), data, cell=(RANDOM, data))
             for method in CORNER_METHODS:
                 for source in CORNER_BEFORE:
                     epochs = round(images / DATASETS[source].train)
                     stage = METHODS[method].stage(network, "paper", epochs, CORNER_SIZE)
-                    yield Run(
+                    yield StudyRun(
                         f"pvtv2-b0-{method}-{source}-to-{data}",
                         after(stage, fine, method=method, size=CORNER_SIZE),
                         data,
-                        against=base,
-                        before=_other(source, data),
+                        baseline=base,
+                        pretrain_data=_other(source, data),
                         cell=(f"{source}, {TITLES[method]}", data),
                     )
 
@@ -218,40 +222,40 @@ def _other(source: str, data: str) -> str:
     return source if source != data else ""
 
 
-def _ten_thousand() -> tuple[Run, ...]:
+def _ten_thousand() -> tuple[StudyRun, ...]:
     failed = "the paper: does not converge, whatever was tried"
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for net, methods in TABLE_6.items():
             for i, data in enumerate(COLUMNS):
                 base = f"{net}-sin10k-{data}-supervised"
                 for method, figures in methods.items():
-                    yield Run(
+                    yield StudyRun(
                         f"{net}-sin10k-{data}-{method}",
-                        after_method(net, method),
+                        pretrain_by_method(net, method),
                         data,
                         paper=figures[i] if figures else None,
-                        against=base if method != "supervised" else "",
+                        baseline=base if method != "supervised" else "",
                         note="" if figures else failed,
-                        before="sin10k",
+                        pretrain_data="sin10k",
                     )
 
     return tuple(rows())
 
 
-def _before_and_after() -> tuple[Run, ...]:
+def _before_and_after() -> tuple[StudyRun, ...]:
     """The stages of Table 2. Which classes the paper shows is not said; the figure itself cannot be read."""
     data, base = "flowers102", "deit-tiny-flowers102-random"
     methods: tuple[Name, ...] = (*TABLE_2, "byol")
-    work = random_start("deit-tiny", 200)
+    task = finetune_only("deit-tiny", 200)
     return (
-        Run(base, Tsne(work), data, cell=("", RANDOM)),
+        StudyRun(base, TsneTask(task), data, cell=("", RANDOM)),
         *(
-            Run(
+            StudyRun(
                 f"deit-tiny-{data}-{method}",
-                Tsne(after_method("deit-tiny", method)),
+                TsneTask(pretrain_by_method("deit-tiny", method)),
                 data,
-                against=base,
+                baseline=base,
                 note=NOT_THERE if method == "byol" else "",
                 cell=("", TITLES[method]),
             )
@@ -260,21 +264,21 @@ def _before_and_after() -> tuple[Run, ...]:
     )
 
 
-def _lengths() -> tuple[Run, ...]:
+def _lengths() -> tuple[StudyRun, ...]:
     """The caption says "for the same epochs", and nothing of the figure can be read but that: neither its axes nor its
     numbers. Here each method after several lengths, the last of which is Table 2's."""
     data, base = "flowers102", "deit-tiny-flowers102-random"
 
-    def rows() -> Iterator[Run]:
-        yield Run(base, random_start("deit-tiny", 200), data, paper=RANDOM_2[0])
+    def rows() -> Iterator[StudyRun]:
+        yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[0])
         for epochs in LENGTHS:
             for method, figures in TABLE_2.items():
-                yield Run(
+                yield StudyRun(
                     f"deit-tiny-{data}-{method}-{epochs}",
-                    after_method("deit-tiny", method, before=epochs),
+                    pretrain_by_method("deit-tiny", method, pretrain_epochs=epochs),
                     data,
                     paper=figures[0] if epochs == 800 else None,
-                    against=base,
+                    baseline=base,
                 )
 
     return tuple(rows())

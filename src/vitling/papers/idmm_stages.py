@@ -7,7 +7,7 @@ from dataclasses import replace
 from vitling.methods import idmm as recipe
 from vitling.methods.registry import METHODS, SIZE, Name
 from vitling.objectives.config import SupervisedConfig
-from vitling.papers.stages import Staged, pretraining
+from vitling.papers.stages import StagedTask, pretrain_config
 from vitling.settings.config import FinetuneConfig, Preset
 from vitling.settings.names import all_said
 
@@ -23,7 +23,7 @@ CLASSES = {"flowers102": 102, "pets": 37, "dtd": 47, "indoor67": 67, "cub": 200,
 COLUMNS = tuple(CLASSES)  # Flowers-102 first: what is at hand
 
 
-def finetuning(
+def finetune_config(
     stage: recipe.Stage[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
 ) -> FinetuneConfig:
     config = FinetuneConfig(
@@ -40,22 +40,24 @@ def finetuning(
     return all_said(config)
 
 
-def random_start(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> Staged:
+def finetune_only(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> StagedTask:
     """Also from ImageNet weights, for a run that has them."""
-    return Staged(finetuning(recipe.finetune(NETWORKS[net], preset, epochs, size), preset))
+    return StagedTask(finetune_config(recipe.finetune(NETWORKS[net], preset, epochs, size), preset))
 
 
-def after(stage: recipe.Stage, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224) -> Staged:
+def after(
+    stage: recipe.Stage, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224
+) -> StagedTask:
     """`epochs` and `size` are those of fine-tuning."""
     second = recipe.finetune(stage.backbone, preset, epochs, size)
-    return Staged(finetuning(second, preset), pretraining(stage, preset, method))
+    return StagedTask(finetune_config(second, preset), pretrain_config(stage, preset, method))
 
 
-def after_method(net: str, method: Name, epochs: int = 200, before: int = 800) -> Staged:
+def pretrain_by_method(net: str, method: Name, epochs: int = 200, pretrain_epochs: int = 800) -> StagedTask:
     """`before` is the epochs of pre-training."""
-    return after(METHODS[method].stage(NETWORKS[net], "paper", before, SIZE), epochs, method=method)
+    return after(METHODS[method].stage(NETWORKS[net], "paper", pretrain_epochs, SIZE), epochs, method=method)
 
 
-def then_448(work: Staged) -> Staged:
-    stage = recipe.finetune(work.finetune.backbone or "", size=448)
-    return replace(work, enlarge=finetuning(stage, keep_head=True))
+def enlarge_to_448(task: StagedTask) -> StagedTask:
+    stage = recipe.finetune(task.finetune.backbone or "", size=448)
+    return replace(task, enlarge=finetune_config(stage, keep_head=True))

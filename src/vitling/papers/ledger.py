@@ -10,7 +10,7 @@ from typing import Any
 from vitling.errors import UserError
 from vitling.files import lock_folder, read_json, write_json
 from vitling.formatting import describe_trial
-from vitling.papers.study import Run, Study, named
+from vitling.papers.study import Study, StudyRun, named
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
 Rows = dict[tuple[str, int], Row]  # by run and seed
@@ -57,7 +57,7 @@ class Ledger:
         order = {run.name: i for i, run in enumerate(self.study.runs)}
         listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
         named = {row["run"] for row in listed}
-        named |= {run.against for run in self.study.runs if run.name in named}
+        named |= {run.baseline for run in self.study.runs if run.name in named}
         return {
             "study": self.study.name,
             "title": self.study.title,
@@ -101,8 +101,8 @@ def _parts(runs: list[str], others: list[str]) -> list[str]:
     return parts
 
 
-def fingerprint(run: Run) -> str:
-    return digest([run.work.settings, run.data, run.weights, *([run.before] if run.before else [])])
+def fingerprint(run: StudyRun) -> str:
+    return digest([run.task.settings, run.data, run.weights, *([run.pretrain_data] if run.pretrain_data else [])])
 
 
 def digest(what: Any) -> str:
@@ -111,12 +111,12 @@ def digest(what: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def _about(run: Run) -> dict[str, Any]:
-    kept = {"data": run.data, "before": run.before, "against": run.against, "note": run.note}
+def _about(run: StudyRun) -> dict[str, Any]:
+    kept = {"data": run.data, "before": run.pretrain_data, "against": run.baseline, "note": run.note}
     return {
         "run": run.name,
         "paper": run.paper,
         **{name: value for name, value in kept.items() if value},
         "fingerprint": fingerprint(run),
-        "settings": run.work.settings,
+        "settings": run.task.settings,
     }

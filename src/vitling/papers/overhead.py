@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from vitling.errors import RunAborted, UserError
 from vitling.files import read_json, write_json
 from vitling.objectives.config import Variant
-from vitling.papers.study import Start
-from vitling.papers.training import free_memory
+from vitling.papers.study import RunContext
+from vitling.papers.train_task import free_memory
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ SECONDS = 2.0  # of a round, about: slow steps are fewer
 
 
 @dataclass(frozen=True)
-class Overhead:
+class OverheadTask:
     """In percent of the step without it."""
 
     backbone: str
@@ -43,10 +43,10 @@ class Overhead:
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         measuring = partial(measure, self.backbone, self.batch, self.size, [self.variant])
-        row = measured(start.out, f"The cost of DRLoc with {self.backbone}", self.size, measuring)
-        return {"value": round(100 * row["overhead"][self.variant], 2), **figures_of(row)}
+        row = measured(context.out, f"The cost of DRLoc with {self.backbone}", self.size, measuring)
+        return {"value": round(100 * row["overhead"][self.variant], 2), **flatten_figures(row)}
 
 
 def measured(folder: Path, what: str, size: int, measuring: Callable[[torch.device], dict[str, Any]]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def measured(folder: Path, what: str, size: int, measuring: Callable[[torch.devi
     return read_json(result)
 
 
-def figures_of(row: dict[str, Any]) -> dict[str, Any]:
+def flatten_figures(row: dict[str, Any]) -> dict[str, Any]:
     """Of what `compare` gives, for a table of results."""
     figures = {f"step_{name}": seconds for name, seconds in row["seconds"].items()}
     figures |= {f"peak_gb_{name}": memory for name, memory in row["peak_gb"].items()}
@@ -100,8 +100,8 @@ def compare(
     store, first = make_store(8 * batch, size, device), next(iter(objectives))
 
     def trainer(name: str) -> Any:
-        work = Workload(backbone, plan, batch, objectives[name])
-        return make_trainer(FixedViewsTrainer, work, store, compile if device.type == "cuda" else "off")
+        task = Workload(backbone, plan, batch, objectives[name])
+        return make_trainer(FixedViewsTrainer, task, store, compile if device.type == "cuda" else "off")
 
     try:
         rounds: list[dict[str, float]] = [{} for _ in range(ROUNDS)]
@@ -153,7 +153,7 @@ def forget() -> None:
     free_memory()
 
 
-def _peak(work: Callable[[], Any], device: torch.device) -> float:
+def _peak(task: Callable[[], Any], device: torch.device) -> float:
     """GB of the GPU's memory that some work takes, what was there before included; 0 on CPUs."""
     import torch
 
@@ -162,7 +162,7 @@ def _peak(work: Callable[[], Any], device: torch.device) -> float:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    work()
+    task()
     return torch.cuda.max_memory_allocated() / 1e9
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 from vitling.errors import RunAborted
 from vitling.files import read_json, write_json
 from vitling.papers.datasets.entry import Metric
-from vitling.papers.stages import Stage, entry_of, images_of_test, stage_of
-from vitling.papers.study import Run, Start
-from vitling.papers.training import chosen, free_memory, history
+from vitling.papers.stages import StageRun, make_stage, open_test_images, summarise_stage
+from vitling.papers.study import RunContext, StudyRun
+from vitling.papers.train_task import changed_settings, free_memory, history
 from vitling.settings.config import PretrainConfig
 
 Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
@@ -26,18 +26,18 @@ SUITE: Literal["esvit-t10"] = "esvit-t10"
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedNetwork:
     """A network with the run's weights or, where it has none, with random ones of its seed."""
 
     backbone: str
     size: int = 224
 
 
-Network = PretrainConfig | Given
+Network = PretrainConfig | FixedNetwork
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeTask:
     """A figure of the run's test images, in percent: a probe of the features, trained on the run's train images
     (recipes/probes.py), or how many of an image's regions are found again in its mirrored view (correspondence). The
     distance of those that are found, from where they should be, is in pixels. `matching`: how many regions of training
@@ -50,26 +50,26 @@ class Probed:
     @property
     def settings(self) -> dict[str, Any]:
         metric = {} if self.metric == "accuracy" else {"metric": self.metric}
-        return {**settings_of(self.network), "figure": self.figure, **metric}
+        return {**describe_network(self.network), "figure": self.figure, **metric}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        return answered(self.network, start, self._judge)
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        return evaluate_network(self.network, context, self._judge)
 
-    def stages(self, start: Start) -> list[Stage]:
-        return stages_of(self.network, start)
+    def stages(self, context: RunContext) -> list[StageRun]:
+        return list_stages(self.network, context)
 
-    def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
+    def _judge(self, folder: Path, context: RunContext) -> dict[str, Any]:
         if self.figure == "correspondence" or self.figure == "distance":
-            return self._found_again(folder, self.figure, start)
+            return self._found_again(folder, self.figure, context)
         if self.figure == "matching":
-            return self._matched(folder, start)
+            return self._matched(folder, context)
         from vitling.evaluation.config import ProbesConfig
         from vitling.papers.suite.suite import CHOOSE_BY
         from vitling.runs.probes import evaluate_frozen
         from vitling.settings.evaluation import EvaluationConfig
 
-        settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=start.seed)
-        source = f"train={start.train},test={start.test}"
+        settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=context.seed)
+        source = f"train={context.train},test={context.test}"
         found = evaluate_frozen(EvaluationConfig(str(folder), source, probes=(self.figure,), settings=settings))
         probe, seen = found["probes"][self.figure], found["images"]
         return {
@@ -80,73 +80,73 @@ class Probed:
             "images_tested": seen["judged"],
         }
 
-    def _found_again(self, folder: Path, figure: str, start: Start) -> dict[str, Any]:
+    def _found_again(self, folder: Path, figure: str, context: RunContext) -> dict[str, Any]:
         from vitling.evaluation.bundle import load
         from vitling.evaluation.correspondence import correspondence
         from vitling.evaluation.inputs import sources_in
 
-        images = images_of_test(start, f"{figure} of regions")
+        images = open_test_images(context, f"{figure} of regions")
         found = correspondence(load(folder), sources_in(images))
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
         return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
 
-    def _matched(self, folder: Path, start: Start) -> dict[str, Any]:
+    def _matched(self, folder: Path, context: RunContext) -> dict[str, Any]:
         from vitling.data.store import build_store, choose_size
         from vitling.evaluation.bundle import load
         from vitling.evaluation.matching import matching
         from vitling.objectives.config import EsViTConfig, dino_plan
 
-        images, model = images_of_test(start, "matching of regions"), load(folder)
-        images = images.subset(min(MATCHED, len(images)), seed=start.seed)
+        images, model = open_test_images(context, "matching of regions"), load(folder)
+        images = images.subset(min(MATCHED, len(images)), seed=context.seed)
         useful = dino_plan(EsViTConfig(), model.meta.size).store_side(len(images))
         store = build_store(images, choose_size(images, useful), device=model.device, allow_bad=True, use_cache=False)
-        found = matching(model, store, start.seed)
+        found = matching(model, store, context.seed)
         figures = {"value": round(100 * found.right, 4), "chance": round(100 * found.chance, 4)}
         return {**figures, "images_matched": found.images}
 
 
 @dataclass(frozen=True)
-class Paced:
+class TimedProbeTask:
     """A figure, and beside it how many images a second the network takes without gradients."""
 
-    work: Probed
+    task: ProbeTask
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**self.work.settings, "paced": True}
+        return {**self.task.settings, "paced": True}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        from vitling.papers.region_cost import Throughput
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        from vitling.papers.region_cost import ThroughputTask
 
-        network = self.work.network
-        pace = Throughput(network.backbone or "")(replace(start, out=start.out / "pace"))
-        return {**self.work(start), "images_per_second": pace["value"]}
+        network = self.task.network
+        pace = ThroughputTask(network.backbone or "")(replace(context, out=context.out / "pace"))
+        return {**self.task(context), "images_per_second": pace["value"]}
 
-    def stages(self, start: Start) -> list[Stage]:
-        return self.work.stages(start)
+    def stages(self, context: RunContext) -> list[StageRun]:
+        return self.task.stages(context)
 
 
 @dataclass(frozen=True)
-class SuiteAverage:
+class SuiteMeanTask:
     """The mean over the data sets of EsViT's Table 10, each with its metric, by the logistic probe; `each` has them."""
 
     network: Network
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**settings_of(self.network), "suite": SUITE}
+        return {**describe_network(self.network), "suite": SUITE}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        return answered(self.network, start, self._judge)
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        return evaluate_network(self.network, context, self._judge)
 
-    def stages(self, start: Start) -> list[Stage]:
-        return stages_of(self.network, start)
+    def stages(self, context: RunContext) -> list[StageRun]:
+        return list_stages(self.network, context)
 
-    def _judge(self, folder: Path, start: Start) -> dict[str, Any]:
+    def _judge(self, folder: Path, context: RunContext) -> dict[str, Any]:
         from vitling.papers.suite.config import SuiteConfig
         from vitling.papers.suite.suite import suite
 
-        asked = SuiteConfig((str(folder),), str(start.folder), table=SUITE, out=str(start.out / "suite"))
+        asked = SuiteConfig((str(folder),), str(context.folder), table=SUITE, out=str(context.out / "suite"))
         outcome = suite(asked)
         values = {row["data"]: row["values"][0] for row in outcome.summary["rows"]}
         missing = [entry.name for entry in asked.entries() if values.get(entry.name) is None]
@@ -156,48 +156,52 @@ class SuiteAverage:
         return {"value": round(sum(each.values()) / len(each), 4), "each": each}
 
 
-def probed_runs(
+def make_probe_runs(
     name: str,
     network: Network,
     data: str,
     papers: Mapping[Figure, float | None],
-    against: str = "",
-    before: str = "",
+    baseline: str = "",
+    pretrain_data: str = "",
     note: str = "",
-) -> Iterator[Run]:
+) -> Iterator[StudyRun]:
     """A run for each figure, whose name ends with it; `against` is the name of the other network's runs without it."""
     for figure, paper in papers.items():
-        base = f"{against}-{figure}" if against else ""
-        work = Probed(network, figure)
-        yield Run(f"{name}-{figure}", work, data, paper=paper, against=base, before=before, note=note)
+        base = f"{baseline}-{figure}" if baseline else ""
+        task = ProbeTask(network, figure)
+        yield StudyRun(
+            f"{name}-{figure}", task, data, paper=paper, baseline=base, pretrain_data=pretrain_data, note=note
+        )
 
 
-def settings_of(network: Network) -> dict[str, Any]:
-    if isinstance(network, Given):
+def describe_network(network: Network) -> dict[str, Any]:
+    if isinstance(network, FixedNetwork):
         return asdict(network)
-    return {f"pretrain.{name}": value for name, value in chosen(network).items()}
+    return {f"pretrain.{name}": value for name, value in changed_settings(network).items()}
 
 
-def stages_of(network: Network, start: Start) -> list[Stage]:
+def list_stages(network: Network, context: RunContext) -> list[StageRun]:
     """What is trained for it."""
-    if isinstance(network, Given):
+    if isinstance(network, FixedNetwork):
         return []
-    return [stage_of("pretrain", network, start, start.seed, start.weights)]
+    return [make_stage("pretrain", network, context, context.seed, context.weights)]
 
 
-def answered(network: Network, start: Start, judge: Callable[[Path, Start], dict[str, Any]]) -> dict[str, Any]:
+def evaluate_network(
+    network: Network, context: RunContext, judge: Callable[[Path, RunContext], dict[str, Any]]
+) -> dict[str, Any]:
     """What `judge` says of the network in a folder, with what is known of how that was made. Asked once. The machine is
     that of the judge; a stage may have been trained on another."""
     from vitling.training.rundir import describe_environment
 
-    answer = start.out / "result.json"
-    origin = _given(network, start) if isinstance(network, Given) else _pretrained(network, start)
+    answer = context.out / "result.json"
+    origin = _given(network, context) if isinstance(network, FixedNetwork) else _pretrained(network, context)
     if answer.exists() and (given := read_json(answer))["folder"] == origin.folder.name:
         return given
     given = {"folder": origin.folder.name, **origin.make()}
     began = time.monotonic()
-    write_json(start.out / "environment.json", describe_environment())
-    given |= judge(origin.folder, start)
+    write_json(context.out / "environment.json", describe_environment())
+    given |= judge(origin.folder, context)
     given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
     write_json(answer, given)
     free_memory()
@@ -209,39 +213,39 @@ class _Origin(NamedTuple):
     make: Callable[[], dict[str, Any]]  # sees to it that the network is there, and says what is known of it
 
 
-def _pretrained(config: PretrainConfig, start: Start) -> _Origin:
-    (stage,) = stages_of(config, start)
+def _pretrained(config: PretrainConfig, context: RunContext) -> _Origin:
+    (stage,) = list_stages(config, context)
 
     def make() -> dict[str, Any]:
-        result, shared = stage(start.out)
-        entry = entry_of(stage, result, shared)
+        result, shared = stage(context.out)
+        entry = summarise_stage(stage, result, shared)
         curves = history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
         known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
-        return known | {"images_before" if start.before else "images": result["images"]}
+        return known | {"images_before" if context.pretrain_data else "images": result["images"]}
 
     return _Origin(stage.out, make)
 
 
-def _given(network: Given, start: Start) -> _Origin:
-    origin = Path(start.weights).stem if start.weights else f"random-seed{start.seed}"
-    folder = start.stages / f"given-{network.backbone}-{network.size}-{origin}"
+def _given(network: FixedNetwork, context: RunContext) -> _Origin:
+    origin = Path(context.weights).stem if context.weights else f"random-seed{context.seed}"
+    folder = context.stages / f"given-{network.backbone}-{network.size}-{origin}"
 
     def make() -> dict[str, Any]:
-        return {"parameters": _save(network, folder, start)}
+        return {"parameters": _save(network, folder, context)}
 
     return _Origin(folder, make)
 
 
-def _save(network: Given, folder: Path, start: Start) -> int:
+def _save(network: FixedNetwork, folder: Path, context: RunContext) -> int:
     """Gives the number of parameters."""
     from vitling.backbones import create
     from vitling.backbones.transfer import load_weights
     from vitling.data.store import IMAGENET_MEAN, IMAGENET_STD
     from vitling.evaluation.bundle import BundleMeta, save_bundle
 
-    made = create(network.backbone, network.size, seed=start.seed)
-    if start.weights:
-        load_weights(made, Path(start.weights))
+    made = create(network.backbone, network.size, seed=context.seed)
+    if context.weights:
+        load_weights(made, Path(context.weights))
     meta = BundleMeta("none", (), network.size, 0, IMAGENET_MEAN, IMAGENET_STD)
     save_bundle(folder, made, None, replace(meta, store_size=round(network.size / meta.crop_fraction)))
     return sum(p.numel() for p in made.parameters())

@@ -12,8 +12,8 @@ from vitling.files import read_json, write_json
 from vitling.objectives.config import EsViTConfig, dino_plan
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
-from vitling.papers.overhead import compare, figures_of, forget, measured
-from vitling.papers.study import Start
+from vitling.papers.overhead import compare, flatten_figures, forget, measured
+from vitling.papers.study import RunContext
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ TABLE_8 = {  # images a second, in the terms of DINO's Table 2; ResNet-50 and Pv
 
 
 @dataclass(frozen=True)
-class RegionCost:
+class RegionCostTask:
     """How many times the time or the memory of a step with the view loss one with both takes. The two figures are of
     one measurement, which lies among the stages: whichever run comes first makes it."""
 
@@ -83,25 +83,25 @@ class RegionCost:
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        answer = start.out / "result.json"
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        answer = context.out / "result.json"
         if not answer.exists():
-            write_json(answer, self._answer(start))
+            write_json(answer, self._answer(context))
         return read_json(answer)
 
-    def _answer(self, start: Start) -> dict[str, Any]:
-        key = {name: value for name, value in self.settings.items() if name != "figure"} | {"seed": start.seed}
-        folder = start.stages / f"region-cost-{self.backbone}-batch{self.batch}-seed{start.seed}-{digest(key)}"
+    def _answer(self, context: RunContext) -> dict[str, Any]:
+        key = {name: value for name, value in self.settings.items() if name != "figure"} | {"seed": context.seed}
+        folder = context.stages / f"region-cost-{self.backbone}-batch{self.batch}-seed{context.seed}-{digest(key)}"
         measuring = partial(measure, self.backbone, self.batch, self.size, self.prototypes)
         row = measured(folder, f"The cost of EsViT's region loss with {self.backbone}", self.size, measuring)
-        write_json(start.out / "environment.json", read_json(folder / "environment.json"))
+        write_json(context.out / "environment.json", read_json(folder / "environment.json"))
         if self.figure == "memory" and not row["memory_ratio"]:
             raise UserError("What EsViT's region loss takes of memory is measured on a GPU, and there is none.")
-        return {"value": round(row[f"{self.figure}_ratio"]["both"], 4), **figures_of(row)}
+        return {"value": round(row[f"{self.figure}_ratio"]["both"], 4), **flatten_figures(row)}
 
 
 @dataclass(frozen=True)
-class Throughput:
+class ThroughputTask:
     """Images a second of which a network makes features."""
 
     backbone: str
@@ -112,9 +112,9 @@ class Throughput:
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         measuring = partial(measure_throughput, self.backbone, self.batch, self.size)
-        row = measured(start.out, f"The throughput of {self.backbone}", self.size, measuring)
+        row = measured(context.out, f"The throughput of {self.backbone}", self.size, measuring)
         return {"value": round(row["images_per_second"]), "seconds": row["took"]}
 
 

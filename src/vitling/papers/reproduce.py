@@ -13,12 +13,12 @@ from typing import Any
 from vitling.console import Log
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.files import check_writable, read_json, try_lock_folder
-from vitling.papers import places as datasets
-from vitling.papers.at_once import helped, same_work
+from vitling.papers import locations as datasets
 from vitling.papers.ledger import Ledger, Rows, fingerprint
-from vitling.papers.study import Run, Start, Study
-from vitling.papers.taken_over import take_over
-from vitling.papers.training import free_memory
+from vitling.papers.parallel import helper_command, run_helpers
+from vitling.papers.reuse import reuse_rows
+from vitling.papers.study import RunContext, Study, StudyRun
+from vitling.papers.train_task import free_memory
 from vitling.report.pictures import draw
 from vitling.training.signals import raise_on_signal
 
@@ -33,16 +33,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Job:
-    run: Run
-    start: Start
+    run: StudyRun
+    context: RunContext
 
     @property
     def name(self) -> str:
-        return f"{self.run.name}, seed {self.start.seed}"
+        return f"{self.run.name}, seed {self.context.seed}"
 
     @property
     def key(self) -> tuple[str, int]:
-        return self.run.name, self.start.seed
+        return self.run.name, self.context.seed
 
 
 def reproduce(
@@ -66,20 +66,22 @@ def reproduce(
     check_writable(path)
     ledger, log = Ledger(path, study, epochs), Log()
     lacking = _lacking(ledger, _chosen(study, only), seeds)
-    taken = take_over(ledger, lacking)
+    taken = reuse_rows(ledger, lacking)
     lacking, before = [one for one in lacking if one not in taken], ledger.rows()
     for same, seed in taken:
         log.info(f"{same.name}, seed {seed}, is {before[same.name, seed]['origin']}.")
-    everywhere = Start(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")  # stages: for all studies
+    everywhere = RunContext(
+        folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages"
+    )  # stages: for all studies
     jobs = _ready(lacking, data, everywhere, log)
     for run in ledger.stale():
         log.warning(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
     settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
     processes = max(1, min(at_once, len(jobs)))
-    command = same_work(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
+    command = helper_command(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
     session = _Session(ledger, before, minutes, max(processes, sharing), log)
     with raise_on_signal("Stopped. What has finished is kept."):  # between trainings, which save themselves
-        with helped(command, processes - 1, folder, log):
+        with run_helpers(command, processes - 1, folder, log):
             session.run_all(jobs)
         if at_once > 1:
             session.run_all(jobs)  # what a process that was killed has left
@@ -101,21 +103,21 @@ def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) 
         raise UserError("--at-once: on Windows processes cannot tell what others work at. Leave it out.")
 
 
-def _chosen(study: Study, only: tuple[str, ...]) -> list[Run]:
-    chosen = study.named_by(only) if only else list(study.runs)
+def _chosen(study: Study, only: tuple[str, ...]) -> list[StudyRun]:
+    chosen = study.select_runs(only) if only else list(study.runs)
     if not chosen:
         raise UserError(f"No run of {study.name} has {' or '.join(only)} in its name; {study.runs[0].name} is one.")
     return chosen
 
 
-def _lacking(ledger: Ledger, chosen: list[Run], seeds: int) -> list[tuple[Run, int]]:
+def _lacking(ledger: Ledger, chosen: list[StudyRun], seeds: int) -> list[tuple[StudyRun, int]]:
     """The whole table with one seed first."""
     rows = ledger.rows()
     pairs = ((run, seed) for seed in range(seeds) for run in chosen)
     return [(run, seed) for run, seed in pairs if "value" not in rows.get((run.name, seed), {})]
 
 
-def _ready(lacking: list[tuple[Run, int]], data: str | None, everywhere: Start, log: Log) -> list[_Job]:
+def _ready(lacking: list[tuple[StudyRun, int]], data: str | None, everywhere: RunContext, log: Log) -> list[_Job]:
     """Those whose data and weights are there; what the others want is said."""
     where = datasets.check_folder(data) if any(run.wants for run, _ in lacking) else Path()
     splits = {name: datasets.find_data(name, where) for name in {name: 0 for run, _ in lacking for name in run.wants}}
@@ -134,9 +136,11 @@ def _ready(lacking: list[tuple[Run, int]], data: str | None, everywhere: Start, 
     return jobs
 
 
-def _start(run: Run, seed: int, everywhere: Start, splits: dict[str, Any], weights: dict[str, str | None]) -> Start:
+def _start(
+    run: StudyRun, seed: int, everywhere: RunContext, splits: dict[str, Any], weights: dict[str, str | None]
+) -> RunContext:
     train, test = splits.get(run.data) or ("", "")
-    train_before, _ = splits.get(run.before) or ("", "")
+    pretrain_source, _ = splits.get(run.pretrain_data) or ("", "")
     return replace(
         everywhere,
         out=everywhere.out / f"{run.name}-seed{seed}",
@@ -144,8 +148,8 @@ def _start(run: Run, seed: int, everywhere: Start, splits: dict[str, Any], weigh
         data=run.data,
         train=train,
         test=test,
-        before=run.before,
-        train_before=train_before,
+        pretrain_data=run.pretrain_data,
+        pretrain_source=pretrain_source,
         weights=weights.get(run.weights) or "",
     )
 
@@ -199,7 +203,7 @@ def _free_one(jobs: list[_Job]) -> Iterator[_Job | None]:
     wait for a stage that another process is training comes last."""
     for ready in (True, False):
         for job in jobs:
-            with try_lock_folder(job.start.out) as mine:
+            with try_lock_folder(job.context.out) as mine:
                 if mine and not (ready and _must_wait(job)):
                     yield job
                     return
@@ -207,8 +211,8 @@ def _free_one(jobs: list[_Job]) -> Iterator[_Job | None]:
 
 
 def _must_wait(job: _Job) -> bool:
-    stages = getattr(job.run.work, "stages", None)
-    return stages is not None and any(stage.is_anothers for stage in stages(job.start))
+    stages = getattr(job.run.task, "stages", None)
+    return stages is not None and any(stage.is_claimed_elsewhere for stage in stages(job.context))
 
 
 def _about(minutes: float) -> str:
@@ -219,8 +223,8 @@ def _about(minutes: float) -> str:
 
 def _run(job: _Job, ledger: Ledger, how: dict[str, int]) -> str | None:
     """The reason of a failure, which ends this run and not the study. `how` goes into its row."""
-    out, began = job.start.out, time.monotonic()
-    row = {"run": job.run.name, "seed": job.start.seed} | how
+    out, began = job.context.out, time.monotonic()
+    row = {"run": job.run.name, "seed": job.context.seed} | how
     was_finished = (out / "result.json").exists()
 
     def record(given: dict[str, Any]) -> None:
@@ -231,31 +235,31 @@ def _run(job: _Job, ledger: Ledger, how: dict[str, int]) -> str | None:
         ledger.record(row | given | about)
 
     try:
-        given = job.run.work(job.start)
+        given = job.run.task(job.context)
     except Interrupted as stop:
         record({"stopped": str(stop)})
         raise
     except Exception as problem:
         plain = isinstance(problem, UserError | RunAborted)
         reason = str(problem) if plain else f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:300]}"
-        record({"failed": _without_folders(reason, job.start)})
+        record({"failed": _without_folders(reason, job.context)})
         return reason
     cautions = [*([given["caution"]] if "caution" in given else []), *_other_images(job.run, given)]
     record(given | ({"caution": "; ".join(cautions)} if cautions else {}))
     return None
 
 
-def _without_folders(reason: str, start: Start) -> str:
+def _without_folders(reason: str, context: RunContext) -> str:
     """Where things lie on this machine says nothing elsewhere."""
-    for folder in (start.out.parent, start.stages, start.folder):
+    for folder in (context.out.parent, context.stages, context.folder):
         for written in (str(folder.resolve()), str(folder)):
             reason = reason.replace(f"{written}{os.sep}", "") if written != "." else reason
     return reason
 
 
-def _other_images(run: Run, given: dict[str, Any]) -> list[str]:
+def _other_images(run: StudyRun, given: dict[str, Any]) -> list[str]:
     """A figure from a part of a data set is not one of the data set."""
-    own, before = (datasets.DATASETS.get(name) for name in (run.data, run.before))
+    own, before = (datasets.DATASETS.get(name) for name in (run.data, run.pretrain_data))
     seen = (
         ("images", "training images", own and own.train),
         ("images_tested", "test images", own and own.test),

@@ -8,9 +8,9 @@ from functools import partial
 from vitling.methods.registry import METHODS, SIZE, Name
 from vitling.objectives.config import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS
-from vitling.papers.probing import Figure, Given, Network, Probed, probed_runs
-from vitling.papers.stages import pretraining
-from vitling.papers.study import Run, Study
+from vitling.papers.probing import Figure, FixedNetwork, Network, ProbeTask, make_probe_runs
+from vitling.papers.stages import pretrain_config
+from vitling.papers.study import Study, StudyRun
 from vitling.settings.config import PretrainConfig
 
 DATA = "flowers102"
@@ -31,37 +31,37 @@ def studies() -> tuple[Study, ...]:
 
 
 def _by_its_recipe(backbone: str, epochs: int, method: Name) -> PretrainConfig:
-    return pretraining(METHODS[method].stage(backbone, "paper", epochs, SIZE), method=method)
+    return pretrain_config(METHODS[method].stage(backbone, "paper", epochs, SIZE), method=method)
 
 
-def _frozen() -> tuple[Run, ...]:
+def _frozen() -> tuple[StudyRun, ...]:
     """A network with random weights, IDMM's and DINO's by their recipes, both on Flowers-102."""
     first = partial(_by_its_recipe, TINY, 800)
-    networks: dict[str, Network] = {"random": Given(TINY, SIZE), "idmm": first("idmm"), "dino": first("dino")}
+    networks: dict[str, Network] = {"random": FixedNetwork(TINY, SIZE), "idmm": first("idmm"), "dino": first("dino")}
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for data in (DATA, "cifar100-10k"):
             for name, network in networks.items():
-                before = DATA if name != "random" and data != DATA else ""
-                against = "" if name == "random" else f"random-{data}"
-                yield from probed_runs(f"{name}-{data}", network, data, PROBES, against, before)
+                pretrain_data = DATA if name != "random" and data != DATA else ""
+                baseline = "" if name == "random" else f"random-{data}"
+                yield from make_probe_runs(f"{name}-{data}", network, data, PROBES, baseline, pretrain_data)
 
     return tuple(rows())
 
 
-def _failing() -> tuple[Run, ...]:
+def _failing() -> tuple[StudyRun, ...]:
     """The paper could train neither MoCo v3 nor DINO on T2T-ViT-7, whatever it tried, and so has no figure. These runs
     go on to their end; what the watcher says of them is noted."""
     first = partial(_by_its_recipe, "t2t_vit_7", EPOCHS)
     base, unsure = "random-knn", "the paper: does not converge"
     return (
-        Run(base, Probed(Given("t2t_vit_7", SIZE), "knn"), DATA),
-        Run("idmm-knn", Probed(first("idmm"), "knn"), DATA, against=base),
-        *(Run(f"{name}-knn", Probed(first(name), "knn"), DATA, against=base, note=unsure) for name in FAILING),
+        StudyRun(base, ProbeTask(FixedNetwork("t2t_vit_7", SIZE), "knn"), DATA),
+        StudyRun("idmm-knn", ProbeTask(first("idmm"), "knn"), DATA, baseline=base),
+        *(StudyRun(f"{name}-knn", ProbeTask(first(name), "knn"), DATA, baseline=base, note=unsure) for name in FAILING),
     )
 
 
-def _esvit() -> tuple[Run, ...]:
+def _esvit() -> tuple[StudyRun, ...]:
     """Settings are those of `vitling pretrain --method esvit` for so many images. The paper's claim, at its size: the
     view loss leaves Swin with 66 % of regions found again and DeiT with 95 %, and with regions Swin has 91 %. Random
     weights find some too. `both` matches regions as the paper does, by what they look like to the network; `place` by
@@ -83,12 +83,12 @@ def _esvit() -> tuple[Run, ...]:
             on_collapse="warn",  # it is a figure too
         )
 
-    def rows() -> Iterator[Run]:
+    def rows() -> Iterator[StudyRun]:
         for net, backbone in (("swin-t", OTHERS["swin"]), ("deit-s", OTHERS["deit"])):
             figures: dict[Figure, float | None] = REGIONS | ({"matching": None} if net == "swin-t" else {})
-            yield from probed_runs(f"{net}-random", Given(backbone), DATA, figures)
+            yield from make_probe_runs(f"{net}-random", FixedNetwork(backbone), DATA, figures)
             for name, objective in losses.items():
-                against = "" if name == "views" else f"{net}-views"
-                yield from probed_runs(f"{net}-{name}", network(backbone, objective), DATA, figures, against)
+                baseline = "" if name == "views" else f"{net}-views"
+                yield from make_probe_runs(f"{net}-{name}", network(backbone, objective), DATA, figures, baseline)
 
     return tuple(rows())

@@ -17,8 +17,16 @@ from vitling.files import lock_folder, read_json, try_lock_folder, write_json
 from vitling.methods import idmm as recipe
 from vitling.methods.registry import METHODS, SIZE, Name, plan_of
 from vitling.papers.ledger import digest
-from vitling.papers.study import Start
-from vitling.papers.training import PACE, chosen, drop_checkpoints, free_memory, history, in_passes, shortened
+from vitling.papers.study import RunContext
+from vitling.papers.train_task import (
+    PACE,
+    changed_settings,
+    describe_passes,
+    drop_checkpoints,
+    free_memory,
+    history,
+    shorten,
+)
 from vitling.settings.config import FinetuneConfig, Preset, PretrainConfig
 from vitling.settings.names import all_said
 from vitling.views.policies import idmm_pretrain
@@ -30,7 +38,7 @@ Kind = Literal["pretrain", "finetune", "enlarge"]
 FEW = 2_040  # images; of many the store has less
 
 
-def pretraining(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
+def pretrain_config(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
     """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
     another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
 
@@ -61,7 +69,7 @@ def _as_fine(config: PretrainConfig) -> PretrainConfig:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageRun:
     kind: Kind
     config: PretrainConfig | FinetuneConfig
 
@@ -74,7 +82,7 @@ class Stage:
         return (self.out / "result.json").exists()
 
     @property
-    def is_anothers(self) -> bool:
+    def is_claimed_elsewhere(self) -> bool:
         """Another process is training it."""
         if self.finished:
             return False
@@ -101,7 +109,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedTask:
     """Without `pretrain` it starts from the run's weights file, or where there is none from random weights."""
 
     finetune: FinetuneConfig
@@ -111,32 +119,36 @@ class Staged:
 
     @property
     def settings(self) -> dict[str, Any]:
-        own = {f"{kind}.{name}": value for kind, config in self._configs() for name, value in chosen(config).items()}
+        own = {
+            f"{kind}.{name}": value
+            for kind, config in self._configs()
+            for name, value in changed_settings(config).items()
+        }
         return own | ({} if self.seeded == "all" else {"seeded": self.seeded})
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        stages, answer = self.stages(start), start.out / "result.json"
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        stages, answer = self.stages(context), context.out / "result.json"
         if answer.exists() and _is_of(given := read_json(answer), stages):
             return given
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
             there = " is there already." if stage.finished else ""
             log.info(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
-            result, shared = stage(start.out)
+            result, shared = stage(context.out)
             results.append(result)
-            entries.append(entry_of(stage, result, shared))
-        write_json(start.out / "environment.json", read_json(stages[-1].out / "environment.json"))
-        given = _figures(results, entries) | ({"images_before": results[0]["images"]} if start.before else {})
+            entries.append(summarise_stage(stage, result, shared))
+        write_json(context.out / "environment.json", read_json(stages[-1].out / "environment.json"))
+        given = _figures(results, entries) | ({"images_before": results[0]["images"]} if context.pretrain_data else {})
         write_json(answer, given)
         return given
 
-    def stages(self, start: Start) -> list[Stage]:
+    def stages(self, context: RunContext) -> list[StageRun]:
         """In their order, each from the one before."""
-        found: list[Stage] = []
-        origin = start.weights
+        found: list[StageRun] = []
+        origin = context.weights
         for kind, config in self._configs():
-            seed = start.seed if self.seeded in ("all", "pretrain" if kind == "pretrain" else "finetune") else 0
-            found.append(stage_of(kind, config, start, seed, origin))
+            seed = context.seed if self.seeded in ("all", "pretrain" if kind == "pretrain" else "finetune") else 0
+            found.append(make_stage(kind, config, context, seed, origin))
             origin = str(found[-1].out)
         return found
 
@@ -148,34 +160,36 @@ class Staged:
             yield "enlarge", self.enlarge
 
 
-def stage_of(kind: Kind, config: PretrainConfig | FinetuneConfig, start: Start, seed: int, origin: str) -> Stage:
+def make_stage(
+    kind: Kind, config: PretrainConfig | FinetuneConfig, context: RunContext, seed: int, origin: str
+) -> StageRun:
     """`origin` is the run or the weights file that it starts from, or ""."""
-    config, first = shortened(config, start.epochs), kind == "pretrain"
-    data = start.before or start.data if first else start.data
-    key = digest([kind, chosen(config), data, seed, Path(origin).name])
-    out = str(start.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
-    source = f"train={start.train},test={start.test}"
+    config, first = shorten(config, context.epochs), kind == "pretrain"
+    data = context.pretrain_data or context.data if first else context.data
+    key = digest([kind, changed_settings(config), data, seed, Path(origin).name])
+    out = str(context.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
+    source = f"train={context.train},test={context.test}"
     if first:  # the test images are of no use to it
-        source = f"train={start.train_before or start.train}"
-    return Stage(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
+        source = f"train={context.pretrain_source or context.train}"
+    return StageRun(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
 
 
-def images_of_test(start: Start, why: str, config: DataConfig | None = None) -> Dataset:
+def open_test_images(context: RunContext, why: str, config: DataConfig | None = None) -> Dataset:
     """Opens the run's test split, which its folder writes down."""
     from vitling import data
     from vitling.training.rundir import RunDirectory
 
-    splits = data.open(f"train={start.train},test={start.test}", config, val="none")
-    splits.on_test_opened = RunDirectory(start.out).log_test_opening
+    splits = data.open(f"train={context.train},test={context.test}", config, val="none")
+    splits.on_test_opened = RunDirectory(context.out).log_test_opening
     return splits.open_test(why)
 
 
-def _is_of(given: dict[str, Any], stages: list[Stage]) -> bool:
+def _is_of(given: dict[str, Any], stages: list[StageRun]) -> bool:
     """A run of another study may have had the same folder."""
     return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
 
 
-def _was_there(stage: Stage, out: Path) -> bool:
+def _was_there(stage: StageRun, out: Path) -> bool:
     """Whether another run had finished it when this one first came to it. The run's folder keeps that, for a start that
     goes on from an interrupted one."""
     path = out / "stages.json"
@@ -186,8 +200,8 @@ def _was_there(stage: Stage, out: Path) -> bool:
     return known[stage.out.name]
 
 
-def entry_of(stage: Stage, result: dict[str, Any], shared: bool) -> dict[str, Any]:
-    knn, passes = result["last"].get("knn/top1"), in_passes(stage.config, result)
+def summarise_stage(stage: StageRun, result: dict[str, Any], shared: bool) -> dict[str, Any]:
+    knn, passes = result["last"].get("knn/top1"), describe_passes(stage.config, result)
     trained = read_json(stage.out / "environment.json")
     warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
     last = result["last"].items()

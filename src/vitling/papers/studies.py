@@ -13,7 +13,7 @@ def all_studies() -> tuple[Study, ...]:
     return (*drloc.studies(), *idmm.studies(), *idmm_methods.studies(), *esvit.studies(), *small.studies())
 
 
-def find(name: str) -> Study:
+def find_study(name: str) -> Study:
     studies = {key: study for study in all_studies() for key in (study.name, *study.also)}
     if name not in studies:
         near = get_close_matches(name, studies, n=3, cutoff=0.5)

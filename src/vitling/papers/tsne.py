@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
 from vitling.files import atomic_write, read_json, write_json
-from vitling.papers.stages import Stage, Staged, images_of_test
-from vitling.papers.study import Start
+from vitling.papers.stages import StagedTask, StageRun, open_test_images
+from vitling.papers.study import RunContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ PERPLEXITY = 30.0
 
 
 @dataclass(frozen=True)
-class Tsne:
+class TsneTask:
     """Of the test images of the classes that have most of them (of two with as many, the one that comes first).
 
     Each network sees them at its own size. Where nothing is pre-trained, before is the network with random weights that
@@ -31,47 +31,47 @@ class Tsne:
     before. Coordinates go to tsne.npz in the run's folder.
     """
 
-    work: Staged
+    task: StagedTask
     classes: int = 10
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**self.work.settings, "tsne.classes": self.classes, "tsne.neighbours": NEIGHBOURS}
+        return {**self.task.settings, "tsne.classes": self.classes, "tsne.neighbours": NEIGHBOURS}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        answer = start.out / "result.json"
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        answer = context.out / "result.json"
         if answer.exists():
             return read_json(answer)
-        inner = replace(start, out=start.out / "trained")
-        trained = self.work(inner)
-        write_json(start.out / "environment.json", read_json(inner.out / "environment.json"))
-        images = self._images(start)
+        inner = replace(context, out=context.out / "trained")
+        trained = self.task(inner)
+        write_json(context.out / "environment.json", read_json(inner.out / "environment.json"))
+        images = self._images(context)
         before, after = (_features(model, images) for model in self._models(inner))
-        _write(start.out / "tsne.npz", images, before, after)
+        _write(context.out / "tsne.npz", images, before, after)
         figures = {"value": _named_rightly(before, images), "after": _named_rightly(after, images)}
         given = {**trained, "top1": trained["value"], "looked_at": len(images), **figures}
         write_json(answer, given)
         return given
 
-    def stages(self, start: Start) -> list[Stage]:
-        return self.work.stages(start)
+    def stages(self, context: RunContext) -> list[StageRun]:
+        return self.task.stages(context)
 
-    def _images(self, start: Start) -> Dataset:
+    def _images(self, context: RunContext) -> Dataset:
         import numpy as np
 
-        test = images_of_test(start, f"t-SNE of {self.classes} classes", self.work.finetune.data)
+        test = open_test_images(context, f"t-SNE of {self.classes} classes", self.task.finetune.data)
         if test.labels is None or test.labels.ndim != 1:
             raise UserError(f"{test.name}: t-SNE by class needs one class an image.")
         counts = np.bincount(test.labels, minlength=len(test.class_names))
         largest = np.argsort(-counts, kind="stable")[: self.classes]
         return test.take(np.flatnonzero(np.isin(test.labels, largest)))
 
-    def _models(self, start: Start) -> tuple[Model, Model]:
+    def _models(self, context: RunContext) -> tuple[Model, Model]:
         from vitling.backbones.backbone import create
         from vitling.evaluation.bundle import load
         from vitling.evaluation.model import Model
 
-        *first, second = self.work.stages(start)
+        *first, second = self.task.stages(context)
         after = load(second.out)
         if first:
             return load(first[-1].out), after

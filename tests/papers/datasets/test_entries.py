@@ -12,7 +12,7 @@ import pytest
 from vitling.cli import run
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.datasets.page import MARK, page
-from vitling.papers.places import DATASETS
+from vitling.papers.locations import DATASETS
 
 DOCS = Path(__file__).parents[3] / "docs"
 ESVIT = {  # EsViT, Table 10: classes, train, test, metric

@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(UserError, match="cars:DIR"):
         read_source("cars:", DataConfig())
     with pytest.raises(UserError, match=r"flowers17.*Did you mean flowers102"):
-        papers.entry_of("flowers17")
+        papers.get_entry("flowers17")
 
 
 def test_a_missing_image_is_a_bad_file(tmp_path):

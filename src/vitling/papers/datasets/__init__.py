@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (*SMALL, *LARGE)}
 
 
-def entry_of(name: str) -> Entry:
+def get_entry(name: str) -> Entry:
     if name not in ENTRIES:
         near = difflib.get_close_matches(name, ENTRIES, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]}?" if near else ""
@@ -35,14 +35,14 @@ def find(name: str, root: Path) -> str | None:
     """A copy as distributed, as the DATA that names it: in root/NAME, or in root under the name of its archive."""
     from vitling.papers.datasets.files import homes
 
-    return f"{name}:{root}" if next(homes(root, entry_of(name), itself=False), None) else None
+    return f"{name}:{root}" if next(homes(root, get_entry(name), itself=False), None) else None
 
 
 def read(name: str, rest: str, entry: Entry | None = None) -> Source:
     """The splits of `NAME:rest`. `entry` has other counts than the full data set, where a part of it is meant."""
     from vitling.papers.datasets.reading import read_entry
 
-    return read_entry(entry or entry_of(name), rest)
+    return read_entry(entry or get_entry(name), rest)
 
 
 def register_readers() -> None:

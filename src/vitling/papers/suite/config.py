@@ -9,7 +9,7 @@ import tyro
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.papers.datasets import ENTRIES, entry_of
+from vitling.papers.datasets import ENTRIES, get_entry
 from vitling.papers.datasets.entry import Entry
 
 
@@ -47,7 +47,7 @@ class SuiteConfig:
 
     def entries(self) -> list[Entry]:
         """The data sets of the table, in its order; those that are only trained on are none of a suite."""
-        named = {entry_of(name).name for name in self.only}
+        named = {get_entry(name).name for name in self.only}
         found = [
             entry
             for entry in ENTRIES.values()

@@ -28,9 +28,9 @@ from vitling.evaluation.probe_features import Frozen
 from vitling.files import atomic_write, read_json, write_json
 from vitling.papers import datasets as papers
 from vitling.papers.datasets.entry import Entry, Metric
-from vitling.papers.places import find_data
+from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
-from vitling.papers.suite.table import Cell, summary_of
+from vitling.papers.suite.table import Cell, summarise
 from vitling.runs.evaluate import as_trained, log_of_openings
 from vitling.runs.probes import PROBES, Bench, Part, features_of, neighbours, open_parts
 from vitling.training.processes import choose_device
@@ -55,7 +55,7 @@ METRICS = {  # under which name `summarise` has each
 
 
 @dataclass(frozen=True)
-class Place:
+class SuiteJob:
     """A network and a data set; their cells are files in a folder of their own."""
 
     run: str
@@ -91,7 +91,7 @@ def suite(config: SuiteConfig) -> Outcome:
     sources = {entry.name: source for entry in entries if (source := find(entry.name, root))}
     _say_what_is_not_there(entries, sources, root, log)
     places = [
-        Place(run, digest, entry, source, made_from(source, config.data), out / label_of(run, digest) / entry.name)
+        SuiteJob(run, digest, entry, source, made_from(source, config.data), out / label_of(run, digest) / entry.name)
         for run in config.runs
         for digest in [digest_of(run, config.weights)]
         for entry in entries
@@ -102,7 +102,7 @@ def suite(config: SuiteConfig) -> Outcome:
         for place in places:
             if any(not place.finished(probe) for probe in config.probes):
                 failed += _evaluate(place, config, log)
-        summary = summary_of(_cells(places, config), config)
+        summary = summarise(_cells(places, config), config)
         write_json(path, summary)
     return Outcome(summary, path, tuple(failed))
 
@@ -151,7 +151,7 @@ def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], ro
         log.info(f"Skipped, for they are not in {root}: {', '.join(missing)}.")
 
 
-def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
+def _evaluate(place: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
     """The cells that are lacking; what fails is said, and ends neither the others nor the suite."""
     lacking = tuple(probe for probe in config.probes if not place.finished(probe))
     if other := [probe for probe in lacking if place.path(probe).exists()]:
@@ -176,7 +176,7 @@ def _evaluate(place: Place, config: SuiteConfig, log: Log) -> list[str]:
     return failed
 
 
-def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config: SuiteConfig, log: Log) -> None:
+def _write(place: SuiteJob, probe: str, bench: Bench, about: dict[str, Any], config: SuiteConfig, log: Log) -> None:
     began = time.monotonic()
     found = PROBES[probe](bench, log)
     metrics = {name: found["metrics"].get(key) for name, key in METRICS.items()}
@@ -197,7 +197,7 @@ def _write(place: Place, probe: str, bench: Bench, about: dict[str, Any], config
     write_json(place.path(probe), cell)
 
 
-def _bench(place: Place, probes: tuple[Probe, ...], config: SuiteConfig, log: Log) -> tuple[Bench, dict[str, Any]]:
+def _bench(place: SuiteJob, probes: tuple[Probe, ...], config: SuiteConfig, log: Log) -> tuple[Bench, dict[str, Any]]:
     """Features of train, validation and test, kept in a file until every probe has seen them."""
     model = load(place.run, config.weights, choose_device(config.device))
     settings = ProbesConfig(metric=CHOOSE_BY[place.entry.metric])
@@ -218,7 +218,7 @@ def _bench(place: Place, probes: tuple[Probe, ...], config: SuiteConfig, log: Lo
     return Bench(model, settings, names, parts), about
 
 
-def _kept(path: Path, place: Place) -> dict[str, np.ndarray]:
+def _kept(path: Path, place: SuiteJob) -> dict[str, np.ndarray]:
     """The features of before, if they are of these images; else nothing."""
     if not path.exists():
         return {}
@@ -232,7 +232,7 @@ def _tensor(array: np.ndarray, model: Model) -> Tensor:
 
 
 def _embed(
-    place: Place,
+    place: SuiteJob,
     model: Model,
     probes: tuple[Probe, ...],
     settings: ProbesConfig,
@@ -254,7 +254,7 @@ def _embed(
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def _cells(places: Sequence[Place], config: SuiteConfig) -> list[Cell]:
+def _cells(places: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
     found = []
     for place in places:
         for probe in config.probes:

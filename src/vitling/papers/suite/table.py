@@ -56,7 +56,7 @@ class Cell:
         return self.run, self.probe
 
 
-def summary_of(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
+def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
     """Rows by data set; the average is over those that every column has, wins are those ahead of the first network."""
     columns = [(run, probe) for probe in config.probes for run in config.runs]
     values = {(cell.data, cell.column): cell.value for cell in cells if cell.value is not None}
@@ -113,13 +113,13 @@ def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def tables_of(summary: dict[str, Any], console: Console) -> list[Table]:
+def make_tables(summary: dict[str, Any], console: Console) -> list[Table]:
     """One, or where the console is too narrow for it one for each probe."""
-    whole = table_of(summary)
+    whole = make_table(summary)
     probes = dict.fromkeys(column["probe"] for column in summary["columns"])
     if len(probes) == 1 or Console(width=WIDE).measure(whole).maximum <= console.width:
         return [whole]
-    return [table_of(_of_probe(summary, probe), title=probe) for probe in probes]
+    return [make_table(_of_probe(summary, probe), title=probe) for probe in probes]
 
 
 def _of_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _of_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
     return summary | {"columns": [summary["columns"][i] for i in at], "rows": rows}
 
 
-def table_of(summary: dict[str, Any], title: str | None = None) -> Table:
+def make_table(summary: dict[str, Any], title: str | None = None) -> Table:
     columns = summary["columns"]
     table = Table(Column("data", no_wrap=True), Column("metric", overflow="fold"), title=title)
     several = len({column["probe"] for column in columns}) > 1

@@ -20,11 +20,11 @@ from vitling.cli import run
 from vitling.console import Log
 from vitling.errors import Interrupted, UserError
 from vitling.files import lock_folder, try_lock_folder
-from vitling.papers.at_once import helped
 from vitling.papers.ledger import Ledger
+from vitling.papers.parallel import run_helpers
 from vitling.papers.reproduce import _Job, _Session, reproduce
-from vitling.papers.stages import Stage
-from vitling.papers.study import Run, Start, Study
+from vitling.papers.stages import StageRun
+from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.settings.config import PretrainConfig
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -42,8 +42,8 @@ class Meeting:
     def settings(self) -> dict[str, Any]:
         return {"meets": "others"}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        self.begun.append(start.out.name)
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        self.begun.append(context.out.name)
         self.barrier.wait(30)
         if self.problem:
             raise self.problem
@@ -52,7 +52,7 @@ class Meeting:
 
 def study(names: str, at_once: int, begun: list[str], problem: Exception | None = None) -> Study:
     barrier = threading.Barrier(at_once)
-    return Study("met", "numbers", "nowhere", tuple(Run(name, Meeting(barrier, begun, problem)) for name in names))
+    return Study("met", "numbers", "nowhere", tuple(StudyRun(name, Meeting(barrier, begun, problem)) for name in names))
 
 
 @pytest.mark.parametrize("problem", [None, UserError("It cannot be done.")])
@@ -105,10 +105,10 @@ def test_more_processes_on_the_command_line(tmp_path, capsys):
 
 
 def test_one_that_dies_is_named_and_one_that_goes_on_is_waited_for(tmp_path, capsys):
-    with helped([sys.executable, "-c", "raise SystemExit('gone')"], 1, tmp_path, Log()):
+    with run_helpers([sys.executable, "-c", "raise SystemExit('gone')"], 1, tmp_path, Log()):
         pass
     assert "A process ended with 1: gone" in capsys.readouterr().err
-    with helped([sys.executable, "-c", "import time; time.sleep(1); print('late')"], 1, tmp_path, Log()):
+    with run_helpers([sys.executable, "-c", "import time; time.sleep(1); print('late')"], 1, tmp_path, Log()):
         pass
     assert [said.read_text() for said in sorted(tmp_path.glob("process2-*"))] == ["late\n"]
 
@@ -121,7 +121,7 @@ def test_they_end_with_the_one_that_started_them(tmp_path):
         return next(tmp_path.glob("process2-*"))
 
     def stop() -> None:
-        with helped([sys.executable, "-c", waits], 1, tmp_path, Log()):
+        with run_helpers([sys.executable, "-c", waits], 1, tmp_path, Log()):
             while "here" not in said().read_text():
                 time.sleep(0.02)
             raise Interrupted("Stopped.", 143)
@@ -136,11 +136,11 @@ def test_a_run_that_would_wait_for_anothers_stage_comes_last(tmp_path):
 
     @dataclass(frozen=True)
     class InStages(Meeting):
-        def stages(self, start: Start) -> list[Stage]:
-            shared = tmp_path / ("one" if start.out.name[0] in "ab" else "other")
-            return [Stage("pretrain", PretrainConfig(out=str(shared)))]
+        def stages(self, context: RunContext) -> list[StageRun]:
+            shared = tmp_path / ("one" if context.out.name[0] in "ab" else "other")
+            return [StageRun("pretrain", PretrainConfig(out=str(shared)))]
 
-    runs = tuple(Run(name, InStages(threading.Barrier(1), begun)) for name in "abcd")
+    runs = tuple(StudyRun(name, InStages(threading.Barrier(1), begun)) for name in "abcd")
     with try_lock_folder(tmp_path / "one"):
         reproduce(Study("met", "numbers", "nowhere", runs))
     assert begun == ["c-seed0", "d-seed0", "a-seed0", "b-seed0"]
@@ -151,11 +151,11 @@ def test_what_a_killed_process_leaves_is_done(monkeypatch):
     begun: list[str] = []
 
     @contextmanager
-    def helped(command, others, folder, log):
+    def run_helpers(command, others, folder, log):
         with try_lock_folder("runs/met/a-seed0"):
             yield
 
-    monkeypatch.setattr("vitling.papers.reproduce.helped", helped)
+    monkeypatch.setattr("vitling.papers.reproduce.run_helpers", run_helpers)
     outcome = reproduce(study("ab", 1, begun), at_once=2)
     assert begun == ["b-seed0", "a-seed0"]
     assert len(outcome.results["rows"]) == 2
@@ -165,15 +165,15 @@ def test_what_another_has_stopped_goes_on_here():
     begun: list[str] = []
 
     class Once(Meeting):
-        def __call__(self, start: Start) -> dict[str, Any]:
+        def __call__(self, context: RunContext) -> dict[str, Any]:
             if not begun:
                 begun.append("stopped")
                 raise Interrupted("Stopped.", 143)
-            return super().__call__(start)
+            return super().__call__(context)
 
-    two = Study("met", "numbers", "nowhere", tuple(Run(name, Once(threading.Barrier(1), begun)) for name in "ab"))
+    two = Study("met", "numbers", "nowhere", tuple(StudyRun(name, Once(threading.Barrier(1), begun)) for name in "ab"))
     session = _Session(Ledger(Path("results/met.json"), two, None), {}, None, 1, Log())
-    jobs = [_Job(one, Start(Path(f"runs/met/{one.name}-seed0"))) for one in two.runs]
+    jobs = [_Job(one, RunContext(Path(f"runs/met/{one.name}-seed0"))) for one in two.runs]
     with pytest.raises(Interrupted):
         _Session(session.ledger, {}, None, 1, Log()).run_all(jobs)
     session.run_all(jobs)
@@ -186,11 +186,11 @@ def test_a_failure_that_repeats_itself_is_one_each_time():
 
 
 def test_they_end_when_the_one_that_started_them_is_killed(tmp_path):
-    waits = "from vitling.papers.at_once import _end_with_the_parent as end; import time; end(); "
+    waits = "from vitling.papers.parallel import _end_with_the_parent as end; import time; end(); "
     waits += "print('here', flush=True); time.sleep(60)"
     starts = "import sys, time; from pathlib import Path; from vitling.console import Log; "
-    starts += "from vitling.papers.at_once import helped\n"
-    starts += f"with helped([sys.executable, '-c', {waits!r}], 1, Path({str(tmp_path)!r}), Log()): time.sleep(60)"
+    starts += "from vitling.papers.parallel import run_helpers\n"
+    starts += f"with run_helpers([sys.executable, '-c', {waits!r}], 1, Path({str(tmp_path)!r}), Log()): time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", starts])
     try:
         while not (there := list(tmp_path.glob("process2-*"))) or "here" not in there[0].read_text():

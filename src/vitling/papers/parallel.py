@@ -21,7 +21,7 @@ USUAL = (DONE, ABORTED)  # some runs failed, which the results say
 
 
 @contextmanager
-def helped(command: Sequence[str], others: int, folder: Path, log: Log) -> Iterator[None]:
+def run_helpers(command: Sequence[str], others: int, folder: Path, log: Log) -> Iterator[None]:
     """`others` processes begin with the block and end after it: when they find nothing more to do, or, where the block
     ends with an error, when they have saved what they are at. What they say is in `folder`."""
     helpers: list[_Helper] = []
@@ -71,7 +71,7 @@ def _end(helpers: list[_Helper]) -> None:
                 helper.process.stdin.close()
 
 
-def same_work(name: str, **settings: object) -> list[str]:
+def helper_command(name: str, **settings: object) -> list[str]:
     """The command of a process that reproduces the study too, and ends with this one."""
     return [sys.executable, "-m", __name__, name, json.dumps(settings)]
 
@@ -82,12 +82,12 @@ def _end_with_the_parent() -> None:
 
 def _main() -> None:
     from vitling.papers.reproduce import reproduce
-    from vitling.papers.studies import find
+    from vitling.papers.studies import find_study
 
     _end_with_the_parent()
     name, settings = sys.argv[1], json.loads(sys.argv[2])
     try:
-        outcome = reproduce(find(name), **settings | {"only": tuple(settings["only"])})
+        outcome = reproduce(find_study(name), **settings | {"only": tuple(settings["only"])})
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     sys.exit(ABORTED if outcome.failed else DONE)

@@ -8,11 +8,11 @@ from typing import Any
 
 from vitling.files import read_json
 from vitling.papers.ledger import Ledger, Row, fingerprint
-from vitling.papers.study import Run
-from vitling.papers.training import FOR_WANT
+from vitling.papers.study import StudyRun
+from vitling.papers.train_task import FOR_WANT
 
 
-def take_over(ledger: Ledger, wanted: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
+def reuse_rows(ledger: Ledger, wanted: list[tuple[StudyRun, int]]) -> list[tuple[StudyRun, int]]:
     """Writes down those of `wanted` (runs and seeds) that another file beside this one has a value of, under the same
     settings, data and unit, and with where it is from. They cost no minutes here. What is found is given back."""
     if ledger.trial:

@@ -15,27 +15,27 @@ WEIGHTS = (".safetensors", ".pth", ".pt", ".bin")
 
 
 @dataclass(frozen=True)
-class DataSet:
+class StudyDataset:
     title: str
     train: int  # images, as the papers count them
     test: int  # 0: it is pre-trained on, and has no test split
     files: tuple[str, str] | None = None  # names of the two files, if they are not NAME-train and NAME-test
 
 
-def _of(entry: Entry) -> DataSet:
+def _of(entry: Entry) -> StudyDataset:
     together = ", train and val together" if entry.val else ""
-    return DataSet(entry.title + together, entry.trained_on, entry.test)
+    return StudyDataset(entry.title + together, entry.trained_on, entry.test)
 
 
 DATASETS = {
     **{name: _of(entry) for name, entry in papers.ENTRIES.items()},
     # IDMM, Sec. 4.3
-    "sin10k": DataSet("10 images of each class of ImageNet-1K", 10_000, 0),
-    "sin-total10k": DataSet("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
+    "sin10k": StudyDataset("10 images of each class of ImageNet-1K", 10_000, 0),
+    "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
     # not a benchmark of anybody's: every fifth training image, for where the whole is not at hand
-    "cifar100-10k": DataSet("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
+    "cifar100-10k": StudyDataset("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
     # for pre-training alone: what is to be learnt of them are masks, not classes
-    "camvid": DataSet("CamVid's training frames, without their masks", 367, 0),
+    "camvid": StudyDataset("CamVid's training frames, without their masks", 367, 0),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.methods.registry import plan_of, preset_of
-from vitling.papers.study import Start
+from vitling.papers.study import RunContext
 from vitling.settings.config import Config, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.names import leaves
 from vitling.views.config import Group
@@ -21,7 +21,7 @@ _NO_TERM = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "gr
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainTask:
     """`watch`: the figure is a curve, so the test images are looked at every so many epochs; it chooses nothing."""
 
     config: TrainConfig
@@ -29,35 +29,35 @@ class Training:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return chosen(self.config) | ({"watch": self.watch} if self.watch else {})
+        return changed_settings(self.config) | ({"watch": self.watch} if self.watch else {})
 
-    def __call__(self, start: Start) -> dict[str, Any]:
+    def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.runs.train import train
 
-        result = train(self.configured(start))
-        self._tidy(start.out)
+        result = train(self.configured(context))
+        self._tidy(context.out)
         split = "val" if self.watch else "test"
         return {
             "value": round(100 * result["last"][split]["top1"], 4),
             "epochs": result["epochs"],
             "images": result["images"],
             **{name: result[name] for name in PACE if name in result},
-            **history(start.out / "metrics.jsonl", result["epochs"]),
-            **({"caution": words} if (words := in_passes(self.config, result)) else {}),
+            **history(context.out / "metrics.jsonl", result["epochs"]),
+            **({"caution": words} if (words := describe_passes(self.config, result)) else {}),
         }
 
-    def configured(self, start: Start) -> TrainConfig:
+    def configured(self, context: RunContext) -> TrainConfig:
         """The config of one start. A watched run is given its test images as val."""
-        config = shortened(self.config, start.epochs)
+        config = shorten(self.config, context.epochs)
         if self.watch:
             config = replace(config, val=None, eval_every=self.watch)
-        source = f"train={start.train},{'val' if self.watch else 'test'}={start.test}"
+        source = f"train={context.train},{'val' if self.watch else 'test'}={context.test}"
         return replace(
             config,
             source=source,
-            out=str(start.out),
-            seed=start.seed,
-            from_=start.weights or None,
+            out=str(context.out),
+            seed=context.seed,
+            from_=context.weights or None,
             resume=True,
             said=(*config.said, "test_size"),  # a study is judged at the size of its table
         )
@@ -70,7 +70,7 @@ class Training:
             RunDirectory(out).log_test_opening(f"a curve of the study, every {self.watch} epochs")
 
 
-def chosen(config: RunConfig) -> dict[str, Any]:
+def changed_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that are not the verb's defaults, and the side of the decoded images where the crops want another
     than the usual one (of as many images as studies have)."""
     default = dict(leaves(type(config)()))
@@ -86,7 +86,7 @@ def chosen(config: RunConfig) -> dict[str, Any]:
     return own
 
 
-def in_passes(config: RunConfig, result: dict[str, Any]) -> str:
+def describe_passes(config: RunConfig, result: dict[str, Any]) -> str:
     """Of a run that found too little memory, shared with others perhaps: batch norm, and losses that compare images,
     saw parts of its batches, and dropout other draws."""
     more = result["accumulate"] > config.optim.accumulate
@@ -108,7 +108,7 @@ def free_memory() -> None:
     precision.free_memory()
 
 
-def shortened(config: Config, epochs: int | None) -> Config:
+def shorten(config: Config, epochs: int | None) -> Config:
     """A trial of so many epochs, with the same share of warm-up. A region loss that comes later comes after the same
     share too, and in the last epoch at the latest: a trial is to try it."""
     if epochs is None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.made_runs import read
 from vitling.papers.reproduce import reproduce
-from vitling.papers.study import Run, Start, Study
+from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.report.studies import lines
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -26,17 +26,19 @@ class Rated:
     def settings(self) -> dict[str, Any]:
         return {"rate": self.rate}
 
-    def __call__(self, start: Start) -> dict[str, Any]:
-        self.begun.append((start.out.name, start.seed))
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        self.begun.append((context.out.name, context.seed))
         return {
             "seconds": 60.0,
-            "value": 100 * self.rate + start.seed,
+            "value": 100 * self.rate + context.seed,
             "stages": [{"stage": "pretrain", "shared": False, "seconds": 60.0}],
         }
 
 
 def study(name: str, begun: list[Any], unit: str = "top-1, %", **rates: float) -> Study:
-    return Study(name, "a table", "nowhere", tuple(Run(run, Rated(rate, begun)) for run, rate in rates.items()), unit)
+    return Study(
+        name, "a table", "nowhere", tuple(StudyRun(run, Rated(rate, begun)) for run, rate in rates.items()), unit
+    )
 
 
 def test_the_same_run_of_another_table_is_taken_over(capsys):
