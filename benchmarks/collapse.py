@@ -29,7 +29,7 @@ from vitling.objectives import Objective
 from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
 from vitling.training.rundir import describe_environment
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 IMAGES, BATCH, SIZE, EPOCHS, OUTPUTS = 1000, 100, 16, 45, 1024
 PEAK = 1e-3
@@ -48,7 +48,7 @@ class Instances(Objective):
     """As IDMM: every image is a class."""
 
     def __init__(self):
-        super().__init__(backbone(), named("idmm-pretrain", SIZE))
+        super().__init__(backbone(), make_plan("idmm-pretrain", SIZE))
         self.head = nn.Linear(self.backbone.dim, IMAGES)
         nn.init.trunc_normal_(self.head.weight, std=0.02)
 
@@ -58,7 +58,7 @@ class Instances(Objective):
     def _loss(self, view, batch) -> Tensor:
         logits, own = self.head(self.backbone(view.pixels).pooled), batch.ids.repeat(view.count)
         each = [F.cross_entropy(logits, target, reduction="none") for target in (view.partner, own)]
-        return torch.lerp(*each, view.share).mean()
+        return torch.lerp(*each, view.lam).mean()
 
     def uniform_loss(self) -> dict[str, float]:
         return {name: math.log(IMAGES) for name in ("group0", "group1")}
@@ -68,7 +68,7 @@ class Contrast(Objective):
     """As SimCLR."""
 
     def __init__(self):
-        super().__init__(backbone(), named("simclr", SIZE))
+        super().__init__(backbone(), make_plan("simclr", SIZE))
         self.head = head(self.backbone.dim, 64)
 
     def forward(self, views, batch, progress) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ BATCH, BATCHES = 64, 3
 def grids_of(backbone: Backbone, views: list[Tensor]) -> Tensor:
     """The grid that DRLoc reads, [N, D, h, w]."""
     with evaluating(backbone):
-        grids = torch.cat([backbone.forward(view).grid_by("published") for view in views])
+        grids = torch.cat([backbone.forward(view).select_grid("published") for view in views])
     return grids / grids.std((0, 2, 3), keepdim=True).clamp_min(1e-6)
 
 
@@ -67,7 +67,7 @@ def pull(backbone: Backbone, views: list[Tensor], labels: Tensor, target: Target
         nn.init.zeros_(head.bias)
         features = backbone.forward(view)
         main = F.cross_entropy(head(features.pooled), own, label_smoothing=smoothing)
-        term = drloc_weight(backbone.name) * drloc(features.grid_by("published"))
+        term = drloc_weight(backbone.name) * drloc(features.select_grid("published"))
         shares.append(gradient_length(term, backbone) / gradient_length(main, backbone))
     return statistics.mean(shares)
 

@@ -15,23 +15,23 @@ from vitling.training.ahead import Ahead
 from vitling.training.feed import LoadedBatch, MicroBatch
 from vitling.training.pace import WARMUP_STEPS, synchronise
 from vitling.views import (
+    BatchKey,
     Blur,
-    Drawing,
-    Easel,
     Flip,
     Grey,
     Group,
     Jitter,
     Mix,
     Normaliser,
-    Place,
     Plan,
     Policy,
     RandAugment,
+    Renderer,
     Rotate,
     Solarise,
+    ViewBatch,
 )
-from vitling.views.easel import Brush
+from vitling.views.renderer import FunctionCache
 
 OPERATIONS: dict[str, tuple[Policy, Mix]] = {
     "crop": (Policy(steps=()), Mix()),
@@ -57,13 +57,13 @@ def operation_times(
     normalise = Normaliser(store.mean, store.std)
     plain = 0.0
     for name, (policy, mix) in OPERATIONS.items():
-        drawing = Drawing(
-            Plan((Group(size, policy=policy, mix=mix),)), Place(0, 0, 0, np.arange(batch), batch), np.arange(batch)
+        view_batch = ViewBatch(
+            Plan((Group(size, policy=policy, mix=mix),)), BatchKey(0, 0, 0, np.arange(batch), batch), np.arange(batch)
         )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        easel = Easel(normalise, Brush(machine.compile_function) if compiled else None, dtype)
-        loaded = LoadedBatch(drawing.place, 1, [MicroBatch(1.0, (), drawing, *store.fetch(drawing.instances))])
-        milliseconds = _paint_time(easel, loaded, steps, device, compiled)
+        renderer = Renderer(normalise, FunctionCache(machine.compile_function) if compiled else None, dtype)
+        loaded = LoadedBatch(view_batch.key, 1, [MicroBatch(1.0, (), view_batch, *store.fetch(view_batch.instances))])
+        milliseconds = _render_time(renderer, loaded, steps, device, compiled)
         if name == "crop":
             plain = milliseconds
         more = milliseconds if name.startswith("crop") else milliseconds - plain
@@ -71,8 +71,8 @@ def operation_times(
         yield {"operation": name, "batch": batch, "size": size, "milliseconds": more}
 
 
-def _paint_time(easel: Easel, loaded: LoadedBatch, steps: int, device: torch.device, compiled: bool) -> float:
-    ahead = Ahead(easel, device, print) if compiled and device.type == "cuda" else None
+def _render_time(renderer: Renderer, loaded: LoadedBatch, steps: int, device: torch.device, compiled: bool) -> float:
+    ahead = Ahead(renderer, device, print) if compiled and device.type == "cuda" else None
 
     def some(count: int) -> None:
         for _ in range(count):
@@ -81,8 +81,8 @@ def _paint_time(easel: Easel, loaded: LoadedBatch, steps: int, device: torch.dev
                 ahead.prepare(loaded)
                 ahead.get_views(loaded.micro_batches[0])
             else:
-                loaded.micro_batches[0].drawing.draw(
-                    loaded.micro_batches[0].pixels, loaded.micro_batches[0].aspect, easel
+                loaded.micro_batches[0].view_batch.render(
+                    loaded.micro_batches[0].pixels, loaded.micro_batches[0].aspect, renderer
                 )
 
     some(WARMUP_STEPS)

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms as T
 
-from vitling.backbones.names import tested
+from vitling.backbones.names import find_entry
 from vitling.data.dataset import Dataset
 from vitling.training.pace import synchronise
 
@@ -85,7 +85,7 @@ class _Blur:
 
 def network(backbone: str, size: int, classes: int) -> nn.Module:
     """timm's, whose ordinary head is the classifier. ViTs must be told the size of a view; PVTv2 takes any."""
-    entry = tested(backbone)
+    entry = find_entry(backbone)
     name, arguments = (entry.network, entry.model_args) if entry else (backbone, {})
     sized = {"img_size": size} if backbone.startswith(("vit_", "deit_")) else {}
     return timm.create_model(name, num_classes=classes, drop_path_rate=0.1, **arguments, **sized)

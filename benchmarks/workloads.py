@@ -12,7 +12,7 @@ from vitling.objectives import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.papers.measure import Workload
 from vitling.views import Plan, Views
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 
 class Instances(Objective):
@@ -79,11 +79,11 @@ class Distillation(Objective):
 
 
 WORKLOADS = {
-    "idmm": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 256, Instances),
-    "idmm-64": Workload("deit_tiny_patch16_224", named("idmm-pretrain"), 64, Instances),
-    "simclr": Workload("vit_small_patch16_224", named("simclr"), 256, Contrast),
-    "supervised": Workload("swin_tiny_patch4_window7_224", named("supervised"), 256, Instances),
-    "dino": Workload("swin_tiny_patch4_window7_224", named("dino"), 64, Distillation),
-    "tiny": Workload("vit_micro_patch4_32", named("simclr", 32), 64, Contrast),
-    "views-96": Workload("vit_micro_patch4_32", named("simclr", 96), 64, Contrast),
+    "idmm": Workload("deit_tiny_patch16_224", make_plan("idmm-pretrain"), 256, Instances),
+    "idmm-64": Workload("deit_tiny_patch16_224", make_plan("idmm-pretrain"), 64, Instances),
+    "simclr": Workload("vit_small_patch16_224", make_plan("simclr"), 256, Contrast),
+    "supervised": Workload("swin_tiny_patch4_window7_224", make_plan("supervised"), 256, Instances),
+    "dino": Workload("swin_tiny_patch4_window7_224", make_plan("dino"), 64, Distillation),
+    "tiny": Workload("vit_micro_patch4_32", make_plan("simclr", 32), 64, Contrast),
+    "views-96": Workload("vit_micro_patch4_32", make_plan("simclr", 96), 64, Contrast),
 }

@@ -22,11 +22,11 @@ def test_with_a_final_norm(name, published):
     norm = backbone.timm_model.norm
     torch.nn.init.normal_(norm.weight)
     features = backbone(torch.randn(1, 3, 32, 32), stages=True)
-    before, after = features.grid_by("before"), features.grid_by("after")
+    before, after = features.select_grid("before"), features.select_grid("after")
     assert torch.equal(before, features.stages[-1])
     assert torch.equal(after, features.grid)
     torch.testing.assert_close(norm(before.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), after)
-    assert features.grid_by("published") is (before if published == "before" else after)
+    assert features.select_grid("published") is (before if published == "before" else after)
 
 
 @pytest.mark.parametrize("name", ["cvt_13", "resnet18", "pvt_v2_b0"])
@@ -34,9 +34,9 @@ def test_with_a_final_norm(name, published):
 def test_without_one_there_is_one_grid(name):
     features = create(name, size=32, seed=0).eval()(torch.randn(1, 3, 32, 32))
     for norm in ("before", "after", "published"):
-        assert features.grid_by(norm) is features.grid
+        assert features.select_grid(norm) is features.grid
 
 
 def test_features_made_by_hand_need_not_say():
     grid = torch.zeros(1, 2, 3, 3)
-    assert Features(torch.zeros(1, 2), grid).grid_by("published") is grid
+    assert Features(torch.zeros(1, 2), grid).select_grid("published") is grid

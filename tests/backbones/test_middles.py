@@ -34,7 +34,7 @@ def literal(layers: list[tuple[int, int, int]], count: int) -> list[float]:
 @pytest.mark.parametrize("size", [224, 160])
 def test_middles_are_those_of_the_layers(name, size):
     backbone = create(name, size)
-    found = size * backbone.middles(size)
+    found = size * backbone.token_centres(size)
     assert len(found) == backbone.grid_size()[0]
     expected = torch.tensor(literal(LAYERS[name], len(found)))
     assert (found - expected)[1:].abs().max() <= 1.5  # CvT's and T2T-ViT's first padding is a pixel short
@@ -44,4 +44,4 @@ def test_middles_are_those_of_the_layers(name, size):
 @pytest.mark.parametrize(("name", "last"), [("swin_tiny_patch4_window7_224", 104), ("pvt_v2_b0", 96)])
 def test_a_last_region_that_covers_less(name, last):
     """112 px are three and a half of 32 px. Of patches the last has 96 to 112, of convolutions 80 to 112."""
-    assert create(name, 112).middles(112)[-1] * 112 == pytest.approx(last)
+    assert create(name, 112).token_centres(112)[-1] * 112 == pytest.approx(last)

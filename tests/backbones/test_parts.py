@@ -26,7 +26,7 @@ def test_blocks_of_one_kind_are_one_graph(name):
     size, kinds = KINDS[name]
     torch._dynamo.reset()
     backbone, counter = create(name, size, drop_path=0.1, seed=0).train(), CompileCounter()
-    for part in backbone.parts():
+    for part in backbone.blocks():
         part.compile(dynamic=False, backend=counter)
     with torch.no_grad():
         backbone(torch.zeros(2, 3, size, size))
@@ -37,5 +37,5 @@ def test_blocks_of_one_kind_are_one_graph(name):
 @pytest.mark.parametrize("name", [*KINDS, "resnet50"])
 def test_they_hold_nearly_all_weights(name):
     backbone = create(name)
-    held = sum(p.numel() for part in backbone.parts() for p in part.parameters())
+    held = sum(p.numel() for part in backbone.blocks() for p in part.parameters())
     assert held > 0.8 * sum(p.numel() for p in backbone.parameters())

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from vitling.backbones import create, table
+from vitling.backbones import create, list_backbones
 from vitling.errors import UserError
 
 # facts.md section 4: parameters without a head
@@ -31,7 +31,7 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("entry", table(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", list_backbones(), ids=lambda entry: entry.name)
 def test_the_table_is_what_is_built(entry):
     with torch.device("meta"):
         backbone = create(entry.name)
@@ -45,7 +45,7 @@ def test_the_table_is_what_is_built(entry):
 
 
 def test_what_was_measured_is_in_the_table():
-    assert {entry.name for entry in table()} >= MEASURED.keys()
+    assert {entry.name for entry in list_backbones()} >= MEASURED.keys()
 
 
 def test_the_small_pvt_is_half_as_wide_as_b0_and_otherwise_the_same():
@@ -81,5 +81,5 @@ def test_other_kinds_are_refused_in_words(name):
 
 
 def test_importing_the_package_imports_no_torch():
-    code = "import sys, vitling.backbones as b; b.table(); assert 'torch' not in sys.modules"
+    code = "import sys, vitling.backbones as b; b.list_backbones(); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

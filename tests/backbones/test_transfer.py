@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from vitling.backbones import create, load_weights
 from vitling.backbones.position import resize_positions
-from vitling.backbones.transfer import at_size
+from vitling.backbones.transfer import resize_backbone
 from vitling.errors import UserError
 
 
@@ -58,9 +58,9 @@ def test_a_network_for_another_size_is_the_same_network(name, size, other):
     """It gives what the first one gives for images of that size, and draws nothing."""
     first = create(name, size, seed=3).eval()
     before = torch.get_rng_state()
-    second = at_size(first, other)
+    second = resize_backbone(first, other)
     assert torch.equal(before, torch.get_rng_state())
-    assert (second.size, at_size(first, size)) == (other, first)
+    assert (second.size, resize_backbone(first, size)) == (other, first)
     x = torch.randn(2, 3, other, other)
     with torch.no_grad():
         assert torch.allclose(first(x).pooled, second(x).pooled, atol=1e-4)

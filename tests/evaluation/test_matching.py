@@ -33,7 +33,7 @@ class Patches(nn.Module):
             grid = torch.randn(grid.shape, generator=self.random)
         return Features(pooled=grid.mean((2, 3)), grid=grid)
 
-    def middles(self, side: int, device: torch.device) -> torch.Tensor:
+    def token_centres(self, side: int, device: torch.device) -> torch.Tensor:
         return (torch.arange(side // 8, device=device) + 0.5) / (side // 8)
 
 

@@ -51,7 +51,7 @@ def test_settings_by_the_number_of_images(images, epochs, batch, prototypes, tea
     config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0"), images)
     assert (config.epochs, config.batch, config.esvit.prototypes) == (epochs, batch, prototypes)
     assert (config.esvit.teacher_temperature, config.esvit.match) == (teacher, match)
-    assert all(group.located == (match == "place") for group in plan_of(config, 112).groups)
+    assert all(group.return_boxes == (match == "place") for group in plan_of(config, 112).groups)
     assert config.esvit.momentum == pytest.approx(momentum, abs=1e-4)
     assert config.optim.peak_lr(config.batch) == pytest.approx(5e-4 * batch / 256)
     if images == esvit.IMAGENET:

@@ -25,7 +25,7 @@ from vitling.objectives import (
 from vitling.objectives.progress import Progress
 from vitling.views import Views
 from vitling.views.config import Group
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 METHODS = ["moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
 NORMED = ["moco-v3", "byol"]  # with batch norm in their heads
@@ -36,13 +36,13 @@ def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
     torch.manual_seed(0)
     backbone = tiny_backbone(drop_path=drop_path)
     if method == "moco-v2":
-        return MoCoV2(backbone, named(method, 16), MoCoV2Config(**{"dim": 8, "queue": 10, **settings}))
+        return MoCoV2(backbone, make_plan(method, 16), MoCoV2Config(**{"dim": 8, "queue": 10, **settings}))
     if method == "densecl":
-        return DenseCL(backbone, named("moco-v2", 16), DenseCLConfig(**{"dim": 8, "queue": 10, **settings}))
+        return DenseCL(backbone, make_plan("moco-v2", 16), DenseCLConfig(**{"dim": 8, "queue": 10, **settings}))
     if method == "moco-v3":
-        return MoCoV3(backbone, named(method, 16), MoCoV3Config(dim=8, hidden=24, **settings))
+        return MoCoV3(backbone, make_plan(method, 16), MoCoV3Config(dim=8, hidden=24, **settings))
     if method == "byol":
-        return BYOL(backbone, named(method, 16), BYOLConfig(dim=8, hidden=24, **settings))
+        return BYOL(backbone, make_plan(method, 16), BYOLConfig(dim=8, hidden=24, **settings))
     settings = {"local_crops": 2, "prototypes": 12, "hidden": 24, "bottleneck": 8, **settings}
     if method == "dino":
         return DINO(backbone, dino_plan(config := DINOConfig(**settings), 16), config)
@@ -56,8 +56,8 @@ def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:
     def drawn(group: Group) -> Views:
         count = group.count * images
         pixels = torch.randn(count, 3, group.size, group.size, generator=random)
-        places = torch.rand(count, 4, generator=random).clamp(min=0.3) if group.located else None
-        return Views(pixels, group.count, places=places)
+        places = torch.rand(count, 4, generator=random).clamp(min=0.3) if group.return_boxes else None
+        return Views(pixels, group.count, boxes=places)
 
     return [drawn(group) for group in objective.plan.groups]
 

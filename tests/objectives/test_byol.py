@@ -13,12 +13,12 @@ from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.objectives import BYOL, BYOLConfig
 from vitling.objectives.byol import distance
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 
 def make(**settings) -> BYOL:
     torch.manual_seed(0)
-    return BYOL(tiny_backbone(), named("byol", 16), BYOLConfig(dim=8, hidden=24, **settings))
+    return BYOL(tiny_backbone(), make_plan("byol", 16), BYOLConfig(dim=8, hidden=24, **settings))
 
 
 def test_it_is_the_literal_loss():

@@ -12,13 +12,13 @@ from tests.objectives.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.objectives import DenseCL, DenseCLConfig, MoCoV2, MoCoV2Config
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 
 def make(**settings) -> DenseCL:
     torch.manual_seed(0)
     config = DenseCLConfig(**{"dim": 8, "queue": 10, **settings})
-    objective = DenseCL(tiny_backbone(), named("moco-v2", 16), config)
+    objective = DenseCL(tiny_backbone(), make_plan("moco-v2", 16), config)
     torch.nn.init.normal_(objective.copy.regions[2].weight)  # not what it follows
     return objective
 
@@ -56,7 +56,7 @@ def test_it_is_the_literal_loss(masks):
 
 def test_the_other_half_is_moco_v2():
     objective = make(dense_weight=0.25)
-    moco = MoCoV2(tiny_backbone(), named("moco-v2", 16), MoCoV2Config(dim=8, queue=10))
+    moco = MoCoV2(tiny_backbone(), make_plan("moco-v2", 16), MoCoV2Config(dim=8, queue=10))
     found = moco.load_state_dict(objective.state_dict(), strict=False)
     assert not found.missing_keys
     views = noise(moco, 3)

@@ -18,7 +18,7 @@ from vitling.objectives.dino import warming
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.objectives.progress import Progress
 from vitling.views.config import Group, Plan
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 SMALL = DINOConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8)
 
@@ -210,7 +210,7 @@ def test_the_teacher_sees_the_global_views_alone():
 
 def test_a_plan_that_does_not_begin_with_the_global_views_is_refused():
     """One group of two will do; one of six is no two."""
-    assert DINO(tiny_backbone(), named("simclr", 16), SMALL).wide == 1
+    assert DINO(tiny_backbone(), make_plan("simclr", 16), SMALL).wide == 1
     with pytest.raises(ValueError, match="2 global views"):
         DINO(tiny_backbone(), Plan((Group(16, 6),)), SMALL)
     with pytest.raises(ValueError, match="of one size"):

@@ -119,7 +119,7 @@ def test_uniform_answers_cost_ln_k():
 
 def moved(views: Views, order: torch.Tensor) -> Views:
     """Others of their rows, with their places if they have some."""
-    return Views(views.pixels[order], views.count, places=None if views.places is None else views.places[order])
+    return Views(views.pixels[order], views.count, boxes=None if views.boxes is None else views.boxes[order])
 
 
 @pytest.mark.parametrize("match", ["argmax", "sinkhorn", "place"])

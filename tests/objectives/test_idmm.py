@@ -66,7 +66,7 @@ def literal_group(objective: IDMM, config: IDMMConfig, view: Views, ids: Tensor)
         log_p = (p / p.sum()).log()
         own = int(ids[crop % len(ids)])
         mixed = view.partner is not None
-        partner, share = (int(view.partner[crop]), float(view.share[crop])) if mixed else (own, 1.0)
+        partner, share = (int(view.partner[crop]), float(view.lam[crop])) if mixed else (own, 1.0)
         target = literal_target(own, partner, share, config, images)
         assert sum(target) == pytest.approx(1)
         total -= sum(t * float(log_p[c]) for c, t in enumerate(target))

@@ -16,7 +16,7 @@ from vitling.objectives import MoCoV2, MoCoV2Config, MoCoV3, MoCoV3Config, moco_
 from vitling.objectives.gather import GatheredRows
 from vitling.objectives.heads import normed_mlp
 from vitling.objectives.queue import KeyQueue
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 
 def units(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -25,12 +25,12 @@ def units(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def two(queue: int = 10, size: int = 16, **settings) -> MoCoV2:
     torch.manual_seed(0)
-    return MoCoV2(tiny_backbone(size), named("moco-v2", size), MoCoV2Config(dim=8, queue=queue, **settings))
+    return MoCoV2(tiny_backbone(size), make_plan("moco-v2", size), MoCoV2Config(dim=8, queue=queue, **settings))
 
 
 def three(**settings) -> MoCoV3:
     torch.manual_seed(0)
-    return MoCoV3(tiny_backbone(), named("moco-v3", 16), MoCoV3Config(dim=8, hidden=24, **settings))
+    return MoCoV3(tiny_backbone(), make_plan("moco-v3", 16), MoCoV3Config(dim=8, hidden=24, **settings))
 
 
 # --- MoCo v2 --------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_v3_costs_4_tau_ln_n_where_all_are_alike():
     same = units(1, 8).repeat(6, 1)
     loss = moco_v3.symmetric((same, same), (GatheredRows(same, 0),) * 2, 0.2)
     assert loss.item() == pytest.approx(4 * 0.2 * math.log(6), rel=1e-6)
-    objective = MoCoV3(tiny_backbone(), named("moco-v3", 16), MoCoV3Config(dim=8, hidden=24), [6, 6, 3])
+    objective = MoCoV3(tiny_backbone(), make_plan("moco-v3", 16), MoCoV3Config(dim=8, hidden=24), [6, 6, 3])
     assert objective.uniform_loss() == {"contrast": pytest.approx(0.8 * math.log(6 * 6 * 3) / 3)}
     assert three().uniform_loss() == {}
 

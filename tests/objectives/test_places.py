@@ -14,10 +14,10 @@ from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.objectives import EsViT, EsViTConfig, dino_plan
 from vitling.objectives.places import RegionLines, locate_regions, match_by_place
+from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate, ViewChanges
-from vitling.views.drawing import Drawing, Place
-from vitling.views.easel import Brush, Easel, Normaliser, Views
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
+from vitling.views.renderer import FunctionCache, Normaliser, Renderer, Views
 
 IMAGES = 3
 
@@ -99,7 +99,7 @@ def test_views_that_do_not_overlap_have_no_share_and_no_nan():
 def test_rows_and_columns_are_those_of_the_network(stride):
     """56 x 40 px: patches of 4, halved three times, with a last one that covers less than the others."""
     backbone, places = create("swin_tiny_patch4_window7_224", 64), some_places(2, 0)
-    views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, places=some) for some in places.chunk(2)]
+    views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, boxes=some) for some in places.chunk(2)]
     (found,) = locate_regions(backbone, views, 2, stride)
     assert torch.equal(found.places, places)
     assert torch.allclose(found.rows, torch.tensor([16, 44])[::stride] / 56)
@@ -108,27 +108,29 @@ def test_rows_and_columns_are_those_of_the_network(stride):
         locate_regions(backbone, [views[0], Views(views[1].pixels, 1)], 2)
 
 
-def painted(policy: Policy, brush: Brush | None = None, mix: Mix | None = None, local: np.ndarray | None = None):
+def render(
+    policy: Policy, functions: FunctionCache | None = None, mix: Mix | None = None, local: np.ndarray | None = None
+):
     """Views of images whose red is x and green is y, and where they say they lie."""
     side, count = 64, 4
     x = ((torch.arange(side) + 0.5) / side * 255).round().to(torch.uint8)
     pixels = torch.stack([x.expand(side, side), x[:, None].expand(side, side), torch.zeros(side, side).byte()])
-    plan = Plan((Group(16, count, policy, mix or Mix(), located=True),))
+    plan = Plan((Group(16, count, policy, mix or Mix(), return_boxes=True),))
     local = np.arange(8) if local is None else local
-    drawing = Drawing(plan, Place(0, 0, 0, np.arange(8), 8), local)
-    needed = len(drawing.instances)
+    view_batch = ViewBatch(plan, BatchKey(0, 0, 0, np.arange(8), 8), local)
+    needed = len(view_batch.instances)
     aspect = torch.full((needed,), 1.5)
-    easel = Easel(Normaliser((0.0,) * 3, (1.0,) * 3), brush)
-    (views,) = drawing.draw(pixels.expand(needed, 3, side, side).contiguous(), aspect, easel)
+    renderer = Renderer(Normaliser((0.0,) * 3, (1.0,) * 3), functions)
+    (views,) = view_batch.render(pixels.expand(needed, 3, side, side).contiguous(), aspect, renderer)
     return views
 
 
 @pytest.mark.parametrize("steps", [(), (Flip(0.5),), (Flip(0.5), Jitter(0.0, 0.0, 0.0, 0.0))])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_places_are_where_the_views_were_cut(steps, compiled):
-    brush = Brush(lambda function: function) if compiled else None
-    views = painted(Policy(scale=(0.1, 0.6), steps=steps), brush)
-    left, top, width, height = views.places.unbind(1)
+    functions = FunctionCache(lambda function: function) if compiled else None
+    views = render(Policy(scale=(0.1, 0.6), steps=steps), functions)
+    left, top, width, height = views.boxes.unbind(1)
     assert (width < 0).any() == bool(steps)
     at = (torch.arange(16) + 0.5) / 16
     columns, rows = left[:, None] + width[:, None] * at, top[:, None] + height[:, None] * at
@@ -139,14 +141,14 @@ def test_places_are_where_the_views_were_cut(steps, compiled):
 
 def test_places_are_those_of_the_batchs_own_images_where_others_are_mixed_in():
     local = np.array([5, 2])
-    alone = painted(Policy(steps=(Flip(),))).places.view(4, 8, 4)[:, local].flatten(0, 1)
-    mixed = painted(Policy(steps=(Flip(),)), mix=Mix(mixup=1.0), local=local)
-    assert torch.equal(mixed.places, alone)
+    alone = render(Policy(steps=(Flip(),))).boxes.view(4, 8, 4)[:, local].flatten(0, 1)
+    mixed = render(Policy(steps=(Flip(),)), mix=Mix(mixup=1.0), local=local)
+    assert torch.equal(mixed.boxes, alone)
 
 
 def test_views_that_are_turned_have_no_places():
     with pytest.raises(ValueError, match="places are not known"):
-        painted(Policy(steps=(Rotate(10), Flip())))
+        render(Policy(steps=(Rotate(10), Flip())))
 
 
 def drawn(objective, images: int) -> list[Views]:
@@ -156,7 +158,7 @@ def drawn(objective, images: int) -> list[Views]:
         Views(
             torch.randn(group.count * images, 3, group.size, group.size, generator=random, dtype=torch.float64),
             group.count,
-            places=some_places(group.count, i, images),
+            boxes=some_places(group.count, i, images),
         )
         for i, group in enumerate(objective.plan.groups)
     ]
@@ -165,8 +167,8 @@ def drawn(objective, images: int) -> list[Views]:
 def test_views_without_places_are_refused_at_once():
     config = EsViTConfig(prototypes=12, hidden=24)
     with pytest.raises(ValueError, match=r"take dino_plan\(config, size\)"):
-        EsViT(tiny_backbone(), named("dino", 16), config)
-    turned = ViewChanges(rotate=10).applied(dino_plan(config, 16))
+        EsViT(tiny_backbone(), make_plan("dino", 16), config)
+    turned = ViewChanges(rotate=10).apply(dino_plan(config, 16))
     with pytest.raises(ValueError, match="without their places"):
         EsViT(tiny_backbone(), turned, config)
     EsViT(tiny_backbone(), turned, replace(config, match="argmax"))
@@ -180,9 +182,7 @@ def test_an_image_is_matched_within_itself():
     alone = []
     for i in range(IMAGES):
         own = [
-            Views(
-                v.pixels.unflatten(0, (v.count, IMAGES))[:, i], v.count, places=v.places.view(v.count, IMAGES, 4)[:, i]
-            )
+            Views(v.pixels.unflatten(0, (v.count, IMAGES))[:, i], v.count, boxes=v.boxes.view(v.count, IMAGES, 4)[:, i])
             for v in views
         ]
         alone.append(objective(own, batch_of(1), None)["region"])
@@ -191,14 +191,14 @@ def test_an_image_is_matched_within_itself():
 
 def test_esvit_by_place_compares_regions_by_the_views_places():
     objective = make("esvit", match="place", view_weight=0.0, region_weight=1.0).double()
-    assert all(group.located for group in objective.plan.groups)
+    assert all(group.return_boxes for group in objective.plan.groups)
     views = drawn(objective, IMAGES)
     loss = objective(views, batch_of(IMAGES), None)["region"]
 
     wide = torch.cat([view.pixels for view in views[:2]])
     student = [objective.backbone(wide).grid, objective.backbone(views[2].pixels).grid]
     teacher = objective.teacher.backbone(wide).grid
-    places = [torch.cat([view.places for view in views[:2]]), views[2].places]
+    places = [torch.cat([view.boxes for view in views[:2]]), views[2].boxes]
     plan = literal([side_by_side(some, *grid.shape[-2:]) for some, grid in zip(places, student, strict=True)])
     answers = [
         objective.region_head(grid.flatten(2).unflatten(0, (-1, IMAGES)).permute(1, 0, 3, 2).flatten(1, 2))

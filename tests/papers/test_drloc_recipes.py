@@ -144,7 +144,7 @@ def test_swins_released_names_are_understood(tmp_path):
     torch.save({"model": old}, tmp_path / "swin.pth")
     transfer = load_weights(target, tmp_path / "swin.pth")
     assert transfer.missing == []
-    assert transfer.heads == ["head.weight", "head.bias"]
+    assert transfer.dropped_heads == ["head.weight", "head.bias"]
     assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters()))
 
 

@@ -67,7 +67,7 @@ def test_every_run_can_be_built(study, tmp_path):
         assert fingerprint(entry)
         for config in configured(entry, tmp_path):
             check(config)
-            assert names.tested(config.backbone)
+            assert names.find_entry(config.backbone)
             assert config.resume
 
 

@@ -25,9 +25,9 @@ from vitling.training import precision as machine
 from vitling.training.ahead import Ahead
 from vitling.training.feed import Feed
 from vitling.training.replay import Replay
-from vitling.views import Drawing, Easel, Normaliser, Place, Views, ViewsConfig
-from vitling.views.easel import Brush
-from vitling.views.policies import named
+from vitling.views import BatchKey, Normaliser, Renderer, ViewBatch, Views, ViewsConfig
+from vitling.views.policies import make_plan
+from vitling.views.renderer import FunctionCache
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 ON_GPU = replace(QUIET, device="cuda", precision="fp32", even="off")  # batches of two shapes
@@ -60,15 +60,17 @@ def furthest(some, others) -> float:
 
 def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
     """The drawn numbers are the same; pixels differ by the half precision of the crop."""
-    plan, place = ViewsConfig().plan(16), Place(0, 1, 0, np.arange(30), 30)
+    plan, key = ViewsConfig().plan(16), BatchKey(0, 1, 0, np.arange(30), 30)
     drawn = []
     for device in ("cpu", "cuda"):
         store = build_store(dataset, 16, device=device)
-        drawing = Drawing(plan, place, np.arange(30))
-        drawn.append(drawing.draw(*store.fetch(drawing.instances), Easel(Normaliser(store.mean, store.std)))[0])
+        view_batch = ViewBatch(plan, key, np.arange(30))
+        drawn.append(
+            view_batch.render(*store.fetch(view_batch.instances), Renderer(Normaliser(store.mean, store.std)))[0]
+        )
     cpu, gpu = drawn
     assert torch.equal(cpu.partner, gpu.partner.cpu())
-    assert torch.allclose(cpu.share, gpu.share.cpu(), atol=1e-5)
+    assert torch.allclose(cpu.lam, gpu.lam.cpu(), atol=1e-5)
     difference = (cpu.pixels - gpu.pixels.cpu()).abs()
     assert difference.mean() < 0.01  # of a deviation
     assert difference.quantile(0.999) < 0.1
@@ -163,18 +165,18 @@ def test_real_out_of_memory_is_answered(dataset, tmp_path, compile):
 
 def test_views_painted_ahead_are_those_painted_now(dataset):
     """Batch after batch, through one recording, with mixing; the last, incomplete one through another."""
-    store, plan = build_store(dataset, 16, device="cuda"), named("idmm-pretrain", 16)
+    store, plan = build_store(dataset, 16, device="cuda"), make_plan("idmm-pretrain", 16)
     feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
-    easel = Easel(Normaliser(store.mean, store.std), Brush(machine.compile_function), torch.bfloat16)
-    ahead = Ahead(easel, store.device, print)
+    renderer = Renderer(Normaliser(store.mean, store.std), FunctionCache(machine.compile_function), torch.bfloat16)
+    ahead = Ahead(renderer, store.device, print)
     for loaded in feed.batches(0, 0):
         ahead.prepare(loaded)
         (part,) = loaded.micro_batches
-        now = part.drawing.draw(part.pixels, part.aspect, easel)
+        now = part.view_batch.render(part.pixels, part.aspect, renderer)
         for ready, drawn in zip(ahead.get_views(part), now):
             assert torch.equal(ready.pixels, drawn.pixels)
             assert torch.equal(ready.partner, drawn.partner)
-            assert torch.equal(ready.share, drawn.share)
+            assert torch.equal(ready.lam, drawn.lam)
     assert len(ahead.recordings) == 2
 
 
@@ -305,7 +307,7 @@ def test_methods_with_a_momentum_copy_never_make_the_host_wait(method, changes):
     model, batch = with_copy(method, **changes).cuda(), Batch(torch.arange(4, device="cuda"), None)
     views = noise(model, 4)
     for view in views:
-        view.pixels, view.places = view.pixels.cuda(), None if view.places is None else view.places.cuda()
+        view.pixels, view.boxes = view.pixels.cuda(), None if view.boxes is None else view.boxes.cuda()
 
     def step(at: int) -> None:
         model.before_step(Progress(at, 100, 10))

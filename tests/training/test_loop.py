@@ -406,7 +406,7 @@ def test_batches_are_even_where_they_are_compiled_or_it_is_said(store):
 def test_a_run_with_even_batches_shows_other_images_each_epoch(store, tmp_path):
     settings = config(epochs=3, batch=8, loop=replace(QUIET, even="on"))
     feed = Feed(store, objective().plan, settings, Processes(0, 1, torch.device("cpu")))
-    seen = [np.concatenate([loaded.place.ids for loaded in feed.batches(epoch, 0)]) for epoch in range(40)]
+    seen = [np.concatenate([loaded.key.ids for loaded in feed.batches(epoch, 0)]) for epoch in range(40)]
     assert {len(ids) for ids in seen} == {sum(feed.sizes)}
     assert all(len(set(ids.tolist())) == len(ids) for ids in seen)
     assert set(np.concatenate(seen).tolist()) == set(range(len(store)))

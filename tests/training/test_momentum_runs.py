@@ -188,7 +188,7 @@ def test_esvits_settings_for_few_images_do_not_collapse_but_without_centring(cen
     stage = for_images(pretrain(epochs=85), len(store))
     config = replace(stage.objective, centre=centre, hidden=128, bottleneck=64, local_crops=0)
     torch.manual_seed(seed)
-    cut = replace(CUT, located=config.located)
+    cut = replace(CUT, return_boxes=config.located)
     objective = EsViT(tiny_backbone(), Plan((cut, cut)), config)
     length = replace(settings("esvit"), epochs=85, batch=stage.batch, seed=seed, optim=stage.optim)
     watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)

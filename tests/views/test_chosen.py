@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.views.test_drawing import place
-from vitling.views import Drawing, Easel, Normaliser
+from tests.views.batches import batch_key
+from vitling.views import Normaliser, Renderer, ViewBatch
 from vitling.views.chosen import apply_to, apply_to_few, few
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 
 IMAGES = torch.arange(40.0)[:, None, None, None].expand(-1, 1, 2, 2)
 
@@ -49,11 +49,11 @@ def test_policies_look_the_same(name, as_on_gpus):
     n = 48
     small = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(0)) * 255
     pixels = torch.nn.functional.interpolate(small, 40, mode="bicubic").clamp(0, 255).byte()
-    drawing = Drawing(named(name, 32), place(range(n), instances=n), np.arange(n))
-    easel = Easel(Normaliser((0.0,) * 3, (1 / 255,) * 3))
-    on_cpu = drawing.draw(pixels, torch.ones(n), easel)
+    view_batch = ViewBatch(make_plan(name, 32), batch_key(range(n), instances=n), np.arange(n))
+    renderer = Renderer(Normaliser((0.0,) * 3, (1 / 255,) * 3))
+    on_cpu = view_batch.render(pixels, torch.ones(n), renderer)
     as_on_gpus()
-    for ours, theirs in zip(drawing.draw(pixels, torch.ones(n), easel), on_cpu):
+    for ours, theirs in zip(view_batch.render(pixels, torch.ones(n), renderer), on_cpu):
         difference = (ours.pixels - theirs.pixels).abs()
         assert difference.mean() < 1  # of 255
         assert difference.flatten()[::7].quantile(0.999) < 8  # a mean that rounds the other way, then a steep table

@@ -18,7 +18,7 @@ from vitling.views.blur import blur, draw_blur
 
 photos = pytest.mark.parametrize("photo", PHOTOS, ids=["china", "flower"])
 N = 10_000
-DRAWS = Draws.of([17], torch.arange(N))
+DRAWS = Draws.from_ids([17], torch.arange(N))
 
 
 def close(ours: torch.Tensor, theirs) -> bool:

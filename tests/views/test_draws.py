@@ -12,7 +12,7 @@ IDS = torch.arange(20_000)
 
 
 def test_uniform_is_uniform():
-    u = Draws.of([make_key("test")], IDS).uniform("crop", 3)
+    u = Draws.from_ids([make_key("test")], IDS).uniform("crop", 3)
     assert u.min() >= 0
     assert u.max() < 1
     for column in u.T:
@@ -21,21 +21,21 @@ def test_uniform_is_uniform():
 
 def test_a_draw_depends_on_its_own_image_alone():
     key = make_key("view", 0, 3, 1)
-    together = Draws.of([key], IDS).uniform("crop", 4)
+    together = Draws.from_ids([key], IDS).uniform("crop", 4)
     shuffled = torch.randperm(len(IDS), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(Draws.of([key], IDS[shuffled]).uniform("crop", 4), together[shuffled])
-    assert torch.equal(Draws.of([key], IDS[7:8]).uniform("crop", 4), together[7:8])
+    assert torch.equal(Draws.from_ids([key], IDS[shuffled]).uniform("crop", 4), together[shuffled])
+    assert torch.equal(Draws.from_ids([key], IDS[7:8]).uniform("crop", 4), together[7:8])
 
 
 def test_fewer_numbers_are_the_first_of_more():
-    draws = Draws.of([1], IDS)
+    draws = Draws.from_ids([1], IDS)
     assert torch.equal(draws.uniform("crop", 2), draws.uniform("crop", 5)[:, :2])
 
 
 def test_a_table_holds_what_is_drawn():
     seeds, operations = torch.from_numpy(seeds_of([5], np.arange(50))), ("crop", "flip")
     table = tabulate(seeds, columns(seeds.device), keys_of(operations, seeds.device))
-    tabled, hashed = Tabled(table, operations), Draws.at(seeds, columns(seeds.device))
+    tabled, hashed = Tabled(table, operations), Draws.from_seeds(seeds, columns(seeds.device))
     assert tabled.images == hashed.images == 50
     assert torch.equal(tabled.uniform("crop", 22), hashed.uniform("crop", 22))
     assert torch.equal(tabled.chance("flip", 0.3), hashed.chance("flip", 0.3))
@@ -43,13 +43,13 @@ def test_a_table_holds_what_is_drawn():
         tabled.uniform("grey")
 
 
-BASE = Draws.of([make_key("view", 0, 0, 0)], IDS).uniform("a", 2)
+BASE = Draws.from_ids([make_key("view", 0, 0, 0)], IDS).uniform("a", 2)
 OTHERS = {
-    "view": Draws.of([make_key("view", 0, 0, 1)], IDS).uniform("a"),
-    "epoch": Draws.of([make_key("view", 0, 1, 0)], IDS).uniform("a"),
-    "seed": Draws.of([make_key("view", 1, 0, 0)], IDS).uniform("a"),
-    "operation": Draws.of([make_key("view", 0, 0, 0)], IDS).uniform("b"),
-    "neighbour": Draws.of([make_key("view", 0, 0, 0)], IDS + 1).uniform("a"),
+    "view": Draws.from_ids([make_key("view", 0, 0, 1)], IDS).uniform("a"),
+    "epoch": Draws.from_ids([make_key("view", 0, 1, 0)], IDS).uniform("a"),
+    "seed": Draws.from_ids([make_key("view", 1, 0, 0)], IDS).uniform("a"),
+    "operation": Draws.from_ids([make_key("view", 0, 0, 0)], IDS).uniform("b"),
+    "neighbour": Draws.from_ids([make_key("view", 0, 0, 0)], IDS + 1).uniform("a"),
     "column": BASE[:, 1:],
 }
 
@@ -62,7 +62,7 @@ def test_draws_are_independent(other):
 
 def test_known_values_stay():
     """A resume after an update must draw what was drawn before it."""
-    u = Draws.of([make_key("view", 0, 0, 0)], torch.tensor([0, 1, 2039])).uniform("crop", 2)
+    u = Draws.from_ids([make_key("view", 0, 0, 0)], torch.tensor([0, 1, 2039])).uniform("crop", 2)
     expected = [
         [0.27200162410736084, 0.5076600313186646],
         [0.6829941868782043, 0.06637758016586304],
@@ -73,13 +73,13 @@ def test_known_values_stay():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 1.0])
 def test_beta_follows_its_distribution(alpha):
-    drawn = Draws.of([3], IDS).beta("mixup", beta_quantiles(alpha, IDS.device))
+    drawn = Draws.from_ids([3], IDS).beta("mixup", beta_quantiles(alpha, IDS.device))
     reference = np.random.default_rng(0).beta(alpha, alpha, len(IDS)).astype(np.float32)  # it too rounds to 1
     assert stats.ks_2samp(drawn.numpy(), reference).pvalue > 1e-3
 
 
 def test_chance_comes_as_often_as_told():
-    assert abs(Draws.of([9], IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
+    assert abs(Draws.from_ids([9], IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
 
 
 def test_generators_depend_on_every_part_of_their_name():

@@ -29,7 +29,7 @@ def psnr(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("size", [24, 64, 160])
 def test_crop_equals_pil(filter, size):
     image = picture()
-    boxes = random_boxes(Draws.of([1], torch.arange(24)), torch.ones(24), (0.05, 1.0), (3 / 4, 4 / 3))
+    boxes = random_boxes(Draws.from_ids([1], torch.arange(24)), torch.ones(24), (0.05, 1.0), (3 / 4, 4 / 3))
     pixels = torch.from_numpy(image).permute(2, 0, 1)[None].expand(24, -1, -1, -1)
     ours = crop(pixels, boxes, size, filter).permute(0, 2, 3, 1).numpy()
     for out, (left, top, width, height) in zip(ours, (boxes * 96).tolist()):
@@ -41,7 +41,7 @@ def test_crop_equals_pil(filter, size):
 def test_the_ways_of_cpus_and_gpus_agree(monkeypatch):
     """Whole products against bands; two views of an image together, of a store that is not square."""
     pixels = torch.randint(0, 256, (3, 2, 50, 70), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    boxes = random_boxes(Draws.of([1, 2], torch.arange(3)), torch.ones(6), (0.05, 1.0), (3 / 4, 4 / 3))
+    boxes = random_boxes(Draws.from_ids([1, 2], torch.arange(3)), torch.ones(6), (0.05, 1.0), (3 / 4, 4 / 3))
     flip = torch.tensor([True, False, False, True, True, False])
     in_bands = crop(pixels, boxes, 40, "bicubic", flip)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -67,7 +67,9 @@ def test_boxes_follow_torchvision(aspect):
     image = torch.zeros(1, height, width)
     reference = np.array([RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(n)])
     top, left, h, w = reference.T / np.array([[height], [width], [height], [width]])
-    boxes = random_boxes(Draws.of([4], torch.arange(n)), torch.full((n,), width / height), (0.08, 1.0), (3 / 4, 4 / 3))
+    boxes = random_boxes(
+        Draws.from_ids([4], torch.arange(n)), torch.full((n,), width / height), (0.08, 1.0), (3 / 4, 4 / 3)
+    )
     ours = boxes.double().numpy().T
     for mine, theirs in zip(ours, (left, top, w, h)):
         assert stats.ks_2samp(mine.round(3), theirs.round(3)).statistic < 0.05  # theirs are whole pixels; p = 0.001

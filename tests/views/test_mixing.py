@@ -15,21 +15,21 @@ NOISE = noise_bank(torch.device("cpu"))
 
 
 def recipe(mix: Mix):
-    draws = Draws.of([11], torch.arange(N))
+    draws = Draws.from_ids([11], torch.arange(N))
     return draw_mix(draws, quantiles_of(mix, torch.device("cpu")), mix=mix, size=SIZE)
 
 
 def mixed(mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:
     drawn = recipe(mix)
-    return mix_images(OWN, PARTNER, drawn), drawn.share
+    return mix_images(OWN, PARTNER, drawn), drawn.lam
 
 
 def test_cutmix_keeps_exactly_what_it_says():
-    images, share = mixed(Mix(cutmix=1.0))
+    images, lam = mixed(Mix(cutmix=1.0))
     assert set(images.unique().tolist()) <= {0.0, 1.0}
     kept = 1 - images[:, 0].mean(dim=(1, 2))
-    assert torch.allclose(kept, share, atol=1e-6)
-    assert 0.35 < share.mean() < 0.75
+    assert torch.allclose(kept, lam, atol=1e-6)
+    assert 0.35 < lam.mean() < 0.75
 
 
 def test_cutmix_is_one_rectangle():
@@ -41,8 +41,8 @@ def test_cutmix_is_one_rectangle():
 
 
 def test_mixup_blends_by_its_share():
-    images, share = mixed(Mix(mixup=0.8))
-    assert torch.allclose(images, (1 - share)[:, None, None, None].expand_as(images), atol=1e-6)
+    images, lam = mixed(Mix(mixup=0.8))
+    assert torch.allclose(images, (1 - lam)[:, None, None, None].expand_as(images), atol=1e-6)
 
 
 def test_both_take_turns():
@@ -52,21 +52,21 @@ def test_both_take_turns():
 
 
 def test_folded_shares_favour_the_first_image():
-    _, share = mixed(Mix(mixup=0.5, fold=True))
-    assert share.min() >= 0.5
-    assert abs(share.mean() - 0.818) < 0.02  # E max(lambda, 1 - lambda) for Beta(.5, .5)
+    _, lam = mixed(Mix(mixup=0.5, fold=True))
+    assert lam.min() >= 0.5
+    assert abs(lam.mean() - 0.818) < 0.02  # E max(lambda, 1 - lambda) for Beta(.5, .5)
 
 
 def test_unmixed_images_stay_as_they_are():
-    images, share = mixed(Mix(mixup=0.8, cutmix=1.0, prob=0.5))
-    untouched = share == 1
+    images, lam = mixed(Mix(mixup=0.8, cutmix=1.0, prob=0.5))
+    untouched = lam == 1
     assert 0.4 < untouched.float().mean() < 0.65
     assert (images[untouched] == 0).all()
 
 
 def test_erasing_follows_its_numbers():
     images = torch.zeros(2000, 3, 32, 32)
-    out = erase(images, draw_erasing(Draws.of([2], torch.arange(2000)), 0.25, 32), NOISE)
+    out = erase(images, draw_erasing(Draws.from_ids([2], torch.arange(2000)), 0.25, 32), NOISE)
     touched = (out != 0).any(dim=1)
     areas = touched.float().mean(dim=(1, 2))
     erased = areas > 0
@@ -80,6 +80,6 @@ def test_erasing_follows_its_numbers():
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_erasing_never_and_always(probability):
-    numbers = draw_erasing(Draws.of([2], torch.arange(50)), probability, 16)
+    numbers = draw_erasing(Draws.from_ids([2], torch.arange(50)), probability, 16)
     out = erase(torch.zeros(50, 1, 16, 16), numbers, NOISE)
     assert ((out != 0).flatten(1).any(1).float().mean() == probability).item()

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.views.test_drawing import ASPECT, NORMALISE, PIXELS, N, place
+from tests.views.batches import ASPECT, NORMALISE, PIXELS, N, batch_key
 from vitling.errors import UserError
 from vitling.views import (
     Blur,
-    Drawing,
     Flip,
     Grey,
     Jitter,
@@ -16,23 +15,24 @@ from vitling.views import (
     RandAugment,
     Rotate,
     Solarise,
+    ViewBatch,
     ViewChanges,
     ViewsConfig,
     eval_view,
 )
 from vitling.views.draws import tabulate
-from vitling.views.easel import Brush, Easel
-from vitling.views.policies import POLICIES, named
+from vitling.views.policies import POLICIES, make_plan
+from vitling.views.renderer import FunctionCache, Renderer
 
 
-def draw(name: str, size: int = 24, local=range(N), brush=None, **where) -> list:
-    drawing = Drawing(named(name, size), place(**where), np.array(local))
-    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE, brush))
+def draw(name: str, size: int = 24, local=range(N), functions=None, **where) -> list:
+    view_batch = ViewBatch(make_plan(name, size), batch_key(**where), np.array(local))
+    return view_batch.render(PIXELS[view_batch.instances], ASPECT[view_batch.instances], Renderer(NORMALISE, functions))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_draws_finite_views_of_its_sizes(name):
-    plan = named(name, 24)
+    plan = make_plan(name, 24)
     for group, views in zip(plan.groups, draw(name)):
         assert views.pixels.shape == (group.count * N, 3, group.size, group.size)
         assert views.pixels.isfinite().all()
@@ -52,17 +52,17 @@ def test_a_slice_draws_what_the_whole_batch_would(name):
 def test_numbers_that_were_written_down_first_are_the_same(name, epoch):
     """As for a compiler."""
     made = []
-    brush = Brush(lambda function: made.append(function.func) or function)
-    for ours, theirs in zip(draw(name, epoch=epoch, brush=brush), draw(name, epoch=epoch)):
+    functions = FunctionCache(lambda function: made.append(function.func) or function)
+    for ours, theirs in zip(draw(name, epoch=epoch, functions=functions), draw(name, epoch=epoch)):
         assert torch.equal(ours.pixels, theirs.pixels)
-        assert (ours.share is None) == (theirs.share is None)
-        assert ours.share is None or torch.equal(ours.share, theirs.share)
+        assert (ours.lam is None) == (theirs.lam is None)
+        assert ours.lam is None or torch.equal(ours.lam, theirs.lam)
     assert made.count(tabulate) == 1
 
 
 def test_the_papers_numbers():
     """facts.md 1.4, 2.1, 3.1 and 3.2."""
-    one, two, local = named("dino").groups
+    one, two, local = make_plan("dino").groups
     assert [g.size for g in (one, two, local)] == [224, 224, 96]
     assert local.count == 8
     assert one.policy.scale == two.policy.scale == (0.4, 1.0)
@@ -71,24 +71,24 @@ def test_the_papers_numbers():
     assert one.policy.steps == (*shared, Blur(1.0))
     assert two.policy.steps == (*shared, Blur(0.1), Solarise(0.2))
     assert local.policy.steps == (*shared, Blur(0.5))
-    wide, narrow = named("idmm-pretrain").groups
+    wide, narrow = make_plan("idmm-pretrain").groups
     assert (wide.size, wide.count, narrow.size, narrow.count) == (112, 2, 112, 4)
     assert (wide.policy.scale, narrow.policy.scale) == ((0.14, 1.0), (0.05, 0.4))
     assert wide.mix == narrow.mix == Mix(cutmix=0.5, per="batch", fold=True)
-    (tuned,) = named("idmm-finetune").groups
+    (tuned,) = make_plan("idmm-finetune").groups
     assert tuned.policy.steps[-2:] == (RandAugment("uda"), Flip(0.5))
     assert tuned.policy.erase == 0
-    (plain,) = named("supervised").groups
+    (plain,) = make_plan("supervised").groups
     assert plain.policy.erase == 0.25
     assert plain.mix == Mix(mixup=0.8, cutmix=1.0, per="batch")
 
 
 def test_idmms_fine_tuning_takes_mixup_and_cutmix_in_turn():
     even, odd = draw("idmm-finetune", epoch=4)[0], draw("idmm-finetune", epoch=5)[0]
-    assert even.share.min() >= 0.5
-    (mix,) = (group.mix for group in named("idmm-finetune").groups)
+    assert even.lam.min() >= 0.5
+    (mix,) = (group.mix for group in make_plan("idmm-finetune").groups)
     assert (mix.in_epoch(4).cutmix, mix.in_epoch(5).mixup) == (0, 0)
-    area = odd.share[0] * 24 * 24
+    area = odd.lam[0] * 24 * 24
     assert torch.isclose(area, area.round(), atol=1e-3)  # CutMix keeps whole pixels
 
 
@@ -104,18 +104,18 @@ def test_the_eval_policy_is_the_eval_view():
 
 def test_one_channel_goes_through_every_policy():
     for name in POLICIES:
-        drawing = Drawing(named(name, 16), place(), np.arange(N))
-        views = drawing.draw(PIXELS[:, :1], ASPECT, Easel(type(NORMALISE)((0.5,), (0.2,))))
+        view_batch = ViewBatch(make_plan(name, 16), batch_key(), np.arange(N))
+        views = view_batch.render(PIXELS[:, :1], ASPECT, Renderer(type(NORMALISE)((0.5,), (0.2,))))
         assert views[0].pixels.shape[1] == 1
 
 
 def test_unknown_policy():
     with pytest.raises(UserError, match="idmm-pretrain"):
-        named("nothing")
+        make_plan("nothing")
 
 
 def test_a_policy_by_name_replaces_the_settings():
-    assert ViewsConfig(policy="idmm-finetune", crop_fraction=0.9).plan(32) == named("idmm-finetune", 32)
+    assert ViewsConfig(policy="idmm-finetune", crop_fraction=0.9).plan(32) == make_plan("idmm-finetune", 32)
     for wrong, said in (
         (ViewsConfig(policy="idmm-finetune", mixup=0.1), "leave out"),
         (ViewsConfig(policy="simclr"), "2 views"),
@@ -126,39 +126,45 @@ def test_a_policy_by_name_replaces_the_settings():
 
 
 def test_colours_need_colour_images():
-    named("simclr").check_channels(1)
+    make_plan("simclr").check_channels(1)
     ViewsConfig(erase=0.5).plan(32).check_channels(4)
-    for plan in (named("simclr"), ViewsConfig(augment="uda").plan(32)):
+    for plan in (make_plan("simclr"), ViewsConfig(augment="uda").plan(32)):
         with pytest.raises(UserError, match="channels 4"):
             plan.check_channels(4)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_without_changes_a_methods_views_stay(name):
-    assert ViewChanges().applied(named(name)) == named(name)
+    assert ViewChanges().apply(make_plan(name)) == make_plan(name)
 
 
 def test_changes_of_a_methods_views():
     changes = ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, rotate=10.0, colour=False, blur=0.1)
-    wide, narrow = changes.applied(named("idmm-pretrain")).groups
+    wide, narrow = changes.apply(make_plan("idmm-pretrain")).groups
     assert (wide.policy.scale, narrow.policy.scale) == ((0.5, 1.0), (0.3, 0.7))
     assert wide.policy.steps == narrow.policy.steps == (Rotate(10.0), Blur(0.1))
     assert [(group.count, group.mix) for group in (wide, narrow)] == [
-        (group.count, group.mix) for group in named("idmm-pretrain").groups
+        (group.count, group.mix) for group in make_plan("idmm-pretrain").groups
     ]
-    first, second, _ = ViewChanges(flip=1.0, blur=0.0).applied(named("dino")).groups
+    first, second, _ = ViewChanges(flip=1.0, blur=0.0).apply(make_plan("dino")).groups
     shared = (Flip(1.0), Jitter(0.4, 0.4, 0.2, 0.1, 0.8), Grey(0.2))
     assert (first.policy.steps, second.policy.steps) == (shared, (*shared, Solarise(0.2)))
-    ViewChanges(colour=False).applied(named("dino")).check_channels(4)
+    ViewChanges(colour=False).apply(make_plan("dino")).check_channels(4)
 
 
 def test_changes_that_the_views_have_no_place_for():
     changes = ViewChanges(local_scale=(0.3, 0.7), flip=0.2, blur=0.1, mix_parts=4)
-    assert changes.in_vain(named("idmm-pretrain")) == []
-    assert [words.partition(":")[0] for words in changes.in_vain(named("simclr"))] == ["local-scale", "mix-parts"]
-    assert [words.partition(":")[0] for words in changes.in_vain(named("idmm-finetune"))] == ["local-scale", "blur"]
+    assert changes.list_unused(make_plan("idmm-pretrain")) == []
+    assert [words.partition(":")[0] for words in changes.list_unused(make_plan("simclr"))] == [
+        "local-scale",
+        "mix-parts",
+    ]
+    assert [words.partition(":")[0] for words in changes.list_unused(make_plan("idmm-finetune"))] == [
+        "local-scale",
+        "blur",
+    ]
     off = ViewChanges(flip=0.0, blur=0.0, rotate=10.0, colour=False)
-    assert [off.in_vain(named(name)) for name in POLICIES] == [[]] * len(POLICIES)
+    assert [off.list_unused(make_plan(name)) for name in POLICIES] == [[]] * len(POLICIES)
 
 
 def test_changes_that_cannot_be_meant():
@@ -169,13 +175,13 @@ def test_changes_that_cannot_be_meant():
 
 def test_the_store_has_what_the_crops_can_use():
     """12/7 of a view of the usual scale; with local crops as many are enlarged, 28 %."""
-    assert ViewsConfig().plan(224).store_side(2_000) == named("supervised", 224).store_side(2_000) == 384
+    assert ViewsConfig().plan(224).store_side(2_000) == make_plan("supervised", 224).store_side(2_000) == 384
     assert ViewsConfig().plan(112).store_side(2_000) == 192
-    side = named("idmm-pretrain", 112).store_side(2_000)
+    side = make_plan("idmm-pretrain", 112).store_side(2_000)
     scales = torch.empty(100_000).uniform_(0.05, 0.4, generator=torch.Generator().manual_seed(0))
     assert side == 320
     assert ((scales.sqrt() * (side - 32)) < 112).float().mean() > 0.28 > ((scales.sqrt() * side) < 112).float().mean()
-    assert named("idmm-pretrain", 112).store_side(20_000) == 320
-    assert named("idmm-pretrain", 112).store_side(100_000) == 192  # memory
-    for less in (named("eval", 224), named("dino", 224), ViewsConfig(scale=(1.0, 1.0)).plan(224)):
+    assert make_plan("idmm-pretrain", 112).store_side(20_000) == 320
+    assert make_plan("idmm-pretrain", 112).store_side(100_000) == 192  # memory
+    for less in (make_plan("eval", 224), make_plan("dino", 224), ViewsConfig(scale=(1.0, 1.0)).plan(224)):
         assert less.store_side(2_000) == less.store_side(100_000) == 384

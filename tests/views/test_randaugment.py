@@ -83,7 +83,7 @@ def test_no_operation_leaves_the_image_alone():
 
 @pytest.mark.parametrize("style", ["timm", "uda"])
 def test_operations_come_equally_often(style):
-    numbers = draw_rand_augment(Draws.of([5], torch.arange(10_000)), RandAugment(style))
+    numbers = draw_rand_augment(Draws.from_ids([5], torch.arange(10_000)), RandAugment(style))
     assert len(numbers) == 8
     seen, strengths = numbers[::4], numbers[1::4]
     for layer_operations in seen:

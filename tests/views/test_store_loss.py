@@ -10,7 +10,7 @@ from tests.conftest import make_folder
 from tests.made_runs import refused
 from vitling.cli import run
 from vitling.views.config import Group, Plan
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
 from vitling.views.store_loss import measure_store_loss
 
 
@@ -43,7 +43,7 @@ def test_the_command_prints_and_writes_it(tmp_path, capsys):
 
 def test_of_a_policy_all_views_count_and_small_crops_lose_most(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", classes=2, each=3, width=480, height=400)
-    plans = (named("idmm-pretrain"), Plan((Group(112),)))
+    plans = (make_plan("idmm-pretrain"), Plan((Group(112),)))
     both, usual = ({loss.size: loss for loss in measure_store_loss(str(folder), plan)} for plan in plans)
     assert both[192].low < usual[192].low
     assert both[192].mean < usual[192].mean

@@ -31,5 +31,5 @@ def test_identity_changes_nothing():
 
 
 def test_angles_are_uniform_either_way():
-    (angle,) = steps.draw_step(Draws.of([1], torch.arange(5000)), Rotate(15.0))
+    (angle,) = steps.draw_step(Draws.from_ids([1], torch.arange(5000)), Rotate(15.0))
     assert stats.kstest(angle.numpy(), stats.uniform(-15, 30).cdf).pvalue > 1e-3

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone as Backbone
     from vitling.backbones.backbone import create as create
     from vitling.backbones.features import Features as Features
-    from vitling.backbones.names import table as table
+    from vitling.backbones.names import list_backbones as list_backbones
     from vitling.backbones.transfer import Transfer as Transfer
     from vitling.backbones.transfer import load_weights as load_weights
 
@@ -20,6 +20,6 @@ _HOMES = {
     "Transfer": "transfer",
     "create": "backbone",
     "load_weights": "transfer",
-    "table": "names",
+    "list_backbones": "names",
 }
 __getattr__ = make_getattr(__name__, _HOMES)

@@ -68,7 +68,7 @@ def attention_of(block: Any, seen: dict[str, Any], batch: int) -> Tensor:
     return _softmax(attn.q_norm(q), attn.k_norm(k), attn.scale)
 
 
-def attention_from(model: nn.Module, attention: Tensor, grid: Grid, query: Grid) -> Tensor:
+def select_query_attention(model: nn.Module, attention: Tensor, grid: Grid, query: Grid) -> Tensor:
     """[B, heads, rows, columns]: what the token at row and column `query` looks at, without class tokens and padding.
 
     Keys may be fewer than the tokens: then a place of the map is that of several tokens.

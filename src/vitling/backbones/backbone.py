@@ -26,7 +26,7 @@ from vitling.backbones.vil import ViL
 from vitling.errors import UserError
 
 # architectures that timm lacks
-OWN: dict[str, type[nn.Module]] = {
+CUSTOM_MODELS: dict[str, type[nn.Module]] = {
     "t2t_vit": T2TViT,
     "cvt": CvT,
     "cvt4": CvT4,
@@ -37,7 +37,7 @@ OWN: dict[str, type[nn.Module]] = {
 
 
 class Backbone(nn.Module):
-    """A network without its head, which `timm.create_model(architecture, **model_args)` or one of OWN built."""
+    """A network without its head, built by `timm.create_model(architecture, **model_args)` or by CUSTOM_MODELS."""
 
     def __init__(self, name: str, timm_model: nn.Module, architecture: str, model_args: dict[str, Any], size: int):
         super().__init__()
@@ -73,13 +73,13 @@ class Backbone(nn.Module):
         height, width = (size, size) if isinstance(size, int) else size
         return self.family.grid_of(self.timm_model, height, width)
 
-    def middles(self, side: int, device: torch.device | None = None) -> Tensor:
+    def token_centres(self, side: int, device: torch.device | None = None) -> Tensor:
         """Where rows, or columns, of tokens lie in an image of so many pixels, from 0 to 1."""
-        return self.family.middles(self.timm_model, side, device)
+        return self.family.token_centres(self.timm_model, side, device)
 
-    def parts(self) -> list[nn.Module]:
+    def blocks(self) -> list[nn.Module]:
         """Where the time goes: the blocks, of which many are alike."""
-        return self.family.parts(self.timm_model)
+        return self.family.blocks(self.timm_model)
 
     def no_decay(self) -> set[str]:
         """Names, as in `named_parameters()`, of matrices that weight decay must leave alone."""
@@ -106,7 +106,7 @@ def create(
     """A freshly initialised backbone for square images of `size` px (its native size if not given)."""
     if channels < 1 or not 0 <= drop_path < 1:
         raise UserError(f"channels={channels}, drop_path={drop_path}: at least 1, and from 0 to below 1.")
-    entry = names.tested(name) or _untested(name)
+    entry = names.find_entry(name) or _untested(name)
     size = entry.size if size is None else size
     model_args = {**entry.model_args, "in_chans": channels, "drop_path_rate": drop_path}
     return build(name, entry.network, model_args | _size_args(entry, size), size, seed)
@@ -117,8 +117,8 @@ def build(name: str, architecture: str, model_args: dict[str, Any], size: int, s
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
-        if architecture in OWN:
-            model = OWN[architecture](**model_args)
+        if architecture in CUSTOM_MODELS:
+            model = CUSTOM_MODELS[architecture](**model_args)
         else:
             model = timm.create_model(architecture, pretrained=False, num_classes=0, **model_args)
     return Backbone(name, model, architecture, model_args, size)
@@ -127,7 +127,7 @@ def build(name: str, architecture: str, model_args: dict[str, Any], size: int, s
 def like(backbone: Backbone, size: int) -> Backbone:
     """Another one of its kind for images of `size` px, freshly initialised. A Swin takes any size as it is: built
     anew, its windows would be shifted where they were not."""
-    entry, args = names.tested(backbone.name) or _untested(backbone.name), backbone.model_args
+    entry, args = names.find_entry(backbone.name) or _untested(backbone.name), backbone.model_args
     sized = args if "strict_img_size" in args else args | _size_args(entry, size)
     return build(backbone.name, backbone.architecture, sized, size, seed=0)
 

@@ -30,11 +30,11 @@ class Family:
     patch: Callable[[Any], int]  # sides must be a multiple of it
     halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
     run: Callable[[Any, Tensor, Stages], Features]
-    parts: Callable[[Any], list[nn.Module]]  # the blocks, and what else takes time
+    blocks: Callable[[Any], list[nn.Module]]  # the blocks, and what else takes time
     smallest: int = 1
     overlap: bool = False  # regions are made by padded convolutions, not of patches
 
-    def middles(self, model: nn.Module, side: int, device: torch.device | None = None) -> Tensor:
+    def token_centres(self, model: nn.Module, side: int, device: torch.device | None = None) -> Tensor:
         """Where the regions lie along a side of the image, from 0 to 1: the middle of what each covers of it. Patches
         lie side by side from the edge on, and the last may cover less than the others. A padded convolution has its
         first region around the edge (within 1.5 px)."""

@@ -29,7 +29,7 @@ class Features:
     raw_grid: Tensor | None = None
     published: Literal["before", "after"] = "after"
 
-    def grid_by(self, norm: GridNorm) -> Tensor:
+    def select_grid(self, norm: GridNorm) -> Tensor:
         """The grid before or after the final norm, or the one of the two that DRLoc's release takes."""
         where = self.published if norm == "published" else norm
         return self.grid if where == "after" or self.raw_grid is None else self.raw_grid

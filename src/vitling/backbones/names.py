@@ -21,7 +21,7 @@ class Entry:
     grid: int
     dim: int
     size: int = 224
-    architecture: str = ""  # timm's name, or one of backbone.OWN; empty when it is `name`
+    architecture: str = ""  # timm's name, or one of backbone.CUSTOM_MODELS; empty when it is `name`
     model_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -148,17 +148,17 @@ _TESTED = (
 )
 
 
-def table() -> tuple[Entry, ...]:
+def list_backbones() -> tuple[Entry, ...]:
     return _TESTED
 
 
-def tested(name: str) -> Entry | None:
+def find_entry(name: str) -> Entry | None:
     return next((entry for entry in _TESTED if entry.name == name), None)
 
 
-def own_size(name: str | None) -> int | None:
+def get_native_size(name: str | None) -> int | None:
     """Pixels of the views that a tested network is made for."""
-    entry = tested(name or "")
+    entry = find_entry(name or "")
     return entry.size if entry else None
 
 

@@ -133,7 +133,7 @@ def with_padding_first(model: nn.Module) -> None:
                 setattr(parent, name, WindowBlock(child))
 
 
-def as_in_timm(model: nn.Module, size: int) -> bool:
+def matches_timm(model: nn.Module, size: int) -> bool:
     """Whether timm's network with these weights gives the same at `size` px: where no map is both padded and rolled."""
     if not isinstance(model, SwinTransformer):
         return True

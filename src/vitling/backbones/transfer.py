@@ -35,7 +35,7 @@ class Transfer:
     missing: list[str] = field(default_factory=list)
 
     @property
-    def heads(self) -> list[str]:
+    def dropped_heads(self) -> list[str]:
         return [name for name, reason in self.left_out.items() if reason == _DROPPED]
 
     def summary(self) -> str:
@@ -68,7 +68,7 @@ def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Tra
     return transfer
 
 
-def at_size(backbone: Backbone, size: int) -> Backbone:
+def resize_backbone(backbone: Backbone, size: int) -> Backbone:
     """The same network built for images of `size` px, with positions resized; itself, where that is its size."""
     if size == backbone.size:
         return backbone

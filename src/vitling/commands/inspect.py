@@ -57,13 +57,13 @@ def inspect(
 
 def _parse_store_loss(value: str) -> Plan:
     """Return the plan of a policy, or a plan of plain random crops if `value` is a number of pixels."""
-    from vitling.views.policies import named
+    from vitling.views.policies import make_plan
 
     if value.lstrip("-").isdecimal():
         if int(value) < 8:
             raise UserError(f"--store-loss {value} is too small; give at least 8 pixels, such as 224, or a policy.")
         return Plan((Group(int(value)),))
-    plan = named(value)
+    plan = make_plan(value)
     if any(group.policy.centre for group in plan.groups):
         raise UserError(f"--store-loss {value}: this policy has no random crops to measure; name another one.")
     return plan

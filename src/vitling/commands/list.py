@@ -44,12 +44,12 @@ def _method_table() -> Table:
 
 
 def _backbone_table() -> Table:
-    from vitling.backbones.names import table as backbones
+    from vitling.backbones.names import list_backbones
 
     table = Table("name")
     for column in ("parameters", "size", "grid", "width"):
         table.add_column(column, justify="right", no_wrap=True)
-    for entry in backbones():
+    for entry in list_backbones():
         grid = f"{entry.grid} x {entry.grid}"
         table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
     table.caption = "parameters without a head; size in pixels; most other timm names of these families work too"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitling.backbones.attention import attention_from
+from vitling.backbones.attention import select_query_attention
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.backbones.position import Grid
@@ -58,7 +58,7 @@ def heads_of(backbone: Backbone, features: Features, query: Query) -> Heads:
         raise ValueError("features without attention")
     grid = (features.grid.shape[-2], features.grid.shape[-1])
     place = _check(query, grid) if isinstance(query, tuple) else _find(query, features)
-    seen = attention_from(backbone.timm_model, features.attention, grid, place)[0]
+    seen = select_query_attention(backbone.timm_model, features.attention, grid, place)[0]
     share = seen.sum(dim=(1, 2))
     maps = seen / share[:, None, None]
     entropy = -torch.xlogy(maps, maps).sum(dim=(1, 2)) / math.log(2)

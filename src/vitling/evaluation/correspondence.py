@@ -87,7 +87,7 @@ def mirrored(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed:
     if images.shape[1] not in (1, 3):
         return images
     mean, std = (255 * per_channel(values, images.device) for values in (model.meta.mean, model.meta.std))
-    draws = Draws.of([make_key("correspondence", seed)], torch.as_tensor(np.asarray(ids), device=images.device))
+    draws = Draws.from_ids([make_key("correspondence", seed)], torch.as_tensor(np.asarray(ids), device=images.device))
     pixels = jitter((images * std + mean).clamp(0, 255), *draw_jitter(draws, _JITTER, 0.8))
     return (to_grey(pixels, draws.chance("grey", _GREY[grey])) - mean) / std
 

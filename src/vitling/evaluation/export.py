@@ -14,8 +14,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from vitling.backbones.backbone import OWN
-from vitling.backbones.swin import as_in_timm
+from vitling.backbones.backbone import CUSTOM_MODELS
+from vitling.backbones.swin import matches_timm
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle, read_config
 from vitling.evaluation.model import Model
@@ -72,13 +72,13 @@ def _to_timm(folder: Path, out: Path) -> float:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; for timm name a folder.")
     architecture = read_config(folder)["architecture"]
-    if architecture in OWN:
+    if architecture in CUSTOM_MODELS:
         raise UserError(
             f"timm has no {architecture}, so it cannot load this model. Export it with --format onnx, or use {folder} "
             "as it is: vitling.load reads it."
         )
     model = load_bundle(folder)
-    if not as_in_timm(model.backbone.timm_model, model.meta.size):
+    if not matches_timm(model.backbone.timm_model, model.meta.size):
         raise UserError(
             f"At {model.meta.size} px this Swin pads its maps before it rolls them, as EsViT does, unlike timm's: "
             "its answers would differ. Export it with --format onnx, or train it at 224 px."

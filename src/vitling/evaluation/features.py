@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
-from vitling.views.easel import eval_view
+from vitling.views.renderer import eval_view
 
 
 @torch.inference_mode()

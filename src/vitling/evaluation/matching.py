@@ -17,8 +17,8 @@ from vitling.objectives.dino import global_groups
 from vitling.objectives.momentum import join_pixels
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import match_by_features, split_regions
-from vitling.views.drawing import Drawing, Place
-from vitling.views.easel import Easel, Normaliser
+from vitling.views.batch import BatchKey, ViewBatch
+from vitling.views.renderer import Normaliser, Renderer
 
 BATCH = 64
 
@@ -36,13 +36,13 @@ def matching(model: Model, store: Store, seed: int = 0) -> Matching:
     Around its place are the regions that it belongs to there: up to four."""
     config = EsViTConfig(match="place")
     plan = dino_plan(config, model.meta.size)
-    easel = Easel(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
+    renderer = Renderer(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
     sums, wide = torch.zeros(3, device=model.device), global_groups(plan, config.global_crops)
     with evaluating(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))
-            drawing = Drawing(plan, Place(seed, 0, 0, ids, len(store)), np.arange(len(ids)))
-            views = drawing.draw(*store.fetch(drawing.instances), easel)
+            view_batch = ViewBatch(plan, BatchKey(seed, 0, 0, ids, len(store)), np.arange(len(ids)))
+            views = view_batch.render(*store.fetch(view_batch.instances), renderer)
             pixels = [join_pixels(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
             places = match_by_place(locate_regions(model.backbone, views, wide), len(ids))

@@ -23,9 +23,9 @@ from vitling.backbones.t2t import TokensToToken
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.features import evaluating, views_over
+from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import Plan
-from vitling.views.drawing import Drawing, Place
-from vitling.views.easel import Easel, Normaliser
+from vitling.views.renderer import Normaliser, Renderer
 
 BATCH = 256
 
@@ -61,10 +61,10 @@ def augmented_over(
     backbone: Backbone, store: Store, ids: np.ndarray, plan: Plan, seed: int, epoch: int, blocks: int
 ) -> Tensor:
     """Features of the last blocks of random views, those of this epoch, of the images with `ids`."""
-    place = Place(seed, epoch, 0, ids, len(store))
-    drawing = Drawing(plan, place, np.arange(len(ids)))
-    easel = Easel(Normaliser(tuple(store.mean), tuple(store.std)))
-    (views,) = drawing.draw(*store.fetch(drawing.instances), easel)
+    key = BatchKey(seed, epoch, 0, ids, len(store))
+    view_batch = ViewBatch(plan, key, np.arange(len(ids)))
+    renderer = Renderer(Normaliser(tuple(store.mean), tuple(store.std)))
+    (views,) = view_batch.render(*store.fetch(view_batch.instances), renderer)
     with evaluating(backbone):
         return frozen_features(backbone, views.pixels, blocks).blocks
 
@@ -78,7 +78,7 @@ def frozen_features(backbone: Backbone, images: Tensor, blocks: int) -> Frozen:
 
 
 def last_blocks(backbone: Backbone, count: int) -> Sequence[nn.Module]:
-    there = [part for part in backbone.parts() if not isinstance(part, TokensToToken)]
+    there = [part for part in backbone.blocks() if not isinstance(part, TokensToToken)]
     if not 0 <= count <= len(there):
         raise UserError(f"--linear.blocks {count}: {backbone.name} has {len(there)} blocks.")
     return there[len(there) - count :]

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
-from vitling.backbones.names import tested
+from vitling.backbones.names import find_entry
 from vitling.errors import UserError
 from vitling.objectives.config import IDMMConfig, SupervisedConfig, idmm_plan
 from vitling.training.config import OptimConfig
@@ -47,7 +47,7 @@ class Stage(Generic[Objective]):
         own, share = self.optim.peak_lr(self.batch), batch / self.batch
         if (optimiser or self.optim.name) == "sgd":
             return own * share
-        known = tested(self.backbone)
+        known = find_entry(self.backbone)
         narrower = max(1.0, NARROWEST / known.dim) if known and _plain(self.backbone) else 1.0
         return own * math.sqrt(share) * narrower
 

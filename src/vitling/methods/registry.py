@@ -227,7 +227,7 @@ def usual_preset(method: str, optim: OptimConfig) -> Preset:
 
 def plan_of(config: PretrainConfig, size: int) -> Plan:
     """The views of the method, with the changes that were asked for."""
-    return config.views.applied(_own_plan(config, size))
+    return config.views.apply(_own_plan(config, size))
 
 
 def _own_plan(config: PretrainConfig, size: int) -> Plan:
@@ -237,7 +237,7 @@ def _own_plan(config: PretrainConfig, size: int) -> Plan:
 
 def views_in_vain(config: PretrainConfig) -> list[str]:
     """Changes that were asked for and that the method's views have no place for, in words."""
-    return config.views.in_vain(_own_plan(config, config.size or SIZE))
+    return config.views.list_unused(_own_plan(config, config.size or SIZE))
 
 
 def check_views(config: PretrainConfig, backbone: Backbone) -> None:

@@ -104,7 +104,7 @@ class SampledClassifier(FullClassifier):
         runs = torch.arange(self.count + 1, device=device)
         edges = runs * self.images // self.count
         names = runs[:-1] + make_key("idmm classes", self.seed) + key
-        uniform = Draws.of_names(names, 1).uniform("class")[:, 0]
+        uniform = Draws.from_integers(names, 1).uniform("class")[:, 0]
         lengths = edges.diff()
         return edges[:-1] + (uniform * lengths).long(), lengths
 

@@ -361,7 +361,7 @@ def dino_plan(config: DINOConfig, size: int = 112) -> Plan:
     plan = dino(size, config.local_size or local_size(size), config.local_crops, config.global_crops)
     if not config.located:
         return plan
-    return replace(plan, groups=tuple(replace(group, located=True) for group in plan.groups))
+    return replace(plan, groups=tuple(replace(group, return_boxes=True) for group in plan.groups))
 
 
 def local_size(size: int) -> int:

@@ -137,7 +137,7 @@ class DRLocTerm(nn.Module):
         self.wants_blocks = drloc.variant == "all"
 
     def forward(self, features: Features, batch: Batch, progress: Progress) -> Tensor:
-        grids = features.stages if self.wants_blocks else features.grid_by(self.norm)
+        grids = features.stages if self.wants_blocks else features.select_grid(self.norm)
         if grids is None:
             raise UserError(
                 f"This backbone gives no {'grids of its blocks' if self.wants_blocks else 'grid of tokens'}, which "

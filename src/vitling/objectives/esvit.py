@@ -28,7 +28,7 @@ from vitling.objectives.regions import (
     subsample,
 )
 from vitling.views.config import Plan
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 
 class EsViT(DINO):
@@ -49,7 +49,7 @@ class EsViT(DINO):
     def __init__(self, backbone: Backbone, plan: Plan, config: EsViTConfig | None = None):
         config = config or EsViTConfig()
         config.check()
-        if config.located and (plan.misplaced or not all(group.located for group in plan.groups)):
+        if config.located and (plan.loses_boxes or not all(group.return_boxes for group in plan.groups)):
             raise ValueError("these views come without their places: take dino_plan(config, size), or match='argmax'")
         head = new_head(backbone, config) if config.region_weight else None
         super().__init__(backbone, plan, config, head)

@@ -17,7 +17,7 @@ from vitling.objectives.heads import projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 # Width behind Table 9's "proj. MLP". The paper says no more of it than that SimCLR's is one, so this is SimCLR's head,
 # with the output of the paper's Table 10.
@@ -62,7 +62,7 @@ class IDMM(Objective):
         """[M] of all crops, in the order of the views: through the classifier once."""
         own = torch.cat([batch.ids.repeat(view.count) for view in views])
         partner = torch.cat([batch.ids.repeat(v.count) if v.partner is None else v.partner for v in views])
-        whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.share is None else v.share for v in views]
+        whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.lam is None else v.lam for v in views]
         scores = self.classifier(self.projection(pooled), own, partner, batch.key)
         return cross_entropy(scores, torch.cat(whole), self.epsilon)
 

@@ -18,7 +18,7 @@ from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.objectives.queue import KeyQueue
 from vitling.views.config import Plan
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 
 class MoCoV2(Objective):

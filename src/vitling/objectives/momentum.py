@@ -15,7 +15,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.depth import StochasticDepth
 from vitling.backbones.features import Features
 from vitling.objectives.progress import Progress
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 Network = TypeVar("Network", bound=nn.Module)
 

@@ -12,7 +12,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.objectives.progress import Progress, Schedule
 from vitling.views.config import Plan
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 Weight = float | Schedule
 

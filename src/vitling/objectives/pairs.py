@@ -44,7 +44,7 @@ def draw_exhaustive_pairs(names: Tensor, operation: str, size: Size) -> Pairs:
 
 
 def _places(names: Tensor, operation: str, size: Size, count: int) -> Tensor:
-    uniform = Draws.of_names(names, count).uniform(operation, count)
+    uniform = Draws.from_integers(names, count).uniform(operation, count)
     return (uniform * (size[0] * size[1])).long()
 
 

@@ -10,23 +10,23 @@ from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.regions import subsample
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 
 class RegionLines(NamedTuple):
     """Some views of one size."""
 
-    places: Tensor  # [V B, 4], see `Views.places`
+    places: Tensor  # [V B, 4], see `Views.boxes`
     rows: Tensor  # where the regions that take part lie in a view, from 0 to 1
     columns: Tensor
 
 
 def locate_regions(backbone: Backbone, views: Sequence[Views], wide: int, stride: int = 1) -> list[RegionLines]:
     """The first `wide` of the views are the global ones, of one size."""
-    missing = [i for i, view in enumerate(views) if view.places is None]
+    missing = [i for i, view in enumerate(views) if view.boxes is None]
     if missing:
         raise ValueError(f"views {missing} come without their places: the plan's groups must be `located`")
-    places = [cast(Tensor, view.places) for view in views]
+    places = [cast(Tensor, view.boxes) for view in views]
     joined = [torch.cat(places[:wide]), *places[wide:]]
     return [
         RegionLines(some, *(_lines(backbone, side, stride, some.device) for side in view.pixels.shape[-2:]))
@@ -35,7 +35,7 @@ def locate_regions(backbone: Backbone, views: Sequence[Views], wide: int, stride
 
 
 def _lines(backbone: Backbone, side: int, stride: int, device: torch.device) -> Tensor:
-    return subsample(backbone.middles(side, device)[:, None], stride).flatten()
+    return subsample(backbone.token_centres(side, device)[:, None], stride).flatten()
 
 
 @torch.no_grad()

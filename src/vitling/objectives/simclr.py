@@ -19,7 +19,7 @@ from vitling.objectives.heads import projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 
 class SimCLR(Objective):

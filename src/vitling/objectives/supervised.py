@@ -13,7 +13,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 
 class Supervised(Objective):
@@ -60,8 +60,8 @@ class Supervised(Objective):
         if batch.labels is None:
             raise ValueError("Supervised needs labels")
         target = self._encode(batch.labels[batch.ids])
-        if view.partner is not None and view.share is not None:
-            target = torch.lerp(self._encode(batch.labels[view.partner]), target, view.share[:, None])
+        if view.partner is not None and view.lam is not None:
+            target = torch.lerp(self._encode(batch.labels[view.partner]), target, view.lam[:, None])
         return target
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

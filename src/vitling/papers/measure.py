@@ -65,8 +65,8 @@ class SameBatch(Feed):
 
     first: LoadedBatch | None = None
 
-    def load(self, place: Any) -> LoadedBatch:
-        self.first = self.first or super().load(place)
+    def load(self, key: Any) -> LoadedBatch:
+        self.first = self.first or super().load(key)
         return self.first
 
 

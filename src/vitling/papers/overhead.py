@@ -76,10 +76,10 @@ def flatten_figures(row: dict[str, Any]) -> dict[str, Any]:
 def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], device: torch.device) -> dict[str, Any]:
     """What each variant of DRLoc adds to supervised training."""
     from vitling.objectives import Supervised
-    from vitling.views.policies import named
+    from vitling.views.policies import make_plan
 
     objectives = {"without": Supervised} | {variant: _with_drloc(variant) for variant in variants}
-    return compare(backbone, batch, size, named("supervised", size), objectives, device)
+    return compare(backbone, batch, size, make_plan("supervised", size), objectives, device)
 
 
 def compare(

@@ -39,7 +39,7 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
 def _with_views(config: FinetuneConfig) -> FinetuneConfig:
     """IDMM's take no changes; whoever asks for some, and for no policy, has vitling's own, so changed."""
     own = replace(config.views, policy="")
-    changed = config.views.policy == POLICY and "views.policy" not in config.said and not own.are_of_the_recipe
+    changed = config.views.policy == POLICY and "views.policy" not in config.said and not own.is_default_augmentation
     return replace(config, views=own) if changed else config
 
 

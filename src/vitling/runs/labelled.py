@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.backbones.transfer import at_size
+from vitling.backbones.transfer import resize_backbone
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
@@ -176,7 +176,7 @@ def _conclude(
             objective.load_state_dict(weights)
         judged[name] = _judge(config, objective, epoch, stores.val, test)
         if run.writes:
-            backbone = at_size(objective.backbone, config.judged_at)
+            backbone = resize_backbone(objective.backbone, config.judged_at)
             save_bundle(run.path / folder, backbone, objective.head, _meta(config, stores.train, judged[name]))
     run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
     if run.writes:

@@ -211,7 +211,7 @@ def _for_its_length(config: PretrainConfig, asked: PretrainConfig, images: int) 
 def _with_places(config: PretrainConfig) -> tuple[PretrainConfig, list[str]]:
     """Views that are turned have no places to match regions by: those are matched as in the paper, with a note that
     says so. (Where places were asked for, `check` has an error.)"""
-    if not plan_of(config, SIZE).misplaced:
+    if not plan_of(config, SIZE).loses_boxes:
         return config, []
     note = (
         "Views that are turned have no places, so EsViT matches regions by what they look like to the network. With "

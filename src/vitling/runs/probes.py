@@ -321,7 +321,7 @@ def features_of(
 
 
 def _blocks(model: Model, settings: ProbesConfig) -> int:
-    return min(settings.linear.blocks, len(model.backbone.parts()))
+    return min(settings.linear.blocks, len(model.backbone.blocks()))
 
 
 def _on_host_or_gpu(part: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ import torch
 
 from vitling import data
 from vitling.backbones.backbone import Backbone, create
-from vitling.backbones.names import own_size
+from vitling.backbones.names import get_native_size
 from vitling.backbones.transfer import load_weights
 from vitling.console import Log
 from vitling.data.cache import decode_all
@@ -136,7 +136,7 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
 
 def usual_size(backbone: str | None, longer: int | None, view: int) -> int:
     """For images whose longer side is usually that, where it is known, and for the backbone if one is named."""
-    view = min(view, own_size(backbone) or view)
+    view = min(view, get_native_size(backbone) or view)
     return view if longer is None or longer >= view * 5 // 7 else smaller_view(longer)
 
 
@@ -269,8 +269,8 @@ def start_from(backbone: Backbone, source: str | None, keeps_head: bool) -> list
     path = Path(source)
     transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
     notes = [f"Started from {source}: {transfer.summary()}."]
-    if transfer.heads:
-        notes.append(f"Its head is {'kept' if keeps_head else 'dropped'}: {', '.join(sorted(transfer.heads))}.")
+    if transfer.dropped_heads:
+        notes.append(f"Its head is {'kept' if keeps_head else 'dropped'}: {', '.join(sorted(transfer.dropped_heads))}.")
     if transfer.missing:
         notes.append(f"Not in it, so left as initialised: {', '.join(transfer.missing[:5])} ...")
     return notes

@@ -212,7 +212,7 @@ def second_stage(config: TrainConfig) -> TrainConfig:
     """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
     stage = idmm.finetune(config.backbone or "", config.second_preset, config.epochs)
     views = config.views
-    if _has_colours(config) and views.are_of_the_recipe:
+    if _has_colours(config) and views.is_default_augmentation:
         views = replace(views, policy=POLICY)
     return replace(
         config, optim=overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim")), views=views

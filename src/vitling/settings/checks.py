@@ -80,7 +80,7 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
     config.views.check()
     plan = methods.plan_of(config, methods.SIZE)
     plan.check_channels(config.data.channels)
-    if plan.misplaced and "esvit.match" in config.said:
+    if plan.loses_boxes and "esvit.match" in config.said:
         raise UserError(
             "--esvit.match place: views that are turned have no places. Leave out --views.rotate, or take "
             "--esvit.match argmax."

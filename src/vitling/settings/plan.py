@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from vitling.backbones.names import own_size
+from vitling.backbones.names import get_native_size
 from vitling.errors import UserError
 from vitling.methods import idmm
 from vitling.methods.registry import METHODS
@@ -193,7 +193,7 @@ def _val(sight: Sight) -> tuple[str, str]:
 
 def _size(backbone: str | None, sight: Sight) -> tuple[int, str]:
     usual = VIEW if sight.gpu else CPU_VIEW
-    own = own_size(backbone)
+    own = get_native_size(backbone)
     if own is not None and own < min(usual, sight.longer):
         return own, f"{backbone} is made for it"
     if sight.longer >= usual * 5 // 7:

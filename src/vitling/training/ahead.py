@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitling.training.feed import LoadedBatch, MicroBatch
 from vitling.views.config import Group
-from vitling.views.easel import Easel, Order, Views
+from vitling.views.renderer import Indices, Renderer, Views
 
 MOST = 4  # kinds of batches; each recording keeps its views in memory
 
@@ -22,8 +22,8 @@ class Ahead:
     """Painting ahead saves time and changes nothing: where a recording cannot be made, for want of memory or for
     another reason, that is said once and the views are painted when their batch comes."""
 
-    def __init__(self, easel: Easel, device: torch.device, say: Callable[[str], None]):
-        self.easel, self.say = easel, say
+    def __init__(self, renderer: Renderer, device: torch.device, say: Callable[[str], None]):
+        self.renderer, self.say = renderer, say
         self.stream = torch.cuda.Stream(device)
         self.recordings: dict[tuple, _Recording] = {}
         self.failed = False
@@ -33,7 +33,7 @@ class Ahead:
         last to look at the views of this batch: the new ones take their place, while the optimiser's small kernels
         leave most of the GPU free."""
         for part in loaded.micro_batches:
-            order = part.drawing.order()
+            order = part.view_batch.indices()
             recording = self._recording(part, order)
             if recording is not None and not any(other.views is recording.views for other in loaded.micro_batches):
                 part.views = recording.play(order, part.pixels, part.aspect, self.stream)
@@ -47,13 +47,13 @@ class Ahead:
             torch.cuda.current_stream().wait_stream(self.stream)
         return part.views
 
-    def _recording(self, part: MicroBatch, order: list[Order[np.ndarray]]) -> _Recording | None:
-        groups = part.drawing.groups
+    def _recording(self, part: MicroBatch, order: list[Indices[np.ndarray]]) -> _Recording | None:
+        groups = part.view_batch.groups
         key = (groups, part.pixels.shape, tuple(len(array) for parts in order for array in parts))
         if key not in self.recordings and len(self.recordings) < MOST and not self.failed:
             try:
                 with torch.compiler.set_stance("default"):  # the batch before this one may be trained without graphs
-                    recording = _Recording(self.easel, groups, order, part.pixels, part.aspect, self.stream)
+                    recording = _Recording(self.renderer, groups, order, part.pixels, part.aspect, self.stream)
             except Exception as problem:
                 self.failed = True
                 reason = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
@@ -66,9 +66,9 @@ class Ahead:
 class _Recording:
     def __init__(
         self,
-        easel: Easel,
+        renderer: Renderer,
         groups: Sequence[Group],
-        order: list[Order[np.ndarray]],
+        order: list[Indices[np.ndarray]],
         pixels: Tensor,
         aspect: Tensor,
         stream: torch.cuda.Stream,
@@ -79,17 +79,17 @@ class _Recording:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._fill(order, pixels, aspect)
-            easel.paint(groups, self._order(), self.pixels, self.aspect)  # compiles, and fills caches
+            renderer.render(groups, self._order(), self.pixels, self.aspect)  # compiles, and fills caches
         self.graph = torch.cuda.CUDAGraph()
         # cuBLAS's workspace becomes part of the recording: it must be the recording's own, not one that is given back
         # when somebody else clears theirs.
         torch._C._cuda_clearCublasWorkspaces()
         with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-            self.views = easel.paint(groups, self._order(), self.pixels, self.aspect)
+            self.views = renderer.render(groups, self._order(), self.pixels, self.aspect)
         torch._C._cuda_clearCublasWorkspaces()
 
     def play(
-        self, order: list[Order[np.ndarray]], pixels: Tensor, aspect: Tensor, stream: torch.cuda.Stream
+        self, order: list[Indices[np.ndarray]], pixels: Tensor, aspect: Tensor, stream: torch.cuda.Stream
     ) -> list[Views]:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -97,12 +97,12 @@ class _Recording:
             self.graph.replay()
         return self.views
 
-    def _fill(self, order: list[Order[np.ndarray]], pixels: Tensor, aspect: Tensor) -> None:
+    def _fill(self, order: list[Indices[np.ndarray]], pixels: Tensor, aspect: Tensor) -> None:
         flat = np.concatenate([array for parts in order for array in parts])
         self.numbers.copy_(torch.from_numpy(flat).pin_memory(), non_blocking=True)
         self.pixels.copy_(pixels)
         self.aspect.copy_(aspect)
 
-    def _order(self) -> list[Order[Tensor]]:
+    def _order(self) -> list[Indices[Tensor]]:
         parts = self.numbers.split([sum(lengths) for lengths in self.lengths])
         return [part.split(lengths) for part, lengths in zip(parts, self.lengths)]

@@ -23,9 +23,9 @@ from vitling.data.store import Store
 from vitling.training.config import FitConfig
 from vitling.training.precision import choose_compile
 from vitling.training.processes import Processes
+from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import Plan
-from vitling.views.drawing import Drawing, Place
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 
 def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> list[int]:
@@ -46,7 +46,7 @@ class MicroBatch:
 
     weight: float
     held: tuple[int, ...]
-    drawing: Drawing
+    view_batch: ViewBatch
     pixels: Tensor
     aspect: Tensor
     views: list[Views] | None = None  # if they were painted ahead
@@ -54,7 +54,7 @@ class MicroBatch:
 
 @dataclass
 class LoadedBatch:
-    place: Place
+    key: BatchKey
     accumulate: int
     micro_batches: list[MicroBatch]
 
@@ -72,34 +72,34 @@ class Feed:
     def batches(self, epoch: int, done: int) -> Iterator[LoadedBatch]:
         """The rest of an epoch after `done` steps of the run; each batch is loaded while the one before it trains,
         where loading takes time."""
-        places = self._places(epoch, done)
+        keys = self._keys(epoch, done)
         if self.store.placement == "device" or (self.store.device.type == "cpu" and self.store.placement == "host"):
-            for place in places:
-                yield self.load(place)
+            for key in keys:
+                yield self.load(key)
             return
         with ThreadPoolExecutor(1) as pool:
-            ahead = pool.submit(self.load, places[0])
-            for following in places[1:]:
+            ahead = pool.submit(self.load, keys[0])
+            for following in keys[1:]:
                 loaded = self._wait_for(ahead.result)
                 ahead = pool.submit(self.load, following)
                 yield loaded
             yield self._wait_for(ahead.result)
 
-    def load(self, place: Place) -> LoadedBatch:
+    def load(self, key: BatchKey) -> LoadedBatch:
         accumulate, world, parts = self.accumulate, self.processes.world, []
-        slices = local_slices(len(place.ids), self.processes.rank, world, accumulate)
-        several = count_images_per_process(len(place.ids), world, accumulate) if world > 1 else [()] * len(slices)
+        slices = local_slices(len(key.ids), self.processes.rank, world, accumulate)
+        several = count_images_per_process(len(key.ids), world, accumulate) if world > 1 else [()] * len(slices)
         for (local, weight), held in zip(slices, several, strict=True):
-            drawing = Drawing(self.plan, place, local)
-            parts.append(MicroBatch(weight, held, drawing, *self.store.fetch(drawing.instances)))
-        return LoadedBatch(place, accumulate, parts)
+            view_batch = ViewBatch(self.plan, key, local)
+            parts.append(MicroBatch(weight, held, view_batch, *self.store.fetch(view_batch.instances)))
+        return LoadedBatch(key, accumulate, parts)
 
-    def _places(self, epoch: int, done: int) -> list[Place]:
+    def _keys(self, epoch: int, done: int) -> list[BatchKey]:
         n, loop = len(self.store), self.config.loop
         classes = self.store.dataset.labels if loop.sampler == "balanced" else None
         order = epoch_order(n, self.config.seed, epoch, classes)
         return [
-            Place(self.config.seed, epoch, step, ids, n)
+            BatchKey(self.config.seed, epoch, step, ids, n)
             for step, ids in enumerate(split_batches(order, self.sizes))
             if epoch * len(self.sizes) + step >= done
         ]

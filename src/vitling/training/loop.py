@@ -45,8 +45,8 @@ from vitling.training.rundir import RunDirectory
 from vitling.training.schedules import lr_schedule
 from vitling.training.shards import Shards
 from vitling.training.signals import StopRequest, catch_signals
-from vitling.views.drawing import Place
-from vitling.views.easel import Brush, Easel, Normaliser, Views
+from vitling.views.batch import BatchKey
+from vitling.views.renderer import FunctionCache, Normaliser, Renderer, Views
 
 FEW_STEPS = 500
 FEWER = "a smaller --size keeps more of them together than --optim.accumulate"
@@ -128,7 +128,7 @@ class Trainer:
         self.recorder = Recorder(processes, self.precision.name != "fp16")
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
-        self.easel = Easel(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
+        self.renderer = Renderer(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
         self.ahead: Ahead | None = None
         self.replay: Replay | None = None
         self.source: Iterator[LoadedBatch] = iter(())
@@ -143,7 +143,7 @@ class Trainer:
                 self.replay = Replay(store.device, run.log.warning)
             for network in objective.networks():
                 machine.compile_in_place(network, how, graphs=processes.world == 1 and not self.replay)
-            self.easel.brush = Brush(machine.compile_function)
+            self.renderer.functions = FunctionCache(machine.compile_function)
 
     def _can_be_recorded(self) -> bool:
         """In fp16 the host asks at every step whether gradients are finite; DDP's exchange is not recorded."""
@@ -173,36 +173,36 @@ class Trainer:
     def step(self, loaded: LoadedBatch) -> None:
         compiled = self._is_compiled(loaded)
         with nullcontext() if compiled or not self.compiling else machine.force_eager():
-            if compiled and len(loaded.place.ids) not in self.compiled_sizes:
-                self.compiled_sizes.add(len(loaded.place.ids))
+            if compiled and len(loaded.key.ids) not in self.compiled_sizes:
+                self.compiled_sizes.add(len(loaded.key.ids))
                 began = time.perf_counter()
                 machine.compile_or_warn(lambda: self._step_that_fits(loaded), self._undo_compile, self.run.log.warning)
                 self.seconds_compiling += time.perf_counter() - began
                 if self.compiling and not self.ahead and self.store.device.type == "cuda":
-                    self.ahead = Ahead(self.easel, self.store.device, self.run.log.warning)
+                    self.ahead = Ahead(self.renderer, self.store.device, self.run.log.warning)
             else:
                 self._step_that_fits(loaded)
         self.done += 1
 
     def _is_compiled(self, loaded: LoadedBatch) -> bool:
         """The last, incomplete batch of an epoch has its own graphs where it comes often enough."""
-        whole = len(loaded.place.ids) == self.feed.sizes[0]
+        whole = len(loaded.key.ids) == self.feed.sizes[0]
         return self.compiling and (whole or self.config.epochs >= machine.WORTH_ANOTHER_SHAPE)
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
             machine.undo_compile(network)
-        self.easel.brush, self.ahead, self.replay, self.compiling = Brush(), None, None, False
+        self.renderer.functions, self.ahead, self.replay, self.compiling = FunctionCache(), None, None, False
 
     def _step_that_fits(self, loaded: LoadedBatch) -> None:
         """Out of memory is answered by more, smaller passes at the same effective batch."""
         while True:
             if loaded.accumulate != self.feed.accumulate:  # loaded ahead, before the answer
-                loaded = self.feed.load(loaded.place)
+                loaded = self.feed.load(loaded.key)
             try:
-                return self._one_step(loaded.place, loaded.micro_batches)
+                return self._one_step(loaded.key, loaded.micro_batches)
             except torch.OutOfMemoryError as problem:
-                smallest = max(len(part.drawing.local) for part in loaded.micro_batches) == 1
+                smallest = max(len(part.view_batch.local) for part in loaded.micro_batches) == 1
                 if smallest or self.processes.world > 1:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
                     raise RunAborted(f"Out of memory. {advice}") from problem
@@ -217,10 +217,10 @@ class Trainer:
                 self.replay.forget()
             if self.ahead:
                 self.ahead.forget()
-                self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.place)
+                self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.key)
             machine.free_memory()
 
-    def _one_step(self, place: Place, parts: list[MicroBatch]) -> None:
+    def _one_step(self, key: BatchKey, parts: list[MicroBatch]) -> None:
         progress = Progress(self.done, self.steps, self.config.epochs)
         machine.mark_step()
         machine.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
@@ -234,12 +234,12 @@ class Trainer:
         if self.replay:
             self.replay.enter(self.objective.phase)
         first = self.get_views(parts[0])
-        playable = len(parts) == 1 and len(place.ids) in self.compiled_sizes
+        playable = len(parts) == 1 and len(key.ids) in self.compiled_sizes
         terms = (playable and self._played(first, parts[0], progress)) or self._taken(first, parts, progress)
         if self.average:
             self.average.update()
         self.objective.after_step(progress)
-        self.recorder.add(self.done, place.epoch, len(place.ids), terms)
+        self.recorder.add(self.done, key.epoch, len(key.ids), terms)
 
     def _taken(self, first: list[Views], parts: list[MicroBatch], progress: Progress) -> dict[str, Tensor]:
         self.optimiser.zero_grad(set_to_none=True)
@@ -269,7 +269,7 @@ class Trainer:
 
     def _numbers(self, part: MicroBatch) -> np.ndarray:
         """What the host tells the step: the ids of its images, and behind them its key."""
-        return np.append(part.drawing.own_instances, make_key("step", self.config.seed, self.done))
+        return np.append(part.view_batch.own_instances, make_key("step", self.config.seed, self.done))
 
     def _paint_ahead(self) -> None:
         if self.ahead and self.upcoming and self._is_compiled(self.upcoming):
@@ -277,10 +277,10 @@ class Trainer:
 
     def batches(self, epoch: int) -> Iterator[LoadedBatch]:
         """The rest of an epoch. While a batch is trained, `upcoming` is the next, be it of the next epoch."""
-        if self.upcoming is None or self.upcoming.place.epoch != epoch:
+        if self.upcoming is None or self.upcoming.key.epoch != epoch:
             self.source = self._batches_from(epoch, self.done)
             self.upcoming = next(self.source, None)
-        while self.upcoming and self.upcoming.place.epoch == epoch:
+        while self.upcoming and self.upcoming.key.epoch == epoch:
             loaded, self.upcoming = self.upcoming, next(self.source, None)
             yield loaded
 
@@ -290,7 +290,7 @@ class Trainer:
 
     def get_views(self, part: MicroBatch) -> list[Views]:
         ready = self.ahead.get_views(part) if self.ahead else None
-        return ready or part.drawing.draw(part.pixels, part.aspect, self.easel)
+        return ready or part.view_batch.render(part.pixels, part.aspect, self.renderer)
 
     def _backward(
         self, views: list[Views], numbers: Tensor, part: MicroBatch, progress: Progress, synchronise: bool

@@ -78,7 +78,7 @@ def run_steps(trainer: Trainer, source: Iterator[LoadedBatch], steps: int) -> tu
     began = time.perf_counter()
     for loaded in islice(source, steps):
         trainer.step(loaded)
-        images += len(loaded.place.ids)
+        images += len(loaded.key.ids)
     synchronise(device)
     trainer.recorder.rows.clear()
     return time.perf_counter() - began, images

@@ -86,7 +86,7 @@ def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> 
     if how == "on":
         network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
     elif how == "blocks":
-        for part in network.parts() if isinstance(network, Backbone) else [network]:
+        for part in network.blocks() if isinstance(network, Backbone) else [network]:
             part.compile(dynamic=False)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.views.easel import Views
+from vitling.views.renderer import Views
 
 MOST = 4  # kinds of batches
 Terms = dict[str, Tensor]
@@ -100,5 +100,5 @@ class _Recording:
 
 
 def _tensors(views: list[Views]) -> list[Tensor]:
-    fields = ("pixels", "partner", "share", "places")
+    fields = ("pixels", "partner", "lam", "boxes")
     return [tensor for view in views for name in fields if (tensor := getattr(view, name)) is not None]

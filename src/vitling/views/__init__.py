@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from vitling.lazy import make_getattr
 
 if TYPE_CHECKING:
+    from vitling.views.batch import BatchKey as BatchKey
+    from vitling.views.batch import ViewBatch as ViewBatch
     from vitling.views.config import Blur as Blur
     from vitling.views.config import Flip as Flip
     from vitling.views.config import Grey as Grey
@@ -20,34 +22,32 @@ if TYPE_CHECKING:
     from vitling.views.config import Solarise as Solarise
     from vitling.views.config import ViewChanges as ViewChanges
     from vitling.views.config import ViewsConfig as ViewsConfig
-    from vitling.views.drawing import Drawing as Drawing
-    from vitling.views.drawing import Place as Place
     from vitling.views.draws import Draws as Draws
-    from vitling.views.easel import Easel as Easel
-    from vitling.views.easel import Normaliser as Normaliser
-    from vitling.views.easel import Views as Views
-    from vitling.views.easel import eval_view as eval_view
+    from vitling.views.renderer import Normaliser as Normaliser
+    from vitling.views.renderer import Renderer as Renderer
+    from vitling.views.renderer import Views as Views
+    from vitling.views.renderer import eval_view as eval_view
 
 _HOMES = {
     "Blur": "config",
-    "Drawing": "drawing",
+    "ViewBatch": "batch",
     "Draws": "draws",
-    "Easel": "easel",
+    "Renderer": "renderer",
     "Flip": "config",
     "Grey": "config",
     "Group": "config",
     "Jitter": "config",
     "Mix": "config",
-    "Normaliser": "easel",
-    "Place": "drawing",
+    "Normaliser": "renderer",
+    "BatchKey": "batch",
     "Plan": "config",
     "Policy": "config",
     "RandAugment": "config",
     "Rotate": "config",
     "Solarise": "config",
-    "Views": "easel",
+    "Views": "renderer",
     "ViewChanges": "config",
     "ViewsConfig": "config",
-    "eval_view": "easel",
+    "eval_view": "renderer",
 }
 __getattr__ = make_getattr(__name__, _HOMES)

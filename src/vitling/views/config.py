@@ -135,7 +135,7 @@ class Group:
     count: int = 1
     policy: Policy = Policy()
     mix: Mix = Mix()
-    located: bool = False  # whether its views come with their places
+    return_boxes: bool = False  # fill `Views.boxes`
 
     @property
     def store_side(self) -> int:
@@ -172,9 +172,9 @@ class Plan:
             )
 
     @property
-    def misplaced(self) -> bool:
+    def loses_boxes(self) -> bool:
         """Views are to come with their places and have none: they are turned."""
-        return any(group.located and not group.policy.stays_put for group in self.groups)
+        return any(group.return_boxes and not group.policy.stays_put for group in self.groups)
 
     @property
     def crops(self) -> int:
@@ -225,17 +225,17 @@ class ViewsConfig:
         return Plan((Group(size, policy=policy, mix=mix),))
 
     def _named(self, size: int) -> Plan:
-        from vitling.views.policies import named
+        from vitling.views.policies import make_plan
 
-        plan = named(self.policy, size)
+        plan = make_plan(self.policy, size)
         if plan.crops != 1:
             raise UserError(f"--views.policy {self.policy} has {plan.crops} views of an image; training takes one.")
-        if not replace(self, policy="").are_of_the_recipe:
+        if not replace(self, policy="").is_default_augmentation:
             raise UserError(f"--views.policy {self.policy} says it all: leave out the other --views settings.")
         return in_parts(plan, self.mix_parts)
 
     @property
-    def are_of_the_recipe(self) -> bool:
+    def is_default_augmentation(self) -> bool:
         """Nothing was said but what goes with any policy: of evaluation, and of cards."""
         usual = ViewsConfig()
         return replace(self, crop_fraction=usual.crop_fraction, mix_parts=usual.mix_parts) == usual
@@ -266,11 +266,11 @@ class ViewChanges:
             if scale is not None:
                 check_scale(flag, scale)
 
-    def applied(self, plan: Plan) -> Plan:
+    def apply(self, plan: Plan) -> Plan:
         changed = Plan(tuple(replace(group, policy=self._changed(group.policy)) for group in plan.groups))
         return in_parts(changed, self.mix_parts)
 
-    def in_vain(self, plan: Plan) -> list[str]:
+    def list_unused(self, plan: Plan) -> list[str]:
         """What was asked for and these views have nothing of, in words."""
         steps = [step for group in plan.groups for step in group.policy.steps]
         asked = (

@@ -35,17 +35,17 @@ class Draws:
     state: Tensor  # [B, most] int64: a column for each number that an operation may draw
 
     @classmethod
-    def of(cls, keys: Sequence[int], ids: Tensor) -> Draws:
+    def from_ids(cls, keys: Sequence[int], ids: Tensor) -> Draws:
         """For each key the draws of all ids, one key after the other."""
-        return cls.at(torch.from_numpy(seeds_of(keys, ids.cpu().numpy())).to(ids.device), columns(ids.device))
+        return cls.from_seeds(torch.from_numpy(seeds_of(keys, ids.cpu().numpy())).to(ids.device), columns(ids.device))
 
     @classmethod
-    def of_names(cls, names: Tensor, most: int) -> Draws:
+    def from_integers(cls, names: Tensor, most: int) -> Draws:
         """For whole numbers that are on the device already."""
-        return cls.at(names * _signed(_GOLDEN), columns(names.device, most))
+        return cls.from_seeds(names * _signed(_GOLDEN), columns(names.device, most))
 
     @classmethod
-    def at(cls, seeds: Tensor, columns: Tensor) -> Self:
+    def from_seeds(cls, seeds: Tensor, columns: Tensor) -> Self:
         return cls(_scramble(_scramble(seeds)[:, None] ^ columns))
 
     @property
@@ -98,7 +98,7 @@ class Noting(Draws):
 
 def tabulate(seeds: Tensor, columns: Tensor, keys: Tensor) -> Tensor:
     """[keys, B, most]: all that operations with these keys can draw."""
-    return _uniform(Draws.at(seeds, columns).state + keys[:, None, None])
+    return _uniform(Draws.from_seeds(seeds, columns).state + keys[:, None, None])
 
 
 @lru_cache

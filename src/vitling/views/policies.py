@@ -102,7 +102,7 @@ def _hint(name: str) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def named(name: str, size: int | None = None) -> Plan:
+def make_plan(name: str, size: int | None = None) -> Plan:
     """A plan by name, at its own size or another."""
     if name not in POLICIES:
         raise UserError(f"There is no policy {name!r}: {', '.join(POLICIES)}.{_hint(name)}")

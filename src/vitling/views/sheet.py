@@ -14,10 +14,10 @@ from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store, choose_size
 from vitling.errors import UserError
+from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import Plan
-from vitling.views.drawing import Drawing, Place
-from vitling.views.easel import Easel, Normaliser
-from vitling.views.policies import named
+from vitling.views.policies import make_plan
+from vitling.views.renderer import Normaliser, Renderer
 
 CELL, GAP, HEAD = 128, 4, 18  # pixels: side of a cell, space between cells, height of the heading
 _COLOURS = ("#e6194b", "#4363d8", "#3cb44b", "#f58231", "#911eb4", "#42d4f4")
@@ -43,7 +43,7 @@ def draw_sheet(
     for flag, count in (("images", images), ("draws", draws)):
         if count is not None and count < 1:
             raise UserError(f"--{flag} must be at least 1, not {count}.")
-    plan = named(policy, size)
+    plan = make_plan(policy, size)
     plan.check_channels((config or DataConfig()).channels)
     dataset = read_splits(source, config or DataConfig(), needs_train=False).train
     chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
@@ -71,10 +71,10 @@ def _draw_columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Colu
     columns: list[_Column] = []
     n, epoch = len(store), 0
     while len(columns) < count:
-        drawing = Drawing(plan, Place(seed, epoch, 0, np.arange(n), n), np.arange(n))
-        pixels, aspect = store.fetch(drawing.instances)
-        views, boxes = drawing.draw(pixels, aspect, Easel(Normaliser(store.mean, store.std))), drawing.boxes(aspect)
-        for g, (group, drawn, cut) in enumerate(zip(plan.groups, views, boxes)):
+        view_batch = ViewBatch(plan, BatchKey(seed, epoch, 0, np.arange(n), n), np.arange(n))
+        pixels, aspect = store.fetch(view_batch.instances)
+        views = view_batch.render(pixels, aspect, Renderer(Normaliser(store.mean, store.std)))
+        for g, (group, drawn, cut) in enumerate(zip(plan.groups, views, view_batch.boxes(aspect))):
             columns += [_Column(one, box, group.size, g) for one, box in zip(drawn.pixels.split(n), cut.split(n))]
         epoch += 1
     return columns[:count]

@@ -67,7 +67,7 @@ def _decode_some(dataset: Dataset, images: int, config: DataConfig) -> list[Deco
 
 def _draw_boxes(image: Decoded, i: int, group: Group) -> torch.Tensor:
     aspect = torch.full((VIEWS,), image.width / image.height)
-    return random_boxes(Draws.of([i], torch.arange(VIEWS)), aspect, group.policy.scale, group.policy.ratio)
+    return random_boxes(Draws.from_ids([i], torch.arange(VIEWS)), aspect, group.policy.scale, group.policy.ratio)
 
 
 def _crop_file(image: Decoded, i: int, group: Group) -> np.ndarray:

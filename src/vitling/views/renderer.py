@@ -1,4 +1,4 @@
-"""The device's part of drawing: from whole numbers and stored pixels to views. It asks nothing of the host."""
+"""The device's part of view_batch: from whole numbers and stored pixels to views. It asks nothing of the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitling.views.steps import apply_steps, draw_step
 from vitling.views.threads import in_threads
 
 Array = TypeVar("Array", np.ndarray, Tensor)
-Order = tuple[Array, ...]
+Indices = tuple[Array, ...]
 Drawn = TypeVar("Drawn")
 Source = Tensor | Tabled
 
@@ -33,8 +33,8 @@ class Views:
     pixels: Tensor  # [count * B, C, size, size], normalised
     count: int
     partner: Tensor | None = None  # [count * B] instance ids of the images mixed in
-    share: Tensor | None = None  # [count * B] how much of the first image is there (lambda)
-    places: Tensor | None = None  # [count * B, 4] left, top, width, height in the image; a mirror image: right, -width
+    lam: Tensor | None = None  # [count * B] weight of the image itself; its partner has 1 - lam
+    boxes: Tensor | None = None  # [count * B, 4] left, top, width, height; mirrored: right, top, -width, height
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,17 @@ def eval_view(
     return Normaliser(tuple(mean), tuple(std))(crop(pixels, boxes, size, filter))
 
 
-class Easel:
-    """The device's part of drawing. `brush` may compile its functions; `dtype` is that of the views."""
+class Renderer:
+    """The device's part of view_batch. `functions` may compile its functions; `dtype` is that of the views."""
 
-    def __init__(self, normalise: Normaliser, brush: Brush | None = None, dtype: torch.dtype = torch.float32):
-        self.normalise, self.brush, self.dtype = normalise, brush or Brush(), dtype
+    def __init__(
+        self, normalise: Normaliser, functions: FunctionCache | None = None, dtype: torch.dtype = torch.float32
+    ):
+        self.normalise, self.functions, self.dtype = normalise, functions or FunctionCache(), dtype
         self.operations: dict[tuple[Group, ...], tuple[str, ...]] = {}
 
-    def paint(
-        self, groups: Sequence[Group], order: Sequence[Order[Tensor]], pixels: Tensor, aspect: Tensor
+    def render(
+        self, groups: Sequence[Group], order: Sequence[Indices[Tensor]], pixels: Tensor, aspect: Tensor
     ) -> list[Views]:
         sources = self._sources(tuple(groups), order, aspect)
         by_look: dict[tuple, list[int]] = {}
@@ -81,8 +83,8 @@ class Easel:
             some, theirs = [groups[g] for g in alike], [sources[g][0] for g in alike]
             for g, images in zip(alike, self._images(some, theirs, pixels, aspect)):
                 views[g] = self._views(groups[g], order[g], sources[g][1:], images)
-                if groups[g].located:
-                    views[g].places = self._places(groups[g], order[g], sources[g][0], aspect)
+                if groups[g].return_boxes:
+                    views[g].boxes = self._boxes(groups[g], order[g], sources[g][0], aspect)
         return [views[g] for g in range(len(groups))]
 
     def _look(self, group: Group) -> tuple:
@@ -90,33 +92,33 @@ class Easel:
         return replace(group.policy, scale=(0, 0), ratio=(0, 0)), group.size, self._normalise_last(group)
 
     def _sources(
-        self, groups: tuple[Group, ...], order: Sequence[Order[Tensor]], aspect: Tensor
+        self, groups: tuple[Group, ...], order: Sequence[Indices[Tensor]], aspect: Tensor
     ) -> Sequence[Sequence[Source]]:
         """What the views of each group are drawn from, and its mixing if it is mixed: seeds; where that is compiled,
         the numbers themselves. A compiler that sees the hash puts it into every kernel that uses a number."""
         seeds = [[parts[0], parts[-1]] if group.mix.on else [parts[0]] for group, parts in zip(groups, order)]
-        if not self.brush.compiles:
+        if not self.functions.compiles:
             return seeds
         if groups not in self.operations:
             asked = [name for group, some in zip(groups, seeds) for name in _operations(group, some, aspect)]
             self.operations[groups] = tuple(dict.fromkeys(asked))
         operations, flat = self.operations[groups], [some for parts in seeds for some in parts]
         constants = columns(aspect.device), keys_of(operations, aspect.device)
-        table = self.brush(tabulate)(torch.cat(flat), *constants)
+        table = self.functions(tabulate)(torch.cat(flat), *constants)
         parts = iter(table.split([len(some) for some in flat], dim=1))
         return [[Tabled(next(parts), operations) for _ in some] for some in seeds]
 
-    def _views(self, group: Group, order: Order[Tensor], mixing: Sequence[Source], images: Tensor) -> Views:
+    def _views(self, group: Group, order: Indices[Tensor], mixing: Sequence[Source], images: Tensor) -> Views:
         if not group.mix.on:
             return Views(images if len(order) == 1 else images[order[1]], group.count)
         _, own, partner, mixed_in, _ = order
         quantiles = quantiles_of(group.mix, images.device)
-        recipe = self.brush.draw(draw_mix, mixing[0], quantiles, mix=group.mix, size=group.size)
-        mix = self.brush(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
-        return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.share)
+        recipe = self.functions.draw(draw_mix, mixing[0], quantiles, mix=group.mix, size=group.size)
+        mix = self.functions(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
+        return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.lam)
 
-    def _places(self, group: Group, order: Order[Tensor], source: Source, aspect: Tensor) -> Tensor:
-        places = self.brush.draw(draw_places, source, aspect, policy=group.policy)
+    def _boxes(self, group: Group, order: Indices[Tensor], source: Source, aspect: Tensor) -> Tensor:
+        places = self.functions.draw(draw_places, source, aspect, policy=group.policy)
         return places if len(order) == 1 else places[order[1]]
 
     def _normalise_last(self, group: Group) -> Normaliser | None:
@@ -129,13 +131,13 @@ class Easel:
     ) -> tuple[Tensor, ...]:
         size, last = groups[0].size, self._normalise_last(groups[0])
         normalise = None if last else self.normalise
-        make = self.brush(render, policy=groups[0].policy, size=size, normalise=normalise, dtype=self.dtype)
+        make = self.functions(render, policy=groups[0].policy, size=size, normalise=normalise, dtype=self.dtype)
         noise = noise_bank(pixels.device)
         counts = [group.count for group in groups]
 
         def paint(sources: Sequence[Source], pixels: Tensor, aspect: Tensor) -> Tensor:
             numbers = [
-                self.brush.draw(draw_numbers, source, aspect, policy=group.policy, size=size)
+                self.functions.draw(draw_numbers, source, aspect, policy=group.policy, size=size)
                 for group, source in zip(groups, sources)
             ]
             return make(_joined(numbers), pixels, noise)
@@ -143,7 +145,7 @@ class Easel:
         def from_seeds(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
             return paint(seeds.split([count * len(pixels) for count in counts]), pixels, aspect)
 
-        if pixels.device.type == "cpu" and not self.brush.compiles:
+        if pixels.device.type == "cpu" and not self.functions.compiles:
             together = in_threads(from_seeds, torch.cat(cast(list[Tensor], sources)), pixels, aspect)
         else:
             together = paint(sources, pixels, aspect)
@@ -153,11 +155,11 @@ class Easel:
 def _operations(group: Group, seeds: list[Tensor], aspect: Tensor) -> list[str]:
     """Of which the group draws numbers."""
     device = aspect.device
-    views = Noting.at(seeds[0], columns(device))
+    views = Noting.from_seeds(seeds[0], columns(device))
     draw_numbers(views, aspect, policy=group.policy, size=group.size)
     if not group.mix.on:
         return views.operations
-    mixing = Noting.at(seeds[1], columns(device))
+    mixing = Noting.from_seeds(seeds[1], columns(device))
     draw_mix(mixing, quantiles_of(group.mix, device), mix=group.mix, size=group.size)
     return views.operations + mixing.operations
 
@@ -175,7 +177,7 @@ def _joined(numbers: list[Numbers]) -> Numbers:
     )
 
 
-class Brush:
+class FunctionCache:
     """Functions with their settings filled in, each made once, and compiled where a compiler is given."""
 
     def __init__(self, compiler: Callable[[Callable], Callable] | None = None):
@@ -196,7 +198,7 @@ class Brush:
     def draw(self, function: Callable[..., Drawn], source: Source, *others: Any, **settings: Any) -> Drawn:
         """`function(draws, *others)`."""
         if isinstance(source, Tensor):
-            return function(Draws.at(source, columns(source.device)), *others, **settings)
+            return function(Draws.from_seeds(source, columns(source.device)), *others, **settings)
         return self(_draw_tabled, draw=function, operations=source.operations, **settings)(source.state, *others)
 
 
@@ -225,7 +227,7 @@ def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> 
 
 
 def draw_places(draws: Draws, aspect: Tensor, *, policy: Policy) -> Tensor:
-    """Where these views are cut from (`Views.places`)."""
+    """Where these views are cut from (`Views.boxes`)."""
     if not policy.stays_put:
         raise ValueError("these views are moved after they are cut: their places are not known")
     first, _ = policy.flip_first

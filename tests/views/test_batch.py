@@ -6,43 +6,36 @@ import numpy as np
 import pytest
 import torch
 
+from tests.views.batches import ASPECT, NORMALISE, PIXELS, N, batch_key
 from vitling.keys import make_key, make_rng
-from vitling.views import Drawing, Easel, Group, Mix, Normaliser, Place, Plan, Policy
+from vitling.views import BatchKey, Group, Mix, Normaliser, Plan, Policy, Renderer, ViewBatch
 
-N = 12
-PIXELS = torch.randint(0, 256, (N, 3, 20, 20), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-ASPECT = torch.linspace(0.5, 2, N)
-NORMALISE = Normaliser((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
 POLICY = Policy(erase=0.5)
 MULTI_CROP = Plan((Group(16, 2, POLICY, Mix(mixup=0.8, cutmix=1.0)), Group(8, 3, POLICY, Mix(cutmix=1.0, per="batch"))))
 
 
-def place(ids=range(N), **changes) -> Place:
-    return replace(Place(seed=0, epoch=2, step=1, ids=np.array(ids), instances=N), **changes)
-
-
-def draw(plan: Plan, where: Place, local) -> list:
-    drawing = Drawing(plan, where, np.array(local))
-    return drawing.draw(PIXELS[drawing.instances], ASPECT[drawing.instances], Easel(NORMALISE))
+def render(plan: Plan, key: BatchKey, local) -> list:
+    view_batch = ViewBatch(plan, key, np.array(local))
+    return view_batch.render(PIXELS[view_batch.instances], ASPECT[view_batch.instances], Renderer(NORMALISE))
 
 
 @pytest.mark.parametrize(("per", "parts"), [("image", 1), ("batch", 1), ("image", 5), ("batch", 5)])
 def test_a_slice_draws_what_the_whole_batch_would(per, parts):
     """Two processes, or two accumulated passes, see the pictures that one sees: the mixing partner included."""
     plan = Plan(tuple(replace(g, mix=replace(g.mix, per=per, parts=parts)) for g in MULTI_CROP.groups))
-    whole = draw(plan, place(), range(N))
+    whole = render(plan, batch_key(), range(N))
     for local in (range(5), range(5, N), [3]):
-        for ours, theirs in zip(draw(plan, place(), local), whole):
+        for ours, theirs in zip(render(plan, batch_key(), local), whole):
             rows = torch.cat([torch.tensor(list(local)) + N * view for view in range(theirs.count)])
             assert torch.equal(ours.pixels, theirs.pixels[rows])
             assert torch.equal(ours.partner, theirs.partner[rows])
-            assert torch.equal(ours.share, theirs.share[rows])
+            assert torch.equal(ours.lam, theirs.lam[rows])
 
 
 def test_an_image_looks_the_same_in_any_batch():
     plan = Plan((Group(16, 2, POLICY),))
-    alone = draw(plan, place(ids=[7]), [0])[0].pixels
-    together = draw(plan, place(), range(N))[0].pixels
+    alone = render(plan, batch_key(ids=[7]), [0])[0].pixels
+    together = render(plan, batch_key(), range(N))[0].pixels
     assert torch.equal(alone[0], together[7])
     assert torch.equal(alone[1], together[N + 7])
 
@@ -50,12 +43,12 @@ def test_an_image_looks_the_same_in_any_batch():
 @pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 3}])
 def test_another_seed_or_epoch_looks_different(change):
     plan = Plan((Group(16, 1, POLICY),))
-    before, after = (draw(plan, place(**c), range(N))[0].pixels for c in ({}, change))
+    before, after = (render(plan, batch_key(**c), range(N))[0].pixels for c in ({}, change))
     assert not any(torch.equal(a, b) for a, b in zip(before, after))
 
 
 def test_views_of_an_image_differ_and_sizes_fit():
-    first, second = draw(MULTI_CROP, place(), range(N))
+    first, second = render(MULTI_CROP, batch_key(), range(N))
     assert first.pixels.shape == (2 * N, 3, 16, 16)
     assert second.pixels.shape == (3 * N, 3, 8, 8)
     assert not torch.equal(first.pixels[:N], first.pixels[N:])
@@ -63,38 +56,38 @@ def test_views_of_an_image_differ_and_sizes_fit():
 
 def test_a_repeated_image_looks_different_each_time():
     plan = Plan((Group(16, 1, POLICY),))
-    one, again = draw(plan, place(ids=[4, 4 + N]), [0, 1])[0].pixels
+    one, again = render(plan, batch_key(ids=[4, 4 + N]), [0, 1])[0].pixels
     assert not torch.equal(one, again)
 
 
-def test_partners_are_named_by_instance_and_mixed_by_share():
+def test_partners_are_named_by_instance_and_mixed_by_lambda():
     plain = Policy(scale=(1, 1), ratio=(1, 1), steps=())
     plan = Plan((Group(16, 1, plain, Mix(mixup=1.0)),))
     flat = torch.arange(N, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 20, 20) * 20
-    drawing = Drawing(plan, place(), np.arange(N))
-    views = drawing.draw(flat, torch.ones(N), Easel(Normaliser((0.0,) * 3, (1.0,) * 3)))[0]
-    expected = (views.share * torch.arange(N) + (1 - views.share) * views.partner) * 20 / 255
+    view_batch = ViewBatch(plan, batch_key(), np.arange(N))
+    views = view_batch.render(flat, torch.ones(N), Renderer(Normaliser((0.0,) * 3, (1.0,) * 3)))[0]
+    expected = (views.lam * torch.arange(N) + (1 - views.lam) * views.partner) * 20 / 255
     assert torch.allclose(views.pixels[:, 0, 3, 3], expected, atol=1e-4)
 
 
 def test_partners_cover_the_batch():
-    views = draw(Plan((Group(8, 1, POLICY, Mix(cutmix=1.0)),)), place(), range(N))[0]
+    views = render(Plan((Group(8, 1, POLICY, Mix(cutmix=1.0)),)), batch_key(), range(N))[0]
     assert sorted(views.partner.tolist()) == list(range(N))
 
 
 def test_one_draw_a_batch_shares_lambda():
-    views = draw(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)), place(), range(N))[0]
-    assert len(views.share.unique()) == 1
+    views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)), batch_key(), range(N))[0]
+    assert len(views.lam.unique()) == 1
 
 
 @pytest.mark.parametrize("parts", [1, 3, 5, N, N + 4])
 def test_parts_of_a_batch_are_mixed_each_by_itself(parts):
-    """As on so many cards: partners are those of the card, in every view, and each draws its own share."""
-    views = draw(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch", parts=parts)),)), place(), range(N))[0]
-    partner, share = views.partner.reshape(2, N), views.share.reshape(2, N)
+    """As on so many cards: partners are those of the card, in every view, and each draws its own lambda."""
+    views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch", parts=parts)),)), batch_key(), range(N))[0]
+    partner, lam = views.partner.reshape(2, N), views.lam.reshape(2, N)
     assert sorted(views.partner.tolist()) == sorted([*range(N)] * 2)
-    assert torch.equal(share[0], share[1])
-    cards = torch.split(torch.arange(N), torch.unique_consecutive(share[0], return_counts=True)[1].tolist())
+    assert torch.equal(lam[0], lam[1])
+    cards = torch.split(torch.arange(N), torch.unique_consecutive(lam[0], return_counts=True)[1].tolist())
     assert len(cards) == min(parts, N)
     assert max(map(len, cards)) - min(map(len, cards)) <= 1
     for card in cards:
@@ -103,8 +96,8 @@ def test_parts_of_a_batch_are_mixed_each_by_itself(parts):
 
 def test_one_part_is_the_batch_as_it_was():
     """Figures of earlier versions stay what they are."""
-    drawing = Drawing(Plan((Group(8, 2, POLICY, Mix(cutmix=1.0, per="batch")),)), place(), np.arange(N))
-    _, own, partner, _, mixing = drawing.order()[0]
+    view_batch = ViewBatch(Plan((Group(8, 2, POLICY, Mix(cutmix=1.0, per="batch")),)), batch_key(), np.arange(N))
+    _, own, partner, _, mixing = view_batch.indices()[0]
     assert partner.tolist() == make_rng("partner", 0, 2, 1, 0).permutation(2 * N).tolist()
     assert set(mixing.tolist()) == {make_key("mix", 0, 2, 1, 0)}
     assert own.tolist() == list(range(2 * N))
@@ -113,5 +106,7 @@ def test_one_part_is_the_batch_as_it_was():
 def test_normalisation_is_per_channel():
     plan = Plan((Group(16, 1, Policy(scale=(1, 1), ratio=(1, 1), steps=())),))
     white = torch.full((1, 3, 20, 20), 255, dtype=torch.uint8)
-    views = Drawing(plan, place(ids=[0], instances=1), np.array([0])).draw(white, torch.ones(1), Easel(NORMALISE))[0]
+    views = ViewBatch(plan, batch_key(ids=[0], instances=1), np.array([0])).render(
+        white, torch.ones(1), Renderer(NORMALISE)
+    )[0]
     assert torch.allclose(views.pixels[0, :, 5, 5], torch.tensor([0.5, 0.6, 0.7]) / 0.2, atol=1e-4)
