@@ -114,7 +114,7 @@ def test_what_cannot_be_compared(folder, tmp_path, capsys):
     assert "--methods" in said("--method", "idmm")
     assert "more than 0" in said("--minutes", "0")
     assert "--seeds" in said("--seeds", "3")
-    assert "each method has its own" in said("--pretrain-preset", "paper")
+    assert "--pretrain-preset" in said("--pretrain-preset", "paper")
     assert "no images to compare" in said("--val", "none")
     assert "have none" in said(source=_unlabelled(tmp_path / "flat"))
     assert not (tmp_path / "out").exists()

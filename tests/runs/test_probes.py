@@ -154,7 +154,7 @@ def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
         (["--with", "linear", "--linear.lr", "-1"], "--linear.lr"),
         (["--with", "few-shot", "--few-shot.draws", "0"], "--few-shot.draws"),
         (["--with", "crystal-ball"], "crystal-ball"),
-        (["--knn.k", "3"], "belong to --with"),
+        (["--knn.k", "3"], "need --with"),
         ([], "evaluate --with knn"),
     ],
 )

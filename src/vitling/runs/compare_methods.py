@@ -54,14 +54,8 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
 def _check(config: ComparisonConfig) -> None:
     if not config.source or not config.out:
         raise UserError("Which images, and where to? vitling compare-methods DATA --out DIR")
-    if config.method != "auto":
-        raise UserError(f"--method {config.method}: name the methods to compare with --methods.")
     if config.minutes is None or not config.minutes > 0:
         raise UserError("--minutes must be more than 0: it is the time that each method has.")
-    if config.seeds != 1:
-        raise UserError("--seeds: each method is trained once. For several, vitling train --method NAME --seeds 3.")
-    if config.pretrain_preset != "auto":
-        raise UserError("--pretrain-preset: each method has its own. For one, vitling train --method NAME.")
     unknown = [method for method in config.methods if method not in METHODS]
     if unknown or not config.methods:
         known, given = ", ".join(METHODS), " ".join(unknown)

@@ -1,4 +1,4 @@
-"""Everything that a run can be told. Plain data, no torch; the command line is made from it."""
+"""The settings of every training verb. Plain data without torch; the flags and their help are made from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vitling.views.config import ViewChanges, ViewsConfig
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
-    """How the help shows a setting whose default says nothing ("None") or only that there is none."""
+    """Show this metavar and hint in the help instead of an uninformative default such as None."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
 
@@ -38,49 +38,49 @@ _Preset = Literal["auto", methods.Preset]
 
 @dataclass
 class RunConfig:
-    """What every training verb can be told."""
+    """Settings that all training verbs share."""
 
     source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, unless with --resume)")] = ""
-    """Your images: a folder, a CSV, a Parquet file, a tar, an npz, torchvision:NAME?root=DIR, a data set of the papers
-    such as flowers102:DIR, or embedded:digits; or train=A,test=B where the parts lie in different places."""
+    """Your images: a folder, CSV, Parquet file, tar, npz, torchvision:NAME?root=DIR, flowers102:DIR or embedded:digits.
+    Write train=A,test=B if the splits are in different places."""
     out: Annotated[str, _shown("DIR", "(required)")] = ""
-    """Directory of the run. It must be new or empty, unless --resume or --overwrite is given."""
+    """Directory for the run. It must be new or empty, unless you pass --resume or --overwrite."""
     backbone: Annotated[str | None, _shown("NAME")] = None
-    """Network; `vitling list backbones` shows the tested ones. By default pvt_v2_b0, or a small ViT for tiny images."""
+    """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images."""
     from_: Annotated[str | None, _shown("PATH", name="from")] = None
-    """Start from the weights of a run, a model folder, a checkpoint or a timm weights file; its head is dropped."""
+    """Start from the weights of a run, model folder, checkpoint or timm weights file, without its head."""
     size: Annotated[int | None, _shown("INT")] = None
-    """Pixels of a view. By default 224, less for smaller images."""
+    """Side of a view in pixels. Default: 224, less for smaller images."""
     epochs: int = 100
     """Passes over the training images."""
     batch: int = 128
-    """Images for each step of the optimiser, over all processes."""
+    """Images per optimiser step, over all processes."""
     minutes: Annotated[float | None, _shown("MINUTES")] = None
-    """Fit the run into so many minutes, compilation included: as many epochs as that gives, at most --epochs."""
+    """Fit the run, compilation included, into this many minutes by training fewer epochs than --epochs if needed."""
     seed: int = 0
-    """Another one gives another run; the same one the same run."""
+    """Random seed of the weights, the views and the order of images."""
     seeds: int = 1
-    """Train with so many seeds, one run each in --out/seed0, seed1, ..., on the same held-out images."""
+    """Number of runs with different seeds, in --out/seed0, seed1, ...; all hold out the same images."""
     split_seed: Annotated[int | None, _shown("INT")] = None
-    """Draws the images that are held out, or the folds. By default --seed."""
+    """Random seed of the hold-out or the folds. Default: --seed."""
     aux: Literal["none", "drloc"] = "none"
-    """drloc: beside its main task the network learns how far apart two of its tokens lie."""
+    """Auxiliary loss. drloc: also predict the distance between pairs of tokens."""
     val: Annotated[str | None, _shown("none|FRACTION")] = None
-    """none: train on everything; a fraction such as 0.2: hold that out. By default the data's own, else a tenth;
-    `train` holds nothing out of up to 5,000 images that have a test split."""
+    """Images to hold out for validation: none, or a fraction such as 0.2. Default: the data's own val split, else 0.1.
+    `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
-    """Where decoded images live: GPU memory, host memory, or read from disk as needed."""
+    """Where decoded images are kept: GPU memory, host memory, or on disk and read as needed."""
     store_size: Annotated[int | None, _shown("INT")] = None
-    """Side of the decoded images (S). By default what the views can use, 12/7 of their size and for small crops
-    more (up to 8 GB in all), but not more than the images have."""
+    """Side of the decoded images in pixels.
+    Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """Decoded images are kept on disk (in VITLING_CACHE), so that the next start is immediate; or not."""
+    """Keep decoded images on disk (in VITLING_CACHE) for the next start; --no-cache decodes them every time."""
     allow_bad: bool = False
-    """Go on although more than 1 % of the files cannot be read."""
+    """Continue even if more than 1 % of the files cannot be read."""
     resume: bool = False
-    """Continue the run in --out exactly where its last checkpoint left it."""
+    """Continue the run in --out from its last checkpoint, exactly as if it had not stopped."""
     overwrite: bool = False
-    """Delete the run in --out and start again."""
+    """Delete the run in --out and start over."""
     data: DataConfig = field(default_factory=DataConfig)
     drloc: DRLocConfig = field(default_factory=DRLocConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -104,15 +104,15 @@ class RunConfig:
 
 @dataclass
 class LabelledConfig(RunConfig):
-    """What can be said of training on labels."""
+    """Settings of training on labels."""
 
     eval_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the validation split. By default about fifty looks a run, ten with --minutes."""
+    """Epochs between evaluations on the validation split. Default: about 50 evaluations per run, 10 with --minutes."""
     test_size: Annotated[int | None, _shown("INT")] = None
-    """Pixels of a view in validation and test, and for the saved model. By default --size, or what `train` plans: a
-    network that learns from random crops sees things larger than they are, and may do better on larger views."""
+    """Side of a view in pixels for validation, test and the saved model. Default: --size, or what `train` plans.
+    Random crops enlarge objects in training, so larger views in the test often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """The test split, if there is one, is opened at the end; or it stays closed, for a run among which one chooses."""
+    """Evaluate on the test split at the end; --no-test leaves it unopened, for runs that a choice is made from."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 
@@ -131,7 +131,7 @@ PLANNED = -1  # a number that is filled in: by the plan, or by the method
 
 @dataclass
 class MethodsConfig:
-    """The settings of each method of pre-training; only those of --method may be set."""
+    """Settings of each pre-training method; only those of --method may be set."""
 
     idmm: IDMMConfig = field(default_factory=IDMMConfig)
     simclr: SimCLRConfig = field(default_factory=SimCLRConfig)
@@ -146,90 +146,78 @@ class MethodsConfig:
 
 @dataclass
 class PretrainConfig(MethodsConfig, RunConfig):
-    """Pre-train a network on your images; only --method supervised and supcon use labels.
-
-    A first run: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
-    """
+    """Settings of `vitling pretrain`."""
 
     method: methods.Name = "idmm"
-    """`vitling list methods` says what each does. idmm: tell every image from every other."""
+    """Pre-training method; `vitling list methods` describes them. idmm: tell every image from every other."""
     preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
-    """Optimiser, learning rate, warm-up, smoothing: of the paper, or of its code (idmm), or IDMM's AdamW in the place
-    of the paper's SGD (simclr, supcon, moco-v2, densecl, which have it by default). What you set yourself wins."""
+    """Optimiser, learning rate, warm-up and smoothing: paper; released, from its code (idmm); or adamw.
+    adamw replaces SGD by IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
+    Settings that you pass win over any preset."""
     epochs: int = 800
-    """Passes over the training images. Not set, esvit has more below 2,000 images and fewer above."""
+    """Passes over the training images. The default for esvit is higher below 2,000 images and lower above."""
     views_budget: Annotated[float | None, _shown("VIEWS")] = None
-    """Instead of --epochs: as many as show about so many views in all (3.8e9 in the EsViT paper)."""
+    """Instead of --epochs: train for about this many views in total (3.8e9 in the EsViT paper)."""
     batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
-    """Images for each step of the optimiser, over all processes. By default 256, or 512 (simclr, supcon, dino), or 64
-    to 512 by the number of images (esvit)."""
+    """Images per optimiser step, over all processes.
+    Default: 256; 512 for simclr, supcon, dino; 64 to 512 for esvit, depending on the number of images."""
     size: Annotated[int | None, _shown("INT")] = None
-    """Pixels of a view. By default 112, less for smaller images."""
+    """Side of a view in pixels. Default: 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"
-    """none: pre-train on all images but a test split; a fraction such as 0.2: leave that out."""
+    """Images to hold out: none (pre-train on everything except a test split), or a fraction such as 0.2."""
     continue_from: Annotated[str | None, _shown("RUN")] = None
-    """Go on from a run's last checkpoint, or from a checkpoint file: its step, weights and moments, with more to learn.
-    For esvit after dino, or after its view loss alone; images, --batch and what both have must be the same."""
+    """Continue from the step, weights and optimiser state of a run or checkpoint file, with an additional loss.
+    Use it for esvit after dino or after its view loss. Images, --batch and shared settings must be the same."""
     drop_path: float = 0.1
-    """Stochastic depth of the last block; earlier blocks less."""
+    """Stochastic depth of the last block; it decreases linearly towards the first."""
     watch_every: Annotated[int | None, _shown("INT")] = None
-    """Epochs between two looks at the features: k-NN where there are labels, else their spread. By default forty looks
-    a run, ten with --minutes."""
+    """Epochs between evaluations of the features: k-NN if there are labels, else their standard deviation.
+    Default: 40 evaluations per run, 10 with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
-    """What to do when the features collapse or the loss stays that of guessing (docs/watching.md)."""
+    """What to do if the features collapse or the loss stays at chance level (docs/watching.md)."""
     views: ViewChanges = field(default_factory=ViewChanges)
 
 
 @dataclass
 class FinetuneConfig(LabelledConfig):
-    """Fine-tune a pre-trained network on your labelled images, as IDMM does it.
-
-    vitling finetune images/ --from runs/pre --out runs/first
-
-    At a larger size, with its head: vitling finetune images/ --from runs/first --size 448 --keep-head --out runs/large
-    """
+    """Settings of `vitling finetune`."""
 
     from_: Annotated[str | None, _shown("PATH", "(required, unless with --resume)", name="from")] = None
-    """Start from the weights of a run, a model folder, a checkpoint or a timm weights file."""
+    """Start from the weights of a run, model folder, checkpoint or timm weights file."""
     keep_head: bool = False
-    """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
+    """Also keep the head of --from, which must be a run or model folder trained on the same classes."""
     preset: Preset = "paper"
-    """Learning rate and warm-up of the paper or of its code. What you set yourself wins."""
+    """Learning rate and warm-up: the paper's, or those of its released code. Settings that you pass win."""
     epochs: int = 200
-    """Passes over the training images. Not set, 100 above 224 px."""
+    """Passes over the training images. The default above 224 px is 100."""
     batch: int = 256
-    """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
+    """Images per optimiser step, over all processes. The default above 224 px is 128 (T2T-ViT: 32)."""
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy=POLICY))
 
 
 @dataclass
 class TrainConfig(MethodsConfig, LabelledConfig):
-    """Train a network on your images, from scratch: first on the images alone, then on their labels.
-
-    What you do not say is planned from the images and the machine; the plan is printed, with its reasons.
-
-    A first run: vitling train images/ --out runs/first
-    """
+    """Settings of `vitling train`."""
 
     method: _Method = "auto"
-    """supervised: the labels at once; any other (`vitling list methods`): a first stage of that kind, then labels."""
+    """Method of the first stage (`vitling list methods`). supervised: no first stage, train on labels only."""
     preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
-    """Learning rate, warm-up, smoothing of the stage that learns the labels, and of IDMM's first stage: the paper's or
-    its code's. What you set yourself wins."""
+    """Learning rate, warm-up and smoothing of the second stage and of IDMM's first: the paper's, or its code's.
+    Settings that you pass win."""
     epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
     batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
-    """Images for each step of the optimiser, over all processes, in both stages."""
+    """Images per optimiser step, over all processes, in both stages."""
     pretrain_epochs: Annotated[int | None, _shown("INT")] = None
-    """Passes over all images in the first stage."""
+    """Passes over all images in the first stage. Default: planned."""
     pretrain_size: Annotated[int | None, _shown("INT")] = None
-    """Pixels of a view in the first stage."""
+    """Side of a view in pixels in the first stage. Default: planned."""
     pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: planned)")] = "auto"
-    """Of the first stage, as --preset of pretrain."""
+    """Preset of the first stage, like --preset of `vitling pretrain`."""
     on_collapse: Literal["stop", "warn"] = "stop"
-    """What to do when the first stage's features collapse (docs/watching.md)."""
+    """What to do if the features of the first stage collapse (docs/watching.md)."""
     final_size: Annotated[int | None, _shown("INT")] = None
-    """Then go on at this size, with the head kept: 448 in the paper. --minutes does not count it."""
+    """Then fine-tune at this size as well, keeping the head: 448 in the paper. --minutes does not include it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
 
@@ -249,24 +237,18 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 
 @dataclass
 class ComparisonConfig(TrainConfig):
-    """Give each method of pre-training the same time on your images, and see which serves them best.
-
-    vitling compare-methods images/ --out runs/methods --minutes 8
-    """
+    """Settings of `vitling compare-methods`."""
 
     methods: tuple[str, ...] = tuple(methods.METHODS)
-    """Which to compare. supervised learns the labels at once: what a first stage has to beat."""
+    """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
     minutes: Annotated[float | None, _shown("MINUTES", "(default: 8)")] = 8.0
-    """Of each method, compilation included."""
+    """Minutes per method, compilation included."""
     val: Annotated[str | None, _shown("FRACTION")] = None
-    """What the methods are judged on: a fraction such as 0.1 of the training images. By default the data's own, else a
-    fifth."""
-    method: _Method = "auto"
-    """Not here: --methods names those that are compared."""
-    seeds: int = 1
-    """Not here: each method is trained once."""
-    pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "")] = "auto"
-    """Not here: each method has its own."""
+    """Fraction of the training images to evaluate on. Default: the data's own val split, else 0.2."""
+    # no flags here: methods are compared with one seed and their own presets
+    method: Annotated[_Method, tyro.conf.Suppress] = "auto"
+    seeds: Annotated[int, tyro.conf.Suppress] = 1
+    pretrain_preset: Annotated[_Preset, tyro.conf.Suppress] = "auto"
 
 
 Config = TypeVar("Config", bound=RunConfig)

@@ -1,4 +1,4 @@
-"""What a suite evaluates. Plain data, no torch; the command line is made from it."""
+"""The settings of `vitling suite`. Plain data without torch; the flags and their help are made from it."""
 
 from __future__ import annotations
 
@@ -15,38 +15,33 @@ from vitling.papers.datasets.entry import Entry
 
 @dataclass(frozen=True)
 class SuiteConfig:
-    """Evaluate frozen networks on the data sets of the papers: those that are there.
-
-    What is finished is not done again; delete its file in --out to repeat it.
-
-    vitling suite runs/first runs/second --data-root DIR --table esvit-t10
-    """
+    """Settings of `vitling suite`."""
 
     runs: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint="(required)")
     ]
-    """Run directories or model folders. With several, wins are counted over the first."""
+    """Run directories or model folders. If there are several, wins over the first are counted."""
     data_root: Annotated[str, tyro.conf.arg(metavar="DIR")]
-    """Folder of the data sets: DIR/flowers102/ and so on, as distributed or sorted into train/ and test/."""
+    """Folder of the data sets: DIR/flowers102/ and so on, as distributed, or sorted into train/ and test/."""
     probes: Annotated[tuple[Literal["knn", "linear", "logistic"], ...], tyro.conf.arg(name="with")] = ("logistic",)
-    """How features are judged: logistic (EsViT's, and what its figures are of), linear, knn."""
+    """Probes of the features: logistic (used for EsViT's table), linear, knn."""
     table: Literal["all", "esvit-t10", "drloc-t1a", "idmm-t1"] = "all"
-    """Whose data sets and metrics: those of one table of a paper."""
+    """Use the data sets and metrics of this table."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = ()
-    """Only these data sets; `vitling list datasets` shows them."""
+    """Evaluate only on these data sets; `vitling list datasets` shows all."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs/suite"
-    """Where the figures go: a file for each network, data set and probe."""
+    """Directory for the results: a file for each network, data set and probe."""
     weights: Literal["last", "best"] = "last"
-    """Of the last epoch, or of the best on validation."""
+    """Weights of the last epoch, or of the best epoch on validation."""
     device: str = "auto"
-    """auto, cpu, cuda."""
+    """auto, cpu or cuda."""
     allow_bad: bool = False
-    """Go on although more than 1 % of the files cannot be read."""
+    """Continue even if more than 1 % of the files cannot be read."""
     data: DataConfig = field(default_factory=DataConfig)
-    """How the images are read; channels and bits are the model's."""
+    """How images are read; channels and bits are always the model's."""
 
     def entries(self) -> list[Entry]:
-        """The data sets of the table, in its order; those that are only trained on are none of a suite."""
+        """Return the data sets of the table, in its order, except those without a test split."""
         named = {get_entry(name).name for name in self.only}
         found = [
             entry
