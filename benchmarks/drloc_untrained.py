@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitling import data
 from vitling.backbones import Backbone, create
 from vitling.data.store import build_store
-from vitling.evaluation.features import evaluating, views_over
+from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.objectives import DRLoc
 from vitling.objectives.config import Target, drloc_weight
 
@@ -36,7 +36,7 @@ BATCH, BATCHES = 64, 3
 @torch.inference_mode()
 def grids_of(backbone: Backbone, views: list[Tensor]) -> Tensor:
     """The grid that DRLoc reads, [N, D, h, w]."""
-    with evaluating(backbone):
+    with eval_mode(backbone):
         grids = torch.cat([backbone.forward(view).select_grid("published") for view in views])
     return grids / grids.std((0, 2, 3), keepdim=True).clamp_min(1e-6)
 
@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> None:
     images = data.open(options.data).train
     store = build_store(images.subset(min(options.images, len(images))), options.size * 8 // 7, use_cache=False)
     order = torch.randperm(len(store), generator=torch.Generator().manual_seed(0)).numpy()
-    views = list(views_over(store, options.size, 7 / 8, order, BATCH))
+    views = list(iterate_views(store, options.size, 7 / 8, order, BATCH))
     if store.labels is None:
         parser.error("these images have no labels")
     labels = store.labels[torch.from_numpy(order)]

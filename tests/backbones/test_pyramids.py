@@ -11,7 +11,7 @@ from vitling.backbones.backbone import build
 from vitling.backbones.cvt4 import WindowedConvAttention
 from vitling.backbones.pvt import ReducedAttention
 from vitling.backbones.vil import FullAttention, SlidingAttention
-from vitling.evaluation.probe_features import frozen_features
+from vitling.evaluation.probe_features import compute_batch_features
 
 COMMON = {"dims": (8, 16, 24, 32), "depths": (1, 2, 1, 2), "heads": (1, 2, 3, 4)}
 ARGUMENTS = {
@@ -76,7 +76,7 @@ def test_what_is_pooled(kind):
 @torch.no_grad()
 def test_a_probe_sees_of_the_last_block_what_is_pooled(kind):
     """PVT's class token, the others' mean."""
-    frozen = frozen_features(shaken(tiny(kind)), drawn(2, 3, 64, 64), blocks=2)
+    frozen = compute_batch_features(shaken(tiny(kind)), drawn(2, 3, 64, 64), blocks=2)
     assert torch.allclose(frozen.blocks[:, -32:], frozen.pooled, atol=1e-5)
 
 
@@ -154,7 +154,7 @@ def test_a_small_vil_keeps_the_tables_of_224_px():
         assert [stage.cls_token is not None for stage in native.timm_model.stages] == [True, True, True, False]
 
 
-def heads_of(projected, heads):
+def rank_heads(projected, heads):
     """[N, D] to [heads, N, d]"""
     return projected.unflatten(1, (heads, -1)).transpose(0, 1)
 
@@ -177,7 +177,7 @@ def test_sliding_chunks_are_dense_attention_with_a_mask(grid):
             if abs(i // 3 - m // 3) <= 1 and abs(j // 3 - n // 3) <= 1:
                 bias[:, 1 + q, 1 + k] = attn.relative_position_bias_table[(i - m + 5) * 11 + j - n + 5]
     for image, out in zip(tokens, attn(tokens, grid)):
-        q, (k, v) = heads_of(attn.query(image), heads), (heads_of(t, heads) for t in attn.kv(image).chunk(2, dim=1))
+        q, (k, v) = rank_heads(attn.query(image), heads), (rank_heads(t, heads) for t in attn.kv(image).chunk(2, dim=1))
         weights = (q @ k.transpose(1, 2) * 4**-0.5 + bias).softmax(dim=-1)
         expected = attn.proj((weights @ v).transpose(0, 1).flatten(1))
         torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
@@ -204,7 +204,7 @@ def test_the_bias_of_full_attention(form, has_global):
         resized = F.interpolate(literal((4, 4))[None], size=(6, 6), mode="bicubic")[0]
         torch.testing.assert_close(attn.bias((2, 3)), resized)
     tokens = drawn(1, has_global + 6, 8)
-    q, k, v = (heads_of(t, 2) for t in attn.qkv(tokens[0]).chunk(3, dim=1))
+    q, k, v = (rank_heads(t, 2) for t in attn.qkv(tokens[0]).chunk(3, dim=1))
     scores = q @ k.transpose(1, 2) * 4**-0.5
     scores[:, -6:, -6:] += attn.bias((2, 3))
     if has_global:
@@ -230,7 +230,7 @@ def test_windows_of_cvt_are_the_literal_ones(grid):
     for top in range(0, rows, side):
         for left in range(0, columns, side):
             window = maps[0, :, top : top + side, left : left + side].flatten(1).T
-            q, k, v = (heads_of(t, 2) for t in attn.qkv(window).chunk(3, dim=1))
+            q, k, v = (rank_heads(t, 2) for t in attn.qkv(window).chunk(3, dim=1))
             mixed = (q @ k.transpose(1, 2) * 8**-0.5).softmax(dim=-1) @ v
             expected[top : top + side, left : left + side] = mixed.transpose(0, 1).reshape(side, side, 8)
     expected = attn.proj(expected[: grid[0], : grid[1]].flatten(0, 1))
@@ -248,8 +248,8 @@ def test_keys_of_pvt_are_patches_of_the_map():
         for i in (0, 2)
         for j in (0, 2, 4)
     ]
-    k, v = (heads_of(t, 2) for t in attn.kv(attn.norm(torch.stack(keys))).chunk(2, dim=1))
-    q = heads_of(attn.q(tokens[0]), 2)
+    k, v = (rank_heads(t, 2) for t in attn.kv(attn.norm(torch.stack(keys))).chunk(2, dim=1))
+    q = rank_heads(attn.q(tokens[0]), 2)
     mixed = (q @ k.transpose(1, 2) * 4**-0.5).softmax(dim=-1) @ v
     expected = attn.proj(mixed.transpose(0, 1).flatten(1))
     torch.testing.assert_close(attn(tokens, (4, 6))[0], expected, rtol=1e-4, atol=1e-5)

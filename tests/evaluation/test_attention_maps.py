@@ -7,7 +7,7 @@ import torch
 
 from vitling.backbones import Features, create
 from vitling.errors import UserError
-from vitling.evaluation.attention_maps import Heads, heads_of
+from vitling.evaluation.attention_maps import Heads, rank_heads
 
 
 def heads(maps):
@@ -56,7 +56,7 @@ def test_redundant_heads_are_like_an_earlier_one():
 def test_what_the_heads_of_each_network_see(name, size, shape, prefix):
     backbone = create(name, size, seed=0).eval()
     features = backbone(torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0)), attention=True)
-    found = heads_of(backbone, features, (1, 2))
+    found = rank_heads(backbone, features, (1, 2))
     count = features.attention.shape[1]
     assert found.maps.shape == (count, *shape)
     torch.testing.assert_close(found.maps.sum(dim=(1, 2)), torch.ones(count))
@@ -79,7 +79,7 @@ def test_the_query_is_on_the_object_or_on_the_background():
     grid[0, :, 1, 0] = -grid[0, :, 0, 2]
     attention = torch.full((1, 2, 7, 7), 1 / 7)
     features = Features(grid[:, :, 0, 2], grid, attention=attention)
-    assert heads_of(backbone, features, "object").query == (0, 2)
-    assert heads_of(backbone, features, "background").query == (1, 0)
+    assert rank_heads(backbone, features, "object").query == (0, 2)
+    assert rank_heads(backbone, features, "background").query == (1, 0)
     with pytest.raises(UserError, match="2 rows of 3"):
-        heads_of(backbone, features, (2, 0))
+        rank_heads(backbone, features, (2, 0))

@@ -13,8 +13,8 @@ from torch import nn
 from vitling.backbones import Features
 from vitling.errors import UserError
 from vitling.evaluation import BundleMeta, load
-from vitling.evaluation.correspondence import correspondence, match, mirror_errors, mirrored
-from vitling.evaluation.inputs import sources_of
+from vitling.evaluation.correspondence import match_regions, measure_correspondence, mirror_errors, mirror_views
+from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.model import Model
 
 META = BundleMeta("none", (), 32, 36, (0.5,) * 3, (0.25,) * 3)
@@ -44,7 +44,7 @@ def images(folder, count=5):
     for i in range(count):
         squares = draw.integers(0, 256, (6, 6, 3), dtype=np.uint8)
         Image.fromarray(squares).resize((96, 96), Image.Resampling.NEAREST).save(folder / f"{i}.png")
-    return sources_of(str(folder))
+    return list_sources(str(folder))
 
 
 def literal(first, second, size):
@@ -67,7 +67,7 @@ def literal(first, second, size):
 def test_pairs_and_errors_are_the_literal_ones():
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.randn(3, 6, 4, 4, generator=generator) for _ in range(2))
-    matches = match(first, second)
+    matches = match_regions(first, second)
     errors = mirror_errors(matches, 96)
     assert errors.shape == (3, 10)
     for i in range(3):
@@ -77,12 +77,12 @@ def test_pairs_and_errors_are_the_literal_ones():
 
 def test_rows_and_columns_of_an_oblong_grid_are_kept_apart():
     first = torch.randn(1, 8, 2, 5)
-    matches = match(first, first.flip(-1))
+    matches = match_regions(first, first.flip(-1))
     assert mirror_errors(matches, 80).abs().max() == 0
     (rows, columns), (found_rows, found_columns) = matches.places(matches.first), matches.places(matches.second)
     assert torch.equal(rows, found_rows)
     assert torch.equal(columns, 4 - found_columns)
-    moved = match(first, first.roll(1, dims=2).flip(-1))
+    moved = match_regions(first, first.roll(1, dims=2).flip(-1))
     assert torch.equal(mirror_errors(moved, 80), torch.full((1, 10), 40.0))
 
 
@@ -94,39 +94,41 @@ def without_colours(monkeypatch):
 def test_what_sees_pixels_finds_all_and_what_sees_places_finds_none(tmp_path, monkeypatch):
     without_colours(monkeypatch)
     sources = images(tmp_path / "images")
-    found = correspondence(Model(Colours(), None, META), sources, "paper")
+    found = measure_correspondence(Model(Colours(), None, META), sources, "paper")
     assert (found.accuracy, found.distance) == (1.0, 0.0)
     assert (found.images, found.pairs, found.grid, found.size) == (5, 10, (4, 4), 32)
-    places = correspondence(Model(Places(), None, META), sources, "paper")
+    places = measure_correspondence(Model(Places(), None, META), sources, "paper")
     assert places.accuracy == 0.0  # a region is its own mirror image in no column of four
     assert places.distance > 8
 
 
 def test_colour_lost_is_accuracy_lost(tmp_path):
     sources = images(tmp_path / "images", count=20)
-    released = correspondence(Model(Colours(), None, META), sources, "released")
-    paper = correspondence(Model(Colours(), None, META), sources, "paper")
+    released = measure_correspondence(Model(Colours(), None, META), sources, "released")
+    paper = measure_correspondence(Model(Colours(), None, META), sources, "paper")
     assert released.accuracy < paper.accuracy < 1
 
 
 def test_draws_belong_to_an_image_and_a_seed():
     model = Model(Colours(), None, META)
     views = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 0.3
-    whole = mirrored(model, views, range(4), "paper", seed=0)
-    assert torch.allclose(mirrored(model, views[2:3], [2], "paper", seed=0), whole[2:3], atol=1e-6)
-    assert not torch.allclose(mirrored(model, views, range(4), "paper", seed=1), whole)
-    grey = mirrored(model, views, range(4), "released", seed=0)
+    whole = mirror_views(model, views, range(4), "paper", seed=0)
+    assert torch.allclose(mirror_views(model, views[2:3], [2], "paper", seed=0), whole[2:3], atol=1e-6)
+    assert not torch.allclose(mirror_views(model, views, range(4), "paper", seed=1), whole)
+    grey = mirror_views(model, views, range(4), "released", seed=0)
     assert torch.allclose(grey[:, 0], grey[:, 1], atol=1e-5)
     many = torch.randn(1, 5, 32, 32)
-    assert torch.equal(mirrored(model, many, [0], "released", seed=0), many.flip(-1))
+    assert torch.equal(mirror_views(model, many, [0], "released", seed=0), many.flip(-1))
 
 
 def test_a_trained_model_on_a_folder_with_files_that_are_no_images(make_bundle, tmp_path):
     make_bundle(tmp_path / "m", classes=(), task="none")
     images(tmp_path / "images")
     (tmp_path / "images" / "broken.png").write_bytes(b"no image")
-    found = correspondence(load(tmp_path / "m", device="cpu"), sources_of(str(tmp_path / "images")))
+    found = measure_correspondence(load(tmp_path / "m", device="cpu"), list_sources(str(tmp_path / "images")))
     assert found.images == 5
     assert 0 <= found.accuracy <= 1
     with pytest.raises(UserError, match="None of the images"):
-        correspondence(load(tmp_path / "m", device="cpu"), sources_of(str(tmp_path / "images" / "broken.png")))
+        measure_correspondence(
+            load(tmp_path / "m", device="cpu"), list_sources(str(tmp_path / "images" / "broken.png"))
+        )

@@ -56,7 +56,9 @@ def judged(monkeypatch, blind: bool = False) -> module.Matching:
             return image.to(torch.uint8).expand(len(ids), -1, -1, -1).contiguous(), torch.ones(len(ids))
 
     meta = SimpleNamespace(size=64, mean=(0.5,) * 3, std=(0.25,) * 3)
-    return module.matching(SimpleNamespace(backbone=Patches(blind), meta=meta, device=torch.device("cpu")), Store())
+    return module.measure_matching(
+        SimpleNamespace(backbone=Patches(blind), meta=meta, device=torch.device("cpu")), Store()
+    )
 
 
 def test_a_network_that_sees_where_it_is_matches_rightly(monkeypatch):

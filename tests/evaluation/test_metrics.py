@@ -141,12 +141,12 @@ def test_top5_is_scikit_learns(single):
 
 
 def test_a_metric_suits_the_labels():
-    assert (metrics.metric_for("auto", False), metrics.metric_for("auto", True)) == ("top1", "map")
-    assert metrics.metric_for("roc-auc", True) == "roc-auc"
+    assert (metrics.resolve_metric("auto", False), metrics.resolve_metric("auto", True)) == ("top1", "map")
+    assert metrics.resolve_metric("roc-auc", True) == "roc-auc"
     with pytest.raises(UserError, match="--metric map does not suit one class an image"):
-        metrics.metric_for("map", False)
+        metrics.resolve_metric("map", False)
     with pytest.raises(UserError, match="map-11-point"):
-        metrics.metric_for("top1", True)
+        metrics.resolve_metric("top1", True)
 
 
 def test_summaries_are_json_and_say_what_was_left_out(single, multi):

@@ -12,8 +12,13 @@ from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
 from vitling.errors import UserError
-from vitling.evaluation.features import pooled_over
-from vitling.evaluation.probe_features import augmented_over, frozen_features, frozen_over, last_blocks
+from vitling.evaluation.features import compute_pooled_features
+from vitling.evaluation.probe_features import (
+    compute_augmented_features,
+    compute_batch_features,
+    compute_probe_features,
+    last_blocks,
+)
 from vitling.views.config import Group, Plan, Policy
 
 
@@ -26,7 +31,7 @@ def store(tmp_path):
 def features(name: str, size: int, blocks: int = 4):
     backbone = create(name, size=size, seed=0).eval()
     images = torch.randn(2, 3, size, size)
-    return backbone, backbone(images, stages="blocks"), frozen_features(backbone, images, blocks)
+    return backbone, backbone(images, stages="blocks"), compute_batch_features(backbone, images, blocks)
 
 
 @pytest.mark.parametrize(
@@ -72,34 +77,34 @@ def test_the_last_block_is_what_a_head_sees(name):
 def test_no_more_blocks_than_there_are():
     backbone = tiny_backbone()
     assert len(last_blocks(backbone, 2)) == 2
-    assert frozen_features(backbone, torch.randn(1, 3, 16, 16), 0).blocks.shape == (1, 0)
+    assert compute_batch_features(backbone, torch.randn(1, 3, 16, 16), 0).blocks.shape == (1, 0)
     with pytest.raises(UserError, match=r"--linear.blocks 3: vit_test has 2 blocks"):
         last_blocks(backbone, 3)
 
 
 def test_a_split_in_batches(store):
     backbone, done = tiny_backbone(), []
-    whole = frozen_over(backbone, store, 16, 0.875, blocks=2)
-    parts = frozen_over(backbone, store, 16, 0.875, blocks=2, batch=4, on_progress=done.append)
+    whole = compute_probe_features(backbone, store, 16, 0.875, blocks=2)
+    parts = compute_probe_features(backbone, store, 16, 0.875, blocks=2, batch=4, on_progress=done.append)
     assert done == [4, 8, 12, 15]
     assert backbone.training
     assert whole.blocks.shape == (15, 64)
     assert torch.allclose(whole.blocks, parts.blocks, atol=1e-5)
-    assert torch.allclose(whole.pooled, pooled_over(backbone, store, 16, 0.875), atol=1e-5)
+    assert torch.allclose(whole.pooled, compute_pooled_features(backbone, store, 16, 0.875), atol=1e-5)
     assert not whole.pooled.requires_grad
 
 
 def test_random_views_are_those_of_the_epoch_and_the_image(store):
     backbone, ids = tiny_backbone(), np.array([3, 7, 11])
     plan = Plan((Group(16, policy=Policy()),))
-    first = augmented_over(backbone, store, ids, plan, seed=0, epoch=0, blocks=2)
-    again = augmented_over(backbone, store, ids[::-1].copy(), plan, seed=0, epoch=0, blocks=2)
-    other = augmented_over(backbone, store, ids, plan, seed=0, epoch=1, blocks=2)
+    first = compute_augmented_features(backbone, store, ids, plan, seed=0, epoch=0, blocks=2)
+    again = compute_augmented_features(backbone, store, ids[::-1].copy(), plan, seed=0, epoch=0, blocks=2)
+    other = compute_augmented_features(backbone, store, ids, plan, seed=0, epoch=1, blocks=2)
     assert torch.allclose(first, again.flip(0), atol=1e-5)
     assert not torch.allclose(first, other, atol=1e-2)
     still = Plan((Group(16, policy=Policy(centre=0.875, steps=())),))
     assert torch.allclose(
-        augmented_over(backbone, store, np.arange(15), still, 0, 0, 2),
-        frozen_over(backbone, store, 16, 0.875, 2).blocks,
+        compute_augmented_features(backbone, store, np.arange(15), still, 0, 0, 2),
+        compute_probe_features(backbone, store, 16, 0.875, 2).blocks,
         atol=1e-5,
     )

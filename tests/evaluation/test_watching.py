@@ -20,11 +20,11 @@ from vitling.data.dataset import merge_unlabelled
 from vitling.data.store import build_store
 from vitling.errors import RunAborted
 from vitling.evaluation.collapse import CollapseWatcher
-from vitling.evaluation.features import pooled_over
+from vitling.evaluation.features import compute_pooled_features
 from vitling.evaluation.knn import knn_votes
 from vitling.evaluation.metrics import top1
 from vitling.evaluation.spread import measure_spread
-from vitling.evaluation.watching import KnnWatcher, Part, SpreadWatcher, knn_parts, watch_pretraining
+from vitling.evaluation.watching import KnnWatcher, Part, SpreadWatcher, split_for_knn, watch_pretraining
 from vitling.objectives import IDMM, IDMMConfig, Objective, idmm_plan
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
 from vitling.views.config import Flip, Group, Plan, Policy
@@ -125,8 +125,8 @@ def at(model, epoch=1, epochs=100, step=1000, **terms):
 def test_features_are_those_of_evaluation_and_training_goes_on(store):
     model = objective("simclr", store)
     model.backbone.train()
-    some = pooled_over(model.backbone, store, SIZE, CROP, np.array([40, 3]), batch=1)
-    everything = pooled_over(model.backbone, store, SIZE, CROP, batch=7)
+    some = compute_pooled_features(model.backbone, store, SIZE, CROP, np.array([40, 3]), batch=1)
+    everything = compute_pooled_features(model.backbone, store, SIZE, CROP, batch=7)
     assert everything.shape == (48, model.backbone.dim)
     assert torch.allclose(some, everything[[40, 3]], atol=1e-5)
     assert model.backbone.training
@@ -140,8 +140,8 @@ def test_a_compiled_backbone_is_passed_by(store):
 
 def test_knn_of_the_held_out_part_against_the_rest(store):
     model = objective("simclr", store)
-    voters, asked = knn_parts(store)
-    features = pooled_over(model.backbone, store, SIZE, CROP)
+    voters, asked = split_for_knn(store)
+    features = compute_pooled_features(model.backbone, store, SIZE, CROP)
     votes = knn_votes(features[voters.ids], store.labels[voters.ids], features[asked.ids], [15], 3)[15]
     watcher = KnnWatcher(voters, asked, SIZE, CROP)
     assert watcher.k == 15  # 43 images of three classes vote
@@ -149,15 +149,15 @@ def test_knn_of_the_held_out_part_against_the_rest(store):
 
 
 def test_the_hold_out_takes_of_every_class_and_is_the_same_each_time(store):
-    voters, asked = knn_parts(store)
+    voters, asked = split_for_knn(store)
     assert sorted([*voters.ids, *asked.ids]) == list(range(48))
     assert len(asked.ids) == 5
     assert set(asked.labels.tolist()) == {0, 1, 2}
-    assert np.array_equal(asked.ids, knn_parts(store)[1].ids)
+    assert np.array_equal(asked.ids, split_for_knn(store)[1].ids)
 
 
 def test_a_val_is_used_where_there_is_one(store):
-    voters, asked = knn_parts(store, val=store)
+    voters, asked = split_for_knn(store, val=store)
     assert len(voters.ids) == len(asked.ids) == 48
 
 
@@ -172,21 +172,21 @@ def with_pool(store, tmp_path_factory):
 
 def test_a_pool_neither_votes_nor_is_asked_about(store, with_pool):
     assert len(with_pool) == 66
-    voters, asked = knn_parts(with_pool)
+    voters, asked = split_for_knn(with_pool)
     assert sorted([*voters.ids, *asked.ids]) == list(range(47))
     keys = store.dataset.keys
     for part in (voters, asked):
         assert part.labels.min() >= 0
         names = [with_pool.dataset.keys[i] for i in part.ids]
         assert part.labels.tolist() == [int(store.labels[keys.index(name)]) for name in names]
-    everyone, held = knn_parts(with_pool, val=store)
+    everyone, held = split_for_knn(with_pool, val=store)
     assert everyone.ids.tolist() == list(range(47))
     assert len(held.ids) == 48
 
 
 def test_a_pool_does_not_change_what_is_measured(store):
     both = build_store(merge_unlabelled(store.dataset, replace(store.dataset, labels=None)), 16)
-    model, parts = objective("simclr", store), [knn_parts(s) for s in (store, both)]
+    model, parts = objective("simclr", store), [split_for_knn(s) for s in (store, both)]
     for mine, other in zip(*parts):
         assert np.array_equal(mine.ids, other.ids)
     alone, beside = (KnnWatcher(*p, SIZE, CROP)(at(model)) for p in parts)
@@ -196,13 +196,13 @@ def test_a_pool_does_not_change_what_is_measured(store):
 def test_groups_are_kept_together_beside_a_pool(store):
     groups = np.arange(48) // 4
     grouped = replace(store.dataset, groups=groups)
-    voters, asked = knn_parts(build_store(merge_unlabelled(grouped, replace(store.dataset, labels=None)), 16))
+    voters, asked = split_for_knn(build_store(merge_unlabelled(grouped, replace(store.dataset, labels=None)), 16))
     assert not set(groups[voters.ids]) & set(groups[asked.ids])
 
 
 def test_without_labels_or_images_to_hold_out_the_spread_is_watched(tmp_path):
     alone = build_store(data.open(str(make_folder(tmp_path / "two", classes=2, each=1)), val="none").train, 16)
-    assert knn_parts(alone) is None
+    assert split_for_knn(alone) is None
     watcher = watch(alone)
     assert isinstance(watcher.watcher, SpreadWatcher)
     assert all(map(math.isfinite, watcher(at(objective("simclr", alone))).values()))
@@ -220,7 +220,7 @@ def test_several_labels_an_image_are_scored_by_average_precision(store):
 
 def test_the_spread_is_that_of_a_sample(store):
     model = objective("simclr", store)
-    features = pooled_over(model.backbone, store, SIZE, CROP)
+    features = compute_pooled_features(model.backbone, store, SIZE, CROP)
     whole, three = (SpreadWatcher(store, SIZE, CROP, sample=n)(at(model)) for n in (512, 3))
     assert whole["features/effective_rank"] == pytest.approx(measure_spread(features).effective_rank, rel=1e-4)
     assert three["features/cosine"] == pytest.approx(measure_spread(features[[0, 23, 47]]).cosine, rel=1e-4)

@@ -17,8 +17,8 @@ from tests.papers.test_stages import FIRST
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load
-from vitling.evaluation.correspondence import correspondence
-from vitling.evaluation.inputs import sources_of
+from vitling.evaluation.correspondence import measure_correspondence
+from vitling.evaluation.inputs import list_sources
 from vitling.files import write_json
 from vitling.papers import locations as datasets
 from vitling.papers import probing, region_cost
@@ -26,9 +26,9 @@ from vitling.papers.datasets import ENTRIES
 from vitling.papers.probing import FixedNetwork, ProbeTask, SuiteMeanTask, TimedProbeTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.report.results import document
+from vitling.report.results import render_results
 from vitling.runs import pretrain as pretrain_config
-from vitling.runs.probes import evaluate_frozen
+from vitling.runs.probes import evaluate_probes
 from vitling.settings.evaluation import EvaluationConfig
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -75,10 +75,10 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert [rows[f"idmm-{figure}"]["stages"][0]["shared"] for figure in FIGURES] == [False, *[True] * 5]
     train, test = (f"{data}/made/{split}" for split in ("train", "test"))
     for figure in FIGURES[:3]:
-        found = evaluate_frozen(EvaluationConfig(str(stage), f"train={train},test={test}", probes=(figure,)))
+        found = evaluate_probes(EvaluationConfig(str(stage), f"train={train},test={test}", probes=(figure,)))
         assert rows[f"idmm-{figure}"]["value"] == pytest.approx(100 * found["probes"][figure]["value"], abs=1e-3)
         assert rows[f"idmm-{figure}"]["chosen"] == found["probes"][figure]["chosen"]
-    again = correspondence(load(stage), sources_of(test))
+    again = measure_correspondence(load(stage), list_sources(test))
     assert rows["idmm-correspondence"]["value"] == pytest.approx(100 * again.accuracy, abs=1e-3)
     assert rows["idmm-distance"]["value"] == pytest.approx(again.distance, abs=1e-3)
     assert rows["idmm-distance"]["correspondence"] == rows["idmm-correspondence"]["value"]
@@ -152,7 +152,7 @@ def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
     (row,) = outcome.results["rows"]
     (words,) = row["stages"][0]["warnings"]
     assert words.startswith("Epoch 3: this run has collapsed. Since epoch 1 all is flat.")
-    assert words in document(tmp_path / "results")
+    assert words in render_results(tmp_path / "results")
 
 
 def test_a_pace_beside_a_figure(data, monkeypatch):
@@ -204,7 +204,7 @@ def test_the_mean_of_a_suite(two_sets, tmp_path):
         assert row["value"] == pytest.approx(math.fsum(row["each"].values()) / 2, abs=1e-3)
     assert Image.open(outcome.picture).width > 300
     ahead = sum(idmm["each"][name] > base["each"][name] for name in base["each"])
-    assert f"ahead on {ahead} of 2" in document(tmp_path / "results")
+    assert f"ahead on {ahead} of 2" in render_results(tmp_path / "results")
 
 
 def test_a_mean_without_one_of_them_is_none(two_sets, tmp_path):

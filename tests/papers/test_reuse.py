@@ -12,7 +12,7 @@ import pytest
 from tests.made_runs import read
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.report.studies import lines
+from vitling.report.studies import make_lines
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -54,7 +54,7 @@ def test_the_same_run_of_another_table_is_taken_over(capsys):
     assert (taken["minutes"], taken["origin"]) == (0.0, "measured as b of first")
     assert taken["stages"][0]["shared"]
     assert "origin" not in own
-    assert "measured as b of first" in lines(outcome.results)[0].note
+    assert "measured as b of first" in make_lines(outcome.results)[0].note
     assert [row["run"] for row in read(Path("results/first.json"))["rows"]] == ["a", "a", "b", "b"]
 
 

@@ -22,7 +22,7 @@ from vitling.papers.counting import CountTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.stages import StagedTask
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.report.results import document
+from vitling.report.results import render_results
 from vitling.runs import finetune as finetune_config
 from vitling.runs import labelled
 from vitling.runs import pretrain as pretrain_config
@@ -141,7 +141,7 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "+10.00" in shown
     assert "shared with other runs (pretrain and finetune)" in shown
-    text = document(tmp_path / "results")
+    text = render_results(tmp_path / "results")
     assert "## staged: three runs" in text
     assert "3 of 3 runs" in text
     assert "a note; " in text

@@ -11,7 +11,7 @@ from vitling.papers.ledger import Ledger
 from vitling.papers.studies import find_study
 from vitling.report import heatmap, tsne
 from vitling.report.pictures import draw
-from vitling.report.results import document, main
+from vitling.report.results import main, render_results
 
 WHERE = {"gpu": None, "cpus": 2, "commit": "abc", "packages": {}}
 
@@ -106,9 +106,9 @@ def test_results_are_drawn_again_and_shown(some, tmp_path):
     assert (tmp_path / "idmm-t5.png").exists()
     text = (tmp_path / "results.md").read_text()
     assert "![idmm-t5](../results/idmm-t5.png)" in text
-    assert text == document(tmp_path)
+    assert text == render_results(tmp_path)
     (tmp_path / "idmm-t5.png").unlink()
-    assert "![" not in document(tmp_path)
+    assert "![" not in render_results(tmp_path)
 
 
 def test_points_of_every_run(tmp_path):

@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vitling.report.results import document
-from vitling.report.studies import lines
+from vitling.report.results import render_results
+from vitling.report.studies import make_lines
 
 ROOT = Path(__file__).parents[2]
 HERE = {"gpu": "A100", "cpus": 8, "commit": "abc", "packages": {"torch": "2.11", "timm": "1.0"}}
 
 
 def test_the_document_is_what_the_results_say():
-    assert (ROOT / "docs" / "results.md").read_text() == document(ROOT / "results"), "run `make results`"
+    assert (ROOT / "docs" / "results.md").read_text() == render_results(ROOT / "results"), "run `make results`"
 
 
 def row(run, seed, value, **more):
@@ -34,7 +34,7 @@ def study(rows):
 def test_lines_of_a_study():
     curve = {"top1": {"epoch": [10, 20, 30], "value": [20.0, 33.0, 36.0]}}
     base = [row("base", 0, 31.0), row("base", 1, 33.0)]
-    first, second = lines(study([*base, row("aux", 0, 36.0, curves=curve), row("aux", 1, 36.0)]))
+    first, second = make_lines(study([*base, row("aux", 0, 36.0, curves=curve), row("aux", 1, 36.0)]))
     assert (first.ours, first.paper, first.gain) == ("32.00 ± 1.41 (2 seeds)", "30.00", "")
     assert (second.gain, second.paper_gain) == ("+4.00 ± 1.41", "+4.50")
     assert second.note == "a note; reaches the baseline's last at epoch 20"
@@ -42,7 +42,7 @@ def test_lines_of_a_study():
 
 def test_one_seed_is_called_one_seed_and_a_failure_a_failure():
     failed = {"run": "aux", "seed": 0, "failed": "not finite", "minutes": 1.0, "fingerprint": "g", "environment": HERE}
-    first, second = lines(study([row("base", 0, 31.0), failed]))
+    first, second = make_lines(study([row("base", 0, 31.0), failed]))
     assert first.ours == "31.00 (1 seed)"
     assert (second.ours, second.gain) == ("", "")
     assert second.note == "a note; failed: not finite; made with other settings than the study has now"
@@ -51,10 +51,10 @@ def test_one_seed_is_called_one_seed_and_a_failure_a_failure():
 def test_stages_that_other_runs_have_trained():
     stages = [{"stage": "pretrain", "seconds": 540.0, "shared": True}]
     stages.append({"stage": "finetune", "seconds": 60.0, "shared": False})
-    (line,) = lines(study([row("base", 0, 31.0, seconds=600.0, stages=stages)]))
+    (line,) = make_lines(study([row("base", 0, 31.0, seconds=600.0, stages=stages)]))
     assert line.note == "10.0 minutes of training, 9.0 of them shared with other runs (pretrain)"
     own = [stage | {"shared": False} for stage in stages]
-    assert lines(study([row("base", 0, 31.0, seconds=600.0, stages=own)]))[0].note == ""
+    assert make_lines(study([row("base", 0, 31.0, seconds=600.0, stages=own)]))[0].note == ""
 
 
 def test_networks_that_were_trained_on_another_machine(tmp_path):
@@ -82,13 +82,13 @@ def test_networks_that_were_trained_on_another_machine(tmp_path):
     about = {"study": "s", "title": "t", "source": "nowhere", "unit": "top-1, %", "command": "c", "runs_in_all": 1}
     found = {**about, "runs": [{"run": "a", "fingerprint": "x"}], "rows": rows}
     (tmp_path / "s.json").write_text(json.dumps(found))
-    assert "On 2 CPU cores, a GPU; ; commit new. Trained on a GPU, commit old." in document(tmp_path)
+    assert "On 2 CPU cores, a GPU; ; commit new. Trained on a GPU, commit old." in render_results(tmp_path)
 
 
 def test_a_count_is_not_a_mean():
     counted = study([row("base", 0, 2039), row("base", 1, 2039)])
     counted["runs"][0]["paper"] = 2040
-    (line,) = lines(counted)
+    (line,) = make_lines(counted)
     assert (line.ours, line.paper) == ("2,039", "2,040")
 
 
@@ -107,7 +107,7 @@ def test_every_kind_of_file(tmp_path):
     )
     write(tmp_path, "odd.json", {"command": "make odd", "result": {"other": 1}, "rows": 3})
     write(tmp_path, "list.json", [1, 2])
-    text = document(tmp_path)
+    text = render_results(tmp_path)
     assert "| run | ours | paper |\n| --- | --- | --- |\n| base | 31.00 (1 seed) | 30.00 |" in text
     assert "1 of 3 runs, 2.0 minutes in all. On A100; timm 1.0, torch 2.11; commit abc." in text
     assert "2.0 minutes in all, with up to 3 runs at once on one machine. On A100" in text
@@ -116,7 +116,7 @@ def test_every_kind_of_file(tmp_path):
     assert "| dino |  |  |  | 0.02 |" in text
     assert "`make odd`, [results/odd.json](../results/odd.json)" in text
     assert "## list" in text
-    assert document(tmp_path) == text
+    assert render_results(tmp_path) == text
 
 
 def test_the_report_imports_no_torch():

@@ -12,7 +12,7 @@ from tests.conftest import make_folder
 from tests.made_runs import TINY, read, refused, train
 from vitling.cli import run
 from vitling.errors import Interrupted, UserError
-from vitling.evaluation.answers import make_answers, save_answers
+from vitling.evaluation.predictions import make_predictions, save_predictions
 from vitling.files import write_json
 from vitling.runs.asked import goes_on
 from vitling.runs.compare import compare
@@ -28,7 +28,9 @@ def made_run(folder, right, names=None, split="last/test", labels=None):
     (folder / "config.json").write_text("{}")
     labels = np.arange(len(right)) % 3 if labels is None else labels
     logits = np.eye(3)[np.where(right, labels, (labels + 1) % 3)]
-    save_answers(folder, {split: make_answers(logits, labels, names or [f"{i}.png" for i in range(len(right))])})
+    save_predictions(
+        folder, {split: make_predictions(logits, labels, names or [f"{i}.png" for i in range(len(right))])}
+    )
     return str(folder)
 
 
@@ -66,7 +68,7 @@ def test_images_of_a_group_count_as_one(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
         logits = np.eye(3)[np.where(wrong, (labels + 1) % 3, labels)]
-        save_answers(tmp_path / name, {"last/test": make_answers(logits, labels, names, groups)})
+        save_predictions(tmp_path / name, {"last/test": make_predictions(logits, labels, names, groups)})
     found = compare((str(tmp_path / "one"), str(tmp_path / "two")))["differences"][0]
     assert found["difference"] == pytest.approx(1 / 6)
     assert not found["told_apart"]
@@ -81,7 +83,7 @@ def test_labels_that_few_images_have(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
         scores = labels + noise * random.normal(size=labels.shape)
-        save_answers(tmp_path / name, {"last/test": make_answers(scores, labels, [str(i) for i in range(60)])})
+        save_predictions(tmp_path / name, {"last/test": make_predictions(scores, labels, [str(i) for i in range(60)])})
     found = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))["differences"][0]
     assert found["better"].endswith("sharp")
     assert found["interval"][0] < found["difference"] <= found["interval"][1] <= 1
@@ -107,7 +109,7 @@ def test_several_labels_an_image(tmp_path):
         folder.mkdir()
         (folder / "config.json").write_text("{}")
         scores = labels + noise * random.normal(size=labels.shape)
-        save_answers(folder, {"last/test": make_answers(scores, labels, [str(i) for i in range(100)])})
+        save_predictions(folder, {"last/test": make_predictions(scores, labels, [str(i) for i in range(100)])})
     result = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))
     assert result["metric"] == "mean_average_precision"
     assert result["runs"][0]["run"].endswith("sharp")
@@ -122,7 +124,7 @@ def test_what_cannot_be_compared(tmp_path, capsys):
     assert "named twice" in refused(capsys, "compare", one, f"{one}/")
     write_json(tmp_path / "seeds.json", {"seeds": [0]})
     made_run(tmp_path / "seed0", share(0, 0.5))
-    assert "one of several" in refused(capsys, "compare", tmp_path, tmp_path / "seed0")
+    assert "folder of seeds" in refused(capsys, "compare", tmp_path, tmp_path / "seed0")
     (tmp_path / "seeds.json").unlink()
     assert "last/val" in refused(capsys, "compare", one, other)
     assert "in common" in refused(capsys, "compare", one, elsewhere)

@@ -17,7 +17,7 @@ from tests.conftest import make_folder
 from tests.made_runs import lines, read, refused, train
 from vitling.cli import run
 from vitling.files import write_json
-from vitling.runs.evaluate import trained_on
+from vitling.runs.evaluate import was_trained_on
 
 
 @pytest.fixture(scope="module")
@@ -256,12 +256,12 @@ def test_val_made_train_by_name_was_trained_on(trained, tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for source, own in (("flowers102:/data?val=train", True), ("flowers102:/data", False)):
         write_json(tmp_path / "run" / "config.json", config | {"source": source, "val": None})
-        assert trained_on(str(tmp_path / "run"), "flowers102:/data", "val") is own
-        assert trained_on(str(tmp_path / "run"), "flowers102:/data", "train")
-        assert not trained_on(str(tmp_path / "run"), "flowers102:/other", "train")
+        assert was_trained_on(str(tmp_path / "run"), "flowers102:/data", "val") is own
+        assert was_trained_on(str(tmp_path / "run"), "flowers102:/data", "train")
+        assert not was_trained_on(str(tmp_path / "run"), "flowers102:/other", "train")
     write_json(tmp_path / "run" / "config.json", config | {"source": "torchvision:ImageFolder?root=/a", "val": None})
-    assert trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/a", "train")
-    assert not trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/b", "train")
+    assert was_trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/a", "train")
+    assert not was_trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/b", "train")
 
 
 def test_rows_without_a_label_are_bad_files_here_too(trained, fresh, tmp_path, capsys):

@@ -10,7 +10,8 @@ from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from vitling.commands.flags import OptionalOut, Weights
-from vitling.commands.results import METRIC_NAMES, format_percent
+from vitling.commands.results import format_percent
+from vitling.metric_names import METRIC_NAMES
 
 
 def compare(
@@ -43,7 +44,7 @@ def _print_differences(result: dict[str, Any]) -> None:
     for row in result["runs"]:
         std = "" if row["deviation"] is None else format_percent(row["deviation"])
         table.add_row(escape(row["run"]), str(len(row["values"])), format_percent(row["mean"]), std)
-    table.caption = f"{METRIC_NAMES[result['metric']]} on {result['images']:,} images of {result['split']}"
+    table.caption = f"{METRIC_NAMES[result['metric']].display} on {result['images']:,} images of {result['split']}"
     Console().print(table)
     for found in result["differences"]:
         test = f" McNemar: p = {found['mcnemar_p']:.2g}." if "mcnemar_p" in found else ""

@@ -61,9 +61,9 @@ def comparison_table(result: dict[str, Any]) -> Table:
 
 def _describe_lead(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
     """Describe how certain the held-out images make the lead of the best method."""
-    from vitling.runs.compare import in_points
+    from vitling.evaluation.comparison import format_points
 
-    others = [f"{found['worse']} ({in_points(found['difference'], *found['interval'])})" for found in differences]
+    others = [f"{found['worse']} ({format_points(found['difference'], *found['interval'])})" for found in differences]
     close = [other for other, found in zip(others, differences) if not found["told_apart"]]
     if close:
         text = (

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from vitling.commands.flags import Out
 from vitling.commands.results import format_percent
+from vitling.metric_names import METRIC_NAMES
 
 
 def demo(
@@ -56,7 +57,7 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
 
 def _demo_table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table("start")
-    for column in ("labels", "steps", "seconds", "test top-1"):
+    for column in ("labels", "steps", "seconds", f"test {METRIC_NAMES['top1'].display}"):
         table.add_column(column, justify="right", no_wrap=True)
     pretrained = results["pretrain"]
     for name, start, seconds in (

@@ -25,8 +25,8 @@ def embed(
         data: How images are read; channels and bits are always the model's.
     """
     from vitling.evaluation.embed import embed as write_features
-    from vitling.runs.evaluate import log_of_openings
+    from vitling.runs.evaluate import make_opening_recorder
 
-    for name, reason in write_features(run, images, out, weights, log_of_openings(run), data).items():
+    for name, reason in write_features(run, images, out, weights, make_opening_recorder(run), data).items():
         print(f"Left out: {name}: {reason}", file=sys.stderr)
     print(f"Written: {out}")

@@ -9,17 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import METRIC_NAMES, format_percent, select_metrics
+from vitling.commands.results import format_percent, select_metrics
+from vitling.metric_names import BY_FLAG
 from vitling.settings.evaluation import EvaluationConfig
 
-_EXTRA_METRICS = {"eleven_point_map": "mAP, 11 points", "roc_auc": "ROC-AUC"}  # too many columns for a table of runs
-_PROBE_METRICS = {
-    "top1": "top-1",
-    "mean-per-class": "mean per class",
-    "map": "mAP",
-    "map-11-point": "mAP, 11 points",
-    "roc-auc": "ROC-AUC",
-}
+_METRICS = (
+    *("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error"),
+    *("eleven_point_map", "roc_auc"),  # too many columns for a table of runs
+)
 _MOST_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
@@ -32,9 +29,9 @@ def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
     have been trained on labels.
     """
     if config.probes:
-        from vitling.runs.probes import evaluate_frozen
+        from vitling.runs.probes import evaluate_probes
 
-        _print_probes(evaluate_frozen(config))
+        _print_probes(evaluate_probes(config))
     else:
         from vitling.runs.evaluate import evaluate as evaluate_model
 
@@ -51,10 +48,9 @@ def _print_evaluation(result: dict[str, Any]) -> None:
 def _metric_table(result: dict[str, Any]) -> Table:
     table = Table("metric")
     table.add_column("value", justify="right")
-    names = METRIC_NAMES | _EXTRA_METRICS
-    for key in (*select_metrics(len(result["per_class"])), *_EXTRA_METRICS):
-        if result.get(key) is not None:
-            table.add_row(names[key], format_percent(result[key]))
+    for metric in select_metrics(len(result["per_class"]), _METRICS):
+        if result.get(metric.key) is not None:
+            table.add_row(metric.display, metric.format(result[metric.key]))
     return table
 
 
@@ -102,7 +98,7 @@ def _probe_table(result: dict[str, Any]) -> Table:
         for shown, scores in each.items():
             label = shown if shown == chosen else f"({shown})"
             table.add_row(name, label, format_percent(scores["validation"]), format_percent(scores["value"]))
-    table.caption = f"{_PROBE_METRICS[result['metric']]}; nothing was chosen on {result['split']}"
+    table.caption = f"{BY_FLAG[result['metric']].display}; nothing was chosen on {result['split']}"
     return table
 
 
@@ -113,7 +109,7 @@ def _few_shot_table(curves: dict[str, Any], metric: str) -> Table:
     for shots in curves["centroid"]:
         cells = (curves[classifier][shots] for classifier in ("centroid", "logistic"))
         table.add_row(shots, *(_format_mean(cell["mean"], cell["deviation"]) for cell in cells))
-    table.caption = f"{_PROBE_METRICS[metric]}; mean and standard deviation of {curves['draws']} draws"
+    table.caption = f"{BY_FLAG[metric].display}; mean and standard deviation of {curves['draws']} draws"
     return table
 
 

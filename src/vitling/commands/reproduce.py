@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vitling.errors import Interrupted, RunAborted
 from vitling.formatting import describe_trial
-from vitling.report.studies import filled, lines
+from vitling.report.studies import make_lines, select_columns
 
 
 def reproduce(
@@ -61,8 +61,8 @@ def print_study(results: dict[str, Any]) -> None:
     trial = describe_trial(results.get("trial"), ", ")
     print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))
-    found = lines(results)
-    columns = filled(found, {"ours": "ours", "paper": "paper", "gain": "gain", "paper_gain": "paper's"})
+    found = make_lines(results)
+    columns = select_columns(found, {"ours": "ours", "paper": "paper", "gain": "gain", "paper_gain": "paper's"})
     for title in columns.values():
         table.add_column(title, justify="right", no_wrap=True)
     for line in found:

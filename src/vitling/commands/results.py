@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,24 +11,18 @@ from rich.table import Table
 
 from vitling.console import is_main_process
 from vitling.formatting import format_count
+from vitling.metric_names import METRIC_NAMES, MetricName
 
-METRIC_NAMES = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "mean_per_class": "mean per class",
-    "mean_average_precision": "mAP",
-    "calibration_error": "calibration error",
-}
-_SHORT_NAMES = {"mean_per_class": "per class", "calibration_error": "calib."}  # a table has to fit into 80 columns
+_RESULT_METRICS = ("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error")
 
 
 def format_percent(fraction: float) -> str:
     return f"{fraction:.2%}"
 
 
-def select_metrics(classes: int) -> list[str]:
+def select_metrics(classes: int, keys: Sequence[str] = _RESULT_METRICS) -> list[MetricName]:
     """Return the metrics worth printing: top-5 of five classes is always 100 %."""
-    return [key for key in METRIC_NAMES if key != "top5" or classes > 5]
+    return [METRIC_NAMES[key] for key in keys if key != "top5" or classes > 5]
 
 
 def print_run(result: dict[str, Any], out: str) -> None:
@@ -71,19 +65,13 @@ def _score_table(result: dict[str, Any]) -> Table:
         for split in ("val", "test")
         if split in result.get(weights, {})
     ]
-    metrics = [key for key in select_metrics(result["classes"]) if any(key in row[split] for _, split, row in rows)]
+    metrics = [m for m in select_metrics(result["classes"]) if any(m.key in row[split] for _, split, row in rows)]
     table = Table()
-    for column in (
-        "weights",
-        "epoch",
-        "split",
-        "images",
-        *(_SHORT_NAMES.get(key, METRIC_NAMES[key]) for key in metrics),
-    ):
+    for column in ("weights", "epoch", "split", "images", *(metric.short or metric.display for metric in metrics)):
         table.add_column(column, justify="left" if column in ("weights", "split") else "right", no_wrap=True)
     for weights, split, scores in rows:
         name = "last" if weights == "last" else "best val"
-        numbers = (format_percent(scores[split][key]) if key in scores[split] else "" for key in metrics)
+        numbers = (m.format(scores[split][m.key]) if m.key in scores[split] else "" for m in metrics)
         table.add_row(name, str(scores["epoch"]), split, f"{scores[split]['n']:,}", *numbers)
     if not rows:
         table.add_row("last", str(result["epochs"]), "none held out", "")
@@ -109,7 +97,7 @@ def _print_seeds(result: dict[str, Any], out: str) -> None:
         table.add_column(column, justify="right")
     for name, found in result["scores"].items():
         *words, metric = name.split()
-        shown = " ".join((*words, METRIC_NAMES.get(metric, metric)))
+        shown = " ".join((*words, METRIC_NAMES[metric].display if metric in METRIC_NAMES else metric))
         mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
         table.add_row(shown, mean, std, str(len(found["values"])))
     Console().print(table)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from vitling.evaluation.bundle import load_bundle as load_bundle
     from vitling.evaluation.bundle import save_bundle as save_bundle
     from vitling.evaluation.calibration import fit_temperature as fit_temperature
-    from vitling.evaluation.classify import Validation as Validation
+    from vitling.evaluation.classify import ValidationWatcher as ValidationWatcher
     from vitling.evaluation.collapse import CollapseWatcher as CollapseWatcher
-    from vitling.evaluation.features import pooled_over as pooled_over
+    from vitling.evaluation.features import compute_pooled_features as compute_pooled_features
     from vitling.evaluation.inputs import find_images as find_images
     from vitling.evaluation.knn import knn_scores as knn_scores
     from vitling.evaluation.knn import knn_votes as knn_votes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vitling.evaluation.spread import measure_spread as measure_spread
     from vitling.evaluation.watching import KnnWatcher as KnnWatcher
     from vitling.evaluation.watching import SpreadWatcher as SpreadWatcher
-    from vitling.evaluation.watching import knn_parts as knn_parts
+    from vitling.evaluation.watching import split_for_knn as split_for_knn
     from vitling.evaluation.watching import watch_pretraining as watch_pretraining
 
 _HOMES = {
@@ -35,18 +35,18 @@ _HOMES = {
     "Model": "model",
     "Prediction": "model",
     "SpreadWatcher": "watching",
-    "Validation": "classify",
+    "ValidationWatcher": "classify",
+    "compute_pooled_features": "features",
     "effective_rank": "spread",
     "find_images": "inputs",
     "fit_temperature": "calibration",
-    "knn_parts": "watching",
     "knn_scores": "knn",
     "knn_votes": "knn",
     "load": "bundle",
     "load_bundle": "bundle",
     "measure_spread": "spread",
-    "pooled_over": "features",
     "save_bundle": "bundle",
+    "split_for_knn": "watching",
     "summarise": "metrics",
     "watch_pretraining": "watching",
 }

@@ -52,7 +52,7 @@ class Heads:
         return redundant
 
 
-def heads_of(backbone: Backbone, features: Features, query: Query) -> Heads:
+def rank_heads(backbone: Backbone, features: Features, query: Query) -> Heads:
     """For the first image of the batch; `features` were asked for with `attention=True`."""
     if features.attention is None:
         raise ValueError("features without attention")

@@ -62,10 +62,10 @@ def load(
     """The model of a run directory (`best`: of the epoch that did best in validation), or of a bundle."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return load_bundle(bundle_folder(path, weights), device)
+    return load_bundle(find_bundle(path, weights), device)
 
 
-def bundle_folder(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path:
+def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path:
     path = Path(path)
     inside = path / ("best" if weights == "best" else "model")
     if (inside / CONFIG).is_file():

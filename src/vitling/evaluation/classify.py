@@ -11,14 +11,14 @@ from torch import Tensor
 
 from vitling.data.store import Store
 from vitling.evaluation import metrics
-from vitling.evaluation.features import views_over
+from vitling.evaluation.features import iterate_views
 from vitling.objectives.moments import Moment
 
 Classify = Callable[[Tensor], Tensor]  # normalised images -> logits
 
 
 @torch.inference_mode()
-def logits_over(
+def compute_logits(
     classify: Classify,
     store: Store,
     size: int,
@@ -28,14 +28,14 @@ def logits_over(
 ) -> Tensor:
     """Logits of every image of the store, in order, on the host."""
     parts: list[Tensor] = []
-    for images in views_over(store, size, crop_fraction, batch=batch):
+    for images in iterate_views(store, size, crop_fraction, batch=batch):
         parts.append(classify(images).float().cpu())
         on_progress(sum(map(len, parts)))
     return torch.cat(parts)
 
 
 @dataclass
-class Validation:
+class ValidationWatcher:
     """Watches a supervised run: val/top1 (val/mean_average_precision for several labels) and val/log_loss."""
 
     store: Store
@@ -44,8 +44,8 @@ class Validation:
     every: int = 1
 
     def __call__(self, moment: Moment) -> dict[str, float]:
-        logits = logits_over(cast(Classify, moment.objective.logits), self.store, self.size, self.crop_fraction)
-        labels = labels_of(self.store)
+        logits = compute_logits(cast(Classify, moment.objective.logits), self.store, self.size, self.crop_fraction)
+        labels = get_labels(self.store)
         score = metrics.mean_average_precision if labels.ndim == 2 else metrics.top1
         return {self.metric: score(logits, labels), "val/log_loss": metrics.log_loss(logits, labels)}
 
@@ -54,7 +54,7 @@ class Validation:
         return "val/mean_average_precision" if self.store.dataset.task == "multi" else "val/top1"
 
 
-def labels_of(store: Store) -> Tensor:
+def get_labels(store: Store) -> Tensor:
     if store.labels is None:
         raise ValueError(f"{store.dataset.name} has no labels")
     return store.labels.cpu()

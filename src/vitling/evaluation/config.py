@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitling.errors import UserError
+from vitling.metric_names import MetricFlag
 
 Probe = Literal["knn", "linear", "logistic", "few-shot"]
-Metric = Literal["auto", "top1", "mean-per-class", "map", "map-11-point", "roc-auc"]
+Metric = Literal["auto", MetricFlag]
 KS = (10, 20, 100, 200)  # EsViT's
 
 

@@ -59,7 +59,7 @@ class Correspondence:
         return asdict(self)
 
 
-def match(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
+def match_regions(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
     """From the grids [B, D, h, w] of two views."""
     similar = F.normalize(first.float().flatten(2), dim=1).transpose(1, 2) @ F.normalize(
         second.float().flatten(2), dim=1
@@ -78,7 +78,7 @@ def mirror_errors(matches: Matches, size: int) -> Tensor:
     return torch.hypot(down, across)
 
 
-def mirrored(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed: int) -> Tensor:
+def mirror_views(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed: int) -> Tensor:
     """The second view of normalised images: mirrored, jittered with probability 0.8, and made grey.
 
     The draws of an image depend on its id and the seed alone. What is neither grey nor RGB is mirrored and no more.
@@ -93,7 +93,9 @@ def mirrored(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed:
 
 
 @torch.inference_mode()
-def correspondence(model: Model, sources: Sequence[Source], grey: Grey = "released", seed: int = 0) -> Correspondence:
+def measure_correspondence(
+    model: Model, sources: Sequence[Source], grey: Grey = "released", seed: int = 0
+) -> Correspondence:
     """The benchmark over all images that can be read."""
     errors: list[Tensor] = []
     unread: dict[str, str] = {}
@@ -101,9 +103,9 @@ def correspondence(model: Model, sources: Sequence[Source], grey: Grey = "releas
         unread |= {sources[row].name: why for row, why in batch.errors.items()}
         if not batch.rows:
             continue
-        second = mirrored(model, batch.images, batch.rows, grey, seed)
+        second = mirror_views(model, batch.images, batch.rows, grey, seed)
         grids = model.backbone(torch.cat([batch.images, second])).grid.chunk(2)
-        matches = match(*grids)
+        matches = match_regions(*grids)
         errors.append(mirror_errors(matches, model.meta.size).cpu())
     if not errors:
         raise UserError("None of the images can be read.")

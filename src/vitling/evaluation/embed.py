@@ -16,7 +16,7 @@ from vitling.data.dataset import Dataset, Splits
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
-from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, sources_of
+from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_sources
 from vitling.evaluation.model import BATCH, Embeddings, Model
 from vitling.files import atomic_write, check_writable
 
@@ -56,7 +56,7 @@ def embed(
     if len(named) == 1 and not _names_images(named[0]):
         parts = _of_data(model, named[0], config, on_test_opened)
     else:
-        parts = [_of_sources(model, "images", sources_of(named))]
+        parts = [_of_sources(model, "images", list_sources(named))]
     parts = [part for part in parts if len(part.keys) or part.errors]
     errors = {key: reason for part in parts for key, reason in part.errors.items()}
     if not any(len(part.keys) for part in parts):

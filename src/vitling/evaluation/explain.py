@@ -15,10 +15,10 @@ from vitling.backbones.features import Features
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 from vitling.evaluation import pictures
-from vitling.evaluation.attention_maps import ALIKE, Query, heads_of
+from vitling.evaluation.attention_maps import ALIKE, Query, rank_heads
 from vitling.evaluation.bundle import load
-from vitling.evaluation.correspondence import Grey, correspondence, match, mirror_errors, mirrored
-from vitling.evaluation.inputs import sources_of
+from vitling.evaluation.correspondence import Grey, match_regions, measure_correspondence, mirror_errors, mirror_views
+from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, write_json
 
@@ -45,7 +45,9 @@ def explain(
     if Path(image).is_dir():
         if second is not None:
             raise UserError("A folder is measured against its own mirrored images: name one folder, or two images.")
-        found: dict[str, Any] = {"correspondence": correspondence(model, sources_of(image), grey, seed).as_dict()}
+        found: dict[str, Any] = {
+            "correspondence": measure_correspondence(model, list_sources(image), grey, seed).as_dict()
+        }
         _clear(out)
     else:
         found = _pictures(model, [image] if second is None else [image, second], out, place, grey, seed)
@@ -63,7 +65,7 @@ def _clear(out: Path) -> None:
 def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Grey, seed: int) -> dict[str, Any]:
     views = torch.cat([_view(model, name) for name in images])
     if len(images) == 1:
-        views = torch.cat([views, mirrored(model, views, [0], grey, seed)])
+        views = torch.cat([views, mirror_views(model, views, [0], grey, seed)])
     _clear(out)
     found = {"correspondence": _correspondences(model, views, images, out / REGIONS)}
     try:
@@ -74,7 +76,7 @@ def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Gr
 
 def _correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:
     features = model.backbone(views)
-    matches = match(features.grid[:1], features.grid[1:])
+    matches = match_regions(features.grid[:1], features.grid[1:])
     errors = mirror_errors(matches, model.meta.size)[0].cpu().numpy() if len(images) == 1 else None
     names = (Path(images[0]).name, Path(images[1]).name if len(images) > 1 else "mirrored")
     shown = [pictures.as_rgb(view, model.meta.mean, model.meta.std) for view in views]
@@ -100,7 +102,7 @@ def _nearest(features: Features, view: int, other: int) -> Grid:
 
 def _attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str, Any]:
     features = model.backbone(view, attention=True)
-    heads = heads_of(model.backbone, features, query)
+    heads = rank_heads(model.backbone, features, query)
     shown = pictures.as_rgb(view[0], model.meta.mean, model.meta.std)
     grid = (features.grid.shape[-2], features.grid.shape[-1])
     pictures.draw_heads(shown, heads, grid, True, out / MASKS)
@@ -117,7 +119,7 @@ def _attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str,
 
 
 def _view(model: Model, name: str) -> Tensor:
-    sources = sources_of(name)
+    sources = list_sources(name)
     if len(sources) != 1:
         raise UserError(f"{name} names {len(sources)} images: give one or two, or a folder.")
     (batch,) = model.batches(sources)

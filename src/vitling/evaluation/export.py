@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import CUSTOM_MODELS
 from vitling.backbones.swin import matches_timm
 from vitling.errors import RunAborted, UserError
-from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load_bundle, read_config
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
 
@@ -32,7 +32,7 @@ def export(
     weights: Literal["last", "best"] = "last",
 ) -> float:
     """Write `out` (a folder for timm, a file for ONNX); gives the largest difference on random images."""
-    folder = bundle_folder(model_path, weights)
+    folder = find_bundle(model_path, weights)
     if format == "onnx":
         return _to_onnx(load_bundle(folder), Path(out))
     _spare_others(Path(out), Path(model_path), folder)

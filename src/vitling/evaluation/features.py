@@ -15,7 +15,7 @@ from vitling.views.renderer import eval_view
 
 
 @torch.inference_mode()
-def pooled_over(
+def compute_pooled_features(
     backbone: Backbone,
     store: Store,
     size: int,
@@ -27,12 +27,12 @@ def pooled_over(
 
     Past torch.compile, whose graphs belong to the training batch.
     """
-    with evaluating(backbone):
-        views = views_over(store, size, crop_fraction, ids, batch)
+    with eval_mode(backbone):
+        views = iterate_views(store, size, crop_fraction, ids, batch)
         return torch.cat([backbone.forward(images).pooled.float() for images in views])
 
 
-def views_over(
+def iterate_views(
     store: Store, size: int, crop_fraction: float, ids: np.ndarray | None = None, batch: int = 256
 ) -> Iterator[Tensor]:
     """The evaluation views of all images, or of those with `ids`, normalised, a batch at a time."""
@@ -42,7 +42,7 @@ def views_over(
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
+def eval_mode(network: nn.Module) -> Iterator[None]:
     was_training = network.training
     network.eval()
     try:

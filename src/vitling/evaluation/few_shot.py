@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
-from vitling.evaluation.knn import exact_products
+from vitling.evaluation.knn import exact_matmul
 from vitling.evaluation.logistic import Backend, fit_logistic
 from vitling.formatting import format_count
 from vitling.keys import make_rng
@@ -78,7 +78,7 @@ def nearest_centroid(bank: Tensor, labels: Tensor, queries: Tensor, classes: int
     images."""
     unit, asked = F.normalize(bank.float(), dim=1), F.normalize(queries.float(), dim=1)
     sums = unit.new_zeros(classes, unit.shape[1]).index_add_(0, labels, unit)
-    with exact_products():
+    with exact_matmul():
         cosines = asked @ F.normalize(sums, dim=1).T
     return torch.where(torch.bincount(labels, minlength=classes) > 0, cosines, -1.0)
 

@@ -36,7 +36,7 @@ def find_images(patterns: str | os.PathLike | Iterable[str | os.PathLike]) -> li
     return list(dict.fromkeys(found))
 
 
-def sources_of(inputs: Input | Sequence[Input]) -> list[Source]:
+def list_sources(inputs: Input | Sequence[Input]) -> list[Source]:
     several = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image | np.ndarray) else list(inputs)
     sources: list[Source] = []
     for one in several:
@@ -51,7 +51,7 @@ def sources_of(inputs: Input | Sequence[Input]) -> list[Source]:
     return sources
 
 
-def sources_in(dataset: Dataset) -> list[Source]:
+def list_dataset_sources(dataset: Dataset) -> list[Source]:
     return [Source(key, partial(dataset.read, i)) for i, key in enumerate(dataset.keys)]
 
 

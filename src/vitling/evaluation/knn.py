@@ -95,7 +95,7 @@ def _votes_by_part(
     asked = bank if queries is None else F.normalize(queries.float(), dim=1)
     step = max(1, block // max(min(len(bank), 1 << 16), classes * len(ks)))
     for start in range(0, len(asked), step):
-        with exact_products():
+        with exact_matmul():
             first = start if queries is None else None
             similarity, rows = nearest(bank, asked[start : start + step], max(ks), block, first)
         weights = _weights(similarity, temperature)
@@ -118,7 +118,7 @@ def _shares(weights: Tensor, rows: Tensor, labels: Tensor, classes: int) -> Tens
 
 
 @contextmanager
-def exact_products() -> Iterator[None]:
+def exact_matmul() -> Iterator[None]:
     """Training allows TF32 products, whose error of 1e-3 makes other images the nearest."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

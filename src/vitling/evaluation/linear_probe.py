@@ -21,7 +21,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.metrics import log_loss
-from vitling.evaluation.probe_features import augmented_over
+from vitling.evaluation.probe_features import compute_augmented_features
 from vitling.keys import make_rng
 from vitling.views.config import Plan
 
@@ -67,7 +67,7 @@ class Augmented:
             at = np.flatnonzero((rows >= first) & (rows < first + len(store)))
             if len(at):
                 ids, seed = rows[at] - first, self.seed + number  # an id means another image in another store
-                of_store = augmented_over(self.backbone, store, ids, self.plan, seed, epoch, self.blocks)
+                of_store = compute_augmented_features(self.backbone, store, ids, self.plan, seed, epoch, self.blocks)
                 found.append((at, of_store))
             first += len(store)
         order = np.argsort(np.concatenate([at for at, _ in found]))

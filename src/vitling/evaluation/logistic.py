@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
-from vitling.evaluation.knn import exact_products
+from vitling.evaluation.knn import exact_matmul
 from vitling.evaluation.lbfgs import minimise
 
 ITERATIONS, TOLERANCE = 1000, 1e-6
@@ -197,7 +197,7 @@ def _by_torch(
     dtype = dtype or quick_dtype(features.device)
     problems = Problems(features.to(dtype), targets, strengths)
     noise = 0.0 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
-    with exact_products():
+    with exact_matmul():
         found = minimise(problems, problems.start(), tolerance, ITERATIONS, noise)
     count = len(strengths)
     points = found.points.view(count, problems.each, len(features[0]) + 1, problems.columns)

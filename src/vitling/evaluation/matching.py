@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitling.data.store import Store
 from vitling.errors import UserError
-from vitling.evaluation.features import evaluating
+from vitling.evaluation.features import eval_mode
 from vitling.evaluation.model import Model
 from vitling.objectives.config import EsViTConfig, dino_plan
 from vitling.objectives.dino import global_groups
@@ -31,14 +31,14 @@ class Matching:
 
 
 @torch.inference_mode()
-def matching(model: Model, store: Store, seed: int = 0) -> Matching:
+def measure_matching(model: Model, store: Store, seed: int = 0) -> Matching:
     """Of views as EsViT trains on, each of the store's images once; pairs of views count as they do in `match place`.
     Around its place are the regions that it belongs to there: up to four."""
     config = EsViTConfig(match="place")
     plan = dino_plan(config, model.meta.size)
     renderer = Renderer(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
     sums, wide = torch.zeros(3, device=model.device), global_groups(plan, config.global_crops)
-    with evaluating(model.backbone):
+    with eval_mode(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))
             view_batch = ViewBatch(plan, BatchKey(seed, 0, 0, ids, len(store)), np.arange(len(ids)))

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
+from vitling.evaluation.config import Metric
+from vitling.metric_names import MetricFlag
 
 BINS = 15
 
@@ -232,7 +234,7 @@ def _mean(values: Tensor) -> float:
     return float(values.double().mean())
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+METRICS: dict[MetricFlag, Callable[[Tensor, Tensor], float]] = {
     "top1": top1,
     "mean-per-class": mean_per_class,
     "map": mean_average_precision,
@@ -241,8 +243,8 @@ METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
 }
 
 
-def metric_for(name: str, several: bool) -> str:
-    """auto is top1, or for several labels an image map; what does not suit the labels is refused."""
+def resolve_metric(name: Metric, several: bool) -> MetricFlag:
+    """Replace auto by top1, or by map for several labels an image; raise UserError if the labels rule out `name`."""
     if name == "auto":
         return "map" if several else "top1"
     fitting = [key for key in METRICS if key == "roc-auc" or key.startswith("map") == several]

@@ -17,7 +17,7 @@ from vitling.data.decode import decode, squash
 from vitling.data.host import count_cores
 from vitling.data.scan import describe_error
 from vitling.errors import UserError
-from vitling.evaluation.inputs import Input, Source, sources_of
+from vitling.evaluation.inputs import Input, Source, list_sources
 from vitling.evaluation.meta import BundleMeta
 from vitling.views import eval_view
 
@@ -55,7 +55,7 @@ class Model:
         self.head = None if head is None else head.to(self.device).eval()
         self.meta = meta
 
-    def at(self, size: int) -> Model:
+    def resize(self, size: int) -> Model:
         """The same network for views of another size, from images that are decoded large enough for them; a UserError
         where it cannot take them."""
         self.backbone.grid_size(size)
@@ -84,7 +84,7 @@ class Model:
     def predict(self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None) -> list[Prediction]:
         """An answer for every image, in their order; below the probability `abstain` it is "unsure"."""
         self.require_head()
-        sources = sources_of(inputs)
+        sources = list_sources(inputs)
         predictions = [Prediction(source.name) for source in sources]
         for batch in self.batches(sources):
             for i, reason in batch.errors.items():
@@ -96,7 +96,7 @@ class Model:
 
     def embed(self, inputs: Input | Sequence[Input]) -> np.ndarray:
         """Pooled features [N, D]; an image that cannot be read is an error."""
-        found = self.embed_sources(sources_of(inputs))
+        found = self.embed_sources(list_sources(inputs))
         if found.errors:
             name, reason = next(iter(found.errors.items()))
             raise UserError(f"{len(found.errors)} images cannot be read; the first is {name}: {reason}.")

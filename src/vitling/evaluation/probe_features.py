@@ -22,7 +22,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.t2t import TokensToToken
 from vitling.data.store import Store
 from vitling.errors import UserError
-from vitling.evaluation.features import evaluating, views_over
+from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import Plan
 from vitling.views.renderer import Normaliser, Renderer
@@ -30,7 +30,7 @@ from vitling.views.renderer import Normaliser, Renderer
 BATCH = 256
 
 
-class Frozen(NamedTuple):
+class FrozenFeatures(NamedTuple):
     """Features of a split, in its order, on the store's device."""
 
     pooled: Tensor  # [N, D]
@@ -38,7 +38,7 @@ class Frozen(NamedTuple):
 
 
 @torch.inference_mode()
-def frozen_over(
+def compute_probe_features(
     backbone: Backbone,
     store: Store,
     size: int,
@@ -46,18 +46,18 @@ def frozen_over(
     blocks: int = 0,
     batch: int = BATCH,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Frozen:
+) -> FrozenFeatures:
     """Both kinds in one pass over the evaluation views."""
-    parts: list[Frozen] = []
-    with evaluating(backbone):
-        for images in views_over(store, size, crop_fraction, batch=batch):
-            parts.append(frozen_features(backbone, images, blocks))
+    parts: list[FrozenFeatures] = []
+    with eval_mode(backbone):
+        for images in iterate_views(store, size, crop_fraction, batch=batch):
+            parts.append(compute_batch_features(backbone, images, blocks))
             on_progress(min(len(parts) * batch, len(store)))
-    return Frozen(*(torch.cat(kind) for kind in zip(*parts)))
+    return FrozenFeatures(*(torch.cat(kind) for kind in zip(*parts)))
 
 
 @torch.inference_mode()
-def augmented_over(
+def compute_augmented_features(
     backbone: Backbone, store: Store, ids: np.ndarray, plan: Plan, seed: int, epoch: int, blocks: int
 ) -> Tensor:
     """Features of the last blocks of random views, those of this epoch, of the images with `ids`."""
@@ -65,16 +65,16 @@ def augmented_over(
     view_batch = ViewBatch(plan, key, np.arange(len(ids)))
     renderer = Renderer(Normaliser(tuple(store.mean), tuple(store.std)))
     (views,) = view_batch.render(*store.fetch(view_batch.instances), renderer)
-    with evaluating(backbone):
-        return frozen_features(backbone, views.pixels, blocks).blocks
+    with eval_mode(backbone):
+        return compute_batch_features(backbone, views.pixels, blocks).blocks
 
 
-def frozen_features(backbone: Backbone, images: Tensor, blocks: int) -> Frozen:
+def compute_batch_features(backbone: Backbone, images: Tensor, blocks: int) -> FrozenFeatures:
     """Of normalised images, by a backbone in evaluation mode."""
     with outputs_of(last_blocks(backbone, blocks)) as seen:
         pooled = backbone.forward(images).pooled.float()
     vectors = [_vector(backbone, output).float() for output in seen]
-    return Frozen(pooled, torch.cat(vectors, dim=1) if vectors else pooled[:, :0])
+    return FrozenFeatures(pooled, torch.cat(vectors, dim=1) if vectors else pooled[:, :0])
 
 
 def last_blocks(backbone: Backbone, count: int) -> Sequence[nn.Module]:

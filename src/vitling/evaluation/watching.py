@@ -14,7 +14,7 @@ from vitling.data.dataset import UNLABELLED, Dataset
 from vitling.data.holdout import hold_out
 from vitling.data.store import Store
 from vitling.evaluation.collapse import CollapseWatcher
-from vitling.evaluation.features import pooled_over
+from vitling.evaluation.features import compute_pooled_features
 from vitling.evaluation.knn import knn_scores
 from vitling.evaluation.spread import measure_spread
 from vitling.objectives.moments import Moment
@@ -51,14 +51,14 @@ def watch_pretraining(
     seed: int = 0,
 ) -> CollapseWatcher:
     """The watcher that suits the data: k-NN where images have labels, else the spread alone; collapse in any case."""
-    parts = knn_parts(train, val, seed)
+    parts = split_for_knn(train, val, seed)
     watcher = (
         KnnWatcher(*parts, size, crop_fraction, every) if parts else SpreadWatcher(train, size, crop_fraction, every)
     )
     return CollapseWatcher(watcher, stop, say)
 
 
-def knn_parts(train: Store, val: Store | None = None, seed: int = 0) -> tuple[Part, Part] | None:
+def split_for_knn(train: Store, val: Store | None = None, seed: int = 0) -> tuple[Part, Part] | None:
     """The images that vote and those that are asked about: train and val, or without a val nine tenths of train and
     the tenth held out of it, class by class and with groups kept together. An image without a label is in neither: a
     pool beside labelled images changes nothing. None where that leaves nothing to ask.
@@ -114,7 +114,9 @@ class KnnWatcher:
         return len(self.voters.store.dataset.class_names)
 
     def _features(self, moment: Moment, part: Part) -> Tensor:
-        return pooled_over(moment.objective.final_backbone, part.store, self.size, self.crop_fraction, part.ids)
+        return compute_pooled_features(
+            moment.objective.final_backbone, part.store, self.size, self.crop_fraction, part.ids
+        )
 
 
 @dataclass
@@ -129,7 +131,9 @@ class SpreadWatcher:
 
     def __call__(self, moment: Moment) -> dict[str, float]:
         ids = _evenly(len(self.store), self.sample)
-        return _spread(pooled_over(moment.objective.final_backbone, self.store, self.size, self.crop_fraction, ids))
+        return _spread(
+            compute_pooled_features(moment.objective.final_backbone, self.store, self.size, self.crop_fraction, ids)
+        )
 
 
 def _spread(features: Tensor) -> dict[str, float]:

@@ -64,13 +64,13 @@ class ProbeTask:
         if self.figure == "matching":
             return self._matched(folder, context)
         from vitling.evaluation.config import ProbesConfig
-        from vitling.papers.suite.suite import CHOOSE_BY
-        from vitling.runs.probes import evaluate_frozen
+        from vitling.metric_names import flag_of_paper_metric
+        from vitling.runs.probes import evaluate_probes
         from vitling.settings.evaluation import EvaluationConfig
 
-        settings = ProbesConfig(metric=CHOOSE_BY[self.metric], seed=context.seed)
+        settings = ProbesConfig(metric=flag_of_paper_metric(self.metric), seed=context.seed)
         source = f"train={context.train},test={context.test}"
-        found = evaluate_frozen(EvaluationConfig(str(folder), source, probes=(self.figure,), settings=settings))
+        found = evaluate_probes(EvaluationConfig(str(folder), source, probes=(self.figure,), settings=settings))
         probe, seen = found["probes"][self.figure], found["images"]
         return {
             "value": round(100 * probe["value"], 4),
@@ -82,25 +82,25 @@ class ProbeTask:
 
     def _found_again(self, folder: Path, figure: str, context: RunContext) -> dict[str, Any]:
         from vitling.evaluation.bundle import load
-        from vitling.evaluation.correspondence import correspondence
-        from vitling.evaluation.inputs import sources_in
+        from vitling.evaluation.correspondence import measure_correspondence
+        from vitling.evaluation.inputs import list_dataset_sources
 
         images = open_test_images(context, f"{figure} of regions")
-        found = correspondence(load(folder), sources_in(images))
+        found = measure_correspondence(load(folder), list_dataset_sources(images))
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
         return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
 
     def _matched(self, folder: Path, context: RunContext) -> dict[str, Any]:
         from vitling.data.store import build_store, choose_size
         from vitling.evaluation.bundle import load
-        from vitling.evaluation.matching import matching
+        from vitling.evaluation.matching import measure_matching
         from vitling.objectives.config import EsViTConfig, dino_plan
 
         images, model = open_test_images(context, "matching of regions"), load(folder)
         images = images.subset(min(MATCHED, len(images)), seed=context.seed)
         useful = dino_plan(EsViTConfig(), model.meta.size).store_side(len(images))
         store = build_store(images, choose_size(images, useful), device=model.device, allow_bad=True, use_cache=False)
-        found = matching(model, store, context.seed)
+        found = measure_matching(model, store, context.seed)
         figures = {"value": round(100 * found.right, 4), "chance": round(100 * found.chance, 4)}
         return {**figures, "images_matched": found.images}
 

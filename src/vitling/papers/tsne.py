@@ -81,9 +81,9 @@ class TsneTask:
 
 
 def _features(model: Model, images: Dataset) -> np.ndarray:
-    from vitling.evaluation.inputs import sources_in
+    from vitling.evaluation.inputs import list_dataset_sources
 
-    found = model.embed_sources(sources_in(images))
+    found = model.embed_sources(list_dataset_sources(images))
     if found.errors:
         name, reason = next(iter(found.errors.items()))
         raise UserError(f"{len(found.errors)} test images cannot be read; the first is {name}: {reason}.")

@@ -13,7 +13,7 @@ from typing import Any
 from vitling.files import atomic_write, read_json
 from vitling.formatting import describe_trial, format_count
 from vitling.report.pictures import draw
-from vitling.report.studies import filled, lines
+from vitling.report.studies import make_lines, select_columns
 
 HEAD = """# Results
 
@@ -23,7 +23,7 @@ are what their authors report, which need not be the last epoch.
 """
 
 
-def document(folder: Path) -> str:
+def render_results(folder: Path) -> str:
     files = {path.name: read_json(path) for path in sorted(folder.glob("*.json"))}
     known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
     studies = [_study(folder, name, content) for name, content in known.items() if "study" in content]
@@ -34,9 +34,9 @@ def document(folder: Path) -> str:
 def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
     trial = f" {said.capitalize()}." if (said := describe_trial(results.get("trial"))) else ""
-    found = lines(results)
+    found = make_lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
-    columns = filled(found, titles)
+    columns = select_columns(found, titles)
     table = _table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
     measured = len({row["run"] for row in rows if "value" in row})
     minutes, at_once = sum(row["minutes"] for row in rows), max((row.get("at_once", 1) for row in rows), default=1)
@@ -150,7 +150,7 @@ def main(folder: str, out: str) -> None:
         if isinstance(content, dict) and "picture" in content and draw(content, path.with_suffix(".png")):
             print(f"Written: {path.with_suffix('.png')}")
     with atomic_write(out, "w") as file:
-        file.write(document(Path(folder)))
+        file.write(render_results(Path(folder)))
     print(f"Written: {out}")
 
 

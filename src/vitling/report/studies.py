@@ -24,7 +24,7 @@ class Line:
     note: str
 
 
-def lines(results: dict[str, Any]) -> list[Line]:
+def make_lines(results: dict[str, Any]) -> list[Line]:
     """Of every run that has a row."""
     about = {run["run"]: run for run in results["runs"]}
     rows: dict[str, Rows] = {}
@@ -33,7 +33,7 @@ def lines(results: dict[str, Any]) -> list[Line]:
     return [_line(about.get(run, {"run": run}), own, about, rows) for run, own in rows.items()]
 
 
-def filled(found: Sequence[Line], titles: dict[str, str]) -> dict[str, str]:
+def select_columns(found: Sequence[Line], titles: dict[str, str]) -> dict[str, str]:
     """The columns in which something stands, by name."""
     return {name: title for name, title in titles.items() if any(getattr(line, name) for line in found)}
 

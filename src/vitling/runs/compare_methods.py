@@ -12,11 +12,12 @@ from typing import Any
 from vitling.console import Log, is_main_process
 from vitling.data.splits import read_splits
 from vitling.errors import RunAborted, UserError
+from vitling.evaluation.comparison import compare_pair, rank_runs
 from vitling.files import check_writable, read_json, write_json
 from vitling.formatting import format_count
 from vitling.methods.registry import METHODS, check_task
+from vitling.metric_names import primary_metric
 from vitling.runs.asked import as_asked, check_told_what_to_do, written_down
-from vitling.runs.compare import difference_of, ranked_groups
 from vitling.runs.running import check_labels
 from vitling.runs.train import FIRST, train
 from vitling.settings.config import ComparisonConfig, TrainConfig
@@ -102,7 +103,7 @@ def _row(method: str, config: TrainConfig, log: Log) -> Row:
         log.warning(f"{method} stopped: {problem}")
         return {"method": method, "stopped": str(problem)}
     judged = result["last"]["val"]
-    metric = "top1" if "top1" in judged else "mean_average_precision"
+    metric = primary_metric(multi_label="top1" not in judged)
     known = {"method": method, "metric": metric, "value": judged[metric], "images": judged["n"]}
     flags = as_flags(config, ("out", "resume", "overwrite", "method", "minutes"))
     return known | _before(config, result) | {"flags": flags}
@@ -138,6 +139,6 @@ def _differences(config: ComparisonConfig, methods: list[str]) -> list[dict[str,
     """The method that is ahead beside each of the others, on the same held-out images."""
     if len(methods) < 2:
         return []
-    runs = {method: str(Path(config.out) / method) for method in methods}
-    _, (best, *others) = ranked_groups(runs, "val", "last")
-    return [difference_of(best, other) for other in others]
+    runs = {method: [Path(config.out) / method] for method in methods}
+    _, (best, *others) = rank_runs(runs, "val", "last")
+    return [compare_pair(best, other) for other in others]

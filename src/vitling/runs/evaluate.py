@@ -17,7 +17,7 @@ from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
-from vitling.evaluation.classify import labels_of, logits_over
+from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
@@ -29,19 +29,19 @@ from vitling.training.rundir import RunDirectory
 
 def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     """Everything that `summarise` says, of one split; also in `out` (JSON). `auto` takes test, else val, else train."""
-    model, data = prepared(config)
+    model, data = prepare_evaluation(config)
     model.require_head()
     splits = read_splits(config.source, data, needs_train=False)
-    splits.on_test_opened = log_of_openings(config.run)
+    splits.on_test_opened = make_opening_recorder(config.run)
     chosen = _choose(splits, config.split)
-    dataset = _in_terms_of(model, _part(splits, chosen, command_of(config)))
+    dataset = _in_terms_of(model, _part(splits, chosen, format_command(config)))
     log = Log()
-    if trained_on(config.run, config.source, chosen):
+    if was_trained_on(config.run, config.source, chosen):
         log.warning("The model was trained on these images (all but the ones held out); figures on them are too good.")
-    store = decoded(model, dataset, chosen, data, config.allow_bad, log, splits.bad)
+    store = decode_split(model, dataset, chosen, data, config.allow_bad, log, splits.bad)
     with log.progress("Evaluating", len(store)) as progress:
-        logits = logits_over(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
-    summary = summarise(logits, labels_of(store), model.class_names, model.meta.temperature)
+        logits = compute_logits(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
+    summary = summarise(logits, get_labels(store), model.class_names, model.meta.temperature)
     judged = {"model": config.run, "weights": config.weights, "size": model.meta.size}
     result: dict[str, Any] = {**judged, "data": config.source, "split": chosen, **summary}
     unread = [file for file in splits.bad if file.split == chosen]
@@ -51,27 +51,27 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     return result
 
 
-def prepared(config: EvaluationConfig) -> tuple[Model, DataConfig]:
+def prepare_evaluation(config: EvaluationConfig) -> tuple[Model, DataConfig]:
     """The model, and how it wants images to be read; a UserError before anything was done for nothing."""
     config.check()
     if config.out:
         check_writable(config.out)
     model = load(config.run, config.weights, choose_device(config.device))
-    model = model if config.size is None else model.at(config.size)
-    return model, as_trained(model, config.data)
+    model = model if config.size is None else model.resize(config.size)
+    return model, match_model_input(model, config.data)
 
 
-def command_of(config: EvaluationConfig) -> str:
+def format_command(config: EvaluationConfig) -> str:
     """Written down as the reason why the test split was opened."""
     size = "" if config.size is None else f" --size {config.size}"
     return f"vitling evaluate {config.run} {config.source}{size}"
 
 
-def as_trained(model: Model, config: DataConfig) -> DataConfig:
+def match_model_input(model: Model, config: DataConfig) -> DataConfig:
     return replace(config, channels=model.meta.channels, bits=model.meta.bits)
 
 
-def decoded(
+def decode_split(
     model: Model,
     dataset: Dataset,
     split: str,
@@ -91,7 +91,7 @@ def decoded(
     return store
 
 
-def log_of_openings(model_path: str) -> Callable[[str], None]:
+def make_opening_recorder(model_path: str) -> Callable[[str], None]:
     """Where an opening of the test split is written down: in the run that the model is of, if it lies in one."""
     folder = _run_of(model_path)
     if folder is None:
@@ -114,7 +114,7 @@ def _run_of(model_path: str) -> Path | None:
     return next((folder for folder in there if (folder / "config.json").exists()), None)
 
 
-def trained_on(model_path: str, source: str, split: str, held_out_by: int | None = None) -> bool:
+def was_trained_on(model_path: str, source: str, split: str, held_out_by: int | None = None) -> bool:
     """Whether the run was trained on images of this split: train, and the data's own val where --val, folds or
     `?val=train` made it a part of train. A val that was held out of train by a seed: unless the run held out the same.
     Data are known by their name: a copy elsewhere is not."""

@@ -13,7 +13,7 @@ from torch import nn
 from vitling.data.dataset import Dataset
 from vitling.data.store import median_side
 from vitling.errors import UserError
-from vitling.evaluation.bundle import bundle_folder, load_bundle, read_config
+from vitling.evaluation.bundle import find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import read_json
 from vitling.methods import idmm
@@ -98,7 +98,7 @@ def _backbone_of(source: str) -> str:
         raise UserError(f"There is no {source}. --from takes a run directory, a model folder or a weights file.")
     if not Path(source).is_dir():
         raise UserError(f"Which network are the weights in {source}? Pass --backbone NAME (`vitling list backbones`).")
-    return str(read_config(bundle_folder(Path(source)))["vitling"]["backbone"])
+    return str(read_config(find_bundle(Path(source)))["vitling"]["backbone"])
 
 
 def _with_a_head(source: str) -> Model:
@@ -107,7 +107,7 @@ def _with_a_head(source: str) -> Model:
             f"--keep-head: {source} is a weights file, which does not say what its head means. Name a run or a model "
             "folder, or leave out --keep-head."
         )
-    model = load_bundle(bundle_folder(source))
+    model = load_bundle(find_bundle(source))
     if model.head is None:
         raise UserError(f"--keep-head: {source} has no head, it is a pre-trained backbone. {WITHOUT}")
     return model

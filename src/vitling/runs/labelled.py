@@ -15,11 +15,11 @@ from vitling.backbones.transfer import resize_backbone
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
-from vitling.evaluation.answers import Answers, make_answers, save_answers
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
-from vitling.evaluation.classify import Validation, labels_of, logits_over
+from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
+from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
 from vitling.objectives.supervised import Supervised
 from vitling.runs.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.runs.pacing import fitted
@@ -113,10 +113,10 @@ def ready(
     return Ready(config, stores, objective, auxiliary)
 
 
-def _validation(config: LabelledConfig, stores: Stores) -> Validation | None:
+def _validation(config: LabelledConfig, stores: Stores) -> ValidationWatcher | None:
     if stores.val is None:
         return None
-    return Validation(stores.val, config.judged_at, config.views.crop_fraction, config.eval_every or 1)
+    return ValidationWatcher(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
 
 
 def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> Supervised:
@@ -142,16 +142,16 @@ def _parameters(objective: Supervised) -> int:
 
 
 @dataclass
-class _Judged:
-    """One set of weights on the splits."""
+class _Evaluation:
+    """Metrics and predictions of one set of weights on the splits."""
 
     epoch: int
     temperature: float
     splits: dict[str, dict[str, Any]]
-    answers: dict[str, Answers]
+    predictions: dict[str, SplitPredictions]
 
     def short(self) -> dict[str, Any]:
-        """Without the tables."""
+        """Return the metrics that result.json has: all but the tables."""
         keep = ("top1", "top5", "mean_per_class", "mean_average_precision", "log_loss", "calibration_error", "n")
         numbers = {split: {k: v for k, v in full.items() if k in keep} for split, full in self.splits.items()}
         return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
@@ -160,61 +160,64 @@ class _Judged:
 def _conclude(
     config: LabelledConfig, stores: Stores, objective: Supervised, outcome: FitResult, run: RunDirectory
 ) -> dict[str, Any]:
-    """Evaluates the last epoch's weights and the best ones, saves both, writes result.json."""
+    """Evaluate and save the last epoch's weights and the best ones, and write result.json."""
     objective.eval()
-    to_judge: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
+    to_evaluate: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
     if outcome.best:
-        to_judge.append(("best", "best", outcome.best.epoch, outcome.best.weights))
+        to_evaluate.append(("best", "best", outcome.best.epoch, outcome.best.weights))
     test = (
-        stores.open_test(f"final evaluation of {' and '.join(j[0] for j in to_judge)}")
+        stores.open_test(f"final evaluation of {' and '.join(j[0] for j in to_evaluate)}")
         if stores.splits.has_test
         else None
     )
-    judged = {}
-    for name, folder, epoch, weights in to_judge:
+    evaluations = {}
+    for name, folder, epoch, weights in to_evaluate:
         if weights is not None:
             objective.load_state_dict(weights)
-        judged[name] = _judge(config, objective, epoch, stores.val, test)
+        evaluations[name] = _evaluate(config, objective, epoch, stores.val, test)
         if run.writes:
-            backbone = resize_backbone(objective.backbone, config.judged_at)
-            save_bundle(run.path / folder, backbone, objective.head, _meta(config, stores.train, judged[name]))
-    run.write("evaluation.json", {name: j.splits for name, j in judged.items()})
+            backbone = resize_backbone(objective.backbone, config.eval_size)
+            save_bundle(run.path / folder, backbone, objective.head, _meta(config, stores.train, evaluations[name]))
+    run.write("evaluation.json", {name: j.splits for name, j in evaluations.items()})
     if run.writes:
-        save_answers(run.path, {f"{name}/{split}": a for name, j in judged.items() for split, a in j.answers.items()})
+        predictions = {f"{name}/{split}": p for name, e in evaluations.items() for split, p in e.predictions.items()}
+        save_predictions(run.path, predictions)
     result = {
         **figures(config, stores, outcome),
         "method": "supervised",
         "parameters": _parameters(objective),
         "classes": objective.classes,
-        "judged_at": config.judged_at,
-        **{name: j.short() for name, j in judged.items()},
+        "judged_at": config.eval_size,
+        **{name: j.short() for name, j in evaluations.items()},
     }
     run.write("result.json", result)
     return result
 
 
-def _judge(config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None) -> _Judged:
-    """The temperature is fitted on validation; without one it stays 1."""
-    temperature, splits, answers = 1.0, {}, {}
+def _evaluate(
+    config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None
+) -> _Evaluation:
+    """Evaluate on both splits; the temperature is fitted on validation and stays 1 without one."""
+    temperature, splits, predictions = 1.0, {}, {}
     for name, store in (("val", val), ("test", test)):
         if store is None:
             continue
-        logits = logits_over(objective.logits, store, config.judged_at, config.views.crop_fraction)
+        logits = compute_logits(objective.logits, store, config.eval_size, config.views.crop_fraction)
         if name == "val":
-            temperature = fit_temperature(logits, labels_of(store))
-        splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
+            temperature = fit_temperature(logits, get_labels(store))
+        splits[name] = summarise(logits, get_labels(store), store.dataset.class_names, temperature)
         dataset = store.dataset
-        answers[name] = make_answers(logits.numpy(), labels_of(store).numpy(), dataset.keys, dataset.groups)
-    return _Judged(epoch, temperature, splits, answers)
+        predictions[name] = make_predictions(logits.numpy(), get_labels(store).numpy(), dataset.keys, dataset.groups)
+    return _Evaluation(epoch, temperature, splits, predictions)
 
 
-def _meta(config: LabelledConfig, store: Store, judged: _Judged) -> BundleMeta:
+def _meta(config: LabelledConfig, store: Store, evaluation: _Evaluation) -> BundleMeta:
     return meta_of(
         config,
         store,
         task=store.dataset.task,
         class_names=store.dataset.class_names,
         crop_fraction=config.views.crop_fraction,
-        size=config.judged_at,
-        temperature=judged.temperature,
+        size=config.eval_size,
+        temperature=evaluation.temperature,
     )

@@ -68,7 +68,7 @@ def fitted(
 def _ending(config: Config, stores: Stores, pace: float) -> float:
     """What comes after the training: the test split is decoded, and judged like val, on views that may be larger."""
     if isinstance(config, LabelledConfig):
-        pace *= (config.size or 1) ** 2 / config.judged_at**2
+        pace *= (config.size or 1) ** 2 / config.eval_size**2
     hidden = stores.splits.hidden_test
     test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
     return SAVING + test * stores.seconds_per_image + (test + val) / (EVALUATING * pace)

@@ -27,35 +27,42 @@ from vitling.data.splits import DEFAULT_HOLD_OUT, read_splits, require_labels
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation import few_shot, linear_probe, logistic
-from vitling.evaluation.classify import labels_of
+from vitling.evaluation.classify import get_labels
 from vitling.evaluation.config import KS, Probe, ProbesConfig
 from vitling.evaluation.knn import knn_votes
-from vitling.evaluation.metrics import METRICS, metric_for, summarise
+from vitling.evaluation.metrics import METRICS, resolve_metric, summarise
 from vitling.evaluation.model import Model
-from vitling.evaluation.probe_features import Frozen, frozen_over
+from vitling.evaluation.probe_features import FrozenFeatures, compute_probe_features
 from vitling.files import write_json
 from vitling.formatting import shorten_list
-from vitling.runs.evaluate import command_of, decoded, log_of_openings, prepared, trained_on
+from vitling.metric_names import MetricFlag
+from vitling.runs.evaluate import (
+    decode_split,
+    format_command,
+    make_opening_recorder,
+    prepare_evaluation,
+    was_trained_on,
+)
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.views.config import Group, Plan, Policy
 
 EPSILON = 1e-6  # of a share of votes, whose logarithm is a logit
 
 
-def evaluate_frozen(config: EvaluationConfig) -> dict[str, Any]:
+def evaluate_probes(config: EvaluationConfig) -> dict[str, Any]:
     """A figure for each probe, with what was chosen and everything that `summarise` says; also in `out` (JSON)."""
-    model, data_config = prepared(config)
+    model, data_config = prepare_evaluation(config)
     log, probes = Log(), tuple(dict.fromkeys(config.probes))
-    parts = open_parts(config.source, data_config, config.split, config.settings)
+    parts = open_probe_splits(config.source, data_config, config.split, config.settings)
     settings = settled(config.settings, probes, parts)
-    parts.splits.on_test_opened = log_of_openings(config.run)
-    judged = parts.open_judged(f"{command_of(config)} --with {' '.join(probes)}")
+    parts.splits.on_test_opened = make_opening_recorder(config.run)
+    judged = parts.open_eval_split(f"{format_command(config)} --with {' '.join(probes)}")
     for note in parts.notes:
         log.info(note)
-    if trained_on(config.run, config.source, parts.judged, settings.seed if parts.held_out else None):
+    if was_trained_on(config.run, config.source, parts.judged, settings.seed if parts.held_out else None):
         log.warning("The network was trained on the judged images, with labels or without; expect less of new ones.")
-    found = features_of(model, parts, judged, data_config, config.allow_bad, probes, settings, log)
-    bench = Bench(model, settings, parts.train.class_names, found)
+    found = compute_split_features(model, parts, judged, data_config, config.allow_bad, probes, settings, log)
+    bench = ProbeTask(model, settings, parts.train.class_names, found)
     result = {
         "model": config.run,
         "weights": config.weights,
@@ -78,7 +85,7 @@ def evaluate_frozen(config: EvaluationConfig) -> dict[str, Any]:
 
 
 @dataclass
-class Parts:
+class ProbeSplits:
     """Train and validation as data sets; the judged split behind `open_judged`, which leaves a trace if it is test."""
 
     splits: Splits
@@ -89,14 +96,14 @@ class Parts:
     chosen: str  # where the images to choose on come from, in words
     notes: list[str]
 
-    def open_judged(self, why: str) -> Dataset:
+    def open_eval_split(self, why: str) -> Dataset:
         part = self.splits.open_test(why) if self.judged == "test" else self.splits.val
         if part is None or part.labels is None:
             raise UserError(f"The {self.judged} split has no labels, so nothing can be judged on it.")
         return part
 
 
-def open_parts(source: str, config: DataConfig, split: str, settings: ProbesConfig) -> Parts:
+def open_probe_splits(source: str, config: DataConfig, split: str, settings: ProbesConfig) -> ProbeSplits:
     """Which images train a probe, which choose, and which judge."""
     if split == "train":
         raise UserError("--split train: probes are trained on it, so it cannot judge them. Leave out --split.")
@@ -111,23 +118,23 @@ def open_parts(source: str, config: DataConfig, split: str, settings: ProbesConf
     own_val = own.val is not None and not config.folds
     if on_test:
         chosen = "val" if own_val and fraction is None else "held out of train"
-        parts = Parts(splits, splits.train, splits.val, "test", False, chosen, splits.notes)
+        parts = ProbeSplits(splits, splits.train, splits.val, "test", False, chosen, splits.notes)
     else:
         train, validation = _halved(splits.train, settings.val or DEFAULT_HOLD_OUT, settings.seed)
         note = f"{len(validation):,} of {len(splits.train):,} train images are held out to choose on."
         notes = [*splits.notes, note]
-        parts = Parts(splits, train, validation, "val", not own_val, "held out of train", notes)
+        parts = ProbeSplits(splits, train, validation, "val", not own_val, "held out of train", notes)
     parts.notes = parts.notes + _lone_classes(parts)
     return parts
 
 
-def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> ProbesConfig:
+def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: ProbeSplits) -> ProbesConfig:
     """With what the images allow; a UserError where they allow nothing, before the judged split is opened."""
     labels = parts.train.labels
     assert labels is not None
-    metric_for(settings.metric, labels.ndim == 2)
+    resolve_metric(settings.metric, labels.ndim == 2)
     if "knn" in probes:
-        ks = settings.knn.k or neighbours(len(labels))
+        ks = settings.knn.k or default_ks(len(labels))
         if max(ks) > len(labels):
             raise UserError(
                 f"--knn.k {max(ks)} needs as many images to train on; there are {len(labels)}. Use a smaller k."
@@ -142,33 +149,33 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: Parts) -> Pr
     return settings
 
 
-def neighbours(images: int) -> tuple[int, ...]:
+def default_ks(images: int) -> tuple[int, ...]:
     """EsViT's numbers of them, as far as there are images."""
     return tuple(k for k in KS if k <= images) or (images,)
 
 
-class Part(NamedTuple):
+class SplitFeatures(NamedTuple):
     store: Store | None  # None: features of before, which cannot be drawn anew
-    frozen: Frozen
+    frozen: FrozenFeatures
     labels: Tensor
 
 
 @dataclass
-class Bench:
+class ProbeTask:
     """A frozen network's features of three splits, and how probes on them are scored."""
 
     model: Model
     settings: ProbesConfig
     class_names: tuple[str, ...]
-    parts: dict[str, Part]  # train, validation, judged
+    parts: dict[str, SplitFeatures]  # train, validation, judged
 
     @property
     def classes(self) -> int:
         return len(self.class_names)
 
     @property
-    def metric(self) -> str:
-        return metric_for(self.settings.metric, self.parts["train"].labels.ndim == 2)
+    def metric(self) -> MetricFlag:
+        return resolve_metric(self.settings.metric, self.parts["train"].labels.ndim == 2)
 
     @property
     def score(self) -> Callable[[Tensor, Tensor], float]:
@@ -189,7 +196,7 @@ class Bench:
         }
 
 
-def _knn(bench: Bench, log: Log) -> dict[str, Any]:
+def _knn(bench: ProbeTask, log: Log) -> dict[str, Any]:
     config, classes = bench.settings.knn, bench.classes
     several = bench.parts["train"].labels.ndim == 2
 
@@ -206,7 +213,7 @@ def _knn(bench: Bench, log: Log) -> dict[str, Any]:
     return {"chosen": {"k": best}, "validation": on_validation[best], **bench.judge(judged[best]), "each_k": values}
 
 
-def _linear(bench: Bench, log: Log) -> dict[str, Any]:
+def _linear(bench: ProbeTask, log: Log) -> dict[str, Any]:
     config, parts = bench.settings.linear, bench.parts
     train, validation = parts["train"], parts["validation"]
     sources = [_source(bench, [train]), _source(bench, [train, validation])]
@@ -235,7 +242,7 @@ def _linear(bench: Bench, log: Log) -> dict[str, Any]:
     }
 
 
-def _source(bench: Bench, parts: Sequence[Part]) -> linear_probe.Source:
+def _source(bench: ProbeTask, parts: Sequence[SplitFeatures]) -> linear_probe.Source:
     labels = torch.cat([part.labels for part in parts])
     if not bench.settings.linear.augment:
         return linear_probe.Cached(torch.cat([part.frozen.blocks for part in parts]), labels)
@@ -244,7 +251,7 @@ def _source(bench: Bench, parts: Sequence[Part]) -> linear_probe.Source:
     return linear_probe.Augmented(bench.model.backbone, stores, labels, plan, blocks, bench.settings.seed)
 
 
-def _logistic(bench: Bench, log: Log) -> dict[str, Any]:
+def _logistic(bench: ProbeTask, log: Log) -> dict[str, Any]:
     train, validation, judged = (_on_host_or_gpu(bench.pooled(name)) for name in ("train", "validation", "judged"))
     with log.progress("Logistic probe", 16) as progress:
         found = logistic.probe(train, validation, bench.classes, bench.score, bench.settings.logistic.backend, progress)
@@ -265,7 +272,7 @@ def _logistic(bench: Bench, log: Log) -> dict[str, Any]:
     }
 
 
-def _few_shot(bench: Bench, log: Log) -> dict[str, Any]:
+def _few_shot(bench: ProbeTask, log: Log) -> dict[str, Any]:
     config = bench.settings.few_shot
     bank, judged = (_on_host_or_gpu(bench.pooled(*names)) for names in (("train", "validation"), ("judged",)))
     with log.progress("Few-shot curves", config.draws) as progress:
@@ -283,7 +290,7 @@ def _few_shot(bench: Bench, log: Log) -> dict[str, Any]:
     return {"draws": config.draws, **{way: {str(n): v for n, v in curve.items()} for way, curve in curves.items()}}
 
 
-PROBES: dict[str, Callable[[Bench, Log], dict[str, Any]]] = {
+PROBES: dict[str, Callable[[ProbeTask, Log], dict[str, Any]]] = {
     "knn": _knn,
     "linear": _linear,
     "logistic": _logistic,
@@ -291,29 +298,31 @@ PROBES: dict[str, Callable[[Bench, Log], dict[str, Any]]] = {
 }
 
 
-def features_of(
+def compute_split_features(
     model: Model,
-    parts: Parts,
+    parts: ProbeSplits,
     judged: Dataset,
     config: DataConfig,
     allow_bad: bool,
     probes: Sequence[Probe],
     settings: ProbesConfig,
     log: Log,
-) -> dict[str, Part]:
+) -> dict[str, SplitFeatures]:
     """Every image goes through the network once."""
     blocks = _blocks(model, settings) if "linear" in probes else 0
-    found: dict[str, Part] = {}
+    found: dict[str, SplitFeatures] = {}
     facts: dict[str, ImageFacts] = {}
     for name, dataset in (("train", parts.train), ("validation", parts.validation), ("judged", judged)):
         split = parts.judged if name == "judged" else name
         own = "val" if name == "validation" and parts.chosen == "val" else split
         known = [replace(file, split=split) for file in parts.splits.bad if file.split == own]
-        store, meta = decoded(model, dataset, split, config, allow_bad, log, known), model.meta
+        store, meta = decode_split(model, dataset, split, config, allow_bad, log, known), model.meta
         with log.progress(f"Features of {split}", len(store)) as progress:
-            frozen = frozen_over(model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress)
+            frozen = compute_probe_features(
+                model.backbone, store, meta.size, meta.crop_fraction, blocks, on_progress=progress
+            )
         facts[name] = store.facts
-        found[name] = Part(store, frozen, labels_of(store).to(frozen.pooled.device))
+        found[name] = SplitFeatures(store, frozen, get_labels(store).to(frozen.pooled.device))
     for name in ("train", "validation"):  # what is judged was fitted on both
         if warning := describe_leakage({"train": facts[name], parts.judged: facts["judged"]}, name):
             log.warning(warning)
@@ -340,7 +349,7 @@ def _halved(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Data
     return dataset.take(np.flatnonzero(~held)), dataset.take(np.flatnonzero(held))
 
 
-def _lone_classes(parts: Parts) -> list[str]:
+def _lone_classes(parts: ProbeSplits) -> list[str]:
     """Classes that cannot be chosen by, because their one image is in train."""
     train, validation = parts.train.labels, parts.validation.labels
     assert train is not None

@@ -24,7 +24,7 @@ from vitling.data.inspection import describe_leakage
 from vitling.data.splits import require_labels
 from vitling.data.store import Store, build_store, choose_normalisation, median_side
 from vitling.errors import UserError
-from vitling.evaluation.bundle import WEIGHTS, bundle_folder
+from vitling.evaluation.bundle import WEIGHTS, find_bundle
 from vitling.evaluation.meta import BundleMeta
 from vitling.methods.registry import plan_of
 from vitling.runs.auxiliary import settle_auxiliary
@@ -267,7 +267,7 @@ def start_from(backbone: Backbone, source: str | None, keeps_head: bool) -> list
     if source is None:
         return []
     path = Path(source)
-    transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
+    transfer = load_weights(backbone, find_bundle(path) / WEIGHTS if path.is_dir() else path)
     notes = [f"Started from {source}: {transfer.summary()}."]
     if transfer.dropped_heads:
         notes.append(f"Its head is {'kept' if keeps_head else 'dropped'}: {', '.join(sorted(transfer.dropped_heads))}.")

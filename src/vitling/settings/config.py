@@ -117,10 +117,10 @@ class LabelledConfig(RunConfig):
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 
     @property
-    def judged_at(self) -> int:
+    def eval_size(self) -> int:
         """Pixels of a view in validation and test, of a config whose size is settled."""
         if self.size is None:
-            raise ValueError("the size is settled before anything is judged")
+            raise ValueError("the size is resolved before anything is evaluated")
         return self.test_size or self.size
 
 

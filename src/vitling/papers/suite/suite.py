@@ -20,38 +20,25 @@ from torch import Tensor
 from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.evaluation.bundle import CONFIG, WEIGHTS, bundle_folder, load
-from vitling.evaluation.config import Metric as ChosenBy
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
-from vitling.evaluation.probe_features import Frozen
+from vitling.evaluation.probe_features import FrozenFeatures
 from vitling.files import atomic_write, read_json, write_json
+from vitling.metric_names import BY_PAPER, flag_of_paper_metric
 from vitling.papers import datasets as papers
-from vitling.papers.datasets.entry import Entry, Metric
+from vitling.papers.datasets.entry import Entry
 from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import Cell, summarise
-from vitling.runs.evaluate import as_trained, log_of_openings
-from vitling.runs.probes import PROBES, Bench, Part, features_of, neighbours, open_parts
+from vitling.runs.evaluate import make_opening_recorder, match_model_input
+from vitling.runs.probes import PROBES, ProbeTask, SplitFeatures, compute_split_features, default_ks, open_probe_splits
 from vitling.training.processes import choose_device
 from vitling.training.rundir import describe_environment
 from vitling.training.signals import raise_on_signal
 
 RESULT = "suite.json"
 SPLITS = ("train", "validation", "judged")
-CHOOSE_BY: dict[Metric, ChosenBy] = {
-    "accuracy": "top1",
-    "mean per class": "mean-per-class",
-    "11-point mAP": "map-11-point",
-    "ROC-AUC": "roc-auc",
-}
-METRICS = {  # under which name `summarise` has each
-    "accuracy": "top1",
-    "mean per class": "mean_per_class",
-    "11-point mAP": "eleven_point_map",
-    "mAP": "mean_average_precision",
-    "ROC-AUC": "roc_auc",
-}
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,7 @@ def label_of(run: str, digest: str) -> str:
 
 def digest_of(run: str, weights: Literal["last", "best"]) -> str:
     """Of the weights, and of what else answers hang on: sizes, and mean and deviation of the pixels."""
-    folder = bundle_folder(run, weights)
+    folder = find_bundle(run, weights)
     digest = hashlib.blake2b((folder / CONFIG).read_bytes())
     with (folder / WEIGHTS).open("rb") as file:
         digest.update(hashlib.file_digest(file, "blake2b").digest())
@@ -176,10 +163,10 @@ def _evaluate(place: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
     return failed
 
 
-def _write(place: SuiteJob, probe: str, bench: Bench, about: dict[str, Any], config: SuiteConfig, log: Log) -> None:
+def _write(place: SuiteJob, probe: str, bench: ProbeTask, about: dict[str, Any], config: SuiteConfig, log: Log) -> None:
     began = time.monotonic()
     found = PROBES[probe](bench, log)
-    metrics = {name: found["metrics"].get(key) for name, key in METRICS.items()}
+    metrics = {name: found["metrics"].get(metric.key) for name, metric in BY_PAPER.items()}
     cell = {
         "run": place.run,
         "weights": config.weights,
@@ -197,25 +184,29 @@ def _write(place: SuiteJob, probe: str, bench: Bench, about: dict[str, Any], con
     write_json(place.path(probe), cell)
 
 
-def _bench(place: SuiteJob, probes: tuple[Probe, ...], config: SuiteConfig, log: Log) -> tuple[Bench, dict[str, Any]]:
+def _bench(
+    place: SuiteJob, probes: tuple[Probe, ...], config: SuiteConfig, log: Log
+) -> tuple[ProbeTask, dict[str, Any]]:
     """Features of train, validation and test, kept in a file until every probe has seen them."""
     model = load(place.run, config.weights, choose_device(config.device))
-    settings = ProbesConfig(metric=CHOOSE_BY[place.entry.metric])
+    settings = ProbesConfig(metric=flag_of_paper_metric(place.entry.metric))
     path = place.features(settings.linear.blocks if "linear" in probes else 0)
     arrays = _kept(path, place)
     if not arrays:
         _embed(place, model, probes, settings, config, path, log)
         arrays = _kept(path, place)
     parts = {
-        name: Part(None, Frozen(*(_tensor(arrays[f"{name}_{kind}"], model) for kind in Frozen._fields)), labels)
+        name: SplitFeatures(
+            None, FrozenFeatures(*(_tensor(arrays[f"{name}_{kind}"], model) for kind in FrozenFeatures._fields)), labels
+        )
         for name in SPLITS
         for labels in [_tensor(arrays[f"{name}_labels"], model)]
     }
     images = {name: len(part.labels) for name, part in parts.items()}
-    settings = replace(settings, knn=replace(settings.knn, k=neighbours(images["train"])))
+    settings = replace(settings, knn=replace(settings.knn, k=default_ks(images["train"])))
     names = tuple(arrays["class_names"].tolist())
     about = {"images": images, "classes": len(names), "notes": arrays["notes"].tolist()}
-    return Bench(model, settings, names, parts), about
+    return ProbeTask(model, settings, names, parts), about
 
 
 def _kept(path: Path, place: SuiteJob) -> dict[str, np.ndarray]:
@@ -240,11 +231,11 @@ def _embed(
     path: Path,
     log: Log,
 ) -> None:
-    data = as_trained(model, config.data)
-    splits = open_parts(place.source, data, "test", settings)
-    splits.splits.on_test_opened = log_of_openings(place.run)
-    test = splits.open_judged(f"vitling suite {place.run}, {place.entry.name}")
-    parts = features_of(model, splits, test, data, config.allow_bad, probes, settings, log)
+    data = match_model_input(model, config.data)
+    splits = open_probe_splits(place.source, data, "test", settings)
+    splits.splits.on_test_opened = make_opening_recorder(place.run)
+    test = splits.open_eval_split(f"vitling suite {place.run}, {place.entry.name}")
+    parts = compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
     arrays = {"class_names": np.array(splits.train.class_names), "notes": np.array(splits.notes, dtype=np.str_)}
     arrays["made_from"] = np.array(place.made_from)
     for name, part in parts.items():

@@ -14,7 +14,7 @@ from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.data.store import build_store
 from vitling.evaluation import load
-from vitling.evaluation.classify import labels_of, logits_over
+from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.metrics import top1
 from vitling.runs import pacing
 from vitling.settings.config import TrainConfig
@@ -45,8 +45,8 @@ def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
     judged = result["last"]["test"]
     store = build_store(read_splits(str(images), DataConfig()).open_test("a test"), model.meta.store_size)
     store.mean, store.std = model.meta.mean, model.meta.std
-    larger, usual = (logits_over(model.logits, store, size, 0.875) for size in (24, 16))
-    assert judged["top1"] == pytest.approx(top1(larger, labels_of(store)))
+    larger, usual = (compute_logits(model.logits, store, size, 0.875) for size in (24, 16))
+    assert judged["top1"] == pytest.approx(top1(larger, get_labels(store)))
     assert not torch.allclose(larger, usual, atol=1e-3)
     assert run(["evaluate", str(tmp_path / "run"), str(images), "--out", str(tmp_path / "again.json")]) == 0
     again = read(tmp_path / "again.json")

@@ -1,0 +1,87 @@
+"""Predictions for each image of a split, saved so that runs can be compared image by image. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitling.errors import UserError
+from vitling.files import atomic_write
+
+FILE = "answers.npz"
+
+
+@dataclass(frozen=True)
+class SplitPredictions:
+    """The field names are the names of the columns in the file."""
+
+    keys: np.ndarray  # uint64 [N], hashes of the images' names
+    labels: np.ndarray  # int [N], or bool [N, C] for several labels an image
+    given: np.ndarray  # the predicted class [N], or a score for each class [N, C]
+    groups: np.ndarray  # int [N]; images of a group show the same thing. Without groups, each image is its own
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def is_multi_label(self) -> bool:
+        return self.labels.ndim == 2
+
+    @property
+    def correct(self) -> np.ndarray:
+        """bool [N], for one label an image."""
+        return self.given == self.labels
+
+    def select(self, keys: np.ndarray) -> SplitPredictions:
+        """Return the predictions for these images, in this order; all of them must be there."""
+        order = np.argsort(self.keys, kind="stable")
+        return self.take(order[np.searchsorted(self.keys[order], keys)])
+
+    def take(self, rows: np.ndarray) -> SplitPredictions:
+        return SplitPredictions(*(column[rows] for column in vars(self).values()))
+
+
+def make_predictions(
+    logits: np.ndarray, labels: np.ndarray, names: Sequence[str], groups: np.ndarray | None = None
+) -> SplitPredictions:
+    given = logits.astype(np.float32) if labels.ndim == 2 else logits.argmax(axis=1).astype(np.int32)
+    keys = np.array([_hash_name(name) for name in names], dtype=np.uint64)
+    return SplitPredictions(keys, labels, given, np.arange(len(keys)) if groups is None else groups)
+
+
+def _hash_name(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def save_predictions(folder: Path, parts: Mapping[str, SplitPredictions]) -> None:
+    """Write `parts`, named by weights and split: "last/test"."""
+    columns = {f"{name}/{key}": value for name, part in parts.items() for key, value in vars(part).items()}
+    with atomic_write(folder / FILE) as file:
+        np.savez_compressed(file, **columns)
+
+
+def load_predictions(folder: Path) -> dict[str, SplitPredictions]:
+    path = folder / FILE
+    if not path.exists():
+        raise UserError(f"{folder} has no {FILE}. Give a finished run of train or finetune; older versions wrote none.")
+    try:
+        with np.load(path) as columns:
+            parts = dict.fromkeys(name.rpartition("/")[0] for name in columns.files)
+            return {part: _read_part(columns, part) for part in parts}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        raise UserError(
+            f"{path} is damaged ({type(problem).__name__}) and cannot be read. `vitling evaluate` can still evaluate "
+            "the model."
+        ) from problem
+
+
+def _read_part(columns: Mapping[str, np.ndarray], part: str) -> SplitPredictions:
+    keys, labels, given = (columns[f"{part}/{key}"] for key in ("keys", "labels", "given"))
+    groups = f"{part}/groups"  # files of older versions have none
+    return SplitPredictions(keys, labels, given, columns[groups] if groups in columns else np.arange(len(keys)))

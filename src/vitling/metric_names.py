@@ -1,0 +1,51 @@
+"""Names of the metrics: one table for result files, the command line and everything that is printed. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MetricFlag = Literal["top1", "mean-per-class", "map", "map-11-point", "roc-auc"]
+
+
+@dataclass(frozen=True)
+class MetricName:
+    key: str  # in result files
+    display: str
+    flag: MetricFlag | None = None  # value of --metric; None if a probe cannot be chosen by it
+    paper: str = ""  # in the papers' tables and in suite.json; empty if no table reports it
+    short: str = ""  # in tables that have to fit in 80 columns; empty: `display`
+    unit: Literal["fraction", "nats"] = "fraction"  # a fraction is printed in percent
+    higher_is_better: bool = True
+
+    def format(self, value: float) -> str:
+        return f"{value:.2%}" if self.unit == "fraction" else f"{value:.4f}"
+
+
+METRIC_NAMES = {
+    metric.key: metric
+    for metric in (
+        MetricName("top1", "top-1", flag="top1", paper="accuracy"),
+        MetricName("top5", "top-5"),
+        MetricName("mean_per_class", "mean per class", "mean-per-class", "mean per class", short="per class"),
+        MetricName("mean_average_precision", "mAP", flag="map", paper="mAP"),
+        MetricName("eleven_point_map", "mAP, 11 points", flag="map-11-point", paper="11-point mAP"),
+        MetricName("roc_auc", "ROC-AUC", flag="roc-auc", paper="ROC-AUC"),
+        MetricName("log_loss", "log loss", unit="nats", higher_is_better=False),
+        MetricName("calibration_error", "calibration error", short="calib.", higher_is_better=False),
+    )
+}
+BY_FLAG: dict[str, MetricName] = {metric.flag: metric for metric in METRIC_NAMES.values() if metric.flag}
+BY_PAPER = {metric.paper: metric for metric in METRIC_NAMES.values() if metric.paper}
+
+
+def flag_of_paper_metric(name: str) -> MetricFlag:
+    """Return the value of --metric for a metric as the papers name it."""
+    flag = BY_PAPER[name].flag
+    assert flag is not None
+    return flag
+
+
+def primary_metric(multi_label: bool) -> str:
+    """Return the key of the metric that runs are chosen and compared by."""
+    return "mean_average_precision" if multi_label else "top1"
