@@ -27,7 +27,7 @@ ROOM = {part: set().union(*ORDER[i + 1 :]) for i, parts in enumerate(ORDER) for 
 ROOM["report"] = set()  # it reads files
 for part in ("commands", "papers", "runs"):
     ROOM[part].add("report")
-SHARED = {"errors", "files", "keys", "console", "lazy", "metric_names", "words", "__version__"}
+SHARED = {"errors", "files", "keys", "console", "lazy", "formatting", "metric_names", "__version__"}
 
 
 def imported_parts(path: Path) -> set[str]:

@@ -136,7 +136,7 @@ def test_seeds_side_by_side(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", each=12)
     assert train(folder, tmp_path / "three", "--seeds", "3", "--seed", "5", "--val", "0.5") == 0
     shown = capsys.readouterr().out
-    assert "deviation" in shown
+    assert "std" in shown
     found = read(tmp_path / "three" / "seeds.json")
     assert found["seeds"] == [5, 6, 7]
     values = [read(tmp_path / "three" / f"seed{s}" / "result.json")["last"]["val"]["top1"] for s in found["seeds"]]

@@ -71,9 +71,9 @@ def test_at_another_size(trained, fresh, tmp_path, capsys):
 
 def test_a_model_at_another_size_wants_larger_images(trained):
     model = vitling.load(trained)
-    assert model.at(64).meta.store_size >= 64 / model.meta.crop_fraction
-    assert model.at(8).meta.store_size == model.meta.store_size
-    assert model.at(64).backbone is model.backbone
+    assert model.resize(64).meta.store_size >= 64 / model.meta.crop_fraction
+    assert model.resize(8).meta.store_size == model.meta.store_size
+    assert model.resize(64).backbone is model.backbone
 
 
 def test_a_named_split_and_the_best_weights(trained, fresh, tmp_path):
