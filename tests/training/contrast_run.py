@@ -59,7 +59,7 @@ def train(kind: str, store: Store, out: Path, processes: Processes, stop: bool =
     for after in (2, 4) if stop else (4,):
         made = objective(kind, store.labels)
         try:
-            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.main), processes=processes)
+            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.is_main), processes=processes)
         except InterruptedError:
             continue
 

@@ -35,7 +35,7 @@ def comparable(method: str) -> dict:
 def train(method: str, store: Store, out: Path, processes: Processes, **optim) -> dict[str, Tensor]:
     out.mkdir(parents=True)
     objective = make(method, **CHANGES.get(method, {}))
-    fit(objective, store, settings(method, **optim), run=RunDirectory(out, processes.main), processes=processes)
+    fit(objective, store, settings(method, **optim), run=RunDirectory(out, processes.is_main), processes=processes)
     return objective.state_dict()
 
 

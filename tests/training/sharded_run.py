@@ -75,7 +75,7 @@ def train(kind: str, store, out: Path, processes: Processes, stop: bool = False)
     for after in (2, 4) if stop else (4,):
         made = objective(kind, len(store))
         try:
-            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.main), processes=processes)
+            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.is_main), processes=processes)
         except InterruptedError:
             continue
 

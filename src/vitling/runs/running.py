@@ -57,7 +57,7 @@ def running(config: Config, verb: str, work: Work[Config], then: Then[Config] | 
 def in_directory(config: Config, verb: str, work: Work[Config], processes: Processes) -> dict[str, Any]:
     """`running` for processes that were started already: a stage of a run has a directory of its own. What it wrote is
     there for all of them when it is over."""
-    run = RunDirectory(config.out, writes=processes.main)
+    run = RunDirectory(config.out, writes=processes.is_main)
     try:
         result = _resumed_or_new(config, verb, work, run, processes)
         processes.barrier()
@@ -191,7 +191,7 @@ def begin(
 
 
 def prepare(config: RunConfig, run: RunDirectory, processes: Processes) -> None:
-    if processes.main:
+    if processes.is_main:
         run.prepare(config.resume, config.overwrite)
     processes.barrier()
 

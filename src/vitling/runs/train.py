@@ -271,7 +271,7 @@ def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes)
         return result
     after = in_directory(_as_begun(large_stage(saved, out)), "finetune", finetune_in, processes)
     result |= {"stages": {**result.get("stages", {}), LARGE: _short(after) | {"last": after["last"]}}}
-    if processes.main:
+    if processes.is_main:
         write_json(out / "result.json", result)
     return result
 

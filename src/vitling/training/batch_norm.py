@@ -1,4 +1,4 @@
-"""Batch norm takes its statistics over what one pass holds: what that means for a run is said before it begins."""
+"""Batch norm computes its statistics over one pass: refuse or announce what that means before a run starts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from vitling.training.processes import Processes
 
 
 def check_batch_norm(
-    objective: nn.Module,
-    smallest: int,
-    processes: Processes,
-    accumulate: int,
-    warn: Callable[[str], None],
+    objective: nn.Module, smallest_batch: int, processes: Processes, accumulate: int, warn: Callable[[str], None]
 ) -> None:
+    """Raise UserError if a pass can have fewer than two images, and warn if statistics are not over the whole batch."""
     norms = [module for module in objective.modules() if isinstance(module, _BatchNorm)]
     if not norms:
         return
     passes = processes.world * accumulate
-    if smallest // passes < 2:
+    if smallest_batch // passes < 2:
         raise UserError(
-            "There is batch norm, which needs two images in every pass, and the last batch of an epoch has fewer. Pass "
-            "--loop.drop-last, or another --batch."
+            "Batch norm needs two images in every pass, but the last batch of an epoch has fewer. Use "
+            "--loop.drop-last or another --batch."
         )
-    joined = processes.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
-    if passes > 1 and not (joined and passes == processes.world):
-        warn("Batch norm takes its statistics over each pass, not over the whole batch.")
+    synchronised = processes.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
+    if passes > 1 and not (synchronised and passes == processes.world):
+        warn("Batch norm computes its statistics over each pass, not over the whole batch.")

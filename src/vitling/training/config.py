@@ -1,4 +1,4 @@
-"""How a run is trained. Plain data, no torch."""
+"""Settings of the training loop. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,48 +13,47 @@ Optimiser = Literal["adamw", "sgd"]
 
 @dataclass
 class OptimConfig:
-    """The optimiser and its schedule. Where a method or a preset has numbers of its own, those are taken instead of the
-    defaults shown here, unless you give one."""
+    """The optimiser and its schedule. Methods and presets override the defaults shown here; what you pass wins."""
 
     name: Optimiser | None = None
-    """By default AdamW, or what a preset has (--preset)."""
+    """AdamW by default, unless the preset (--preset) has another."""
     lr: float | None = None
-    """Peak learning rate. By default that of the plan, the preset or the method; else 5e-4 for each 256 images of the
-    batch, at most 1e-3, and with SGD 0.03 for each."""
+    """Peak learning rate. By default that of the plan, the preset or the method; otherwise 5e-4 per 256 images of the
+    batch, at most 1e-3, or with SGD 0.03 per 256 images."""
     min_lr: float = 1e-6
-    """Learning rate at the very end of the cosine."""
+    """Learning rate at the end of the cosine."""
     warmup_epochs: float | None = None
-    """Linear warm-up. By default a twentieth of the run, at most 20 epochs."""
+    """Epochs of linear warm-up. By default a twentieth of the run, at most 20 epochs."""
     warmup_lr: float = 0.0
     """Learning rate at the first step of the warm-up."""
     schedule_epochs: int | None = None
-    """Epochs that the cosine is laid out for. By default those of the run, which ends early where they are more."""
+    """Length of the cosine in epochs, by default that of the run. A longer cosine is cut off at the end of the run."""
     cosine_from: CosineFrom = "warmup"
-    """Where the cosine begins: after the warm-up; with it, as timm's does (the rate then drops a little between); or
-    as in IDMM's released formula, which does not quite reach the end."""
+    """Start of the cosine: after the warm-up; at the first step, as in timm (the learning rate then drops a little
+    after the warm-up); or as in IDMM's released formula, which does not quite reach the end."""
     weight_decay: float = 0.05
-    """Not applied to biases, norms, tokens, position embeddings and relative-position tables."""
+    """Weight decay. Biases, norms, tokens, position embeddings and relative-position tables are exempt."""
     final_weight_decay: float | None = None
-    """Weight decay at the end of the run, which half a cosine leads to. By default it stays as it is. AdamW's only."""
+    """Weight decay at the end of the run, approached by half a cosine (AdamW only). Constant by default."""
     decay_all: bool = False
-    """Weight decay on those too, as IDMM's released code has it."""
+    """Apply weight decay to all parameters, as IDMM's released code does."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's averages of the gradient and of its square."""
+    """AdamW's decay rates for the averages of the gradient and of its square."""
     momentum: float = 0.9
-    """SGD's: how much of the last step goes into the next."""
+    """Momentum of SGD."""
     clip: float = 5.0
-    """Largest gradient norm; 0 switches clipping off."""
+    """Largest gradient norm; 0 disables clipping."""
     clip_per: Literal["global", "tensor"] = "global"
-    """One norm over all gradients, or one for each tensor."""
+    """Clip one norm over all gradients, or one per tensor."""
     accumulate: int = 1
-    """Passes that share one optimiser step: less memory, the same effective batch."""
+    """Passes per optimiser step: less memory at the same effective batch."""
     ema: float = 0.0
-    """Decay of the moving average of the weights that is evaluated and saved; 0 is off, 0.999 is usual."""
+    """Decay of the moving average of the weights, which is then evaluated and saved. 0 is off, 0.999 is common."""
 
     def peak_lr(self, batch: int) -> float:
         if self.lr is not None:
             return self.lr
-        return 0.03 * batch / 256 if self.name == "sgd" else min(5e-4 * batch / 256, 1e-3)  # MoCo's, and DeiT's
+        return 0.03 * batch / 256 if self.name == "sgd" else min(5e-4 * batch / 256, 1e-3)  # MoCo, DeiT
 
     def warmup(self, epochs: int) -> float:
         return self.warmup_epochs if self.warmup_epochs is not None else min(epochs / 20, 20.0)
@@ -65,44 +64,46 @@ class OptimConfig:
 
 @dataclass
 class LoopConfig:
-    """The machine's side of training."""
+    """Device, precision, compilation and batching."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on GPUs that have it, else fp16 with loss scaling; fp32 on CPUs. Losses are always fp32."""
     compile: Literal["auto", "on", "blocks", "views", "off"] = "auto"
-    """torch.compile: the network as one graph (on), or a graph for each kind of block, of which a plain ViT has one,
-    and which trains a little more slowly; views: they alone, not the network. auto: on, on GPUs, for runs of 200 steps
-    and more."""
+    """torch.compile. on: the network as one graph, and the views. blocks: one graph per kind of block (a plain ViT has
+    one), which compiles faster and trains a little slower. views: the views only. auto: on, on GPUs, for runs of at
+    least 200 steps."""
     deterministic: bool = False
-    """Bit-identical results on GPUs too, at some speed."""
+    """Bit-identical results on GPUs too, at the cost of some speed."""
     drop_last: bool = False
-    """Leave out the last, incomplete batch of an epoch."""
+    """Drop the last, incomplete batch of an epoch."""
     even: Literal["auto", "on", "off"] = "auto"
-    """All batches of an epoch equally large, at most --batch, so that one shape is compiled. Fewer images than
-    there are steps (times --optim.accumulate) are left out, others in each epoch. Batches that would be smaller than
-    7/8 of --batch stay as they are. auto: where the run is compiled, and not with --loop.drop-last."""
+    """Make all batches of an epoch equally large, at most --batch, so that only one shape is compiled. Each epoch
+    leaves out other images, fewer than it has steps (times --optim.accumulate). Batches stay as they are if this would
+    shrink them below 7/8 of --batch. auto: on in compiled runs without --loop.drop-last."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
-    """balanced: every class equally often, whatever its size."""
+    """balanced: draw all classes equally often, whatever their sizes."""
     log_every: int = 50
-    """Steps between two lines of metrics within an epoch; the loss is checked as often."""
+    """Steps between lines of metrics within an epoch, and between checks that the loss is finite."""
     trackers: tuple[str, ...] = ("tensorboard",)
-    """tensorboard, wandb, mlflow, trackio; or none."""
+    """tensorboard, wandb, mlflow, trackio, or none."""
 
 
 @dataclass
 class CheckpointConfig:
-    """What is kept, and how often."""
+    """Frequency and number of checkpoints."""
 
     every_seconds: float = 60.0
-    """At the end of an epoch, if this long has passed since the last checkpoint; within an epoch after ten times it."""
+    """Seconds between checkpoints at the ends of epochs. Within an epoch, ten times as many."""
     keep: int = 2
-    """How many of the latest checkpoints stay."""
+    """Number of latest checkpoints to keep."""
 
 
 @dataclass
 class FitConfig:
+    """All that the loop needs to know."""
+
     epochs: int = 100
     batch: int = 128
     seed: int = 0
@@ -112,7 +113,7 @@ class FitConfig:
     best: str | None = None  # the watcher's metric (higher is better) that marks the best epoch
 
     def check(self) -> None:
-        """A UserError for what cannot be trained."""
+        """Raise UserError for values out of range and for settings that exclude each other."""
         positive = {"epochs": self.epochs, "batch": self.batch, "optim.accumulate": self.optim.accumulate}
         for name, value in positive.items():
             if value < 1:
@@ -122,23 +123,23 @@ class FitConfig:
         if not all(0 <= beta < 1 for beta in self.optim.betas):
             raise UserError(f"--optim.betas must both be at least 0 and below 1, not {self.optim.betas}.")
         if self.optim.name not in (None, *get_args(Optimiser)):
-            raise UserError(f"--optim.name {self.optim.name}: there is {' and '.join(get_args(Optimiser))}.")
+            raise UserError(f"--optim.name {self.optim.name} is unknown. Use {' or '.join(get_args(Optimiser))}.")
         if self.optim.name == "sgd" and self.optim.final_weight_decay is not None:
-            raise UserError("--optim.final-weight-decay is for AdamW, and --optim.name is sgd.")
+            raise UserError("--optim.final-weight-decay is for AdamW, but --optim.name is sgd.")
         if self.optim.name == "sgd" and self.optim.betas != OptimConfig.betas:
-            raise UserError("--optim.betas are AdamW's, and --optim.name is sgd: it has --optim.momentum.")
+            raise UserError("--optim.betas are for AdamW, but --optim.name is sgd. Use --optim.momentum.")
         if self.optim.name == "adamw" and self.optim.momentum != OptimConfig.momentum:
-            raise UserError("--optim.momentum is SGD's, and --optim.name is adamw: it has --optim.betas.")
+            raise UserError("--optim.momentum is for SGD, but --optim.name is adamw. Use --optim.betas.")
         if not 0 <= self.optim.momentum < 1:
             raise UserError(f"--optim.momentum must be at least 0 and below 1, not {self.optim.momentum}.")
         if self.optim.over_epochs(self.epochs) < self.epochs:
             raise UserError(
-                f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}: a schedule "
-                "must reach to the end of the run."
+                f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}. Use at least "
+                f"{self.epochs}."
             )
         if self.loop.drop_last and self.loop.even == "on":
-            raise UserError("--loop.even on leaves no incomplete batch for --loop.drop-last. Leave one of them out.")
+            raise UserError("--loop.even on leaves no incomplete batch to drop. Pass it without --loop.drop-last.")
         if self.checkpoint.keep < 1:
-            raise UserError("--checkpoint.keep must be at least 1: a run that keeps nothing cannot be resumed.")
+            raise UserError(f"--checkpoint.keep must be at least 1, not {self.checkpoint.keep}.")
         if self.optim.accumulate > self.batch:
             raise UserError(f"--optim.accumulate {self.optim.accumulate} is more than --batch {self.batch}.")

@@ -1,4 +1,4 @@
-"""A run that goes on from another's checkpoint with more to learn: what both have is kept, the rest starts anew."""
+"""Continuation of another run from its checkpoint, with more to learn: shared parts are kept, the rest starts anew."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from vitling.training.checkpoint import Checkpoints
 
 
 def load_checkpoint(path: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any]:
-    """The last one of a run's directory, or that of a file."""
+    """Load a checkpoint file, or the latest checkpoint of a run directory."""
     folder = Checkpoints(path / "checkpoints", 1)
     state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn)
     if state is None:
-        raise UserError(f"There is no checkpoint in {path} to go on from.")
+        raise UserError(f"There is no checkpoint in {path} to continue from.")
     if "parameters" not in state:
-        raise UserError(f"{path} was written by a version of vitling that did not name what it holds; train it again.")
+        raise UserError(f"{path} was written by an older vitling without parameter names; train that run again.")
     return state
 
 
 def list_parameter_names(objective: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
-    """Of the parameters, in the optimiser's order, by which it numbers them."""
+    """List parameter names in the optimiser's order, by which it numbers its state."""
     names = {p: name for name, p in objective.named_parameters()}
     return [names[p] for group in optimiser.param_groups for p in group["params"]]
 
 
 def load_weights(objective: nn.Module, saved: dict[str, Tensor]) -> list[str]:
-    """All that was saved has its place; gives the names of what is left as it was."""
+    """Load all of `saved` into the objective and return the names that keep their initial values."""
     own = objective.state_dict()
-    strange = [name for name in saved if name not in own]
-    other = [name for name in saved if name in own and saved[name].shape != own[name].shape]
-    if strange or other:
-        said = f"{strange[0]} has no place in this run" if strange else f"{other[0]} has another shape in this run"
-        raise UserError(f"This run cannot go on from that checkpoint: {said}. Are backbone and settings the same?")
+    unknown = [name for name in saved if name not in own]
+    reshaped = [name for name in saved if name in own and saved[name].shape != own[name].shape]
+    if unknown or reshaped:
+        what = f"{unknown[0]} is not part of this run" if unknown else f"{reshaped[0]} has another shape in this run"
+        raise UserError(f"This run cannot continue from that checkpoint: {what}. Use the same backbone and settings.")
     objective.load_state_dict(saved, strict=False)
     return [name for name in own if name not in saved]
 
 
 def merge_moments(optimiser: torch.optim.Optimizer, names: list[str], saved: dict[str, Any]) -> dict[str, Any]:
-    """The optimiser's state, with the moments that a checkpoint has for parameters of the same name."""
-    at = {name: i for i, name in enumerate(saved["parameters"])}
-    found = saved["optimiser"]["state"]
-    kept = {i: found[at[name]] for i, name in enumerate(names) if at.get(name) in found}
+    """Return the optimiser's state with the checkpoint's moments for parameters of the same name."""
+    index = {name: i for i, name in enumerate(saved["parameters"])}
+    moments = saved["optimiser"]["state"]
+    kept = {i: moments[index[name]] for i, name in enumerate(names) if index.get(name) in moments}
     return {"state": kept, "param_groups": optimiser.state_dict()["param_groups"]}

@@ -1,4 +1,4 @@
-"""The progress of a run on the terminal: a bar, or plain lines where there is none."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitling.console import LINE_INTERVAL, Log
 
 
 class _BarOverText(Progress):
-    """The numbers have a line of their own: beside the bar they would be cut off at 80 columns."""
+    """Bar with the metrics on a line of their own: beside it they would be cut off at 80 columns."""
 
     text = ""
 
@@ -24,12 +24,12 @@ class _BarOverText(Progress):
 
 
 class Display:
-    """Epoch, terms, lr, images/s, share of time waiting for data, time left."""
+    """Live view of epoch, terms, lr, images/s, time spent waiting for data, and time left."""
 
     def __init__(self, log: Log, steps: int, done: int):
         self.log, self.steps, self.first = log, steps, done
         self.started, self.last_line = time.monotonic(), 0.0
-        self.last_sign = self.started  # of life
+        self.last_output = self.started
         self.progress: _BarOverText | None = None
 
     def __enter__(self) -> Display:
@@ -53,27 +53,27 @@ class Display:
             self.progress.stop()
 
     def step(self, done: int) -> None:
-        """Without a terminal a line in every ten seconds that have none: an epoch may take long."""
+        """Advance the bar. Without a terminal, print a line if nothing was printed for a while: epochs can be long."""
         if self.progress:
             self.progress.update(self.task, completed=done)
-        elif time.monotonic() - self.last_sign >= LINE_INTERVAL:
-            self._say(f"step {done} of {self.steps}", done)
+        elif time.monotonic() - self.last_output >= LINE_INTERVAL:
+            self._print(f"step {done} of {self.steps}", done)
 
     def metrics(self, done: int, text: str, last: bool) -> None:
-        """At the end of an epoch; without a terminal not more often than every ten seconds. log.txt has them all."""
+        """Show the metrics of an epoch; without a terminal at most every LINE_INTERVAL. log.txt gets all of them."""
         self.log.debug(text)
         if self.progress:
             self.progress.text = text
             self.progress.update(self.task, completed=done)
         elif last or time.monotonic() - self.last_line >= LINE_INTERVAL:
             self.last_line = time.monotonic()
-            self._say(text, done)
+            self._print(text, done)
 
-    def _say(self, text: str, done: int) -> None:
-        self.last_sign = time.monotonic()
-        self.log.console.print(f"{text}  left {self._left(done)}", markup=False)
+    def _print(self, text: str, done: int) -> None:
+        self.last_output = time.monotonic()
+        self.log.console.print(f"{text}  left {self._time_left(done)}", markup=False)
 
-    def _left(self, done: int) -> str:
-        pace = (time.monotonic() - self.started) / max(done - self.first, 1)
-        seconds = int(pace * (self.steps - done))
+    def _time_left(self, done: int) -> str:
+        seconds_per_step = (time.monotonic() - self.started) / max(done - self.first, 1)
+        seconds = int(seconds_per_step * (self.steps - done))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

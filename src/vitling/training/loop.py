@@ -30,7 +30,7 @@ from vitling.training.continuing import load_checkpoint
 from vitling.training.display import Display
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
 from vitling.training.optim import (
-    Average,
+    EMA,
     WeightDecaySchedule,
     clip_gradients,
     make_optimiser,
@@ -80,7 +80,7 @@ def fit(
                 trainer.finish_step(asked)
             trainer.finish_epoch(epoch, display, asked)
     if trainer.average:
-        trainer.average.keep()
+        trainer.average.copy_to_live()
     return FitResult(
         trainer.last_metrics,
         trainer.best,
@@ -114,7 +114,7 @@ class Trainer:
         self.shards = self._shards()
         self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
-        self.average = Average(objective, config.optim.ema) if config.optim.ema else None
+        self.average = EMA(objective, config.optim.ema) if config.optim.ema else None
         self.feed = Feed(store, objective.plan, config, processes)
         self.per_epoch = len(self.feed.sizes)
         self.steps, self.done = self.per_epoch * config.epochs, 0
@@ -308,7 +308,7 @@ class Trainer:
     def _update(self) -> Tensor:
         optim = self.config.optim
         self.scaler.unscale_(self.optimiser)
-        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per, self.shards.norms)
+        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per, self.shards.complete_norms)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return norm
@@ -378,7 +378,7 @@ class Trainer:
         metrics: dict[str, float] = {}
         if not watchers:
             return metrics
-        with self.average.applied() if self.average else nullcontext():
+        with self.average.swap_in() if self.average else nullcontext():
             self.objective.eval()
             terms = self.recorder.means(finished - 1)
             moment = Moment(self.objective, finished, self.config.epochs, self.done, terms)
@@ -409,7 +409,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._write_epochs(self._read(), {})  # also the check that what is saved is finite
-        state = self.shards.whole(states.collect_state(self))
+        state = self.shards.gather_state(states.collect_state(self))
         if self.run.writes:
             self.checkpoints.save(self.done, state)
         self.saved_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""AdamW or SGD with explicit groups, clipping, and the moving average of the weights."""
+"""AdamW or SGD with explicit parameter groups, gradient clipping, and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_
 
 from vitling.objectives.objective import Objective
 from vitling.training.config import OptimConfig
 
+EPS = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
+
 
 def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Optimizer:
-    """On GPUs one that can be recorded as a CUDA graph: its learning rate is a tensor there."""
+    """Make the optimiser. On GPUs its learning rate is a tensor, so that its step can be captured as a CUDA graph."""
     device = next((p.device for p in objective.parameters() if p.is_cuda), None)
     groups = objective.param_groups(config.weight_decay, config.decay_all)
     lr, fused = torch.zeros((), device=device) if device else 0.0, device is not None or None
@@ -25,13 +28,16 @@ def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Opt
 
 
 class WeightDecaySchedule:
-    """Weight decay from one number to another by half a cosine. AdamW's own is a number that a recorded step would not
-    see change: this one, p := (1 - lr wd) p before the step as AdamW has it, is a product with a tensor that is filled
-    between steps. Parameters without a gradient are left alone, as are all in a step that overflowed in fp16."""
+    """AdamW's weight decay, moved from `start` to `end` by half a cosine.
+
+    AdamW's own decay is a Python number, which a captured step would freeze. This one multiplies the parameters by a
+    tensor, 1 - lr * decay, before each step as AdamW does, and the tensor is filled between steps. Parameters without a
+    gradient are left alone, and so are all parameters in a step that overflowed in fp16.
+    """
 
     def __init__(self, optimiser: torch.optim.Optimizer, start: float, end: float):
         self.start, self.end = start, end
-        group = optimiser.param_groups[0]  # the others do not decay
+        group = optimiser.param_groups[0]  # the other group does not decay
         self.parameters, group["weight_decay"] = group["params"], 0.0
         self.factor = torch.ones((), device=self.parameters[0].device)
         optimiser.register_step_pre_hook(self._apply)
@@ -45,7 +51,7 @@ class WeightDecaySchedule:
     @torch.no_grad()
     def _apply(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
         moved = [p for p in self.parameters if p.grad is not None]
-        overflow = getattr(optimiser, "found_inf", None)  # a fused optimiser is told, and does nothing then
+        overflow = getattr(optimiser, "found_inf", None)  # set on fused optimisers, which then skip the step themselves
         factor = self.factor if overflow is None else torch.where(overflow.squeeze() > 0, 1.0, self.factor)
         torch._foreach_mul_(moved, factor)
 
@@ -59,15 +65,15 @@ def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 
 def reset_step_counts(optimiser: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Moments of zeros, counted as if they were of so many steps, would make the first steps too large. SGD, and what
-    has no state yet, counts nothing."""
+    """Restart AdamW's bias correction for parameters whose gradients were zero until now: their moments are zero too,
+    and counted as moments of many steps they would make the next steps too large. SGD has no such count."""
     for parameter in parameters:
         if "step" in (state := optimiser.state.get(parameter, {})):
             state["step"].zero_()
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """What belongs to the device and not to the run stays as it was made."""
+    """Load a state, but keep the settings that depend on the device and not on the run."""
     own_names = {"lr", "fused", "capturable"}
     made = [{name: group[name] for name in own_names & group.keys()} for group in optimiser.param_groups]
     optimiser.load_state_dict(state)
@@ -77,25 +83,25 @@ def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> N
 
 def clip_gradients(
     parameters: list[nn.Parameter],
-    largest: float,
+    max_norm: float,
     per: str,
-    whole: Callable[[list[nn.Parameter], Tensor], Tensor] = lambda parameters, norms: norms,
+    complete_norms: Callable[[list[nn.Parameter], Tensor], Tensor] = lambda parameters, norms: norms,
 ) -> Tensor:
-    """Clips in place; gives the global norm before clipping. `whole` corrects the norms of gradients that are spread
-    over processes."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients))
-    norms = whole([p for p in parameters if p.grad is not None], norms)
+    """Clip gradients in place and return their global norm before clipping. `complete_norms` turns the norms of
+    gradients that are sharded over processes into those of the whole gradients."""
+    trained = [p for p in parameters if p.grad is not None]
+    gradients = [p.grad for p in trained if p.grad is not None]
+    norms = complete_norms(trained, torch.stack(torch._foreach_norm(gradients)))
     total = torch.linalg.vector_norm(norms)
-    if largest > 0 and per == "global":
-        torch._foreach_mul_(gradients, (largest / (total + 1e-6)).clamp(max=1.0))
-    elif largest > 0:
-        torch._foreach_mul_(gradients, list((largest / (norms + 1e-6)).clamp(max=1.0).unbind()))
+    if max_norm > 0 and per == "global":
+        clip_grads_with_norm_(trained, max_norm, total)
+    elif max_norm > 0:
+        torch._foreach_mul_(gradients, list((max_norm / (norms + EPS)).clamp(max=1.0).unbind()))
     return total
 
 
-class Average:
-    """Exponential moving average of parameters and floating buffers. Young averages move faster, so that a short run
+class EMA:
+    """Exponential moving average of parameters and floating-point buffers. Its decay starts low, so that a short run
     is not held back by its random start: decay_t = min(decay, (1 + t) / (10 + t))."""
 
     def __init__(self, objective: nn.Module, decay: float):
@@ -111,8 +117,8 @@ class Average:
         torch._foreach_lerp_(list(self.shadow.values()), live, 1 - decay)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Inside, the objective carries the averaged weights."""
+    def swap_in(self) -> Iterator[None]:
+        """Give the objective the averaged weights for the duration of the context."""
         self._swap()
         try:
             yield
@@ -120,8 +126,8 @@ class Average:
             self._swap()
 
     @torch.no_grad()
-    def keep(self) -> None:
-        """The objective carries the averaged weights from now on."""
+    def copy_to_live(self) -> None:
+        """Give the objective the averaged weights for good."""
         for name, value in self.live.items():
             value.copy_(self.shadow[name])
 

@@ -1,4 +1,4 @@
-"""Number formats, compilation and determinism: what the machine can do, and what to say when it cannot."""
+"""Number formats, compilation and determinism, as far as the machine supports them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
@@ -16,15 +16,18 @@ from vitling.data.cache import cache_root
 from vitling.errors import UserError
 from vitling.training.config import LoopConfig
 
-WORTH_COMPILING = 200  # steps; compiling takes 20 to 60 s
-WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch that has it
-RECOMPILE_LIMIT = 256  # to Dynamo all functions of views are one, and every shape counts; its own limit over all is 256
+WORTH_COMPILING = 200  # steps: compilation takes 20 to 60 s
+WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch of the other shape
+RECOMPILE_LIMIT = 256  # Dynamo's overall limit; its own per function, 8, is too few for views, which share one
 
 Compile = Literal["on", "blocks", "views", "off"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Precision:
+    """Number format of training: fp32, bf16 or fp16."""
+
     name: str
     device: torch.device
 
@@ -62,12 +65,12 @@ def set_deterministic(on: bool) -> None:
 
 
 def seed_layers(key: int, device: torch.device) -> None:
-    """Dropout and stochastic depth: by a key of the step, so that a resume meets the same ones."""
+    """Seed dropout and stochastic depth by a key of the step, so that a resumed run draws the same."""
     seed = key % 2**63
     if device.type not in ("cpu", "cuda"):
         torch.manual_seed(seed)
         return
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, which takes its time
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed visits every kind of device, which is slow
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.default_generators[index].manual_seed(seed)
@@ -80,9 +83,9 @@ def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Comp
 
 
 def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> None:
-    """In blocks, parts that are alike share a graph: their weights are its inputs. `graphs`: the launches of a forward
-    pass in one graph become one, a CUDA graph, and so do those of the backward pass."""
-    _keep_graphs()
+    """Compile a network as one graph ("on") or in "blocks", where equal blocks share a graph that takes their weights
+    as inputs. With `graphs`, a forward pass becomes one CUDA graph and a backward pass another."""
+    _configure_compiler()
     if how == "on":
         network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
     elif how == "blocks":
@@ -91,18 +94,18 @@ def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> 
 
 
 def mark_step() -> None:
-    """What the graphs gave in the step before is no longer needed."""
+    """Tell torch that the CUDA graphs' outputs of the previous step are no longer needed."""
     torch.compiler.cudagraph_mark_step_begin()
 
 
 def compile_function(function: Callable) -> Callable:
-    _keep_graphs()
+    _configure_compiler()
     return torch.compile(function, dynamic=False)
 
 
-def _keep_graphs() -> None:
-    """Between runs, in vitling's cache folder. Within one, graphs of a function with other settings filled in, and of
-    blocks of other shapes, count towards one limit, which is 8 by default."""
+def _configure_compiler() -> None:
+    """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
+    function with other settings, and of blocks with other shapes, all count towards it."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
 
@@ -114,7 +117,7 @@ def undo_compile(module: nn.Module) -> None:
 
 
 def free_memory() -> None:
-    """Also that of the graphs of a shape that did not fit."""
+    """Free cached GPU memory, that of CUDA graphs of a shape that did not fit included."""
     if torch.cuda.is_available():
         from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
@@ -123,7 +126,7 @@ def free_memory() -> None:
 
 
 def force_eager() -> AbstractContextManager:
-    """For a batch of a shape that comes too seldom to be worth graphs of its own."""
+    """Skip compiled code, for batches of a shape that is too rare to be worth compiling."""
     return torch.compiler.set_stance("force_eager")
 
 
@@ -132,14 +135,14 @@ def is_compiler_error(problem: BaseException) -> bool:
     return home.startswith(("torch._dynamo", "torch._inductor", "triton"))
 
 
-def compile_or_warn(step: Callable[[], None], undo: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Runs the first compiled step; a compiler that fails costs the speed, not the run."""
+def compile_or_warn(step: Callable[[], T], undo: Callable[[], None], warn: Callable[[str], None]) -> T:
+    """Run the first compiled step; if the compiler fails, warn and run it uncompiled."""
     try:
-        step()
+        return step()
     except Exception as problem:
         if not is_compiler_error(problem):
             raise
         reason = next((line for line in reversed(str(problem).splitlines()) if "Error" in line), type(problem).__name__)
-        say(f"torch.compile failed ({reason.strip()[:300]}); training goes on without it, more slowly.")
+        warn(f"torch.compile failed ({reason.strip()[:300]}); training continues without it, more slowly.")
         undo()
-        step()
+        return step()

@@ -1,4 +1,4 @@
-"""One process or several. torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; without them there is one."""
+"""The processes of a run. torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; without them there is one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitling.errors import UserError
 
-TIMEOUT = timedelta(minutes=30)  # rank 0 may have many images to decode before the others can go on
+TIMEOUT = timedelta(minutes=30)  # the main process may have many images to decode while the others wait
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Processes:
     device: torch.device
 
     @property
-    def main(self) -> bool:
-        """Only this one writes."""
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes files."""
         return self.rank == 0
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """The main process does the work and leaves it in the cache; the others then find it there."""
-        if not self.main:
+        """Run the body in the main process first, so that the others find its result in the cache."""
+        if not self.is_main:
             self.barrier()
         yield
-        if self.main:
+        if self.is_main:
             self.barrier()
 
     def barrier(self) -> None:
@@ -49,7 +49,7 @@ class Processes:
         return values
 
     def any(self, flag: int) -> int:
-        """The largest flag of all processes, so that all act alike."""
+        """Return the largest flag of all processes, so that all take the same decision."""
         if self.world == 1:
             return flag
         flags = torch.tensor([flag], device=self.device)
@@ -59,8 +59,8 @@ class Processes:
 
 @contextmanager
 def init_processes(device: str = "auto") -> Iterator[Processes]:
-    """The processes that torchrun began, as one group. Within another `started` it is that one's: a group that is made
-    again, for a second run, meets in its store what the first left there, and may wait for ever."""
+    """Join the processes that torchrun started into one group. A nested call reuses the outer group: a second group
+    would find the keys of the first in torchrun's store and could wait forever."""
     world, rank = int(os.environ.get("WORLD_SIZE") or "1"), int(os.environ.get("RANK") or "0")
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if world > 1 else None)
     if chosen.type == "cuda":
@@ -76,9 +76,9 @@ def init_processes(device: str = "auto") -> Iterator[Processes]:
     dist.init_process_group(backend, timeout=TIMEOUT)
     try:
         yield Processes(rank, world, chosen)
-        dist.barrier()  # the first process has the store that the others' threads talk to
+        dist.barrier()  # rank 0 hosts the store that the other processes still talk to
     finally:
-        gc.collect()  # DDP's wrappers hold on to the group, whose threads must be joined before the process ends
+        gc.collect()  # DDP modules keep the group alive, whose threads must be joined before the process exits
         dist.destroy_process_group()
 
 
@@ -90,9 +90,9 @@ def choose_device(name: str, local_rank: int | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"{name} is not a device: auto, cpu, cuda, cuda:1, mps.") from None
+        raise UserError(f"{name!r} is not a device. Use auto, cpu, cuda, cuda:1 or mps.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"Device {name}: torch sees no CUDA GPU here. Use cpu.")
+        raise UserError(f"Device {name}: torch finds no CUDA GPU on this machine. Use cpu.")
     if device.type == "cuda":
         return torch.device("cuda", local_rank if local_rank is not None else device.index or 0)
     return device

@@ -1,6 +1,6 @@
-"""Loss terms stay on the device until a line is due, so that the host does not wait at every step.
+"""Loss terms, kept on the device until a line of metrics is due, so that the host does not wait at every step.
 
-Reading them is also the check: the first value that is not finite stops the run and is named.
+Reading them also checks them: the first value that is not finite aborts the run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class _Row:
 
 @dataclass
 class Recorder:
+    """Terms of the steps since the last reading, and their sums over epochs."""
+
     processes: Processes
-    checks_gradients: bool  # fp16 meets infinite gradients in the normal course; its scaler skips them
+    checks_gradients: bool  # not in fp16, where infinite gradients are normal and skipped by the scaler
     names: list[str] = field(default_factory=list)
     rows: list[_Row] = field(default_factory=list)
     best_pace: float = 0.0
@@ -42,7 +44,7 @@ class Recorder:
         self.rows.append(_Row(step, epoch, images, values))
 
     def read(self, advice: Callable[[], str], waited: float) -> dict[str, float]:
-        """Checks what has been added since the last reading; gives the pace. `waited` seconds of it were for data."""
+        """Check all steps since the last reading and return their pace; `waited` seconds were spent waiting for data."""
         if not self.rows:
             return {}
         values = self.processes.mean(torch.stack([row.values for row in self.rows])).cpu()
@@ -57,19 +59,19 @@ class Recorder:
         return pace
 
     def restart_clock(self) -> None:
-        """What watchers and checkpoints took is not training. Rows that wait to be read keep the clock running."""
+        """Exclude the time of watchers and checkpoints, unless steps are still waiting to be read."""
         if not self.rows:
             self.since = time.perf_counter()
 
     def means(self, epoch: int) -> dict[str, float]:
-        """Of all steps of an epoch that have been read."""
+        """Average the terms over all steps of an epoch that have been read."""
         lines = self.totals.get(epoch)
         if not lines:
             return {}
         return dict(zip(self.names, torch.stack(lines).mean(dim=0).tolist()))
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been read of an unfinished epoch, so that its means are whole after a resume."""
+        """Return what has been read of an unfinished epoch, so that its means are complete after a resume."""
         return {"names": self.names, "totals": {epoch: torch.stack(lines) for epoch, lines in self.totals.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -91,10 +93,10 @@ class Recorder:
 
 
 def describe(entry: dict[str, Any], epochs: int) -> str:
-    """One line for a person."""
+    """Format an entry of metrics.jsonl as one line for the terminal."""
     skipped = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
     shown = {name: value for name, value in entry.items() if name not in skipped}
-    if len([name for name in shown if "/" not in name]) == 2:  # one term: the loss says it
+    if len([name for name in shown if "/" not in name]) == 2:  # the loss and its only term: show the loss
         shown = {name: value for name, value in shown.items() if name == "loss" or "/" in name}
     terms = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
     pace = f"{entry.get('images_per_second', 0):.0f} images/s  waiting {entry.get('data_wait', 0):.0%}"

@@ -1,4 +1,4 @@
-"""The run directory: everything that is known of a run, in files that other tools read too."""
+"""The run directory: everything known about a run, in files that other tools can read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.training.trackers import Trackers
 
-OURS = (  # what --overwrite may delete
+OWN_NAMES = (  # all that --overwrite may delete
     "config.json",
     "environment.json",
     "metrics.jsonl",
@@ -41,27 +41,27 @@ OURS = (  # what --overwrite may delete
     "best",
     "tensorboard",
 )
-RUNS = ("pretrain", "large")  # of OURS, those that are runs themselves, and may be somebody's
-SHOWN = 10
+NESTED_RUNS = ("pretrain", "large")  # names of ours that users may give their own runs, too
+BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
 
 class RunDirectory:
-    """`writes` is False on all processes but the main one: they read, and write nothing."""
+    """A run's files. `writes` is False in all processes but the main one, which then only read."""
 
     def __init__(self, path: str | os.PathLike, writes: bool = True):
         self.path, self.writes = Path(path), writes
         self.log = Log(self.path / "log.txt", silent=not writes)
         self.trackers = Trackers((), self.path, {})
-        self.fresh = False  # nothing of an earlier start is in it
-        self.listed = 0  # bad files that were shown already
+        self.fresh = False  # whether this start created its contents
+        self.listed = 0  # bad files already reported
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     def prepare(self, resume: bool, overwrite: bool) -> None:
-        """Refuses a directory that holds something, unless told what to do with it."""
+        """Create the directory; raise UserError if it has contents and neither flag says what to do with them."""
         there = self._names()
         if there and not resume:
             if not overwrite:
@@ -71,16 +71,16 @@ class RunDirectory:
                 )
             self._clear(there)
         elif there and not self._is_run(there):
-            raise UserError(f"{self.path} is not a vitling run (no config.json of one); it cannot be resumed.")
+            raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
         self.fresh = not (self.path / "config.json").exists()
         self._make()
 
     def abandon(self) -> None:
-        """Of a start that failed because of its input nothing stays, so that the corrected one can use the name."""
+        """Delete what a start with wrong input created, so that the corrected command can use the same --out."""
         if self.fresh and self.writes and not any(self.path.rglob("checkpoints/*")):
             self.trackers.close()
             self._delete(self._names())
-            with suppress(OSError):  # something of somebody else lies in it
+            with suppress(OSError):  # it has other contents
                 self.path.rmdir()
 
     def _names(self) -> list[str]:
@@ -90,9 +90,9 @@ class RunDirectory:
             raise UserError(f"--out {self.path} is a file; name a directory.") from None
 
     def _is_run(self, there: list[str]) -> bool:
-        """By its config.json; a run that was killed before it wrote one holds only names of ours."""
+        """Recognise a run by its config.json. One killed before writing that has only files that vitling names."""
         if not (self.path / "config.json").exists():
-            return set(there) <= set(OURS) - set(RUNS)
+            return set(there) <= set(OWN_NAMES) - set(NESTED_RUNS)
         try:
             return {"checkpoint", "loop"} <= self.read("config.json").keys()
         except (ValueError, AttributeError, OSError):
@@ -100,14 +100,12 @@ class RunDirectory:
 
     def _clear(self, there: list[str]) -> None:
         if not self._is_run(there):
-            raise UserError(
-                f"{self.path} is not a vitling run; --overwrite does not delete what vitling did not write."
-            )
+            raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
         if self.writes:
             self._delete(there)
 
     def _delete(self, there: list[str]) -> None:
-        for name in set(there) & set(OURS):
+        for name in set(there) & set(OWN_NAMES):
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
@@ -127,7 +125,7 @@ class RunDirectory:
             self.trackers = Trackers(trackers, self.path, plain)
 
     def update_config(self, config: Any) -> None:
-        """What was left open at the start is known now."""
+        """Rewrite config.json, once the settings that were open at the start are resolved."""
         self.write("config.json", asdict(config))
 
     def write(self, name: str, value: Any) -> None:
@@ -138,7 +136,7 @@ class RunDirectory:
         return read_json(self.path / name)
 
     def log_metrics(self, entry: dict[str, Any]) -> None:
-        """One line of metrics.jsonl; numbers go to the trackers too."""
+        """Append a line to metrics.jsonl and send its numbers to the trackers."""
         if not self.writes:
             return
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
@@ -147,28 +145,29 @@ class RunDirectory:
         self.trackers.log(numbers, entry["step"])
 
     def drop_metrics_after(self, step: int) -> bool:
-        """Drops the metrics of steps that will be taken again. Gives whether there were any."""
+        """Drop the metrics of steps that will be repeated; return whether there were any."""
         path = self.path / "metrics.jsonl"
         if not self.writes or not path.exists():
             return False
         lines = path.read_text().splitlines()
-        kept = [line for line in lines if _step_of(line) <= step]
+        kept = [line for line in lines if _read_step(line) <= step]
         path.write_text("".join(f"{line}\n" for line in kept))
         return len(kept) < len(lines)
 
     def report_bad_files(self, bad: list[BadFile]) -> None:
-        """All that were left out so far; those that are new are shown."""
+        """Write all bad files so far to bad-files.json and log the new ones."""
         new, self.listed = bad[self.listed :], len(bad)
         if not new:
             return
         self.write("bad-files.json", [asdict(file) for file in bad])
-        self.log.warning(f"{len(new)} image(s) left out; {self.path / 'bad-files.json'} names each:")
-        for file in new[:SHOWN]:
+        self.log.warning(f"{len(new)} image(s) left out; see {self.path / 'bad-files.json'}:")
+        for file in new[:BAD_FILES_SHOWN]:
             self.log.info(f"  {file.key}: {file.reason}")
-        if len(new) > SHOWN:
-            self.log.info(f"  and {len(new) - SHOWN} more")
+        if len(new) > BAD_FILES_SHOWN:
+            self.log.info(f"  and {len(new) - BAD_FILES_SHOWN} more")
 
     def log_test_opening(self, why: str) -> None:
+        """Record that the test split was opened, and why."""
         self.log.debug(f"test split opened: {why}")
         if self.writes:
             opening = {"time": datetime.now().isoformat(timespec="seconds"), "why": why, "command": sys.argv}
@@ -180,7 +179,7 @@ class RunDirectory:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, machine and command, so that a figure can be made again."""
+    """Describe versions, machine and command, so that a figure can be reproduced."""
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -204,7 +203,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the checkout that vitling runs from, if it runs from one; VITLING_COMMIT says it where git is not there."""
+    """Return the commit of the checkout vitling runs from, if any. Without git, set VITLING_COMMIT."""
     if named := os.environ.get("VITLING_COMMIT"):
         return named
     here = Path(__file__).parent
@@ -220,8 +219,8 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def _step_of(line: str) -> int:
+def _read_step(line: str) -> int:
     try:
         return json.loads(line)["step"]
-    except (ValueError, KeyError):  # the line that a kill cut in two
+    except (ValueError, KeyError):  # cut short by a kill
         return sys.maxsize

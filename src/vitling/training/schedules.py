@@ -1,4 +1,4 @@
-"""Numbers that change over a run, as functions of where the run stands."""
+"""Schedules: numbers that change over a run, as functions of Progress."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ def warmup_cosine(
     over_epochs: float | None = None,
     cosine_from: CosineFrom = "warmup",
 ) -> Schedule:
-    """Linear from `start` to `peak`, then half a cosine down to `floor` after `over_epochs`, which are the run's unless
-    said otherwise. A cosine from the start is the one that timm evaluates once the warm-up is over: the rate drops a
-    little there. That of `idmm` is released with a misplaced parenthesis, cos((pi e - w) / (E - w)) for
-    cos(pi (e - w) / (E - w)): it drops there too, and turns up again before the end. Step 0 already moves."""
+    """Return a schedule that rises linearly from `start` to `peak`, then falls by half a cosine to `floor`.
+
+    The cosine ends after `over_epochs`, by default with the run. With `cosine_from="start"` it begins at step 0 and is
+    used once the warm-up is over, as in timm: the value drops a little there. "idmm" is IDMM's released formula, whose
+    parenthesis is misplaced: cos((pi e - w) / (E - w)) for cos(pi (e - w) / (E - w)). It drops there too, and rises
+    again before the end. The value at step 0 is above 0, so that the first step already learns.
+    """
 
     def value(progress: Progress) -> float:
         per_epoch = progress.steps / progress.epochs
@@ -37,7 +40,7 @@ def warmup_cosine(
 
 
 def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule:
-    """DRLoc's released weight, a step each epoch E: peak E / w up to E = w, then peak (1 - (E - w) / (T - w))."""
+    """Return DRLoc's released weight, constant within epoch E: peak E / w up to E = w, then peak (1 - (E - w) / (T - w))."""
 
     def value(progress: Progress) -> float:
         epoch = progress.epochs_done
@@ -49,6 +52,7 @@ def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule
 
 
 def lr_schedule(config: FitConfig) -> Schedule:
+    """Return the learning rate's schedule."""
     optim, epochs = config.optim, config.epochs
     peak, warmup, over = optim.peak_lr(config.batch), optim.warmup(epochs), optim.over_epochs(epochs)
     return warmup_cosine(peak, optim.min_lr, warmup, optim.warmup_lr, over, optim.cosine_from)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT ask; the loop saves at the next step and ends. A second SIGINT ends at once."""
+"""SIGTERM and SIGINT: the loop saves at the next step and ends. A second SIGINT ends at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_CODES = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
 
 
 class StopRequest:
-    """`code` is the exit code that a signal asked for, 0 while none has come."""
+    """Signal handler that remembers the exit code of the signal in `code`, 0 until one arrives."""
 
     code = 0
 
@@ -27,25 +27,26 @@ class StopRequest:
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    asked = StopRequest()
-    with _handled_by(asked):
-        yield asked
+    """Yield a StopRequest that the caller polls."""
+    request = StopRequest()
+    with _handle_signals(request):
+        yield request
 
 
 @contextmanager
 def raise_on_signal(message: str) -> Iterator[None]:
-    """For work whose finished parts are whole files: a signal ends it where it is."""
+    """Raise Interrupted as soon as a signal arrives; for work that leaves only complete files behind."""
 
-    def end(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise Interrupted(message, EXIT_CODES[signal.Signals(number)])
 
-    with _handled_by(end):
+    with _handle_signals(interrupt):
         yield
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # Python forbids handlers elsewhere
+def _handle_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers in the main thread only
         yield
         return
     before = {number: signal.signal(number, handler) for number in EXIT_CODES}
@@ -57,10 +58,10 @@ def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 def call_on_parent_exit(act: Callable[[], None]) -> None:
-    """For a process whose stdin is a pipe from its parent, which is closed when that ends, whatever it dies of."""
+    """Call `act` when the parent process ends for any reason: stdin must be a pipe from it, which then closes."""
 
     def wait() -> None:
-        os.read(0, 1)  # past Python's buffer, whose lock would be in the way at the end
+        os.read(0, 1)  # not sys.stdin, whose buffer lock would block the exit
         act()
 
     threading.Thread(target=wait, daemon=True).start()

@@ -38,7 +38,7 @@ def restore(trainer: Trainer, state: State) -> None:
     """Where the run itself stood."""
     advice = "Put them back, or start again with --overwrite or another --out."
     _check_images(trainer, state, "this run was started with", advice)
-    state = trainer.shards.part(state)
+    state = trainer.shards.slice_state(state)
     trainer.seconds_before = state.get("seconds", 0.0)
     trainer.objective.load_state_dict(state["objective"])
     load_optimiser(trainer.optimiser, state["optimiser"])

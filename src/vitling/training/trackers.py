@@ -1,4 +1,4 @@
-"""Where metrics go besides metrics.jsonl."""
+"""Experiment trackers that receive metrics besides metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """All that were asked for by name."""
+    """The trackers of a run, by name."""
 
     def __init__(self, names: tuple[str, ...], folder: Path, config: dict[str, Any]):
         self.members = [_open(name, folder, config) for name in names if name != "none"]
@@ -43,8 +43,8 @@ class _TensorBoard:
         self.writer.close()
 
 
-class _RunStyle:
-    """wandb and trackio share one interface."""
+class _WandbLike:
+    """wandb and trackio, which share one interface."""
 
     def __init__(self, module: Any, folder: Path, config: dict[str, Any]):
         self.module = module
@@ -72,22 +72,22 @@ class _Mlflow:
 
 
 def check_trackers(names: tuple[str, ...]) -> None:
-    """A UserError for one that cannot be used; nothing is started."""
+    """Raise UserError for an unknown or missing tracker, without starting any."""
     for name in names:
         if name not in ("none", "tensorboard"):
-            _module(name)
+            _import(name)
 
 
 def _open(name: str, folder: Path, config: dict[str, Any]) -> Tracker:
     if name == "tensorboard":
         return _TensorBoard(folder, config)
-    return _Mlflow(_module(name), folder, config) if name == "mlflow" else _RunStyle(_module(name), folder, config)
+    return _Mlflow(_import(name), folder, config) if name == "mlflow" else _WandbLike(_import(name), folder, config)
 
 
-def _module(name: str) -> Any:
+def _import(name: str) -> Any:
     if name not in ("wandb", "mlflow", "trackio"):
-        raise UserError(f"Unknown tracker {name!r}: tensorboard, wandb, mlflow, trackio or none.")
+        raise UserError(f"Unknown tracker {name!r}. Use tensorboard, wandb, mlflow, trackio or none.")
     try:
         return import_module(name)
     except ImportError:
-        raise UserError(f"The tracker {name} is not installed: pip install 'vitling[track]' or {name}.") from None
+        raise UserError(f"The tracker {name} is not installed. Run pip install 'vitling[track]'.") from None
