@@ -451,4 +451,4 @@ def test_one_rank_of_two_reads_its_half(store, tmp_path):
     run.log_metrics({"step": 1})
     run.write("x.json", {})
     assert not (tmp_path / "run").exists()
-    assert not Processes(1, 2, torch.device("cpu")).main
+    assert not Processes(1, 2, torch.device("cpu")).is_main

@@ -134,8 +134,8 @@ class FitConfig:
             raise UserError(f"--optim.momentum must be at least 0 and below 1, not {self.optim.momentum}.")
         if self.optim.over_epochs(self.epochs) < self.epochs:
             raise UserError(
-                f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}. Use at least "
-                f"{self.epochs}."
+                f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}. "
+                f"Use at least {self.epochs}."
             )
         if self.loop.drop_last and self.loop.even == "on":
             raise UserError("--loop.even on leaves no incomplete batch to drop. Pass it without --loop.drop-last.")

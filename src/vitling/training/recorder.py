@@ -44,7 +44,7 @@ class Recorder:
         self.rows.append(_Row(step, epoch, images, values))
 
     def read(self, advice: Callable[[], str], waited: float) -> dict[str, float]:
-        """Check all steps since the last reading and return their pace; `waited` seconds were spent waiting for data."""
+        """Check all steps since the last reading and return their pace; `waited` seconds went into waiting for data."""
         if not self.rows:
             return {}
         values = self.processes.mean(torch.stack([row.values for row in self.rows])).cpu()

@@ -40,7 +40,7 @@ def warmup_cosine(
 
 
 def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule:
-    """Return DRLoc's released weight, constant within epoch E: peak E / w up to E = w, then peak (1 - (E - w) / (T - w))."""
+    """Return DRLoc's released weight, a step per epoch E: peak E / w up to E = w, then peak (1 - (E - w) / (T - w))."""
 
     def value(progress: Progress) -> float:
         epoch = progress.epochs_done
