@@ -197,7 +197,7 @@ def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
     assert pretrain(folder, tmp_path / "views", "--method", "dino", *dino, "--epochs", "2") == 0
     words = ["--method", "esvit", *both, "--epochs", "4", "--continue-from", str(tmp_path / "views")]
     assert pretrain(folder, tmp_path / "both", *words) == 0
-    assert "Going on at step 4 of 8" in (tmp_path / "both" / "log.txt").read_text()
+    assert "Continuing at step 4 of 8" in (tmp_path / "both" / "log.txt").read_text()
     assert read(tmp_path / "both" / "result.json")["steps"] == 8
     said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *words, "--minutes", "1")
     assert "leave out --from and --minutes" in said
@@ -225,7 +225,7 @@ def test_regions_are_added_to_a_run_of_esvit_without_them(folder, tmp_path):
     words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
     assert pretrain(folder, tmp_path / "views", *words, "--epochs", "1", "--esvit.region-weight", "0") == 0
     assert pretrain(folder, tmp_path / "both", *words, "--epochs", "2", "--continue-from", str(tmp_path / "views")) == 0
-    assert "Going on at step" in (tmp_path / "both" / "log.txt").read_text()
+    assert "Continuing at step" in (tmp_path / "both" / "log.txt").read_text()
 
 
 def test_stochastic_depth_is_the_recipes_unless_it_is_said():

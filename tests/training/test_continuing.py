@@ -72,7 +72,7 @@ def test_regions_are_added_to_a_run_with_views_alone(views_alone, store, tmp_pat
     assert {name.split(".")[0] for name in new} >= {"region_head", "teacher"}
     assert all(torch.equal(began[f"region_head.{n}"], began[f"teacher.regions.{n}"]) for n in ("prototypes",))
     said = (tmp_path / "log.txt").read_text()
-    assert re.search(r"Going on at step 10 of 20; new in this run: (?=.*teacher\.regions)(?!.*teacher,)", said)
+    assert re.search(r"Continuing at step 10 of 20; new in this run: (?=.*teacher\.regions)(?!.*teacher,)", said)
     assert any(not torch.equal(seen[name], began[name]) for name in new)
 
 
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_said(views_alone, store, tmp_path):
         goes_on(make("esvit"), replace(settings("esvit"), epochs=2))
     with pytest.raises(UserError, match="another shape"):
         goes_on(make("esvit", prototypes=20), settings("esvit"))
-    with pytest.raises(UserError, match="has no place"):
+    with pytest.raises(UserError, match="is not part of this run"):
         goes_on(make("moco-v2"), settings("moco-v2"))
     with pytest.raises(UserError, match="no checkpoint"):
         goes_on(make("esvit"), settings("esvit"), tmp_path / "nothing")

@@ -422,7 +422,7 @@ class Trainer:
             self.run.log.info(f"Resuming at step {self.done} of {self.steps}.")
             return
         if self.run.drop_metrics_after(-1) and not start:
-            self.run.log.warning("There is no checkpoint that can be read: the run starts again from its first step.")
+            self.run.log.warning("No checkpoint can be read; the run starts again at its first step.")
         if start:
             new = states.continue_from(self, load_checkpoint(start, self.store.device, self.run.log.warning))
-            self.run.log.info(f"Going on at step {self.done} of {self.steps}; new in this run: {new}.")
+            self.run.log.info(f"Continuing at step {self.done} of {self.steps}; new in this run: {new}.")
