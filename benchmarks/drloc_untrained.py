@@ -25,8 +25,8 @@ from vitling import data
 from vitling.backbones import Backbone, create
 from vitling.data.store import build_store
 from vitling.evaluation.features import eval_mode, iterate_views
-from vitling.objectives import DRLoc
-from vitling.objectives.config import Target, drloc_weight
+from vitling.methods.drloc import Target, drloc_weight
+from vitling.methods.drloc.loss import DRLoc
 
 WHAT = "DRLoc on untrained networks: its loss where only its MLP learns, and its gradient over the classification's"
 TARGETS: tuple[Target, ...] = ("offset/k", "offset")

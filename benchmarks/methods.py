@@ -37,8 +37,8 @@ KINDS: dict[str, type[Trainer]] = {"step": FixedViewsTrainer, "whole": Trainer}
 
 def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
     kind = METHODS[method]
-    stage = kind.stage(backbone, "paper", 800, size)
-    stage = kind.fitted_to(stage, len(store), batch) if kind.fitted_to else stage
+    stage = kind.recipe(backbone, "paper", 800, size)
+    stage = kind.adapt(stage, len(store), batch) if kind.adapt else stage
     config = pretrain_config(stage, method=method)
 
     def make(network: Any, plan: Plan, images: int) -> Objective:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitling.methods.registry import METHODS
+from vitling.methods import METHODS
 from vitling.papers import measure
 from vitling.training import OptimConfig
 
@@ -53,8 +53,8 @@ def test_the_step_alone(benchmark, tmp_path):
 def test_every_method_has_its_own_optimiser_and_views(benchmark, method):
     store = measure.make_store(8, 16, benchmark.torch.device("cpu"))
     work = benchmark.workload(method, "vit_nano_patch4_32", 4, 16, store)
-    expected = METHODS[method].stage("vit_nano_patch4_32", "paper", 800, 16)
-    if METHODS[method].fitted_to is None:
+    expected = METHODS[method].recipe("vit_nano_patch4_32", "paper", 800, 16)
+    if METHODS[method].adapt is None:
         assert work.optim == expected.optim
     assert work.optim != OptimConfig()
     assert work.plan.crops == expected.plan.crops

@@ -13,7 +13,8 @@ from torch import nn
 
 from vitling.backbones.features import Features
 from vitling.evaluation import matching as module
-from vitling.objectives.config import dino_plan
+from vitling.methods.dino import dino_plan
+from vitling.methods.esvit import EsViTConfig
 from vitling.views.config import Flip, Plan
 
 SIDE = 96
@@ -37,14 +38,11 @@ class Patches(nn.Module):
         return (torch.arange(side // 8, device=device) + 0.5) / (side // 8)
 
 
-def judged(monkeypatch, blind: bool = False) -> module.Matching:
+def judged(blind: bool = False) -> module.Matching:
     """Of images whose red is x and whose green is y, in views that keep their colours."""
-
-    def without_colours(config, size: int) -> Plan:
-        groups = dino_plan(config, size).groups
-        return Plan(tuple(replace(group, policy=replace(group.policy, steps=(Flip(),))) for group in groups))
-
-    monkeypatch.setattr(module, "dino_plan", without_colours)
+    config = EsViTConfig(match="place")
+    groups = dino_plan(config, 64).groups
+    plan = Plan(tuple(replace(group, policy=replace(group.policy, steps=(Flip(),))) for group in groups))
     along = torch.linspace(0, 255, SIDE)
     image = torch.stack([along.expand(SIDE, SIDE), along[:, None].expand(SIDE, SIDE), torch.full((SIDE, SIDE), 255.0)])
 
@@ -56,18 +54,17 @@ def judged(monkeypatch, blind: bool = False) -> module.Matching:
             return image.to(torch.uint8).expand(len(ids), -1, -1, -1).contiguous(), torch.ones(len(ids))
 
     meta = SimpleNamespace(size=64, mean=(0.5,) * 3, std=(0.25,) * 3)
-    return module.measure_matching(
-        SimpleNamespace(backbone=Patches(blind), meta=meta, device=torch.device("cpu")), Store()
-    )
+    model = SimpleNamespace(backbone=Patches(blind), meta=meta, device=torch.device("cpu"))
+    return module.measure_matching(model, Store(), plan, config.global_crops)
 
 
-def test_a_network_that_sees_where_it_is_matches_rightly(monkeypatch):
-    found = judged(monkeypatch)
+def test_a_network_that_sees_where_it_is_matches_rightly():
+    found = judged()
     assert found.images == IMAGES
     assert found.right > 0.95  # the filter smooths the edges of images
     assert 0.04 < found.chance < 4 / 64
 
 
-def test_a_network_that_sees_nothing_matches_by_chance(monkeypatch):
-    found = judged(monkeypatch, blind=True)
+def test_a_network_that_sees_nothing_matches_by_chance():
+    found = judged(blind=True)
     assert found.right == pytest.approx(found.chance, abs=0.01)

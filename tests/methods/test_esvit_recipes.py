@@ -12,8 +12,9 @@ from tests.runs.test_two_stages import TINY, pretrain
 from vitling.cli import run
 from vitling.errors import UserError
 from vitling.methods import esvit
+from vitling.methods.dino import dino_plan
+from vitling.methods.esvit import EsViTConfig
 from vitling.methods.registry import plan_of
-from vitling.objectives.config import EsViTConfig
 from vitling.runs.pretrain import _with_preset
 from vitling.runs.train import first_stage
 from vitling.settings.config import PretrainConfig, TrainConfig
@@ -23,18 +24,19 @@ SMALL = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"
 
 
 def test_the_settings_of_the_paper():
-    stage = esvit.pretrain()
+    stage = esvit.recipe()
+    plan = dino_plan(stage.objective, stage.size)
     optim, objective = stage.optim, stage.objective
-    assert (stage.batch, stage.epochs, stage.size, stage.plan.crops) == (512, 300, 224, 10)
+    assert (stage.batch, stage.epochs, stage.size, plan.crops) == (512, 300, 224, 10)
     assert (optim.peak_lr(512), optim.min_lr, optim.warmup_epochs) == (1e-3, 1e-6, 10)
     assert (optim.weight_decay, optim.final_weight_decay, optim.clip, optim.clip_per) == (0.04, 0.4, 3.0, "tensor")
     assert (objective.prototypes, objective.hidden, objective.bottleneck) == (65_536, 2048, 256)
     assert (objective.temperature, objective.teacher_start, objective.teacher_temperature) == (0.1, 0.04, 0.07)
     assert (objective.teacher_warmup, objective.momentum, objective.centre) == (0.1, 0.996, 0.9)
     assert (objective.view_weight, objective.region_weight, objective.region_from) == (0.5, 0.5, 0)
-    assert [group.size for group in stage.plan.groups] == [224, 224, 96]
-    with pytest.raises(UserError, match="one preset"):
-        esvit.pretrain(preset="released")
+    assert [group.size for group in plan.groups] == [224, 224, 96]
+    with pytest.raises(UserError, match="no preset"):
+        esvit.recipe(preset="released")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_settings_by_the_number_of_images(images, epochs, batch, prototypes, tea
     assert config.esvit.momentum == pytest.approx(momentum, abs=1e-4)
     assert config.optim.peak_lr(config.batch) == pytest.approx(5e-4 * batch / 256)
     if images == esvit.IMAGENET:
-        assert config.esvit == esvit.pretrain().objective
+        assert config.esvit == esvit.recipe().objective
 
 
 def test_short_runs_have_a_teacher_that_follows_sooner():

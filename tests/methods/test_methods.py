@@ -16,9 +16,8 @@ from tests.runs.test_two_stages import TINY, pretrain, with_pool
 from vitling.backbones import create, load_weights
 from vitling.cli import run
 from vitling.errors import RunAborted, UserError
-from vitling.methods import baselines
-from vitling.methods.registry import METHODS, Name
-from vitling.objectives import SupCon
+from vitling.methods import METHODS, MethodName
+from vitling.methods.supcon.loss import SupCon
 from vitling.runs.pretrain import _with_preset
 from vitling.runs.train import TrainConfig, first_stage
 from vitling.settings.config import MethodsConfig, PretrainConfig
@@ -38,17 +37,16 @@ TERMS = {
 
 
 def test_names_settings_and_entries_agree():
-    assert get_args(Name) == tuple(METHODS)
-    settings = [method.settings for method in METHODS.values() if method.settings]
+    assert get_args(MethodName) == tuple(METHODS)
+    settings = [method.field for method in METHODS.values() if method.field]
     assert settings == [f.name for f in fields(MethodsConfig)]
     for name, method in METHODS.items():
         config = _with_preset(PretrainConfig(method=name, backbone="deit_tiny_patch16_224"))
-        stage = method.stage("deit_tiny_patch16_224", method.usual_preset, 800, 112)
-        assert (config.preset, config.optim, config.batch) == (method.usual_preset, stage.optim, stage.batch)
-        assert method.plan(method.settings_of(config), 112) == stage.plan
+        stage = method.recipe("deit_tiny_patch16_224", method.default_preset, 800, 112)
+        assert (config.preset, config.optim, config.batch) == (method.default_preset, stage.optim, stage.batch)
         assert stage.size == 112
-        if method.settings:
-            assert method.settings_of(config) == stage.objective
+        if method.field:
+            assert method.config_of(config) == stage.objective
 
 
 def test_methods_are_listed(capsys):
@@ -57,17 +55,18 @@ def test_methods_are_listed(capsys):
     assert all(name in shown for name in METHODS)
 
 
-@pytest.mark.parametrize("make", [baselines.simclr, baselines.supcon])
-def test_table_10(make):
+@pytest.mark.parametrize("name", ["simclr", "supcon"])
+def test_table_10(name):
+    make = METHODS[name].recipe
     stage = make()
     assert (stage.optim.name, stage.optim.lr, stage.optim.weight_decay) == ("sgd", 5e-4, 1e-3)
     assert (stage.optim.momentum, stage.optim.clip, stage.optim.warmup_epochs) == (0.9, 0.0, 10)
     assert (stage.batch, stage.epochs, stage.size) == (512, 800, 112)
     assert (stage.objective.dim, stage.objective.temperature) == (256, 0.1)
-    (group,) = stage.plan.groups
+    (group,) = METHODS[name].views(stage.objective, stage.size).groups
     assert (group.count, group.size) == (2, 112)
     assert make(epochs=20).optim.warmup_epochs == 2
-    with pytest.raises(UserError, match="two presets"):
+    with pytest.raises(UserError, match="use paper or adamw"):
         make(preset="released")
 
 
@@ -77,11 +76,11 @@ BY_SGD = ("simclr", "supcon", "moco-v2", "densecl")
 @pytest.mark.parametrize("name", BY_SGD)
 def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
     method, others = METHODS[name], {name: other for name, other in METHODS.items() if name not in BY_SGD}
-    assert {other.usual_preset for other in others.values()} == {"paper"}
-    table, usual = (method.stage(preset=preset, epochs=40) for preset in ("paper", method.usual_preset))
+    assert {other.default_preset for other in others.values()} == {"paper"}
+    table, usual = (method.recipe(preset=preset, epochs=40) for preset in ("paper", method.default_preset))
     numbers = {"lr": 5e-4, "min_lr": 1e-5, "warmup_epochs": 2.0, "warmup_lr": 1e-6, "weight_decay": 1e-3, "clip": 0.0}
     assert usual.optim == OptimConfig(name="adamw", **numbers)
-    assert method.stage(preset="adamw").optim.warmup_epochs == 5
+    assert method.recipe(preset="adamw").optim.warmup_epochs == 5
     assert replace(usual, optim=table.optim) == table
     for said in ({"preset": "paper"}, {"optim": OptimConfig(name="sgd")}):
         sgd = _with_preset(PretrainConfig(method=name, epochs=40, **said))
@@ -89,8 +88,8 @@ def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
     with pytest.raises(UserError, match="Leave out one"):
         _with_preset(PretrainConfig(method=name, preset="adamw", optim=OptimConfig(name="sgd")))
     for other in others.values():
-        with pytest.raises(UserError, match=r"one preset|no preset 'adamw'"):
-            other.stage(preset="adamw")
+        with pytest.raises(UserError, match="no preset 'adamw'"):
+            other.recipe(preset="adamw")
 
 
 @pytest.mark.parametrize("name", BY_SGD)
@@ -105,9 +104,9 @@ def test_the_first_stage_of_train_has_the_tables_optimiser_if_that_is_said(name)
 
 
 ROWS = {
-    "moco_v2": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),
+    "moco-v2": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),
     "densecl": ("sgd", 256, 5e-4, 1e-3, 0.0, 2),  # not in the table: MoCo v2's
-    "moco_v3": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),
+    "moco-v3": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),
     "byol": (None, 256, 1.5e-4, 0.1, 800 * 40 / 300, 2),  # not in the table: MoCo v3's
     "dino": (None, 512, 5e-4, 0.04, 800 / 30, 10),
 }
@@ -115,19 +114,19 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_table_10_of_methods_with_a_momentum_copy(name):
-    make = getattr(baselines, name)
+    make = METHODS[name].recipe
     stage = make()
-    optim = stage.optim
-    row = (optim.name, stage.batch, optim.lr, optim.weight_decay, optim.warmup_epochs, stage.plan.crops)
+    optim, plan = stage.optim, METHODS[name].views(stage.objective, stage.size)
+    row = (optim.name, stage.batch, optim.lr, optim.weight_decay, optim.warmup_epochs, plan.crops)
     assert row == ROWS[name]
-    assert (stage.epochs, stage.size, stage.plan.largest) == (800, 112, 112)
+    assert (stage.epochs, stage.size, plan.largest) == (800, 112, 112)
     assert (optim.clip, optim.clip_per) == ((3.0, "tensor") if name == "dino" else (0.0, "global"))
-    with pytest.raises(UserError, match=r"[Nn]o 'released'"):
+    with pytest.raises(UserError, match="no preset 'released'"):
         make(preset="released")
 
 
 def test_the_rest_of_table_10():
-    two, three, distilled = (make().objective for make in (baselines.moco_v2, baselines.moco_v3, baselines.dino))
+    two, three, distilled = (METHODS[name].recipe().objective for name in ("moco-v2", "moco-v3", "dino"))
     assert (two.dim, two.temperature, two.queue) == (256, 0.2, 2048)
     assert (three.dim, three.temperature) == (256, 0.2)
     assert (distilled.bottleneck, distilled.temperature) == (256, 0.1)
@@ -285,11 +284,11 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
     assert "temperature" in refused(capsys, verb, folder, *supcon, "--supcon.temperature", "0")
     dino = ["--out", tmp_path / "x", "--method", "dino"]
     assert "--moco-v2 is for --method moco-v2" in refused(capsys, verb, folder, *dino, "--moco-v2.queue", "8")
-    assert "temperatures" in refused(capsys, verb, folder, *dino, "--dino.temperature", "0")
+    assert "temperature" in refused(capsys, verb, folder, *dino, "--dino.temperature", "0")
     assert "momentum" in refused(capsys, verb, folder, *dino[:3], "byol", "--byol.momentum", "2")
     if verb == "pretrain":  # `train` has a second stage, which the preset is for
-        assert "two presets" in refused(capsys, verb, folder, *supcon, "--preset", "released")
-        assert "one preset" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
+        assert "use paper or adamw" in refused(capsys, verb, folder, *supcon, "--preset", "released")
+        assert "no preset 'adamw'" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
         said = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
         assert "larger than the global ones" in said
         assert "at least 1, not -1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")

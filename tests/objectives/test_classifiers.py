@@ -7,8 +7,8 @@ import torch
 
 from vitling.errors import UserError
 from vitling.keys import make_key
+from vitling.methods.idmm.loss import cross_entropy
 from vitling.objectives.classifiers import FullClassifier, SampledClassifier, ShardedClassifier, _init_rows, shard_rows
-from vitling.objectives.idmm import cross_entropy
 
 D, CROPS = 5, 6
 

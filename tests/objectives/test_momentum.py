@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.objectives.drawn import METHODS, START, batch_of, make, noise, step
+from tests.methods.drawn import METHODS, START, batch_of, make, noise, step
 from vitling.backbones import create
 from vitling.objectives import Objective
 from vitling.objectives.momentum import MomentumCopy, cosine_momentum

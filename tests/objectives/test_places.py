@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.objectives.drawn import batch_of, make
+from tests.methods.drawn import batch_of, make
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
-from vitling.objectives import EsViT, EsViTConfig, dino_plan
+from vitling.methods.dino import dino_plan
+from vitling.methods.esvit import EsViTConfig
+from vitling.methods.esvit.loss import EsViT
 from vitling.objectives.places import RegionLines, locate_regions, match_by_place
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate, ViewChanges

@@ -70,9 +70,9 @@ def test_other_variants_train(folder, tmp_path, variant):
 
 WRONG = {
     "no aux": (["--drloc.pairs", "9"], ["add --aux drloc"]),
-    "pairs": (["--aux", "drloc", "--drloc.pairs", "0"], ["pairs of at least 1"]),
+    "pairs": (["--aux", "drloc", "--drloc.pairs", "0"], ["pairs must be at least 1"]),
     "grid": (["--aux", "drloc", "--drloc.grid", "1"], ["at least 2"]),
-    "weight": (["--aux", "drloc", "--drloc.weight", "-1"], ["not be negative"]),
+    "weight": (["--aux", "drloc", "--drloc.weight", "-1"], ["weight must be"]),
     "no number": (["--aux", "drloc", "--drloc.weight", "nan"], ["a number"]),
     "one token": (["--aux", "drloc", "--size", "4"], ["4 px has a single one", "--size"]),
     "no file": (["--from", "nowhere.pth"], ["no weights file nowhere.pth"]),

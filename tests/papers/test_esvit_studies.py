@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vitling.methods.registry import METHODS
+from vitling.methods import METHODS
 from vitling.papers.locations import DATASETS
 from vitling.papers.probing import FixedNetwork
 from vitling.papers.reproduce import reproduce
@@ -84,7 +84,7 @@ def test_presets_leave_what_is_trained_as_it_is():
                 continue
             then = _with_preset(config, DATASETS[run.pretrain_data or run.data].train)
             assert (then.batch, then.epochs, then.optim) == (config.batch, config.epochs, config.optim), run.name
-            settings = METHODS[config.method].settings_of
+            settings = METHODS[config.method].config_of
             assert settings(then) == settings(config), run.name
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vitling.backbones import names
-from vitling.methods.esvit import IMAGENET, views_budget
+from vitling.methods.dino import dino_plan
+from vitling.methods.esvit import IMAGENET, epochs_for_views
 from vitling.papers import esvit_recipes as esvit
 
 
@@ -37,7 +38,7 @@ def test_tables_3_and_13():
     assert batches == {0: [1024, 1024], 1: [512, 1024]}
     for stage, images in zip(published, (IMAGENET, 7_500_000, 14_200_000)):
         budget = 300 * IMAGENET * 10
-        assert stage.epochs == pytest.approx(views_budget(budget, images, 10), rel=0.15)
+        assert stage.epochs == pytest.approx(epochs_for_views(budget, images, 10), rel=0.15)
 
 
 def test_tables_4_and_5():
@@ -49,7 +50,9 @@ def test_tables_4_and_5():
         0
     ] * 3
     pair = [esvit.table_5(regions) for regions in (True, False)]
-    assert [(stage.backbone, stage.epochs, stage.plan.crops) for stage in pair] == [("resnet50", 200, 2)] * 2
+    assert [(stage.backbone, stage.epochs, dino_plan(stage.objective, 224).crops) for stage in pair] == [
+        ("resnet50", 200, 2)
+    ] * 2
     assert [stage.objective.region_weight for stage in pair] == [0.5, 0.0]
 
 

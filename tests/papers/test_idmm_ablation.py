@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitling.methods import idmm
-from vitling.objectives.config import IDMMConfig
+from vitling.methods.idmm import IDMMConfig, idmm_plan
 from vitling.papers.idmm_recipes import ablation
 
 
@@ -16,7 +16,8 @@ def test_table_8_adds_one_part_a_row():
     on = [(row.objective.smoothing > 0, row.size == 112, *crops_and_mixing(row.objective)) for row in rows]
     assert on == [tuple(part < row for part in range(4)) for row in range(5)]
     assert [row.size for row in rows] == [224, 224, 112, 112, 112]
-    assert [row.plan.crops for row in rows] == [1, 1, 1, 6, 6]
-    assert [any(group.mix.on for group in row.plan.groups) for row in rows] == [False] * 4 + [True]
-    assert rows[-1] == idmm.pretrain()
+    plans = [idmm_plan(row.objective, row.size) for row in rows]
+    assert [plan.crops for plan in plans] == [1, 1, 1, 6, 6]
+    assert [any(group.mix.on for group in plan.groups) for plan in plans] == [False] * 4 + [True]
+    assert rows[-1] == idmm.recipe()
     assert all(row.optim == rows[0].optim and row.epochs == 800 for row in rows)

@@ -180,7 +180,7 @@ def test_what_is_written_out_is_what_the_method_says(name):
         config = task(run).pretrain
         if config is not None:
             assert _with_preset(config) == config
-            stage = METHODS[config.method].stage(config.backbone, "paper", config.epochs, config.size)
+            stage = METHODS[config.method].recipe(config.backbone, "paper", config.epochs, config.size)
             assert (config.optim, config.batch) == (stage.optim, stage.batch)
             assert config.on_collapse == ("stop" if config.method == "idmm" else "warn")
 

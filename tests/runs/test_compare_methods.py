@@ -11,7 +11,7 @@ from tests.runs.test_compare import made_run
 from vitling.cli import run
 from vitling.commands.compare_methods import comparison_table, print_comparison
 from vitling.errors import RunAborted, UserError
-from vitling.methods.registry import METHODS
+from vitling.methods import METHODS
 from vitling.runs import compare_methods as comparing
 from vitling.settings.config import ComparisonConfig
 from vitling.settings.plan import Sight, first_stage_is_planned, make_plan

@@ -14,8 +14,8 @@ from vitling.cli import run
 from vitling.errors import RunAborted
 from vitling.evaluation import load
 from vitling.files import write_json
-from vitling.objectives.config import IDMMConfig
-from vitling.objectives.supervised import Supervised
+from vitling.methods.idmm import IDMMConfig
+from vitling.methods.supervised.loss import Supervised
 from vitling.settings.config import FinetuneConfig, PretrainConfig
 from vitling.settings.names import overlaid
 from vitling.training.config import OptimConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitling.errors import UserError
-from vitling.methods.registry import METHODS
+from vitling.methods import METHODS
 from vitling.runs.train import first_stage, second_stage
 from vitling.settings.config import TrainConfig
 from vitling.settings.names import saved_config, with_overrides

@@ -20,7 +20,9 @@ from tests.training.sharded_run import Ends
 from vitling import data
 from vitling.data.batches import count_images_per_process, local_slices
 from vitling.data.store import Store, build_store
-from vitling.objectives import Batch, SimCLR, SupCon
+from vitling.methods.simclr.loss import SimCLR
+from vitling.methods.supcon.loss import SupCon
+from vitling.objectives import Batch
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
 from vitling.training.processes import init_processes
 from vitling.views.policies import simclr

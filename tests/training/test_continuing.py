@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import make_folder
-from tests.objectives.drawn import make
+from tests.methods.drawn import make
 from tests.tiny import Stop, StopsAfter
 from tests.training.momentum_run import settings
 from tests.training.test_loop import lines

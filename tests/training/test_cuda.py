@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.objectives.drawn import METHODS, noise
-from tests.objectives.drawn import make as with_copy
+from tests.methods.drawn import METHODS, noise
+from tests.methods.drawn import make as with_copy
 from tests.objectives.test_regions import gradients as region_gradients
 from tests.objectives.test_regions import inputs as region_inputs
 from tests.tiny import strayed, tiny_backbone
@@ -18,7 +18,10 @@ from tests.training.test_loop import QUIET, config, equal, lines, objective, run
 from vitling import data
 from vitling.backbones.position import resize_map
 from vitling.data.store import build_store
-from vitling.objectives import Batch, DRLoc, DRLocConfig, Supervised, drloc_term, regions
+from vitling.methods.drloc import DRLocConfig
+from vitling.methods.drloc.loss import DRLoc, drloc_term
+from vitling.methods.supervised.loss import Supervised
+from vitling.objectives import Batch, regions
 from vitling.objectives.progress import Progress
 from vitling.training import OptimConfig, Processes, fit
 from vitling.training import precision as machine

@@ -11,7 +11,9 @@ from tests.tiny import strayed, tiny_backbone
 from tests.training.test_loop import Score, config, equal, lines, run_in
 from vitling import data
 from vitling.data.store import build_store
-from vitling.objectives import DRLocConfig, Supervised, drloc_term
+from vitling.methods.drloc import DRLocConfig
+from vitling.methods.drloc.loss import drloc_term
+from vitling.methods.supervised.loss import Supervised
 from vitling.training import OptimConfig, fit
 from vitling.training.schedules import rise_and_fall
 from vitling.views import ViewsConfig

@@ -18,7 +18,7 @@ from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
 from vitling.errors import Interrupted, RunAborted, UserError
-from vitling.objectives import Supervised
+from vitling.methods.supervised.loss import Supervised
 from vitling.objectives.progress import Progress
 from vitling.training import (
     CheckpointConfig,

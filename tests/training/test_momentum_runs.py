@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import make_folder
-from tests.objectives.drawn import METHODS, make
+from tests.methods.drawn import METHODS, make
 from tests.tiny import Stop, StopsAfter, strayed, tiny_backbone
 from tests.training.momentum_run import CHANGES, comparable, settings, train
 from tests.training.test_loop import lines
@@ -25,8 +25,10 @@ from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import RunAborted
 from vitling.evaluation.watching import watch_pretraining
-from vitling.methods.esvit import for_images, pretrain
-from vitling.objectives import DINO, DINOConfig, EsViT
+from vitling.methods.dino import DINOConfig
+from vitling.methods.dino.loss import DINO
+from vitling.methods.esvit import adapt, recipe
+from vitling.methods.esvit.loss import EsViT
 from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, loop
 from vitling.training.optim import make_optimiser
@@ -185,7 +187,7 @@ def test_esvits_settings_for_few_images_do_not_collapse_but_without_centring(cen
         colours = np.random.default_rng(i).integers(0, 256, (4, 4, 3), dtype=np.uint8)
         Image.fromarray(colours).resize((20, 16), Image.Resampling.BICUBIC).save(images / f"{i:03d}.png")
     store = build_store(data.open(str(images), val="none").train, 16)
-    stage = for_images(pretrain(epochs=85), len(store))
+    stage = adapt(recipe(epochs=85), len(store))
     config = replace(stage.objective, centre=centre, hidden=128, bottleneck=64, local_crops=0)
     torch.manual_seed(seed)
     cut = replace(CUT, return_boxes=config.located)

@@ -34,11 +34,11 @@ def list_(
 
 
 def _method_table() -> Table:
-    from vitling.methods.registry import METHODS
+    from vitling.methods import METHODS
 
     table = Table("name", "what it does", "labels")
     for name, method in METHODS.items():
-        table.add_row(name, method.what, {"ignored": "no"}.get(method.labels, "yes"))
+        table.add_row(name, method.summary, {"ignored": "no"}.get(method.labels, "yes"))
     table.caption = "vitling pretrain --method NAME, or train --method NAME: docs/methods.md"
     return table
 

@@ -12,12 +12,12 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.features import eval_mode
 from vitling.evaluation.model import Model
-from vitling.objectives.config import EsViTConfig, dino_plan
-from vitling.objectives.dino import global_groups
+from vitling.objectives.distillation import global_groups
 from vitling.objectives.momentum import join_pixels
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import match_by_features, split_regions
 from vitling.views.batch import BatchKey, ViewBatch
+from vitling.views.config import Plan
 from vitling.views.renderer import Normaliser, Renderer
 
 BATCH = 64
@@ -31,13 +31,12 @@ class Matching:
 
 
 @torch.inference_mode()
-def measure_matching(model: Model, store: Store, seed: int = 0) -> Matching:
-    """Of views as EsViT trains on, each of the store's images once; pairs of views count as they do in `match place`.
-    Around its place are the regions that it belongs to there: up to four."""
-    config = EsViTConfig(match="place")
-    plan = dino_plan(config, model.meta.size)
+def measure_matching(model: Model, store: Store, plan: Plan, global_views: int, seed: int = 0) -> Matching:
+    """`plan`: the views that EsViT trains on, with their places, the first `global_views` of them global. Each image is
+    used once; pairs of views count as they do in `match place`. Around its place are the regions that it belongs to
+    there: up to four."""
     renderer = Renderer(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
-    sums, wide = torch.zeros(3, device=model.device), global_groups(plan, config.global_crops)
+    sums, wide = torch.zeros(3, device=model.device), global_groups(plan, global_views)
     with eval_mode(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))
@@ -46,7 +45,7 @@ def measure_matching(model: Model, store: Store, seed: int = 0) -> Matching:
             pixels = [join_pixels(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
             places = match_by_place(locate_regions(model.backbone, views, wide), len(ids))
-            sums += _told(grids, places, len(ids), config.global_crops)
+            sums += _told(grids, places, len(ids), global_views)
     right, chance, mass = sums.tolist()
     if not mass:
         raise UserError("No two views of these images have a place in common: there is nothing to match.")

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.objectives.config import IDMMConfig
 from vitling.objectives.gather import count_rows, gather_rows
 from vitling.views.draws import Draws
 
@@ -29,15 +28,6 @@ class Scores(NamedTuple):
     own: Tensor  # o of the image's own class
     partner: Tensor  # o of the class of the image mixed in
     mean: Tensor  # of all o_j
-
-
-def make_classifier(config: IDMMConfig, dim: int, images: int, seed: int = 0) -> FullClassifier:
-    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    if config.classifier == "sampled":
-        return SampledClassifier(dim, images, config.negatives, seed)
-    if config.classifier == "sharded" and world > 1:
-        return ShardedClassifier(dim, images, dist.get_rank(), world)
-    return FullClassifier(dim, images)
 
 
 class FullClassifier(nn.Module):

@@ -6,13 +6,15 @@ The parts know nothing of whole views: a head takes vectors [..., D], the centre
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from vitling.views.config import Plan
 
 
 class DistillationHead(nn.Module):
@@ -145,3 +147,11 @@ def view_loss(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
     same = (targets * log_q[: len(targets)]).sum()
     pairs = len(targets) * (len(student) - 1)
     return (same - everything) / (pairs * student.shape[1])
+
+
+def global_groups(plan: Plan, views: int) -> int:
+    """How many groups of the plan, from the first on, hold the global views."""
+    counted = list(accumulate(group.count for group in plan.groups))
+    if views not in counted or len({group.size for group in plan.groups[: counted.index(views) + 1]}) > 1:
+        raise ValueError(f"the plan must begin with groups that have {views} global views of one size")
+    return counted.index(views) + 1

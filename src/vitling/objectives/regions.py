@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vitling.objectives.config import Match
 from vitling.objectives.heads import normalise_rows
 
 BLOCK = 2**28  # logits that are held at a time: 512 MB in bf16, and their softmax as much again
@@ -43,7 +42,9 @@ def join_regions(regions: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def match_by_features(seen: Sequence[Tensor], taught: Tensor, match: Match = "argmax") -> Tensor:
+def match_by_features(
+    seen: Sequence[Tensor], taught: Tensor, match: Literal["argmax", "sinkhorn"] = "argmax"
+) -> Tensor:
     """Of regions [B, V, T, D] of the student, the global views first, and of the teacher's [B, G, T', D]. Each pair of
     different views has the same share, and in it each region of the student; the shares of an image add up to 1.
 

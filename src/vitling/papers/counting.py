@@ -56,7 +56,8 @@ class ViewsBudgetTask:
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.methods import esvit
+        from vitling.methods.dino import dino_plan
 
-        plain = esvit.pretrain()
-        views = plain.epochs * esvit.IMAGENET * plain.plan.crops
-        return {"value": esvit.views_budget(views, self.images, plain.plan.crops)}
+        plain = esvit.recipe()
+        crops = dino_plan(plain.objective, plain.size).crops
+        return {"value": esvit.epochs_for_views(plain.epochs * esvit.IMAGENET * crops, self.images, crops)}

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Literal
 
 from vitling.errors import UserError
-from vitling.objectives.config import DRLocConfig, SupervisedConfig
+from vitling.methods.drloc import DRLocConfig
+from vitling.methods.supervised import SupervisedConfig
 from vitling.settings.config import TrainConfig
 from vitling.training.config import LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
-from vitling.methods.idmm import Stage
+from vitling.methods.method import Recipe
 from vitling.methods.registry import Name
 from vitling.papers import esvit_recipes as recipe
 from vitling.papers.counting import CountTask, ParametersTask, ViewsBudgetTask
@@ -122,7 +122,7 @@ def studies() -> tuple[Study, ...]:
     )
 
 
-def _network(stage: Stage, method: Name = "esvit") -> PretrainConfig:
+def _network(stage: Recipe, method: Name = "esvit") -> PretrainConfig:
     return pretrain_config(stage, method=method)
 
 

@@ -115,7 +115,7 @@ def studies() -> tuple[Study, ...]:
 
 
 def _idmm(net: str, epochs: int, preset: Preset = "paper") -> StagedTask:
-    return after(recipe.pretrain(NETWORKS[net], preset), epochs, preset)
+    return after(recipe.recipe(NETWORKS[net], preset), epochs, preset)
 
 
 def _short(preset: Preset) -> tuple[StudyRun, ...]:
@@ -290,7 +290,7 @@ def _projection() -> tuple[StudyRun, ...]:
     def pair(
         base: str, method: Name, data: str, figures: tuple[float | None, float | None], **about: Any
     ) -> list[StudyRun]:
-        name, stage = f"{base}-{method}" if method != "idmm" else base, METHODS[method].stage(NETWORKS["deit-tiny"])
+        name, stage = f"{base}-{method}" if method != "idmm" else base, METHODS[method].recipe(NETWORKS["deit-tiny"])
         without, mlp = (
             after(replace(stage, objective=replace(stage.objective, projection=kind)), 200, method=method)
             for kind in ("none", "mlp")

@@ -152,10 +152,10 @@ def _otherwise() -> tuple[StudyRun, ...]:
             yield StudyRun(
                 name, pretrain_by_method("deit-tiny", method), data, paper=TABLE_2[method][COLUMNS.index(data)]
             )
-            stage = METHODS[method].stage(NETWORKS["deit-tiny"], "paper", 800, SIZE)
+            stage = METHODS[method].recipe(NETWORKS["deit-tiny"], "paper", 800, SIZE)
             rate = MOCO_RATE * stage.batch / 256
             changes = {
-                "-adamw": METHODS[method].stage(NETWORKS["deit-tiny"], "adamw", 800, SIZE),
+                "-adamw": METHODS[method].recipe(NETWORKS["deit-tiny"], "adamw", 800, SIZE),
                 "-sgd0.03": replace(stage, optim=replace(stage.optim, lr=rate)),
             }
             if method == "moco-v2":
@@ -204,7 +204,7 @@ def _corner() -> tuple[StudyRun, ...]:
             for method in CORNER_METHODS:
                 for source in CORNER_BEFORE:
                     epochs = round(images / DATASETS[source].train)
-                    stage = METHODS[method].stage(network, "paper", epochs, CORNER_SIZE)
+                    stage = METHODS[method].recipe(network, "paper", epochs, CORNER_SIZE)
                     yield StudyRun(
                         f"pvtv2-b0-{method}-{source}-to-{data}",
                         after(stage, fine, method=method, size=CORNER_SIZE),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitling.methods import idmm as recipe
+from vitling.methods.method import Recipe
 from vitling.methods.registry import METHODS, SIZE, Name
-from vitling.objectives.config import SupervisedConfig
+from vitling.methods.supervised import SupervisedConfig
 from vitling.papers.stages import StagedTask, pretrain_config
 from vitling.settings.config import FinetuneConfig, Preset
 from vitling.settings.names import all_said
@@ -24,7 +25,7 @@ COLUMNS = tuple(CLASSES)  # Flowers-102 first: what is at hand
 
 
 def finetune_config(
-    stage: recipe.Stage[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
+    stage: Recipe[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
 ) -> FinetuneConfig:
     config = FinetuneConfig(
         backbone=stage.backbone,
@@ -42,22 +43,20 @@ def finetune_config(
 
 def finetune_only(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> StagedTask:
     """Also from ImageNet weights, for a run that has them."""
-    return StagedTask(finetune_config(recipe.finetune(NETWORKS[net], preset, epochs, size), preset))
+    return StagedTask(finetune_config(recipe.finetune_recipe(NETWORKS[net], preset, epochs, size), preset))
 
 
-def after(
-    stage: recipe.Stage, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224
-) -> StagedTask:
+def after(stage: Recipe, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224) -> StagedTask:
     """`epochs` and `size` are those of fine-tuning."""
-    second = recipe.finetune(stage.backbone, preset, epochs, size)
+    second = recipe.finetune_recipe(stage.backbone, preset, epochs, size)
     return StagedTask(finetune_config(second, preset), pretrain_config(stage, preset, method))
 
 
 def pretrain_by_method(net: str, method: Name, epochs: int = 200, pretrain_epochs: int = 800) -> StagedTask:
     """`before` is the epochs of pre-training."""
-    return after(METHODS[method].stage(NETWORKS[net], "paper", pretrain_epochs, SIZE), epochs, method=method)
+    return after(METHODS[method].recipe(NETWORKS[net], "paper", pretrain_epochs, SIZE), epochs, method=method)
 
 
 def enlarge_to_448(task: StagedTask) -> StagedTask:
-    stage = recipe.finetune(task.finetune.backbone or "", size=448)
+    stage = recipe.finetune_recipe(task.finetune.backbone or "", size=448)
     return replace(task, enlarge=finetune_config(stage, keep_head=True))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitling.errors import RunAborted, UserError
 from vitling.files import read_json, write_json
-from vitling.objectives.config import Variant
+from vitling.methods.drloc import Variant
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import free_memory
 
@@ -75,7 +75,7 @@ def flatten_figures(row: dict[str, Any]) -> dict[str, Any]:
 
 def measure(backbone: str, batch: int, size: int, variants: Sequence[Variant], device: torch.device) -> dict[str, Any]:
     """What each variant of DRLoc adds to supervised training."""
-    from vitling.objectives import Supervised
+    from vitling.methods.supervised.loss import Supervised
     from vitling.views.policies import make_plan
 
     objectives = {"without": Supervised} | {variant: _with_drloc(variant) for variant in variants}
@@ -167,7 +167,9 @@ def _peak(task: Callable[[], Any], device: torch.device) -> float:
 
 
 def _with_drloc(variant: Variant) -> Any:
-    from vitling.objectives import DRLocConfig, Supervised, drloc_term, drloc_weight
+    from vitling.methods.drloc import DRLocConfig, drloc_weight
+    from vitling.methods.drloc.loss import drloc_term
+    from vitling.methods.supervised.loss import Supervised
 
     def make(backbone: Any, plan: Any, classes: int) -> Supervised:
         objective = Supervised(backbone, plan, classes)

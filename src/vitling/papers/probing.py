@@ -94,13 +94,16 @@ class ProbeTask:
         from vitling.data.store import build_store, choose_size
         from vitling.evaluation.bundle import load
         from vitling.evaluation.matching import measure_matching
-        from vitling.objectives.config import EsViTConfig, dino_plan
+        from vitling.methods.dino import dino_plan
+        from vitling.methods.esvit import EsViTConfig
 
         images, model = open_test_images(context, "matching of regions"), load(folder)
         images = images.subset(min(MATCHED, len(images)), seed=context.seed)
-        useful = dino_plan(EsViTConfig(), model.meta.size).store_side(len(images))
+        config = EsViTConfig(match="place")
+        plan = dino_plan(config, model.meta.size)
+        useful = plan.store_side(len(images))
         store = build_store(images, choose_size(images, useful), device=model.device, allow_bad=True, use_cache=False)
-        found = measure_matching(model, store, context.seed)
+        found = measure_matching(model, store, plan, config.global_crops, context.seed)
         figures = {"value": round(100 * found.right, 4), "chance": round(100 * found.chance, 4)}
         return {**figures, "images_matched": found.images}
 

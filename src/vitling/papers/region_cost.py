@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
-from vitling.objectives.config import EsViTConfig, dino_plan
+from vitling.methods.dino import dino_plan
+from vitling.methods.esvit import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
 from vitling.papers.overhead import compare, flatten_figures, forget, measured
@@ -147,7 +148,7 @@ def _over_first(figures: dict[str, float]) -> dict[str, float]:
 
 
 def _with_regions(config: EsViTConfig) -> Any:
-    from vitling.objectives import EsViT
+    from vitling.methods.esvit.loss import EsViT
 
     return lambda backbone, plan, images: EsViT(backbone, plan, config)
 

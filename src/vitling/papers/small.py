@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from vitling.methods.esvit import EsViTConfig
 from vitling.methods.registry import METHODS, SIZE, Name
-from vitling.objectives.config import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS
 from vitling.papers.probing import Figure, FixedNetwork, Network, ProbeTask, make_probe_runs
 from vitling.papers.stages import pretrain_config
@@ -31,7 +31,7 @@ def studies() -> tuple[Study, ...]:
 
 
 def _by_its_recipe(backbone: str, epochs: int, method: Name) -> PretrainConfig:
-    return pretrain_config(METHODS[method].stage(backbone, "paper", epochs, SIZE), method=method)
+    return pretrain_config(METHODS[method].recipe(backbone, "paper", epochs, SIZE), method=method)
 
 
 def _frozen() -> tuple[StudyRun, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.files import lock_folder, read_json, try_lock_folder, write_json
-from vitling.methods import idmm as recipe
+from vitling.methods.method import Recipe
 from vitling.methods.registry import METHODS, SIZE, Name, plan_of
 from vitling.papers.ledger import digest
 from vitling.papers.study import RunContext
@@ -38,14 +38,14 @@ Kind = Literal["pretrain", "finetune", "enlarge"]
 FEW = 2_040  # images; of many the store has less
 
 
-def pretrain_config(stage: recipe.Stage, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
+def pretrain_config(stage: Recipe, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
     """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
     another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
 
     A table has a figure for a baseline that learns next to nothing too, so none is stopped for that. And none is given
     fewer pixels than IDMM, whose small crops want more of them: `_as_fine`.
     """
-    field = METHODS[method].settings
+    field = METHODS[method].field
     others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
     config = PretrainConfig(
         backbone=stage.backbone,

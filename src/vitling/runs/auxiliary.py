@@ -7,8 +7,8 @@ from dataclasses import replace
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.objectives.config import drloc_weight
-from vitling.objectives.drloc import drloc_term
+from vitling.methods.drloc import drloc_weight
+from vitling.methods.drloc.loss import drloc_term
 from vitling.objectives.objective import Objective, Weight
 from vitling.settings.config import Config, RunConfig
 from vitling.training.schedules import rise_and_fall

@@ -45,7 +45,7 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     with init_processes(config.loop.device), written_down(config) as one_is_done:
         before = _rows_of_before(config)
         for i, method in enumerate(chosen, 1):
-            log.info(f"Method {i} of {len(chosen)}, {method}: {METHODS[method].what}.")
+            log.info(f"Method {i} of {len(chosen)}, {method}: {METHODS[method].summary}.")
             rows.append(_row(method, _run_of(config, method), log))
             one_is_done()
             _write(config, [*rows, *(before[other] for other in chosen[i:] if other in before)])
@@ -83,7 +83,7 @@ def _in_order(methods: tuple[str, ...]) -> list[str]:
 def _run_of(config: ComparisonConfig, method: str) -> TrainConfig:
     """What was said of other methods, or of a stage that this one has not, is not said to it."""
     usual = TrainConfig()
-    others = {m.settings for name, m in METHODS.items() if m.settings and name != method}
+    others = {m.field for name, m in METHODS.items() if m.field and name != method}
     foreign = others | set(OF_TWO_STAGES if method == BASELINE else ())
     known: dict[str, Any] = {
         f.name: getattr(usual if f.name in foreign else config, f.name) for f in fields(TrainConfig)

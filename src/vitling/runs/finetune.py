@@ -75,7 +75,7 @@ def with_preset(config: FinetuneConfig) -> tuple[FinetuneConfig, list[str]]:
     of those that a large size changes."""
     backbone, usual = config.backbone or _backbone_of(config.from_ or ""), FinetuneConfig()
     epochs = None if config.epochs == usual.epochs and "epochs" not in config.said else config.epochs
-    stage = idmm.finetune(backbone, config.preset, epochs, config.size or 224)
+    stage = idmm.finetune_recipe(backbone, config.preset, epochs, config.size or 224)
     optim = overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))
     preset = replace(usual, epochs=stage.epochs, batch=stage.batch)
     settled = overlaid(preset, replace(config, backbone=backbone, optim=optim), usual, config.said)

@@ -20,7 +20,7 @@ from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
-from vitling.objectives.supervised import Supervised
+from vitling.methods.supervised.loss import Supervised
 from vitling.runs.auxiliary import attach_auxiliary, make_auxiliary
 from vitling.runs.pacing import fitted
 from vitling.runs.running import (

@@ -16,7 +16,8 @@ from vitling.data.dataset import Splits, merge_unlabelled
 from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
-from vitling.methods.esvit import views_budget, with_weights
+from vitling.methods.esvit import EsViTConfig, complete_weights, epochs_for_views
+from vitling.methods.esvit.loss import EsViT
 from vitling.methods.registry import (
     METHODS,
     SIZE,
@@ -29,8 +30,6 @@ from vitling.methods.registry import (
     stage_of,
     views_in_vain,
 )
-from vitling.objectives.config import EsViTConfig
-from vitling.objectives.esvit import EsViT
 from vitling.objectives.moments import Watcher
 from vitling.objectives.objective import Objective
 from vitling.runs.auxiliary import attach_auxiliary, make_auxiliary
@@ -168,18 +167,18 @@ def _with_preset(config: PretrainConfig, images: int | None = None) -> PretrainC
     method = METHODS[config.method]
     config = config if images is None else replace(config, epochs=_epochs(config, images))
     stage = stage_of(config)
-    if images is not None and method.fitted_to:
-        stage = method.fitted_to(stage, images, None if config.batch == PLANNED else config.batch)
+    if images is not None and method.adapt:
+        stage = method.adapt(stage, images, None if config.batch == PLANNED else config.batch)
     optim = overlaid(stage.optim, config.optim, OptimConfig(), config.said_of("optim"))
     changed: dict[str, Any] = {"preset": preset_of(config), "optim": optim}
     if config.batch == PLANNED:
         changed["batch"] = stage.batch
     if config.drop_path == PretrainConfig.drop_path and "drop_path" not in config.said:
         changed["drop_path"] = stage.drop_path
-    if method.settings:
-        asked, said = method.settings_of(config), config.said_of(method.settings)
+    if method.field:
+        asked, said = method.config_of(config), config.said_of(method.field)
         own = overlaid(stage.objective, asked, type(stage.objective)(), said)
-        changed[method.settings] = with_weights(own, said) if isinstance(own, EsViTConfig) else own
+        changed[method.field] = complete_weights(own, said) if isinstance(own, EsViTConfig) else own
     return replace(config, **changed)
 
 
@@ -232,13 +231,13 @@ def _check_regions(config: PretrainConfig) -> None:
 
 def _epochs(config: PretrainConfig, images: int) -> int:
     if config.views_budget is not None:
-        return views_budget(config.views_budget, images, plan_of(config, config.size or SIZE).crops)
+        return epochs_for_views(config.views_budget, images, plan_of(config, config.size or SIZE).crops)
     unsaid = config.epochs == PretrainConfig.epochs and "epochs" not in config.said
     return _usual_epochs(config, images) if unsaid else config.epochs
 
 
 def _usual_epochs(config: PretrainConfig, images: int) -> int:
-    by_images = METHODS[config.method].epochs_for
+    by_images = METHODS[config.method].default_epochs
     return by_images(images) if by_images else PretrainConfig.epochs
 
 

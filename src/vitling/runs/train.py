@@ -210,7 +210,7 @@ def _has_colours(config: TrainConfig) -> bool:
 
 def second_stage(config: TrainConfig) -> TrainConfig:
     """IDMM's fine-tuning. Views that were described otherwise are those of one's own instead of the recipe's."""
-    stage = idmm.finetune(config.backbone or "", config.second_preset, config.epochs)
+    stage = idmm.finetune_recipe(config.backbone or "", config.second_preset, config.epochs)
     views = config.views
     if _has_colours(config) and views.is_default_augmentation:
         views = replace(views, policy=POLICY)
@@ -278,7 +278,7 @@ def _enlarged(config: TrainConfig, result: dict[str, Any], processes: Processes)
 
 def large_stage(config: TrainConfig, out: Path) -> FinetuneConfig:
     """At the preset's rate for such sizes; with no larger batch than before, and the rate for that."""
-    stage = idmm.finetune(config.backbone or "", config.second_preset, size=448)
+    stage = idmm.finetune_recipe(config.backbone or "", config.second_preset, size=448)
     batch = min(stage.batch, config.batch)
     known = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
     own: dict[str, Any] = {

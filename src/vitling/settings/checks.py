@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 
 from vitling.errors import UserError
 from vitling.methods import registry as methods
-from vitling.objectives.config import DRLocConfig
+from vitling.methods.drloc import DRLocConfig
 from vitling.settings.config import PLANNED, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.names import flag, leaves
 from vitling.views.config import ViewsConfig, check_scale

@@ -8,21 +8,20 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from vitling.data.config import DataConfig
-from vitling.methods import idmm
+from vitling.methods import METHODS, idmm
 from vitling.methods import registry as methods
-from vitling.objectives.config import (
-    BYOLConfig,
-    DenseCLConfig,
-    DINOConfig,
-    DRLocConfig,
-    EsViTConfig,
-    IDMMConfig,
-    MoCoV2Config,
-    MoCoV3Config,
-    SimCLRConfig,
-    SupConConfig,
-    SupervisedConfig,
-)
+from vitling.methods.byol import BYOLConfig
+from vitling.methods.densecl import DenseCLConfig
+from vitling.methods.dino import DINOConfig
+from vitling.methods.drloc import DRLocConfig
+from vitling.methods.esvit import EsViTConfig
+from vitling.methods.idmm import IDMMConfig
+from vitling.methods.moco_v2 import MoCoV2Config
+from vitling.methods.moco_v3 import MoCoV3Config
+from vitling.methods.optim import IDMMPreset
+from vitling.methods.simclr import SimCLRConfig
+from vitling.methods.supcon import SupConConfig
+from vitling.methods.supervised import SupervisedConfig
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 
@@ -124,7 +123,7 @@ class LabelledConfig(RunConfig):
         return self.test_size or self.size
 
 
-Preset = idmm.Preset
+Preset = IDMMPreset
 POLICY = "idmm-finetune"  # the views of fine-tuning, unless others are asked for
 PLANNED = -1  # a number that is filled in: by the plan, or by the method
 
@@ -224,7 +223,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     @property
     def second_preset(self) -> Preset:
         """Of the stage that learns the labels, also where it is the only one."""
-        return idmm.usual_preset(self.backbone or "") if self.preset == "auto" else self.preset
+        return idmm.default_preset(self.backbone or "") if self.preset == "auto" else self.preset
 
     @property
     def first_preset(self) -> methods.Preset:
@@ -239,7 +238,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 class ComparisonConfig(TrainConfig):
     """Settings of `vitling compare-methods`."""
 
-    methods: tuple[str, ...] = tuple(methods.METHODS)
+    methods: tuple[str, ...] = tuple(METHODS)
     """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
     minutes: Annotated[float | None, _shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from vitling.errors import UserError
 from vitling.files import read_json
-from vitling.methods.registry import METHODS
-from vitling.objectives.config import EsViTConfig
+from vitling.methods import METHODS
+from vitling.methods.esvit import EsViTConfig
 from vitling.settings.config import PLANNED, PretrainConfig
 from vitling.training.config import Optimiser
 
@@ -60,13 +60,13 @@ def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str,
     wrong = [(name, before.get(name), getattr(config, name)) for name in ("backbone", "size", "batch")]
     if "optim" in before:
         wrong.append(("optim.name", before["optim"].get("name") or USUAL, config.optim.name or USUAL))
-    if method.settings and other is not None and other.settings:
-        own, saved = method.settings_of(config), before.get(other.settings, {})
+    if method.field and other is not None and other.field:
+        own, saved = method.config_of(config), before.get(other.field, {})
         usual = {name: getattr(type(own)(), name) for name in SHAPES if hasattr(own, name)}
-        wanted, said = method.settings_of(asked), config.said_of(method.settings)
+        wanted, said = method.config_of(asked), config.said_of(method.field)
         unsaid = [name for name in usual if name in saved and name not in said and getattr(wanted, name) == usual[name]]
         own = replace(own, **{name: saved[name] for name in unsaid})
-        config = replace(config, **{method.settings: own})
+        config = replace(config, **{method.field: own})
         wrong += [(f"{config.method}.{name}", saved.get(name), getattr(own, name)) for name in usual]
     flags = [f"--{name} {was}" for name, was, now in wrong if was is not None and was != now]
     if flags:

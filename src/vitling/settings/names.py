@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
 from vitling.errors import UserError
-from vitling.methods.registry import METHODS
+from vitling.methods import METHODS
 from vitling.settings.config import PLANNED, Config, MethodsConfig, TrainConfig
 
 
@@ -72,7 +72,7 @@ def of_its_method(values: dict[str, Any]) -> dict[str, Any]:
     """Without the settings of other methods, for which something else may be usual by now. Where the method was left
     open, that is so with `esvit.match`."""
     if method := METHODS.get(values.get("method", "")):
-        foreign = {f.name for f in fields(MethodsConfig)} - {method.settings}
+        foreign = {f.name for f in fields(MethodsConfig)} - {method.field}
         return {name: value for name, value in values.items() if name not in foreign}
     if "esvit" in values and "esvit.match" not in values.get("said", ()):
         return values | {"esvit": {name: value for name, value in values["esvit"].items() if name != "match"}}

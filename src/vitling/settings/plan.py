@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from vitling.backbones.names import get_native_size
 from vitling.errors import UserError
-from vitling.methods import idmm
-from vitling.methods.registry import METHODS
+from vitling.methods import METHODS, idmm
+from vitling.methods.method import Recipe
 from vitling.settings.config import PLANNED, MethodsConfig, TrainConfig
 from vitling.training.config import OptimConfig
 
@@ -155,18 +155,18 @@ def _check_one_stage(config: TrainConfig) -> None:
 def _with_rates(config: TrainConfig) -> TrainConfig:
     """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks. One stage has the rate
     of the second, but with SGD, for which that is none."""
-    second = idmm.finetune(config.backbone or "", config.second_preset)
+    second = idmm.finetune_recipe(config.backbone or "", config.second_preset)
     one = config.method == "supervised"
     if one and config.optim.name == "sgd":
         return config
     config = replace(config, optim=_with_rate(config.optim, second, config))
     if one:
         return config
-    first = METHODS[config.method].stage(config.backbone or "", config.first_preset)
+    first = METHODS[config.method].recipe(config.backbone or "", config.first_preset)
     return replace(config, pretrain_optim=_with_rate(config.pretrain_optim, first, config))
 
 
-def _with_rate(optim: OptimConfig, stage: idmm.Stage, config: TrainConfig) -> OptimConfig:
+def _with_rate(optim: OptimConfig, stage: Recipe, config: TrainConfig) -> OptimConfig:
     lr = stage.lr_for(config.batch, optim.name)
     unsaid = optim if config.method == "supervised" else stage.optim  # which has the rate, if none is filled in
     batch = config.batch if config.method == "supervised" else stage.batch
@@ -213,7 +213,7 @@ def _sees_larger(config: TrainConfig, sight: Sight) -> bool:
 
 
 def _preset(backbone: str) -> tuple[str, str]:
-    if idmm.usual_preset(backbone) == "released":
+    if idmm.default_preset(backbone) == "released":
         return "released", "the authors' code, which trains such networks with twice the paper's learning rate"
     return "paper", "IDMM's rates, as they are written"
 

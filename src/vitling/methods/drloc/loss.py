@@ -1,0 +1,182 @@
+"""DRLoc (Liu et al., NeurIPS 2021): guess from two tokens of an image how far apart they lie.
+
+Equations 1 to 8 are numbered as in the paper's first version, whose appendix has the eighth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling.backbones.backbone import Backbone
+from vitling.backbones.features import Features, GridNorm
+from vitling.errors import UserError
+from vitling.keys import make_key
+from vitling.methods.drloc import DRLocConfig, Pooling, Target, Variant
+from vitling.methods.drloc.pairs import (
+    PairMLP,
+    Pairs,
+    Size,
+    draw_exhaustive_pairs,
+    draw_random_pairs,
+    pool_grid,
+)
+from vitling.objectives.objective import Batch
+from vitling.objectives.progress import Progress
+
+ALPHA = 0.001  # Eq. 6
+
+
+class DRLoc(nn.Module):
+    """The mean over images, pairs and both axes (`ce`, `reg`: the sum of the axes; `all`: the sum of the blocks):
+    Eq. 2 is 2n times it.
+
+    `dim` is the width of the tokens; for `all` one for each block. A grid with a side longer than `grid` is pooled,
+    but for `all`.
+    """
+
+    calls: Tensor
+
+    def __init__(
+        self,
+        dim: int | Sequence[int],
+        variant: Variant = "l1",
+        pairs: int = 64,
+        hidden: int = 512,
+        grid: int = 7,
+        target: Target = "offset/k",
+        pooling: Pooling = "adaptive",
+    ):
+        super().__init__()
+        DRLocConfig(variant, pairs=pairs, hidden=hidden, grid=grid, pooling=pooling, target=target).check()
+        dims = [dim] if isinstance(dim, int) else list(dim)
+        if variant != "all" and len(dims) != 1:
+            raise UserError(f"DRLoc {variant!r} has one grid, not {len(dims)}; 'all' has one for each block.")
+        self.variant, self.pairs, self.grid = variant, pairs, grid
+        self.target, self.pooling = target, pooling
+        outputs = 2 * (2 * grid + 1) if variant in ("ce", "reg") else 2
+        self.mlps = nn.ModuleList(PairMLP(d, hidden, outputs) for d in dims)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, grids: Tensor | Sequence[Tensor], names: Tensor | None = None) -> Tensor:
+        """A grid [B, D, h, w]; for `all` one for each block. `names` [B] are whole numbers that decide which pairs
+        are drawn; without them every call draws others."""
+        blocks = [grids] if isinstance(grids, Tensor) else list(grids)
+        if len(blocks) != len(self.mlps):
+            raise UserError(f"DRLoc {self.variant!r} was made for {len(self.mlps)} grids, not for {len(blocks)}.")
+        names = self._new_names(blocks[0]) if names is None else names
+        losses = [self._of_block(i, block, names) for i, block in enumerate(blocks)]
+        return torch.stack(losses).sum()  # Eq. 7, else one
+
+    def _new_names(self, grid: Tensor) -> Tensor:
+        """From a counter, so that no generator is touched, and apart for each process."""
+        self.calls += 1
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        return torch.arange(len(grid), device=grid.device) + (self.calls * 2**16 + rank) * 2**24
+
+    def _of_block(self, block: int, grid: Tensor, names: Tensor) -> Tensor:
+        if grid.ndim != 4 or grid.shape[-2] * grid.shape[-1] < 2:
+            raise UserError(
+                f"DRLoc needs a grid [images, width, h, w] of at least two tokens, not {list(grid.shape)}: larger "
+                "images, or a backbone with a finer grid."
+            )
+        if self.variant != "all":
+            grid = pool_grid(grid, self.grid, self.pooling)
+        pairs = self.draw(names, (grid.shape[-2], grid.shape[-1]), block)
+        predicted = self.mlps[block](grid.flatten(2).transpose(1, 2), pairs)
+        with torch.autocast(grid.device.type, enabled=False):
+            return self._loss(predicted.float(), pairs)
+
+    def draw(self, names: Tensor, size: Size, block: int = 0) -> Pairs:
+        """The pairs of each image: a function of its name, the size of the grid and the block alone."""
+        if self.variant == "exhaustive":
+            return draw_exhaustive_pairs(names, f"drloc {block}", size)
+        return draw_random_pairs(names, f"drloc {block}", size, self.pairs)
+
+    def _loss(self, predicted: Tensor, pairs: Pairs) -> Tensor:
+        match self.variant:
+            case "ce":
+                return _classified(predicted, pairs.offsets)
+            case "reg":
+                return _expected(predicted, pairs.offsets)
+        offsets = pairs.offsets if self.variant == "signed" else pairs.offsets.abs()  # Eq. 3, Eq. 1
+        return F.l1_loss(predicted, self._scaled(offsets, pairs.size))
+
+    def _scaled(self, offsets: Tensor, size: Size) -> Tensor:
+        """Each axis by its own size."""
+        if self.target == "offset":
+            return offsets.float()
+        less = 1 if self.target == "offset/(k-1)" else 0
+        axes = [offsets[..., axis] / max(side - less, 1) for axis, side in enumerate(size)]
+        return torch.stack(axes, dim=-1)
+
+
+def _classified(predicted: Tensor, offsets: Tensor) -> Tensor:
+    """Eq. 4 and 5: the classes of an axis are the offsets -k ... k."""
+    logits = predicted.unflatten(-1, (2, -1))
+    k = logits.shape[-1] // 2
+    return 2 * F.cross_entropy(logits.flatten(0, -2), (offsets + k).flatten())
+
+
+def _expected(predicted: Tensor, offsets: Tensor) -> Tensor:
+    """Eq. 6: how far the distribution's mean lies from the offset, in its own deviations."""
+    p = predicted.unflatten(-1, (2, -1)).softmax(-1)
+    k = p.shape[-1] // 2
+    c = torch.arange(-k, k + 1, device=p.device, dtype=p.dtype)
+    mean = (p * c).sum(-1)
+    variance = (p * (c - mean[..., None]) ** 2).sum(-1) + 1e-8  # a sure answer has none
+    return 2 * ((offsets - mean) ** 2 / variance + ALPHA * 0.5 * variance.log()).mean()
+
+
+class DRLocTerm(nn.Module):
+    """DRLoc as a term of any objective: it takes the grids out of the features, and names its draws by seed, step and
+    instance. So neither processes nor passes nor a resume change them, and no generator is touched."""
+
+    capturable = True  # see Objective.capturable
+
+    def __init__(self, drloc: DRLoc, seed: int = 0, norm: GridNorm = "published"):
+        super().__init__()
+        self.drloc, self.seed, self.norm = drloc, seed, norm
+        self.wants_blocks = drloc.variant == "all"
+
+    def forward(self, features: Features, batch: Batch, progress: Progress) -> Tensor:
+        grids = features.stages if self.wants_blocks else features.select_grid(self.norm)
+        if grids is None:
+            raise UserError(
+                f"This backbone gives no {'grids of its blocks' if self.wants_blocks else 'grid of tokens'}, which "
+                f"DRLoc {self.drloc.variant!r} needs: train without --aux drloc, or with another backbone."
+            )
+        images = len(features.pooled)
+        view = torch.arange(images, device=batch.ids.device) // len(batch.ids)  # they lie one behind the other
+        names = batch.ids.repeat(images // len(batch.ids)) + (batch.first_view + view) * 2**40
+        return self.drloc(grids, names + make_key("drloc", self.seed) + batch.key)
+
+
+def drloc_term(backbone: Backbone, config: DRLocConfig, seed: int = 0) -> DRLocTerm:
+    """The term that fits a backbone; a UserError where none can."""
+    height, width = backbone.grid_size()
+    if height * width < 2:
+        raise UserError(
+            f"DRLoc needs two tokens or more, and {backbone.name} at {backbone.size} px has a single one: "
+            "a larger --size, another --backbone, or no --aux drloc."
+        )
+    dim = _block_dims(backbone) if config.variant == "all" else backbone.dim
+    with torch.random.fork_rng(devices=[]):  # what is initialised after it starts as without it
+        torch.default_generator.manual_seed(make_key("drloc", seed) % 2**63)
+        drloc = DRLoc(dim, config.variant, config.pairs, config.hidden, config.grid, config.target, config.pooling)
+    return DRLocTerm(drloc, seed, config.norm)
+
+
+@torch.no_grad()
+def _block_dims(backbone: Backbone) -> list[int]:
+    """By a look at one image, in evaluation mode: it draws nothing, and moves no statistics."""
+    training = backbone.training
+    device = next(backbone.parameters()).device
+    image = torch.zeros(1, backbone.channels, backbone.size, backbone.size, device=device)
+    blocks = backbone.eval().forward(image, stages="blocks").stages or []
+    backbone.train(training)
+    return [block.shape[1] for block in blocks]

@@ -1,0 +1,101 @@
+"""IDMM (Cao et al., ECCV 2022): instance discrimination with multi-crop and CutMix. Every image is a class of its own.
+
+Equations are numbered as in the paper.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vitling.backbones.backbone import Backbone
+from vitling.methods.idmm import IDMMConfig
+from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Scores, ShardedClassifier
+from vitling.objectives.heads import projection_mlp
+from vitling.objectives.objective import Batch, Objective
+from vitling.objectives.progress import Progress
+from vitling.views.config import Plan
+from vitling.views.renderer import Views
+
+# Width behind Table 9's "proj. MLP". The paper says no more of it than that SimCLR's is one, so this is SimCLR's head,
+# with the output of the paper's Table 10.
+PROJECTED = 256
+
+
+class IDMM(Objective):
+    """A linear classifier with bias over all `images`, on the pooled features of every crop.
+
+    Terms: `global` and `local`, each the mean over its group's crops, so that with two and four of them a local crop
+    weighs half a global one; `instance` where the plan has one group. `seed` is that of the sampled classifier.
+    """
+
+    capturable_forward = True
+
+    def __init__(self, backbone: Backbone, plan: Plan, images: int, config: IDMMConfig | None = None, seed: int = 0):
+        super().__init__(backbone, plan)
+        config = config or IDMMConfig()
+        config.check()
+        if len(plan.groups) > 2:
+            raise ValueError(f"IDMM has one group of crops or two, not {len(plan.groups)}")
+        self.images = images
+        self.names = ("instance",) if len(plan.groups) == 1 else ("global", "local")
+        mlp = config.projection == "mlp"
+        self.projection = projection_mlp(backbone.dim, PROJECTED) if mlp else nn.Identity()
+        self.classifier = make_classifier(config, PROJECTED if mlp else backbone.dim, images, seed)
+        self.epsilon = spread(config, images)
+
+    def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
+        by_size: dict[int, list[int]] = {}
+        for g, view in enumerate(views):
+            by_size.setdefault(view.pixels.shape[-1], []).append(g)
+        seen = [self.features(torch.cat([views[g].pixels for g in alike])) for alike in by_size.values()]
+        order = [g for alike in by_size.values() for g in alike]
+        pooled = torch.cat([features.pooled for features in seen])
+        losses = self.losses(pooled, [views[g] for g in order], batch)
+        parts = dict(zip(order, losses.split([len(views[g].pixels) for g in order])))
+        terms = {name: parts[g].mean() for g, name in enumerate(self.names)}
+        return {**terms, **self.auxiliary_terms(seen, batch, progress)}
+
+    def losses(self, pooled: Tensor, views: list[Views], batch: Batch) -> Tensor:
+        """[M] of all crops, in the order of the views: through the classifier once."""
+        own = torch.cat([batch.ids.repeat(view.count) for view in views])
+        partner = torch.cat([batch.ids.repeat(v.count) if v.partner is None else v.partner for v in views])
+        whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.lam is None else v.lam for v in views]
+        scores = self.classifier(self.projection(pooled), own, partner, batch.key)
+        return cross_entropy(scores, torch.cat(whole), self.epsilon)
+
+    def uniform_loss(self) -> dict[str, float]:
+        """ln N: what guessing costs."""
+        return dict.fromkeys(self.names, math.log(self.images))
+
+    def sharded(self) -> dict[str, int]:
+        return {f"classifier.{name}": rows for name, rows in self.classifier.sharded().items()}
+
+
+def cross_entropy(scores: Scores, share: Tensor, epsilon: float) -> Tensor:
+    """[M]: Eq. 18 mixed, where `epsilon` is the mass that is spread over all N classes evenly.
+
+    The target is (1 - epsilon) (share own + (1 - share) partner) + epsilon / N. Eq. 19 misprints the mass C of classes
+    that are in neither image: all masses add up to 1 with C = eps / (N - 1), without its lambda.
+    """
+    mixed = torch.lerp(scores.partner, scores.own, share)
+    return scores.total - (1 - epsilon) * mixed - epsilon * scores.mean
+
+
+def spread(config: IDMMConfig, images: int) -> float:
+    """The mass that all classes share. Eq. 17 gives eps / (N - 1) to the others and none of it to the image's own: as
+    much as if N / (N - 1) eps had been spread over all."""
+    others = config.smoothing_form == "others"
+    return config.smoothing * (images / max(images - 1, 1) if others else 1.0)
+
+
+def make_classifier(config: IDMMConfig, dim: int, images: int, seed: int = 0) -> FullClassifier:
+    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if config.classifier == "sampled":
+        return SampledClassifier(dim, images, config.negatives, seed)
+    if config.classifier == "sharded" and world > 1:
+        return ShardedClassifier(dim, images, dist.get_rank(), world)
+    return FullClassifier(dim, images)

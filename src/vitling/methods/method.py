@@ -1,0 +1,175 @@
+"""What a method of pre-training consists of. Plain data, no torch: a loss is imported when it is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
+
+from vitling.backbones.names import find_entry
+from vitling.errors import UserError
+from vitling.training.config import OptimConfig
+from vitling.views.config import Plan
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vitling.backbones.backbone import Backbone
+    from vitling.objectives.objective import Objective
+
+MethodPreset = Literal["paper", "released", "adamw"]  # every method has the first
+Projection = Literal["none", "mlp"]
+Config = TypeVar("Config")  # a method's settings
+
+SIZE = 112  # pixels of a view, IDMM Sec. 4.2
+NARROWEST = 192  # width of DeiT-Tiny's tokens: the narrowest ViT that the presets' learning rates were published for
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[Config]):
+    """A preset of a method: everything a run needs but the images."""
+
+    backbone: str
+    epochs: int
+    batch: int
+    size: int
+    optim: OptimConfig
+    objective: Config
+    drop_path: float = 0.1
+
+    def lr_for(self, batch: int, optimiser: str | None = None) -> float:
+        """Scale the recipe's learning rate to another batch size.
+
+        SGD's scales linearly. AdamW's scales with the square root, because its step hardly depends on the size of the
+        gradient (Malladi et al., NeurIPS 2022); for a ViT narrower than DeiT-Tiny it grows by the ratio of the widths
+        (results/rates-digits.json).
+        """
+        own, ratio = self.optim.peak_lr(self.batch), batch / self.batch
+        if (optimiser or self.optim.name) == "sgd":
+            return own * ratio
+        known = find_entry(self.backbone)
+        narrower = max(1.0, NARROWEST / known.dim) if known and is_plain_vit(self.backbone) else 1.0
+        return own * math.sqrt(ratio) * narrower
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a method may need to know about the training images to build its loss."""
+
+    images: int
+    classes: int
+    labels: np.ndarray | None  # one class per image, below 0 for an unlabelled one
+    multi_label: bool
+    seed: int
+    batch_sizes: Sequence[int]  # of one epoch; empty if a batch is split into several passes
+
+
+class Remark(NamedTuple):
+    """A line for the log."""
+
+    text: str
+    is_warning: bool = True
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of pre-training. Its settings, recipes and hooks live in one folder of this package.
+
+    `config` in the signatures below is an instance of the method's own settings class. Hooks are None where a method
+    has no use for them; they are called in this order:
+
+    1. `adapt(recipe, images, batch)` fits the recipe to the number of images.
+    2. `complete(config, explicit)` fills in settings that follow from others. `explicit` holds the names that the user
+       passed; those never change.
+    3. `fit_views(config, plan, explicit)` adapts the settings to the final views and explains it in a list of notes. It
+       raises a UserError if an explicit setting contradicts the views.
+    4. `check_run(config, backbone, epochs)` raises a UserError for a run that cannot work. Call it again when the
+       number of epochs changes.
+    5. `remarks(config, backbone, device)` gives lines for the log. `device` is "cpu" or "cuda".
+    """
+
+    name: str
+    summary: str
+    """One line for `vitling list methods`."""
+    recipe: Callable[..., Recipe]
+    """Takes (backbone, preset, epochs, size)."""
+    views: Callable[[Any, int], Plan]
+    """Takes (config, size)."""
+    build: Callable[[Backbone, Plan, Any, TrainingData], Objective]
+    config: type | None = None
+    """Its settings, a dataclass with a method `check`; None if it has none."""
+    labels: Literal["ignored", "some", "every"] = "ignored"
+    """some: trains on labels where there are any; every: needs a label for each image."""
+    compares_images: bool = False
+    """Compares the images of a pass with each other, so it needs at least two."""
+    default_epochs: Callable[[int], int] | None = None
+    """Takes the number of images; None: the same number as other methods."""
+    default_preset: MethodPreset = "paper"
+    adapt: Callable[[Recipe, int, int | None], Recipe] | None = None
+    adapted: tuple[str, ...] = ()
+    """Names of the settings that `adapt` changes, besides the batch."""
+    adapted_to_epochs: tuple[str, ...] = ()
+    """Those of `adapted` that depend on the number of epochs."""
+    complete: Callable[[Any, Collection[str]], Any] | None = None
+    fit_views: Callable[[Any, Plan, Collection[str]], tuple[Any, list[str]]] | None = None
+    check_run: Callable[[Any, Backbone, int], None] | None = None
+    remarks: Callable[[Any, Backbone, str], list[Remark]] | None = None
+
+    @property
+    def field(self) -> str | None:
+        """The name of its settings in a run's config."""
+        return self.name.replace("-", "_") if self.config else None
+
+    def config_of(self, run_config: Any) -> Any:
+        return getattr(run_config, self.field) if self.field else None
+
+
+def is_plain_vit(backbone: str) -> bool:
+    return backbone.startswith(("deit", "vit"))
+
+
+def check_preset(method: str, preset: str, allowed: Sequence[str] = ("paper",)) -> None:
+    if preset not in allowed:
+        raise UserError(f"{method} has no preset {preset!r}; use {' or '.join(allowed)}.")
+
+
+def check_choices(method: str, **settings: tuple[str, Any]) -> None:
+    """Raise UserError for a value that is not in its Literal. Takes name=(value, Literal)."""
+    for name, (value, choices) in settings.items():
+        if value not in get_args(choices):
+            raise UserError(f"{method} has no {_words(name)} {value!r}; use {', '.join(get_args(choices))}.")
+
+
+def check_positive(method: str, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < 1:
+            raise UserError(f"{method}: {_words(name)} must be at least 1, not {value}.")
+
+
+def check_fractions(method: str, **settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{method}: {_words(name)} must be between 0 and 1, not {value}.")
+
+
+def check_not_negative(method: str, **settings: float) -> None:
+    for name, value in settings.items():
+        if value < 0:
+            raise UserError(f"{method}: {_words(name)} must not be negative, but is {value}.")
+
+
+def check_weights(method: str, **settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 <= value < math.inf:
+            raise UserError(f"{method}: {_words(name)} must be a number of at least 0, not {value}.")
+
+
+def check_above_zero(method: str, **settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"{method}: {_words(name)} must be a number above 0, not {value}.")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

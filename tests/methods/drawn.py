@@ -1,0 +1,73 @@
+"""The methods with a momentum copy, small; and views of noise for any plan."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.tiny import tiny_backbone
+from vitling.methods.byol import BYOLConfig
+from vitling.methods.byol.loss import BYOL
+from vitling.methods.densecl import DenseCLConfig
+from vitling.methods.densecl.loss import DenseCL
+from vitling.methods.dino import DINOConfig, dino_plan
+from vitling.methods.dino.loss import DINO
+from vitling.methods.esvit import EsViTConfig
+from vitling.methods.esvit.loss import EsViT
+from vitling.methods.moco_v2 import MoCoV2Config
+from vitling.methods.moco_v2.loss import MoCoV2
+from vitling.methods.moco_v3 import MoCoV3Config
+from vitling.methods.moco_v3.loss import MoCoV3
+from vitling.objectives import Batch, Objective
+from vitling.objectives.progress import Progress
+from vitling.views import Views
+from vitling.views.config import Group
+from vitling.views.policies import make_plan
+
+METHODS = ["moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
+NORMED = ["moco-v3", "byol"]  # with batch norm in their heads
+START = Progress(0, 100, 10)
+
+
+def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
+    torch.manual_seed(0)
+    backbone = tiny_backbone(drop_path=drop_path)
+    if method == "moco-v2":
+        return MoCoV2(backbone, make_plan(method, 16), MoCoV2Config(**{"dim": 8, "queue": 10, **settings}))
+    if method == "densecl":
+        return DenseCL(backbone, make_plan("moco-v2", 16), DenseCLConfig(**{"dim": 8, "queue": 10, **settings}))
+    if method == "moco-v3":
+        return MoCoV3(backbone, make_plan(method, 16), MoCoV3Config(dim=8, hidden=24, **settings))
+    if method == "byol":
+        return BYOL(backbone, make_plan(method, 16), BYOLConfig(dim=8, hidden=24, **settings))
+    settings = {"local_crops": 2, "prototypes": 12, "hidden": 24, "bottleneck": 8, **settings}
+    if method == "dino":
+        return DINO(backbone, dino_plan(config := DINOConfig(**settings), 16), config)
+    return EsViT(backbone, dino_plan(config := EsViTConfig(**settings), 16), config)
+
+
+def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:
+    """From places that overlap, where they are asked for."""
+    random = torch.Generator().manual_seed(seed)
+
+    def drawn(group: Group) -> Views:
+        count = group.count * images
+        pixels = torch.randn(count, 3, group.size, group.size, generator=random)
+        places = torch.rand(count, 4, generator=random).clamp(min=0.3) if group.return_boxes else None
+        return Views(pixels, group.count, boxes=places)
+
+    return [drawn(group) for group in objective.plan.groups]
+
+
+def batch_of(images: int, first: int = 0) -> Batch:
+    return Batch(torch.arange(first, first + images), None)
+
+
+def step(objective: Objective, optimiser: torch.optim.Optimizer, seed: int, progress: Progress = START) -> float:
+    """As the loop takes it: four images."""
+    objective.before_step(progress)
+    optimiser.zero_grad()
+    loss = objective.total(objective(noise(objective, 4, seed), batch_of(4, 4 * seed), progress), progress)
+    loss.backward()
+    optimiser.step()
+    objective.after_step(progress)
+    return loss.item()
