@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from vitling.version import __version__
+
 if TYPE_CHECKING:
     from vitling.evaluation.model import Model
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "load", "train"]
 
 

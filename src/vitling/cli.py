@@ -33,6 +33,7 @@ from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAbort
 from vitling.papers.datasets import register_readers
 from vitling.settings.config import RunConfig
 from vitling.settings.names import named_in
+from vitling.version import __version__
 
 _VERBS: dict[str, Callable[..., None]] = {
     verb.__name__.rstrip("_").replace("_", "-"): verb
@@ -70,8 +71,6 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         return _print(_format_help())
     if argv[0] == "--version":
-        from vitling import __version__
-
         return _print(__version__)
     if argv[0] not in _VERBS:
         return _fail(f"There is no verb {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from vitling import __version__
 from vitling.data.config import MAX_PIXELS
 from vitling.data.dataset import Task
 from vitling.errors import UserError
+from vitling.version import __version__
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vitling import __version__
 from vitling.console import Log
 from vitling.data.dataset import BadFile
 from vitling.data.host import count_cores
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.training.trackers import Trackers
+from vitling.version import __version__
 
 OWN_NAMES = (  # all that --overwrite may delete
     "config.json",
