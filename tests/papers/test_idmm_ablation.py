@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitling.methods import idmm
 from vitling.methods.idmm import IDMMConfig, idmm_plan
-from vitling.papers.idmm_recipes import ablation
+from vitling.papers.idmm_recipes import make_ablation
 
 
 def crops_and_mixing(objective: IDMMConfig) -> tuple[bool, bool]:
@@ -12,7 +12,7 @@ def crops_and_mixing(objective: IDMMConfig) -> tuple[bool, bool]:
 
 
 def test_table_8_adds_one_part_a_row():
-    rows = list(ablation().values())
+    rows = list(make_ablation().values())
     on = [(row.objective.smoothing > 0, row.size == 112, *crops_and_mixing(row.objective)) for row in rows]
     assert on == [tuple(part < row for part in range(4)) for row in range(5)]
     assert [row.size for row in rows] == [224, 224, 112, 112, 112]

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import make_folder
 from vitling.data import open as open_data
 from vitling.methods.registry import METHODS, plan_of
-from vitling.papers.idmm_stages import COLUMNS
+from vitling.papers.idmm_recipes import COLUMNS
 from vitling.papers.ledger import Ledger, fingerprint
 from vitling.papers.reproduce import _chosen
 from vitling.papers.studies import find_study
@@ -117,8 +117,8 @@ def test_table_5():
     assert row("supcon", "cars") == [91.1, 84.6, 65.1, 68.3, 70.4, 79.3, 90.6]
     assert paper("t5", "pvtv2-b0-idmm-indoor67-to-aircraft", "pvtv2-b0-simclr-cub-to-dtd") == [79.7, 63.9]
     assert paper("t5", "pvtv2-b0-random-to-aircraft") == [41.7]
-    assert entry("t5", "pvtv2-b0-supcon-cub-to-pets").wants == ("cub", "pets")
-    assert entry("t5", "pvtv2-b0-supcon-cub-to-cub").wants == ("cub",)
+    assert entry("t5", "pvtv2-b0-supcon-cub-to-pets").needed_data == ("cub", "pets")
+    assert entry("t5", "pvtv2-b0-supcon-cub-to-cub").needed_data == ("cub",)
 
 
 def test_a_part_of_table_5_can_be_chosen():

@@ -109,8 +109,8 @@ def test_what_the_stages_are():
     assert entry("t9", "deit-tiny-sin10k-dtd-simclr").task.pretrain.simclr.projection == "none"
     assert entry("t9", "deit-tiny-sin10k-dtd-simclr-mlp").task.pretrain.simclr.projection == "mlp"
     assert entry("t7", "pvtv2-b0-sin10k-moco-v3-100").task.pretrain.method == "moco-v3"
-    assert entry("t7", "deit-tiny-sin10k-300").wants == ("sin10k", "imagenet1k")
-    assert entry("t7", "deit-tiny-random-300").wants == ("imagenet1k",)
+    assert entry("t7", "deit-tiny-sin10k-300").needed_data == ("sin10k", "imagenet1k")
+    assert entry("t7", "deit-tiny-random-300").needed_data == ("imagenet1k",)
 
 
 def test_table_8_by_the_released_code_does_not_smooth():

@@ -63,7 +63,7 @@ def test_every_run_can_be_built(study, tmp_path):
         assert re.fullmatch(r"[a-z0-9._-]+", entry.name)
         assert entry.paper is None or 0 < entry.paper < (100 if "%" in study.unit else math.inf)
         assert entry.baseline in (known | {""})
-        assert set(entry.wants) <= DATASETS.keys()
+        assert set(entry.needed_data) <= DATASETS.keys()
         assert fingerprint(entry)
         for config in configured(entry, tmp_path):
             check(config)

@@ -1,6 +1,6 @@
-"""The tables of the IDMM paper that are about IDMM itself; those that compare it with others are in idmm_methods.py.
+"""Tables of the IDMM paper about IDMM itself; comparisons with other methods are in idmm_methods.py.
 
-The figures are the authors': single runs, but Table 4, and as their code has it of the last epoch.
+The paper's figures are single runs (except Table 4) at the last epoch, as its released code reports them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from vitling.methods import idmm as recipe
+from vitling.methods import idmm
 from vitling.methods.registry import METHODS, Name
 from vitling.papers.counting import CountTask
 from vitling.papers.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5
-from vitling.papers.idmm_recipes import ablation
-from vitling.papers.idmm_stages import (
+from vitling.papers.idmm_recipes import (
     CLASSES,
     COLUMNS,
     NETWORKS,
-    after,
     enlarge_to_448,
     finetune_only,
+    make_ablation,
+    pretrain_and_finetune,
     pretrain_by_method,
 )
 from vitling.papers.locations import DATASETS
@@ -66,14 +66,14 @@ TABLE_3 = {  # from ImageNet weights, from random weights, after IDMM at 224 px,
         (91.7, 76.9, 65.7, 68.9, 63.2, 72.9, 91.2),
     ),
 }
-TABLE_4 = {  # mean and deviation of three, over pre-trainings and over fine-tunings
+TABLE_4 = {  # mean and std of three, over pre-trainings and over fine-tunings
     ("pvtv2-b0", "flowers102"): ((92.5, 0.1), (92.4, 0.2)),
     ("pvtv2-b0", "pets"): ((83.1, 0.3), (83.5, 0.2)),
     ("t2t-vit-7", "flowers102"): ((89.0, 0.3), (88.6, 0.1)),
     ("t2t-vit-7", "pets"): ((70.9, 0.3), (70.3, 0.2)),
 }
 TABLE_7: dict[tuple[str, int], dict[tuple[str, Name | Literal["random"]], float]] = {
-    # network, epochs: from random weights, and after a method on other images
+    # network, epochs: by pre-training data and method
     ("pvtv2-b0", 100): {
         ("", "random"): 68.6,
         ("sin10k", "moco-v3"): 68.8,
@@ -92,240 +92,197 @@ TABLE_9: dict[str, dict[Name, tuple[float, float]]] = {  # without the MLP, and 
     "cub": {"idmm": (47.6, 48.0), "simclr": (41.7, 45.8)},
 }
 SMALLEST = 93.8  # Sec. 4.1
-CARDS = 4  # of the released scripts
+GPUS = 4  # in the released scripts
 
 
 def studies() -> tuple[Study, ...]:
-    paper, both = "IDMM,", "IDMM and random starts, 200 epochs"
-    released = "by the released code"
+    """List the studies about IDMM itself."""
+    paper, both, released, new = "IDMM,", "IDMM and random starts, 200 epochs", "by the released code", Study.from_runs
     return (
-        Study("idmm-200", both, f"{paper} Tables 2 and 5", _short("paper")),
-        Study("idmm-200-released", f"{both}, {released}", f"{paper} Tables 2 and 5", _short("released")),
-        Study("idmm-200-causes", "what may lie between Table 2 and us", f"{paper} Table 2", _causes()),
-        Study("idmm-t1", "the data sets", f"{paper} Table 1", _counts(), "images"),
-        Study("idmm-t3", "from scratch, 800 epochs, then 448 px", f"{paper} Table 3", _long()),
-        Study("idmm-t3-released", f"from scratch, 800 epochs, {released}", f"{paper} Table 3", _long_released()),
-        Study("idmm-t4", "deviation over each stage, with --seeds 3", f"{paper} Table 4", _deviations()),
-        Study("idmm-t7", "ImageNet after 10,000 of its images", f"{paper} Table 7", _imagenet()),
-        Study("idmm-t8", "what each part of IDMM adds", f"{paper} Table 8", _ablation("paper")),
-        Study("idmm-t8-released", f"the same, {released}", f"{paper} Table 8", _ablation("released")),
-        Study("idmm-t9", "an MLP between features and loss", f"{paper} Table 9", _projection()),
-        Study("idmm-f3", "parameters against accuracy", f"{paper} Figure 3 and Table 3", _sizes()),
+        new("idmm-200", both, f"{paper} Tables 2 and 5", _short("paper")),
+        new("idmm-200-released", f"{both}, {released}", f"{paper} Tables 2 and 5", _short("released")),
+        new("idmm-200-causes", "what may lie between Table 2 and us", f"{paper} Table 2", _causes()),
+        new("idmm-t1", "the data sets", f"{paper} Table 1", _counts(), "images"),
+        new("idmm-t3", "from scratch, 800 epochs, then 448 px", f"{paper} Table 3", _long()),
+        new("idmm-t3-released", f"from scratch, 800 epochs, {released}", f"{paper} Table 3", _long_released()),
+        new("idmm-t4", "deviation over each stage, with --seeds 3", f"{paper} Table 4", _deviations()),
+        new("idmm-t7", "ImageNet after 10,000 of its images", f"{paper} Table 7", _imagenet()),
+        new("idmm-t8", "what each part of IDMM adds", f"{paper} Table 8", _ablation("paper")),
+        new("idmm-t8-released", f"the same, {released}", f"{paper} Table 8", _ablation("released")),
+        new("idmm-t9", "an MLP between features and loss", f"{paper} Table 9", _projection()),
+        new("idmm-f3", "parameters against accuracy", f"{paper} Figure 3 and Table 3", _sizes()),
     )
 
 
 def _idmm(net: str, epochs: int, preset: Preset = "paper") -> StagedTask:
-    return after(recipe.recipe(NETWORKS[net], preset), epochs, preset)
+    return pretrain_and_finetune(idmm.recipe(NETWORKS[net], preset), epochs, preset)
 
 
-def _short(preset: Preset) -> tuple[StudyRun, ...]:
-    """Flowers-102 first: what is at hand."""
-
-    def rows() -> Iterator[StudyRun]:
-        for i, data in enumerate(COLUMNS):
-            for net, (table, random, idmm) in AT_200.items():
-                base = f"{net}-{data}-random-200"
-                yield StudyRun(base, finetune_only(net, 200, preset), data, paper=random[i], note=table)
-                name = f"{net}-{data}-idmm-200"
-                yield StudyRun(name, _idmm(net, 200, preset), data, paper=idmm[i], baseline=base, note=table)
-
-    return tuple(rows())
+def _make_pair(
+    net: str, data: str, epochs: int, figures: tuple[float | None, float], preset: Preset, note: str = ""
+) -> Iterator[StudyRun]:
+    """Yield a run from random weights and one after IDMM."""
+    base = f"{net}-{data}-random-{epochs}"
+    yield StudyRun(base, finetune_only(net, epochs, preset), data, paper=figures[0], note=note)
+    name = f"{net}-{data}-idmm-{epochs}"
+    yield StudyRun(name, _idmm(net, epochs, preset), data, paper=figures[1], baseline=base, note=note)
 
 
-def _causes() -> tuple[StudyRun, ...]:
-    """The first stage out of images decoded at 192 px, of which five in six local crops are enlarged, in place of 320.
-    Fine-tuning, of which a random start consists, in three other ways: in the released code's number format; with the
-    rate that it has for other networks; with DeiT's own views, whose setup the paper says it follows. And both stages
-    mixed as on the four cards of the released scripts, each of which draws its own boxes, shares and partners.
+def _short(preset: Preset) -> Iterator[StudyRun]:
+    for i, data in enumerate(COLUMNS):
+        for net, (table, random, idmm) in AT_200.items():
+            yield from _make_pair(net, data, 200, (random[i], idmm[i]), preset, table)
+
+
+def _causes() -> Iterator[StudyRun]:
+    """Vary what may explain the gap to Table 2.
+
+    Pre-train on images decoded at 192 px instead of 320, which enlarges five in six local crops. Fine-tune in three
+    other ways: in the released code's precision; with the learning rate it has for other networks; with DeiT's own
+    views, whose setup the paper says it follows. Mix both stages as on the four GPUs of the released scripts, each of
+    which draws its own boxes, lambdas and partners.
     """
-    data, net = "flowers102", "deit-tiny"
-    idmm = _coarse(_idmm(net, 200))
-    base, optim = idmm.finetune, idmm.finetune.optim
+    data, net, other = "flowers102", "deit-tiny", "pvtv2-b0"
+    task = _coarsen(_idmm(net, 200))
+    base = task.finetune
     changes = {
         "fp32": replace(base, loop=replace(base.loop, precision="fp32")),
-        "lr1e-3": replace(base, optim=replace(optim, lr=1e-3)),
+        "lr1e-3": replace(base, optim=replace(base.optim, lr=1e-3)),
         "deit-views": replace(base, views=ViewsConfig(policy="supervised")),
     }
 
-    def run(net: str, kind: str, task: StagedTask, baseline: str = "", note: str = "") -> StudyRun:
+    def make_run(net: str, kind: str, task: StagedTask, baseline: str = "", note: str = "") -> StudyRun:
         _, random, pretrained = AT_200[net]
         paper = pretrained if task.pretrain else random
         return StudyRun(f"{net}-{data}-{kind}", task, data, paper=paper[0], baseline=baseline, note=note)
 
     coarse, as_released = "pre-trained out of 192 px", "released settings"
-    runs = [
-        run(net, "idmm-200-store192", idmm, note=coarse),
-        run(
-            "pvtv2-b0",
-            "idmm-200-store192",
-            _coarse(_idmm("pvtv2-b0", 200, "released")),
-            note=f"{coarse}, {as_released}",
-        ),
-    ]
+    yield make_run(net, "idmm-200-store192", task, note=coarse)
+    released = _coarsen(_idmm(other, 200, "released"))
+    yield make_run(other, "idmm-200-store192", released, note=f"{coarse}, {as_released}")
     for name, finetune in changes.items():
-        random = run(net, f"random-200-{name}", StagedTask(finetune))
-        then = replace(idmm, finetune=finetune)
-        runs += [random, run(net, f"idmm-200-{name}", then, baseline=random.name, note=coarse)]
-    both: tuple[tuple[str, Preset, str], ...] = ((net, "paper", ""), ("pvtv2-b0", "released", as_released))
-    for other, preset, note in both:
-        random = run(other, "random-200-parts4", _in_parts(finetune_only(other, 200, preset)), note=note)
-        runs += [random, run(other, "idmm-200-parts4", _in_parts(_idmm(other, 200, preset)), random.name, note)]
-    return tuple(runs)
+        random = make_run(net, f"random-200-{name}", StagedTask(finetune))
+        yield random
+        yield make_run(net, f"idmm-200-{name}", replace(task, finetune=finetune), random.name, coarse)
+    presets: tuple[tuple[str, Preset, str], ...] = ((net, "paper", ""), (other, "released", as_released))
+    for name, preset, note in presets:
+        random = make_run(name, "random-200-parts4", _mix_in_parts(finetune_only(name, 200, preset)), note=note)
+        yield random
+        yield make_run(name, "idmm-200-parts4", _mix_in_parts(_idmm(name, 200, preset)), random.name, note)
 
 
-def _in_parts(task: StagedTask) -> StagedTask:
-    finetune, first = task.finetune, task.pretrain
+def _mix_in_parts(task: StagedTask) -> StagedTask:
+    finetune, pretrain = task.finetune, task.pretrain
     return replace(
         task,
-        finetune=replace(finetune, views=replace(finetune.views, mix_parts=CARDS)),
-        pretrain=first and replace(first, views=replace(first.views, mix_parts=CARDS)),
+        finetune=replace(finetune, views=replace(finetune.views, mix_parts=GPUS)),
+        pretrain=pretrain and replace(pretrain, views=replace(pretrain.views, mix_parts=GPUS)),
     )
 
 
-def _coarse(task: StagedTask) -> StagedTask:
+def _coarsen(task: StagedTask) -> StagedTask:
     assert task.pretrain is not None
     return replace(task, pretrain=replace(task.pretrain, store_size=192))
 
 
-def _counts() -> tuple[StudyRun, ...]:
-    def rows() -> Iterator[StudyRun]:
-        for data, classes in CLASSES.items():
-            images, note = DATASETS[data], f"the paper: {classes} classes"
-            yield StudyRun(f"{data}-train", CountTask("train", classes), data, paper=images.train, note=note)
-            yield StudyRun(f"{data}-test", CountTask("test", classes), data, paper=images.test, note=note)
-
-    return tuple(rows())
+def _counts() -> Iterator[StudyRun]:
+    for data, classes in CLASSES.items():
+        images, note = DATASETS[data], f"the paper: {classes} classes"
+        yield StudyRun(f"{data}-train", CountTask("train", classes), data, paper=images.train, note=note)
+        yield StudyRun(f"{data}-test", CountTask("test", classes), data, paper=images.test, note=note)
 
 
-def _long() -> tuple[StudyRun, ...]:
-    return tuple(run for net in TABLE_3 for i in range(len(COLUMNS)) for run in _cell(net, i))
+def _long() -> Iterator[StudyRun]:
+    for net in TABLE_3:
+        for i in range(len(COLUMNS)):
+            yield from _make_cell(net, i)
 
 
-def _cell(net: str, column: int) -> tuple[StudyRun, ...]:
-    """Four methods on one data set."""
-    data, idmm = COLUMNS[column], _idmm(net, 800)
+def _make_cell(net: str, column: int) -> Iterator[StudyRun]:
+    """Yield the four methods of Table 3 on one data set."""
+    data, task = COLUMNS[column], _idmm(net, 800)
     imagenet, random, at_224, at_448 = (row[column] for row in TABLE_3[net])
     base = f"{net}-{data}"
-    return (
-        StudyRun(f"{base}-imagenet-200", finetune_only(net, 200), data, NETWORKS[net], imagenet),
-        StudyRun(f"{base}-random-800", finetune_only(net, 800), data, paper=random),
-        StudyRun(f"{base}-idmm-800", idmm, data, paper=at_224, baseline=f"{base}-random-800"),
-        StudyRun(f"{base}-idmm-800-448", enlarge_to_448(idmm), data, paper=at_448, baseline=f"{base}-idmm-800"),
-    )
+    yield StudyRun(f"{base}-imagenet-200", finetune_only(net, 200), data, NETWORKS[net], imagenet)
+    yield from _make_pair(net, data, 800, (random, at_224), "paper")
+    yield StudyRun(f"{base}-idmm-800-448", enlarge_to_448(task), data, paper=at_448, baseline=f"{base}-idmm-800")
 
 
-def _long_released() -> tuple[StudyRun, ...]:
+def _long_released() -> Iterator[StudyRun]:
     """List the 224 px rows of Table 3 with the settings of each network's released script.
 
     The 0.87 M network of Figure 3 follows: the paper gives its accuracy after IDMM alone.
     """
-
-    def pair(net: str, data: str, random: float | None, idmm: float, note: str = "") -> tuple[StudyRun, StudyRun]:
-        base = f"{net}-{data}-random-800"
-        return (
-            StudyRun(base, finetune_only(net, 800, "released"), data, paper=random, note=note),
-            StudyRun(f"{net}-{data}-idmm-800", _idmm(net, 800, "released"), data, paper=idmm, baseline=base, note=note),
-        )
-
-    table = (
-        run
-        for net, (_, random, idmm, _) in TABLE_3.items()
-        for i, data in enumerate(COLUMNS)
-        for run in pair(net, data, random[i], idmm[i])
-    )
-    small = pair("pvtv2-b0-small", "flowers102", None, SMALLEST, "0.87 M parameters; the paper says 0.8 M")
-    return (*table, *small)
+    for net, (_, random, idmm, _) in TABLE_3.items():
+        for i, data in enumerate(COLUMNS):
+            yield from _make_pair(net, data, 800, (random[i], idmm[i]), "released")
+    note = "0.87 M parameters; the paper says 0.8 M"
+    yield from _make_pair("pvtv2-b0-small", "flowers102", 800, (None, SMALLEST), "released", note)
 
 
-def _deviations() -> tuple[StudyRun, ...]:
-    """Where one stage is repeated the other has seed 0 throughout."""
-
-    def rows() -> Iterator[StudyRun]:
-        for (net, data), (first, second) in TABLE_4.items():
-            works: dict[str, StagedTask] = {
-                "pretrain": replace(_idmm(net, 200), seeded="pretrain"),
-                "finetune": replace(_idmm(net, 200), seeded="finetune"),
-            }
-            for (name, task), (mean, deviation) in zip(works.items(), (first, second)):
-                yield StudyRun(f"{net}-{data}-{name}", task, data, paper=mean, note=f"the paper: ± {deviation} over 3")
-
-    return tuple(rows())
+def _deviations() -> Iterator[StudyRun]:
+    """Repeat one stage; the other has seed 0 throughout."""
+    kinds: tuple[Literal["pretrain", "finetune"], ...] = ("pretrain", "finetune")
+    for (net, data), figures in TABLE_4.items():
+        for kind, (mean, std) in zip(kinds, figures):
+            task = replace(_idmm(net, 200), seeded=kind)
+            yield StudyRun(f"{net}-{data}-{kind}", task, data, paper=mean, note=f"the paper: ± {std} over 3")
 
 
-def _imagenet() -> tuple[StudyRun, ...]:
+def _imagenet() -> Iterator[StudyRun]:
     note = "the paper does not say how it trains on ImageNet; here by its fine-tuning recipe"
-
-    def rows() -> Iterator[StudyRun]:
-        for (net, epochs), figures in TABLE_7.items():
-            base = f"{net}-random-{epochs}"
-            for (pretrain_data, method), figure in figures.items():
-                if method == "random":
-                    yield StudyRun(base, finetune_only(net, epochs), "imagenet1k", paper=figure, note=note)
-                    continue
-                name = "-".join([net, pretrain_data, *([method] if method != "idmm" else []), str(epochs)])
-                task = pretrain_by_method(net, method, epochs)
-                yield StudyRun(
-                    name, task, "imagenet1k", paper=figure, baseline=base, note=note, pretrain_data=pretrain_data
-                )
-
-    return tuple(rows())
+    for (net, epochs), figures in TABLE_7.items():
+        base = f"{net}-random-{epochs}"
+        for (source, method), figure in figures.items():
+            if method == "random":
+                yield StudyRun(base, finetune_only(net, epochs), "imagenet1k", paper=figure, note=note)
+                continue
+            name = "-".join([net, source, *([method] if method != "idmm" else []), str(epochs)])
+            run = StudyRun(name, pretrain_by_method(net, method, epochs), "imagenet1k", paper=figure, note=note)
+            yield replace(run, baseline=base, pretrain_data=source)
 
 
-def _ablation(preset: Preset) -> tuple[StudyRun, ...]:
-    """Each row beside the one before it."""
-    runs: list[StudyRun] = []
-    for part, stage in ablation(NETWORKS["deit-tiny"], preset).items():
+def _ablation(preset: Preset) -> Iterator[StudyRun]:
+    """Compare each row of Table 8 with the one before it."""
+    baseline = ""
+    for part, recipe in make_ablation(NETWORKS["deit-tiny"], preset).items():
         name = f"deit-tiny-flowers102-{part.lower().replace(' ', '')}"
         note = "smoothed in the paper, not in its code" if preset == "released" and part != "plain" else ""
-        baseline = runs[-1].name if runs else ""
-        runs.append(
-            StudyRun(name, after(stage, 200, preset), "flowers102", paper=TABLE_8[part], baseline=baseline, note=note)
-        )
-    return tuple(runs)
+        task = pretrain_and_finetune(recipe, 200, preset)
+        yield StudyRun(name, task, "flowers102", paper=TABLE_8[part], baseline=baseline, note=note)
+        baseline = name
 
 
-def _projection() -> tuple[StudyRun, ...]:
-    """Without the MLP, and beside it with one. IDMM's own form is the first, SimCLR's the second."""
+def _projection() -> Iterator[StudyRun]:
+    """Compare losses without and with an MLP; IDMM's own form is the first, SimCLR's the second."""
 
     def pair(
         base: str, method: Name, data: str, figures: tuple[float | None, float | None], **about: Any
-    ) -> list[StudyRun]:
-        name, stage = f"{base}-{method}" if method != "idmm" else base, METHODS[method].recipe(NETWORKS["deit-tiny"])
+    ) -> Iterator[StudyRun]:
+        name, recipe = f"{base}-{method}" if method != "idmm" else base, METHODS[method].recipe(NETWORKS["deit-tiny"])
         without, mlp = (
-            after(replace(stage, objective=replace(stage.objective, projection=kind)), 200, method=method)
+            pretrain_and_finetune(
+                replace(recipe, objective=replace(recipe.objective, projection=kind)), 200, method=method
+            )
             for kind in ("none", "mlp")
         )
-        first = StudyRun(name, without, data, paper=figures[0], **about)
-        return [first, StudyRun(f"{name}-mlp", mlp, data, paper=figures[1], baseline=name, **about)]
+        yield StudyRun(name, without, data, paper=figures[0], **about)
+        yield StudyRun(f"{name}-mlp", mlp, data, paper=figures[1], baseline=name, **about)
 
-    there = [
-        run
-        for data, methods in TABLE_9.items()
-        for method, figures in methods.items()
-        for run in pair(f"deit-tiny-sin10k-{data}", method, data, figures, pretrain_data="sin10k")
-    ]
+    for data, methods in TABLE_9.items():
+        for method, figures in methods.items():
+            yield from pair(f"deit-tiny-sin10k-{data}", method, data, figures, pretrain_data="sin10k")
     elsewhere = "pre-trained on the data set itself; the paper: on SIN-10k"
-    here = [
-        run
-        for method in TABLE_9["flowers102"]
-        for run in pair("deit-tiny-flowers102", method, "flowers102", (None, None), note=elsewhere)
-    ]
-    return (*there, *here)
+    for method in TABLE_9["flowers102"]:
+        yield from pair("deit-tiny-flowers102", method, "flowers102", (None, None), note=elsewhere)
 
 
-def _sizes() -> tuple[StudyRun, ...]:
+def _sizes() -> Iterator[StudyRun]:
     small, task = "pvtv2-b0-small-flowers102-idmm-800", _idmm("pvtv2-b0-small", 800)
     unsaid = "0.87 M parameters; the paper says 0.8 M, and not at which size it has 93.8"
-    known = "{} M parameters; of the figure only the text can be read, so this is Table 3's"
-
-    def of_table_3(net: str, millions: str) -> Iterator[StudyRun]:
-        imagenet, _, *idmm = _cell(net, COLUMNS.index("flowers102"))
-        for run in (imagenet, *idmm):
-            yield replace(run, baseline="", note=known.format(millions))
-
-    return (
-        StudyRun(small, task, "flowers102", paper=SMALLEST, note=unsaid),
-        StudyRun(f"{small}-448", enlarge_to_448(task), "flowers102", paper=SMALLEST, note=unsaid),
-        *of_table_3("pvtv2-b0", "3.4"),
-        *of_table_3("pvtv2-b3", "45"),
-    )
+    yield StudyRun(small, task, "flowers102", paper=SMALLEST, note=unsaid)
+    yield StudyRun(f"{small}-448", enlarge_to_448(task), "flowers102", paper=SMALLEST, note=unsaid)
+    for net, millions in (("pvtv2-b0", "3.4"), ("pvtv2-b3", "45")):
+        note = f"{millions} M parameters; of the figure only the text can be read, so this is Table 3's"
+        imagenet, _, *rest = _make_cell(net, COLUMNS.index("flowers102"))
+        yield from (replace(run, baseline="", note=note) for run in (imagenet, *rest))

@@ -1,21 +1,83 @@
-"""The rows of the IDMM paper's ablation, as recipes."""
+"""Recipes of the IDMM paper's runs: a first stage of any method, then fine-tuning. No torch here."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from vitling.methods.idmm import IDMMConfig, recipe
+from vitling.methods import idmm
+from vitling.methods.idmm import IDMMConfig
 from vitling.methods.method import Recipe
 from vitling.methods.optim import IDMMPreset
+from vitling.methods.registry import METHODS, SIZE, Name
+from vitling.methods.supervised import SupervisedConfig
+from vitling.papers.stages import StagedTask, pretrain_config
+from vitling.settings.config import FinetuneConfig, Preset
+from vitling.settings.names import all_said
+
+NETWORKS = {
+    "deit-tiny": "deit_tiny_patch16_224",
+    "deit-base": "deit_base_patch16_224",
+    "pvtv2-b0-small": "pvt_v2_b0_small",
+    "pvtv2-b0": "pvt_v2_b0",
+    "pvtv2-b3": "pvt_v2_b3",
+    "t2t-vit-7": "t2t_vit_7",
+}
+CLASSES = {"flowers102": 102, "pets": 37, "dtd": 47, "indoor67": 67, "cub": 200, "aircraft": 100, "cars": 196}
+COLUMNS = tuple(CLASSES)
 
 
-def ablation(backbone: str = "deit_tiny_patch16_224", preset: IDMMPreset = "paper") -> dict[str, Recipe[IDMMConfig]]:
-    """Table 8: what is added from row to row. Top-1 on Flowers-102 after fine-tuning: 69.6, 70.4, 73.1, 76.9, 79.9.
+def finetune_config(
+    recipe: Recipe[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
+) -> FinetuneConfig:
+    """Write out a recipe for fine-tuning, with every value explicit."""
+    config = FinetuneConfig(
+        backbone=recipe.backbone,
+        preset=preset,
+        epochs=recipe.epochs,
+        batch=recipe.batch,
+        size=recipe.size,
+        val="none",
+        keep_head=keep_head,
+        optim=recipe.optim,
+        objective=recipe.objective,
+    )
+    return all_said(config)
 
-    The paper does not say how many views the rows without multi-crop have: here one (see `idmm_plan`). DeiT's released
-    code does not smooth, and has no such row. Table 9 is another flag: IDMMConfig(projection="mlp").
+
+def finetune_only(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> StagedTask:
+    """Fine-tune from random weights, or from the run's ImageNet weights if it has them."""
+    return StagedTask(finetune_config(idmm.finetune_recipe(NETWORKS[net], preset, epochs, size), preset))
+
+
+def pretrain_and_finetune(
+    recipe: Recipe, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224
+) -> StagedTask:
+    """Pre-train by a recipe, then fine-tune for `epochs` at `size`."""
+    second = idmm.finetune_recipe(recipe.backbone, preset, epochs, size)
+    return StagedTask(finetune_config(second, preset), pretrain_config(recipe, preset, method))
+
+
+def pretrain_by_method(net: str, method: Name, epochs: int = 200, pretrain_epochs: int = 800) -> StagedTask:
+    """Pre-train by the paper's recipe for a method, then fine-tune."""
+    recipe = METHODS[method].recipe(NETWORKS[net], "paper", pretrain_epochs, SIZE)
+    return pretrain_and_finetune(recipe, epochs, method=method)
+
+
+def enlarge_to_448(task: StagedTask) -> StagedTask:
+    """Add a third stage at 448 px."""
+    recipe = idmm.finetune_recipe(task.finetune.backbone or "", size=448)
+    return replace(task, enlarge=finetune_config(recipe, keep_head=True))
+
+
+def make_ablation(
+    backbone: str = "deit_tiny_patch16_224", preset: IDMMPreset = "paper"
+) -> dict[str, Recipe[IDMMConfig]]:
+    """Build the rows of Table 8, each of which adds one part.
+
+    The paper does not give the number of views without multi-crop; here it is one (see `idmm_plan`). DeiT's released
+    code does not smooth, so "released" has no such row. Table 9 is another setting: IDMMConfig(projection="mlp").
     """
-    full = recipe(backbone, preset).objective
+    full = idmm.recipe(backbone, preset).objective
     bare = replace(full, smoothing=0.0, multi_crop=False, cutmix=False)
     smooth = replace(bare, smoothing=full.smoothing)
     crops = replace(smooth, multi_crop=True)
@@ -27,7 +89,7 @@ def ablation(backbone: str = "deit_tiny_patch16_224", preset: IDMMPreset = "pape
         "CutMix": (replace(crops, cutmix=True), 112),
     }
     return {
-        name: replace(recipe(backbone, preset, size=size), objective=objective)
+        name: replace(idmm.recipe(backbone, preset, size=size), objective=objective)
         for name, (objective, size) in rows.items()
         if name != "smoothing" or full.smoothing
     }

@@ -10,7 +10,7 @@ from typing import Any
 from vitling.errors import UserError
 from vitling.files import lock_folder, read_json, write_json
 from vitling.formatting import describe_trial
-from vitling.papers.study import Study, StudyRun, named
+from vitling.papers.study import Study, StudyRun, matches_name
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
 Rows = dict[tuple[str, int], Row]  # by run and seed
@@ -96,8 +96,8 @@ def _parts(runs: list[str], others: list[str]) -> list[str]:
         words = left[0].split("-")
         spans = ["-".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
         own = [span for span in spans if not any(span in other for other in others)] or [f"={left[0]}"]
-        parts.append(max(own, key=lambda span: (sum(named(name, span) for name in left), len(span))))
-        left = [name for name in left if not named(name, parts[-1])]
+        parts.append(max(own, key=lambda span: (sum(matches_name(name, span) for name in left), len(span))))
+        left = [name for name in left if not matches_name(name, parts[-1])]
     return parts
 
 

@@ -119,13 +119,15 @@ def _lacking(ledger: Ledger, chosen: list[StudyRun], seeds: int) -> list[tuple[S
 
 def _ready(lacking: list[tuple[StudyRun, int]], data: str | None, everywhere: RunContext, log: Log) -> list[_Job]:
     """Those whose data and weights are there; what the others want is said."""
-    where = datasets.check_folder(data) if any(run.wants for run, _ in lacking) else Path()
-    splits = {name: datasets.find_data(name, where) for name in {name: 0 for run, _ in lacking for name in run.wants}}
+    where = datasets.check_folder(data) if any(run.needed_data for run, _ in lacking) else Path()
+    splits = {
+        name: datasets.find_data(name, where) for name in {name: 0 for run, _ in lacking for name in run.needed_data}
+    }
     weights = {name: datasets.find_weights(name, where) for name in {run.weights: 0 for run, _ in lacking} if name}
     jobs = [
         _Job(run, _start(run, seed, replace(everywhere, folder=where), splits, weights))
         for run, seed in lacking
-        if all(splits[name] for name in run.wants) and (not run.weights or weights[run.weights])
+        if all(splits[name] for name in run.needed_data) and (not run.weights or weights[run.weights])
     ]
     no_data, no_weights = ([name for name, place in found.items() if not place] for found in (splits, weights))
     missing = [f"  {line}" for line in datasets.wanted(no_data, no_weights, where)]
