@@ -11,7 +11,7 @@ from vitling.cli import run
 from vitling.methods.registry import plan_of
 from vitling.settings.config import PretrainConfig
 from vitling.views.config import Plan
-from vitling.views.policies import _SHARED, make_plan
+from vitling.views.policies import POLICY_OF_METHOD, make_plan
 from vitling.views.sheet import CELL, GAP, HEAD, draw_sheet
 
 STEP = CELL + GAP
@@ -96,4 +96,4 @@ def test_methods_that_share_a_policy_are_led_to_it(folder, tmp_path, capsys):
 def test_the_views_of_a_method_are_those_that_are_named(method):
     own = plan_of(PretrainConfig(method=method), 224)
     shown = Plan(tuple(replace(group, return_boxes=False) for group in own.groups))
-    assert shown == make_plan(_SHARED[method], 224)
+    assert shown == make_plan(POLICY_OF_METHOD[method], 224)

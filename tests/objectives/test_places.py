@@ -149,7 +149,7 @@ def test_places_are_those_of_the_batchs_own_images_where_others_are_mixed_in():
 
 
 def test_views_that_are_turned_have_no_places():
-    with pytest.raises(ValueError, match="places are not known"):
+    with pytest.raises(ValueError, match="boxes are not known"):
         render(Policy(steps=(Rotate(10), Flip())))
 
 

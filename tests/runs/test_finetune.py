@@ -63,7 +63,7 @@ def test_changed_views_are_vitlings_own(folder, trained, tmp_path, capsys):
     assert (views["policy"], views["flip"]) == ("", 0.0)
     assert "vitling's own, changed as asked for" in (tmp_path / "new" / "log.txt").read_text()
     words = ["--from", trained, "--out", tmp_path / "x", "--views.flip", "0", "--views.policy", "idmm-finetune"]
-    assert "says it all" in refused(capsys, "finetune", folder, *words, *SMALL)
+    assert "leave out the other" in refused(capsys, "finetune", folder, *words, *SMALL)
     assert finetune(folder, trained, tmp_path / "usual") == 0
     assert read(tmp_path / "usual" / "config.json")["views"]["policy"] == "idmm-finetune"
 

@@ -144,7 +144,7 @@ def test_planes_are_the_same_colours():
     factors, _ = colour.draw_jitter(DRAWS, (0.8, 0.8, 0.8, 0.2), probability=0.8)
     factors, chosen = factors[:24], DRAWS.chance("grey", 0.5)[:24]
     expected = colour.solarise(colour.to_grey(colour.jitter(x, factors, order), chosen), ~chosen, 100.0)
-    three = planes.to_grey(planes.jitter(planes.split(x), *planes.chain(factors, order)), chosen)
+    three = planes.to_grey(planes.jitter(planes.split(x), *planes.make_chain(factors, order)), chosen)
     assert torch.allclose(planes.join(planes.solarise(three, ~chosen, 100.0), x.dtype), expected, atol=2e-3)
 
 
@@ -152,7 +152,7 @@ def test_planes_are_the_same_colours():
 def test_the_mean_of_every_second_pixel_is_enough(photo):
     x = as_batch(photo).expand(24, -1, -1, -1)
     order, factors = torch.tensor(list(permutations(range(4)))), torch.tensor([[1.3, 0.4, 1.5, 0.15]]).expand(24, -1)
-    ours = planes.join(planes.jitter(planes.split(x), *planes.chain(factors, order)), x.dtype)
+    ours = planes.join(planes.jitter(planes.split(x), *planes.make_chain(factors, order)), x.dtype)
     difference = (ours - colour.jitter(x, factors, order)).abs()
     assert difference.mean() <= 0.5
     assert difference.flatten()[::7].quantile(0.999) <= 1.5

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from vitling.keys import make_key, make_rng
-from vitling.views.draws import Draws, Tabled, beta_quantiles, columns, keys_of, seeds_of, tabulate
+from vitling.views.draws import Draws, TabulatedDraws, beta_quantiles, columns, make_seeds, operation_keys, tabulate
 
 IDS = torch.arange(20_000)
 
@@ -33,9 +33,9 @@ def test_fewer_numbers_are_the_first_of_more():
 
 
 def test_a_table_holds_what_is_drawn():
-    seeds, operations = torch.from_numpy(seeds_of([5], np.arange(50))), ("crop", "flip")
-    table = tabulate(seeds, columns(seeds.device), keys_of(operations, seeds.device))
-    tabled, hashed = Tabled(table, operations), Draws.from_seeds(seeds, columns(seeds.device))
+    seeds, operations = torch.from_numpy(make_seeds([5], np.arange(50))), ("crop", "flip")
+    table = tabulate(seeds, columns(seeds.device), operation_keys(operations, seeds.device))
+    tabled, hashed = TabulatedDraws(table, operations), Draws.from_seeds(seeds, columns(seeds.device))
     assert tabled.images == hashed.images == 50
     assert torch.equal(tabled.uniform("crop", 22), hashed.uniform("crop", 22))
     assert torch.equal(tabled.chance("flip", 0.3), hashed.chance("flip", 0.3))

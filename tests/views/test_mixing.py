@@ -7,7 +7,7 @@ import torch
 from vitling.views.config import Mix
 from vitling.views.draws import Draws
 from vitling.views.erasing import draw_erasing, erase, noise_bank
-from vitling.views.mixing import draw_mix, mix_images, quantiles_of
+from vitling.views.mixing import draw_mix, mix_images, mix_quantiles
 
 N, SIZE = 400, 16
 OWN, PARTNER = torch.zeros(N, 3, SIZE, SIZE), torch.ones(N, 3, SIZE, SIZE)
@@ -16,7 +16,7 @@ NOISE = noise_bank(torch.device("cpu"))
 
 def recipe(mix: Mix):
     draws = Draws.from_ids([11], torch.arange(N))
-    return draw_mix(draws, quantiles_of(mix, torch.device("cpu")), mix=mix, size=SIZE)
+    return draw_mix(draws, mix_quantiles(mix, torch.device("cpu")), mix=mix, size=SIZE)
 
 
 def mixed(mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:

@@ -87,7 +87,7 @@ def test_idmms_fine_tuning_takes_mixup_and_cutmix_in_turn():
     even, odd = draw("idmm-finetune", epoch=4)[0], draw("idmm-finetune", epoch=5)[0]
     assert even.lam.min() >= 0.5
     (mix,) = (group.mix for group in make_plan("idmm-finetune").groups)
-    assert (mix.in_epoch(4).cutmix, mix.in_epoch(5).mixup) == (0, 0)
+    assert (mix.at_epoch(4).cutmix, mix.at_epoch(5).mixup) == (0, 0)
     area = odd.lam[0] * 24 * 24
     assert torch.isclose(area, area.round(), atol=1e-3)  # CutMix keeps whole pixels
 
@@ -155,21 +155,15 @@ def test_changes_of_a_methods_views():
 def test_changes_that_the_views_have_no_place_for():
     changes = ViewChanges(local_scale=(0.3, 0.7), flip=0.2, blur=0.1, mix_parts=4)
     assert changes.list_unused(make_plan("idmm-pretrain")) == []
-    assert [words.partition(":")[0] for words in changes.list_unused(make_plan("simclr"))] == [
-        "local-scale",
-        "mix-parts",
-    ]
-    assert [words.partition(":")[0] for words in changes.list_unused(make_plan("idmm-finetune"))] == [
-        "local-scale",
-        "blur",
-    ]
+    for policy, unused in (("simclr", ["local-scale", "mix-parts"]), ("idmm-finetune", ["local-scale", "blur"])):
+        assert [reason.partition(":")[0] for reason in changes.list_unused(make_plan(policy))] == unused
     off = ViewChanges(flip=0.0, blur=0.0, rotate=10.0, colour=False)
     assert [off.list_unused(make_plan(name)) for name in POLICIES] == [[]] * len(POLICIES)
 
 
 def test_changes_that_cannot_be_meant():
     for wrong in (ViewChanges(scale=(0.0, 1.0)), ViewChanges(local_scale=(0.4, 0.3)), ViewChanges(scale=(0.5, 1.5))):
-        with pytest.raises(UserError, match="two shares"):
+        with pytest.raises(UserError, match="two fractions"):
             wrong.check()
 
 

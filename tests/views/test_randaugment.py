@@ -14,7 +14,7 @@ from timm.data import auto_augment
 from tests.views.photos import PHOTOS, as_array, as_batch, psnr
 from vitling.views import Draws
 from vitling.views.config import RandAugment
-from vitling.views.randaugment import FILL, NOTHING, NUMBER, OPERATIONS, amounts, apply_layer, draw_rand_augment
+from vitling.views.randaugment import FILL, NOTHING, NUMBER, OPERATIONS, apply_layer, draw_rand_augment, scale_amounts
 
 PHOTO = PHOTOS[0][:224, :224]
 TIMM = {
@@ -41,7 +41,7 @@ def test_timms_operations(name, level, sign, monkeypatch):
     to_argument = auto_augment.LEVEL_TO_ARG[TIMM[name]]
     arguments = to_argument(level, {"translate_pct": 0.45}) if to_argument else ()
     number = torch.tensor([NUMBER[name]])
-    ours = amounts(number, torch.tensor([level / 10]), torch.tensor([sign]), "timm").item()
+    ours = scale_amounts(number, torch.tensor([level / 10]), torch.tensor([sign]), "timm").item()
     if arguments:
         assert ours == pytest.approx(arguments[0], abs=1e-5)
     fill = tuple(int(v) for v in FILL["timm"])
@@ -56,7 +56,7 @@ def test_idmms_ranges():
     strongest, weakest, plus = torch.ones(1), torch.full((1,), 1 / 9), torch.ones(1)
 
     def amount(name, strength, sign=plus):
-        return amounts(torch.tensor([NUMBER[name]]), strength, sign, "uda").item()
+        return scale_amounts(torch.tensor([NUMBER[name]]), strength, sign, "uda").item()
 
     assert amount("shear_x", strongest) == pytest.approx(0.3)
     assert amount("translate_y", strongest, -plus) == pytest.approx(-150 / 331)

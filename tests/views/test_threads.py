@@ -6,10 +6,10 @@ import signal
 import pytest
 import torch
 
-from vitling.views.threads import AT_ONCE, in_threads
+from vitling.views.threads import CHUNK, render_in_threads
 
 
-def paint(seeds, pixels, aspect):
+def render(seeds, pixels, aspect):
     """Rows view by view, as a group's views come."""
     views = len(seeds) // len(pixels)
     return seeds[:, None].float() * pixels.float().repeat(views, 1) + aspect.repeat(views)[:, None]
@@ -23,29 +23,29 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("batch", [1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE - 3])
+@pytest.mark.parametrize("batch", [1, CHUNK, CHUNK + 1, 5 * CHUNK - 3])
 def test_parts_make_the_whole(two_threads, batch):
     generator = torch.Generator().manual_seed(batch)
     seeds = torch.randint(0, 99, (3 * batch,), generator=generator)
     pixels, aspect = torch.rand(batch, 6, generator=generator), torch.rand(batch, generator=generator)
-    assert torch.equal(in_threads(paint, seeds, pixels, aspect), paint(seeds, pixels, aspect))
+    assert torch.equal(render_in_threads(render, seeds, pixels, aspect), render(seeds, pixels, aspect))
     assert torch.get_num_threads() == 2
 
 
 def test_an_error_in_a_thread_is_raised(two_threads):
     def broken(seeds, pixels, aspect):
-        raise ValueError("no paint")
+        raise ValueError("no render")
 
-    with pytest.raises(ValueError, match="no paint"):
-        in_threads(broken, torch.zeros(40), torch.zeros(40, 1), torch.zeros(40))
+    with pytest.raises(ValueError, match="no render"):
+        render_in_threads(broken, torch.zeros(40), torch.zeros(40, 1), torch.zeros(40))
     assert torch.get_num_threads() == 2
 
 
 def test_a_fork_has_threads_of_its_own(two_threads):
     seeds, pixels, aspect = torch.arange(40), torch.ones(40, 2), torch.ones(40)
-    in_threads(paint, seeds, pixels, aspect)
+    render_in_threads(render, seeds, pixels, aspect)
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # the inherited pool would wait for ever
-        os._exit(0 if in_threads(paint, seeds, pixels, aspect).shape == (40, 2) else 1)
+        os._exit(0 if render_in_threads(render, seeds, pixels, aspect).shape == (40, 2) else 1)
     assert os.waitpid(child, 0)[1] == 0

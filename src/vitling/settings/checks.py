@@ -11,7 +11,6 @@ from vitling.methods import registry as methods
 from vitling.methods.drloc import DRLocConfig
 from vitling.settings.config import PLANNED, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.names import flag, leaves
-from vitling.views.config import ViewsConfig, check_scale
 
 _AT_LEAST_ONE = (
     *("seeds", "size", "store_size", "test_size", "pretrain_size", "pretrain_epochs", "final_size"),
@@ -55,7 +54,7 @@ def check(config: RunConfig) -> None:
         raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
     config.drloc.check()
     if isinstance(config, LabelledConfig):
-        _check_views(config.views)
+        config.views.check()
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig | TrainConfig):
         _check_method(config)
@@ -67,7 +66,7 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
         raise UserError(f"--method {config.method}: there is {', '.join(names)}.")
     methods.check_settings(config)
     if isinstance(config, TrainConfig):
-        config.pretrain_views.check()
+        config.pretrain_views.check("--pretrain-views")
         return
     if config.continue_from is not None and (config.from_ or config.minutes):
         raise UserError("--continue-from takes all from a run, its schedule too: leave out --from and --minutes.")
@@ -85,9 +84,3 @@ def _check_method(config: PretrainConfig | TrainConfig) -> None:
             "--esvit.match place: views that are turned have no places. Leave out --views.rotate, or take "
             "--esvit.match argmax."
         )
-
-
-def _check_views(views: ViewsConfig) -> None:
-    check_scale("scale", views.scale)
-    if not 0 < views.crop_fraction <= 1:
-        raise UserError(f"--views.crop-fraction must lie in 0..1 and not be 0, not {views.crop_fraction}.")

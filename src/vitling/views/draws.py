@@ -1,7 +1,7 @@
-"""Randomness without state: every draw is an integer hash of (seed, epoch, instance, view, operation).
+"""Stateless randomness: every draw is an integer hash of (seed, epoch, instance, view, operation).
 
-So the order of a batch, the number of processes, accumulation and a resume cannot change what an image looks like.
-The hash is integer arithmetic in int64, which wraps alike on CPUs and GPUs: both draw the same numbers.
+The order of a batch, the number of processes, accumulation and a resume therefore cannot change what an image looks
+like. The hash is int64 arithmetic, which wraps alike on CPUs and GPUs, so both draw the same numbers.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from torch import Tensor
 
 from vitling.keys import make_key
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of SplitMix64
+_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment, 2^64 / golden ratio
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # multipliers of SplitMix64's finaliser
 _QUANTILES = 4096
-MOST = 24  # numbers that an operation draws for an image, unless more are asked for
+MAX_NUMBERS = 24  # per operation and image by default; a random crop draws 22
 
 
-def seeds_of(keys: Sequence[int], ids: np.ndarray) -> np.ndarray:
-    """int64 [len(keys) * len(ids)]: where the hash starts, for each key all ids."""
+def make_seeds(keys: Sequence[int], ids: np.ndarray) -> np.ndarray:
+    """Make the initial hash states, int64 [len(keys) * len(ids)]: all ids for each key."""
     return (np.array(keys, dtype=np.int64)[:, None] + ids.astype(np.int64) * _signed(_GOLDEN)).ravel()
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of B images: `uniform("crop", 4)` is [B, 4], a function of key, ids and the name alone."""
+    """The random numbers of B images: `uniform("crop", 4)` is [B, 4] and depends on key, ids and name alone."""
 
-    state: Tensor  # [B, most] int64: a column for each number that an operation may draw
+    state: Tensor  # [B, columns] int64, one column per number that an operation may draw
 
     @classmethod
     def from_ids(cls, keys: Sequence[int], ids: Tensor) -> Draws:
-        """For each key the draws of all ids, one key after the other."""
-        return cls.from_seeds(torch.from_numpy(seeds_of(keys, ids.cpu().numpy())).to(ids.device), columns(ids.device))
+        """Make the draws of all ids for each key, one key after the other."""
+        return cls.from_seeds(torch.from_numpy(make_seeds(keys, ids.cpu().numpy())).to(ids.device), columns(ids.device))
 
     @classmethod
-    def from_integers(cls, names: Tensor, most: int) -> Draws:
-        """For whole numbers that are on the device already."""
-        return cls.from_seeds(names * _signed(_GOLDEN), columns(names.device, most))
+    def from_integers(cls, integers: Tensor, count: int) -> Draws:
+        """Make draws of up to `count` numbers per operation from integers that are already on the device."""
+        return cls.from_seeds(integers * _signed(_GOLDEN), columns(integers.device, count))
 
     @classmethod
     def from_seeds(cls, seeds: Tensor, columns: Tensor) -> Self:
@@ -53,23 +53,22 @@ class Draws:
         return len(self.state)
 
     def uniform(self, operation: str, n: int = 1) -> Tensor:
-        """[B, n] float32 in [0, 1)."""
-        if n > self.state.shape[1]:
-            raise ValueError(f"{operation}: at most {self.state.shape[1]} numbers a draw, not {n}")
-        return _uniform(self.state[:, :n] + _key_of(operation))
+        """Draw float32 [B, n] in [0, 1)."""
+        _check_count(operation, n, self.state.shape[1])
+        return _uniform(self.state[:, :n] + _make_constant_key(operation))
 
     def chance(self, operation: str, probability: float) -> Tensor:
-        """[B] bool, True with the given probability."""
+        """Draw bool [B], True with the given probability."""
         return self.uniform(operation)[:, 0] < probability
 
     def beta(self, operation: str, quantiles: Tensor) -> Tensor:
-        """[B] from the Beta distribution of these quantiles."""
+        """Draw [B] from the Beta distribution with these quantiles."""
         return _interpolate(quantiles, self.uniform(operation)[:, 0])
 
 
 @dataclass(frozen=True)
-class Tabled(Draws):
-    """The same numbers, worked out before: `state` is [operations, B, most], float32 in [0, 1)."""
+class TabulatedDraws(Draws):
+    """The same numbers, precomputed by `tabulate`: `state` is [operations, B, columns], float32 in [0, 1)."""
 
     operations: tuple[str, ...] = ()
 
@@ -80,14 +79,13 @@ class Tabled(Draws):
     def uniform(self, operation: str, n: int = 1) -> Tensor:
         if operation not in self.operations:
             raise ValueError(f"{operation} is not among {', '.join(self.operations)}")
-        if n > self.state.shape[2]:
-            raise ValueError(f"{operation}: at most {self.state.shape[2]} numbers a draw, not {n}")
+        _check_count(operation, n, self.state.shape[2])
         return self.state[self.operations.index(operation), :, :n]
 
 
 @dataclass(frozen=True)
-class Noting(Draws):
-    """Remembers for which operations numbers were drawn."""
+class RecordingDraws(Draws):
+    """Draws that record the names of the operations they were drawn for."""
 
     operations: list[str] = field(default_factory=list)
 
@@ -97,40 +95,45 @@ class Noting(Draws):
 
 
 def tabulate(seeds: Tensor, columns: Tensor, keys: Tensor) -> Tensor:
-    """[keys, B, most]: all that operations with these keys can draw."""
+    """Compute all numbers that the operations with these keys can draw, [keys, B, columns]."""
     return _uniform(Draws.from_seeds(seeds, columns).state + keys[:, None, None])
 
 
 @lru_cache
-def keys_of(operations: tuple[str, ...], device: torch.device) -> Tensor:
+def operation_keys(operations: tuple[str, ...], device: torch.device) -> Tensor:
     return torch.tensor([make_key(name) for name in operations], dtype=torch.int64, device=device)
 
 
 @lru_cache
-def columns(device: torch.device, most: int = MOST) -> Tensor:
-    """[most] constants; an argument of what is compiled, whose own arithmetic on such numbers overflows."""
-    return torch.arange(1, most + 1, device=device) * _signed(_GOLDEN)
+def columns(device: torch.device, count: int = MAX_NUMBERS) -> Tensor:
+    """Make one constant per column. Compiled code takes them as an argument: its own arithmetic on them overflows."""
+    return torch.arange(1, count + 1, device=device) * _signed(_GOLDEN)
 
 
 @lru_cache
 def beta_quantiles(alpha: float, device: torch.device) -> Tensor:
-    """Of Beta(alpha, alpha)."""
+    """Tabulate the quantiles of Beta(alpha, alpha)."""
     from scipy.stats import beta
 
     points = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return torch.tensor(beta.ppf(points, alpha, alpha), dtype=torch.float32, device=device)
 
 
+def _check_count(operation: str, n: int, most: int) -> None:
+    if n > most:
+        raise ValueError(f"{operation}: at most {most} numbers per draw, not {n}")
+
+
 @torch.compiler.assume_constant_result
-def _key_of(operation: str) -> int:
+def _make_constant_key(operation: str) -> int:
     return make_key(operation)
 
 
 def _interpolate(table: Tensor, u: Tensor) -> Tensor:
-    place = (u * len(table) - 0.5).clamp(0, len(table) - 1)
-    low = place.floor().long()
+    position = (u * len(table) - 0.5).clamp(0, len(table) - 1)
+    low = position.floor().long()
     high = (low + 1).clamp(max=len(table) - 1)
-    return torch.lerp(table[low], table[high], place - low)
+    return torch.lerp(table[low], table[high], position - low)
 
 
 def _uniform(x: Tensor) -> Tensor:
@@ -144,7 +147,7 @@ def _scramble(x: Tensor) -> Tensor:
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical shift: torch's own keeps the sign."""
+    """Shift logically; torch's own shift keeps the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 

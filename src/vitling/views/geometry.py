@@ -1,7 +1,7 @@
-"""Crops. A box is (left, top, width, height) as fractions of the image, so it fits the squashed store as it is.
+"""Crops. A box is (left, top, width, height) in fractions of the image, so it applies to the squashed store unchanged.
 
-A crop with its resize is two small matrices for each image, one along each axis: out = Y @ image @ Xᵀ. Their rows are
-the filter's weights as PIL computes them for `resize(box=...)`, antialiasing included; a flip turns X round.
+A crop and its resize are two small matrices per image, one along each axis: out = Y @ image @ Xᵀ. Their rows are the
+filter's weights as PIL computes them for `resize(box=...)`, with antialiasing; a flip reverses the rows of X.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import math
 import torch
 from torch import Tensor
 
-from vitling.views.chosen import whole_batches
 from vitling.views.config import Filter
 from vitling.views.draws import Draws
+from vitling.views.masked import works_on_whole_batch
 
-_BAND = 32
-_ATTEMPTS = 10  # as torchvision's RandomResizedCrop, then the largest centred box of an allowed ratio
+_BAND = 32  # output pixels that share a band of the source on CPUs
+_ATTEMPTS = 10  # as in torchvision's RandomResizedCrop, before it takes the largest centred box
 
 
 def random_boxes(draws: Draws, aspect: Tensor, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
-    """[B, 4] boxes with torchvision's distribution, for images of `aspect` = width / height."""
+    """Draw boxes [B, 4] with torchvision's distribution for images of `aspect` = width / height."""
     u = draws.uniform("crop", 2 * _ATTEMPTS + 2)
     area = aspect[:, None] * (scale[0] + (scale[1] - scale[0]) * u[:, :_ATTEMPTS])
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    shape = torch.exp(low + (high - low) * u[:, _ATTEMPTS : 2 * _ATTEMPTS])
-    width, height = torch.sqrt(area * shape) / aspect[:, None], torch.sqrt(area / shape)
+    log_uniform = torch.exp(low + (high - low) * u[:, _ATTEMPTS : 2 * _ATTEMPTS])
+    width, height = torch.sqrt(area * log_uniform) / aspect[:, None], torch.sqrt(area / log_uniform)
     fits = (width <= 1) & (height <= 1)
     first = fits.to(torch.int8).argmax(dim=1, keepdim=True)  # argmax gives the first of equals
     found = fits.any(dim=1, keepdim=True)
@@ -37,47 +37,47 @@ def random_boxes(draws: Draws, aspect: Tensor, scale: tuple[float, float], ratio
 
 
 def centre_boxes(aspect: Tensor, fraction: float) -> Tensor:
-    """The square in the middle whose side is `fraction` of the shorter side."""
+    """Make boxes of the central square whose side is `fraction` of the shorter side."""
     width, height = fraction / aspect.clamp(min=1), fraction * aspect.clamp(max=1)
     return torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
 
 
 def crop(pixels: Tensor, boxes: Tensor, size: int, filter: Filter, flip: Tensor | None = None) -> Tensor:
-    """uint8 [B, C, S, S] -> float [V * B, C, size, size] in 0..255 for V * B boxes, view by view: V crops an image.
+    """Crop uint8 [B, C, S, S] to float [V * B, C, size, size] in 0..255, for V boxes per image, view by view.
 
-    float16 on GPUs, where it is exact enough. In memory the channels of a line lie side by side, which is how matrix
-    products want them.
+    float16 is exact enough on GPUs. In memory the channels of a line lie side by side, for the matrix products.
     """
     batch, channels, height, width = pixels.shape
     views = len(boxes) // batch
-    on_cpu = not whole_batches(pixels)
+    on_cpu = not works_on_whole_batch(pixels)
     dtype = torch.float16 if pixels.is_cuda else torch.float32
-    boxes = _image_by_image(boxes, views)
-    flip = None if flip is None else _image_by_image(flip, views)
-    x = _weights(boxes[:, 0], boxes[:, 2], width, size, filter, sparse=on_cpu, turned=flip).to(dtype)
-    y = _weights(boxes[:, 1], boxes[:, 3], height, size, filter, sparse=on_cpu).to(dtype)
+    boxes = _to_image_major(boxes, views)
+    flip = None if flip is None else _to_image_major(flip, views)
+    x = _make_weights(boxes[:, 0], boxes[:, 2], width, size, filter, sparse=on_cpu, mirrored=flip).to(dtype)
+    y = _make_weights(boxes[:, 1], boxes[:, 3], height, size, filter, sparse=on_cpu).to(dtype)
     lines = pixels.transpose(1, 2).to(dtype, memory_format=torch.contiguous_format)
-    cut = (_cut_in_bands if on_cpu else _cut_whole)(lines, y, x)
-    by_view = cut.view(batch, views, size, channels, size).transpose(0, 1).flatten(0, 1)
+    cropped = (_crop_in_bands if on_cpu else _crop_whole)(lines, y, x)
+    by_view = cropped.view(batch, views, size, channels, size).transpose(0, 1).flatten(0, 1)
     return by_view.clamp(0, 255).transpose(1, 2)
 
 
-def _cut_whole(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """`lines` [B, S, C, S], `y` and `x` [B * V, size, S] -> [B * V, size, C, size]. The crops of an image are cut in
-    one product, with its channels side by side: (rows of all crops x S) @ (S x channels * S)."""
+def _crop_whole(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Crop `lines` [B, S, C, S] with `y` and `x` [B * V, size, S] to [B * V, size, C, size].
+
+    All crops of an image are one product, with its channels side by side: (rows of all crops x S) @ (S x channels * S).
+    """
     batch, height, channels, width = lines.shape
     size = y.shape[1]
     rows = torch.bmm(y.view(batch, -1, height), lines.view(batch, height, -1))
     return torch.bmm(rows.view(len(y), size * channels, width), x.mT).view(len(y), size, channels, size)
 
 
-def _cut_in_bands(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """The same for CPUs. The weights of some neighbouring output pixels are zero outside a band of the source, and
-    nothing outside it is multiplied."""
+def _crop_in_bands(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Do the same on CPUs, multiplying only the band of the source in which neighbouring output pixels have weights."""
     channels, width = lines.shape[2:]
     size = y.shape[1]
     out = lines.new_empty(len(y), size, channels * size)
-    rows, columns = _bands(y), _bands(x)
+    rows, columns = _find_bands(y), _find_bands(x)
     for k, (down, across) in enumerate(zip(rows, columns)):
         top, bottom = min(first for _, first, _ in down), max(last for _, _, last in down)
         source = lines[k * len(lines) // len(y), top:bottom].view(-1, width)
@@ -90,55 +90,55 @@ def _cut_in_bands(lines: Tensor, y: Tensor, x: Tensor) -> Tensor:
     return out.view(len(y), size, channels, size)
 
 
-def _bands(weights: Tensor) -> list[list[tuple[slice, int, int]]]:
-    """For each image: some output pixels, and the first and last source pixel that they use."""
-    parts = range(0, weights.shape[1], _BAND)
-    used = torch.stack([weights[:, p : p + _BAND].any(dim=1) for p in parts], dim=1).int()
+def _find_bands(weights: Tensor) -> list[list[tuple[slice, int, int]]]:
+    """Find for each image and slice of output pixels the first and last source pixel that they use."""
+    starts = range(0, weights.shape[1], _BAND)
+    used = torch.stack([weights[:, s : s + _BAND].any(dim=1) for s in starts], dim=1).int()
     first, last = used.argmax(dim=2), used.shape[2] - used.flip(2).argmax(dim=2)
-    slices = [slice(p, p + _BAND) for p in parts]
+    slices = [slice(s, s + _BAND) for s in starts]
     return [list(zip(slices, *edges)) for edges in zip(first.tolist(), last.tolist())]
 
 
-def _image_by_image(x: Tensor, views: int) -> Tensor:
-    """[V * B, ...] -> [B * V, ...]."""
+def _to_image_major(x: Tensor, views: int) -> Tensor:
+    """Reorder [V * B, ...] to [B * V, ...]."""
     return x.unflatten(0, (views, -1)).transpose(0, 1).flatten(0, 1)
 
 
-def _weights(
+def _make_weights(
     start: Tensor,
     extent: Tensor,
     source: int,
     target: int,
     filter: Filter,
     sparse: bool,
-    turned: Tensor | None = None,
+    mirrored: Tensor | None = None,
 ) -> Tensor:
-    """[B, target, source]: row o holds what each source pixel gives to output pixel o, or to the mirrored one.
+    """Make [B, target, source]: row o holds the weight of each source pixel in output pixel o, or in the mirrored one.
 
-    Few of a row are not zero, and their sum is taken over those. `sparse` puts them in their places; else the whole row
-    is computed, which is one kernel on a GPU.
+    Few weights of a row are not zero, and they are normalised by the sum over those. `sparse` scatters them; otherwise
+    whole rows are computed, which is one kernel on a GPU.
     """
     reach = 1 if filter == "bilinear" else 2
     scale = (extent * source / target)[:, None]
     out = (torch.arange(target, device=start.device) + 0.5)[None]
-    if turned is not None:
-        out = torch.where(turned[:, None], target - out, out)
+    if mirrored is not None:
+        out = torch.where(mirrored[:, None], target - out, out)
     centre = (start * source)[:, None] + out * scale
-    widening = scale.clamp(min=1)
-    narrowing = (1 / widening)[:, :, None]
+    support = scale.clamp(min=1)
+    inverse_support = (1 / support)[:, :, None]
 
-    def at(pixels: Tensor) -> Tensor:
-        distance = (pixels + 0.5 - centre[:, :, None]) * narrowing
+    def weigh(pixels: Tensor) -> Tensor:
+        distance = (pixels + 0.5 - centre[:, :, None]) * inverse_support
         return _triangle(distance) if filter == "bilinear" else _cubic(distance)
 
     taps = min(source, math.ceil(2 * reach * max(source / target, 1)) + 1)
-    first = (centre - reach * widening).floor().clamp(0, source - taps)
+    first = (centre - reach * support).floor().clamp(0, source - taps)
     index = first[:, :, None] + torch.arange(taps, device=start.device)
-    few = at(index)
-    share = 1 / few.sum(dim=2, keepdim=True)
+    weights = weigh(index)
+    inverse_sum = 1 / weights.sum(dim=2, keepdim=True)
     if not sparse:
-        return at(torch.arange(source, device=start.device)[None, None]) * share
-    return torch.zeros(len(start), target, source, device=start.device).scatter_(2, index.long(), few * share)
+        return weigh(torch.arange(source, device=start.device)[None, None]) * inverse_sum
+    return torch.zeros(len(start), target, source, device=start.device).scatter_(2, index.long(), weights * inverse_sum)
 
 
 def _triangle(t: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _triangle(t: Tensor) -> Tensor:
 
 
 def _cubic(t: Tensor) -> Tensor:
-    """Keys' kernel with a = -0.5, PIL's choice."""
+    """Evaluate Keys' cubic kernel with a = -0.5, as in PIL."""
     t = t.abs()
     near = (1.5 * t - 2.5) * t * t + 1
     far = ((-0.5 * t + 2.5) * t - 4) * t + 2

@@ -12,8 +12,8 @@ from vitling.views.draws import Draws, beta_quantiles
 from vitling.views.erasing import rectangle
 
 
-class Recipe(NamedTuple):
-    """How each image is mixed, [B] each: at all, by CutMix, how much of it stays, and the edges of the box."""
+class MixNumbers(NamedTuple):
+    """How each image is mixed, [B] each: whether, whether by CutMix, the weight of the image, the edges of the box."""
 
     mixed: Tensor
     cut: Tensor
@@ -24,40 +24,42 @@ class Recipe(NamedTuple):
     right: Tensor
 
 
-def draw_mix(draws: Draws, quantiles: tuple[Tensor, Tensor], *, mix: Mix, size: int) -> Recipe:
-    """`quantiles` are those of CutMix and of mixup. The lam of CutMix is what the clipped box really leaves."""
+def draw_mix(draws: Draws, quantiles: tuple[Tensor, Tensor], *, mix: Mix, size: int) -> MixNumbers:
+    """Draw how to mix, with `mix_quantiles`. For CutMix, lam is the fraction that the clipped box really leaves."""
     u = draws.uniform("mix", 4)
     mixed = u[:, 0] < mix.prob
     cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
     lam = torch.where(cut, draws.beta("cutmix", quantiles[0]), draws.beta("mixup", quantiles[1]))
     if mix.fold:
         lam = torch.maximum(lam, 1 - lam)
-    top, bottom, left, right = _box(lam, u[:, 2], u[:, 3], size)
+    top, bottom, left, right = _make_box(lam, u[:, 2], u[:, 3], size)
     kept = 1 - (bottom - top) * (right - left) / size**2
-    return Recipe(mixed, cut, torch.where(mixed, torch.where(cut, kept, lam), 1.0), top, bottom, left, right)
+    return MixNumbers(mixed, cut, torch.where(mixed, torch.where(cut, kept, lam), 1.0), top, bottom, left, right)
 
 
-def quantiles_of(mix: Mix, device: torch.device) -> tuple[Tensor, Tensor]:
+def mix_quantiles(mix: Mix, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tabulate the Beta quantiles of CutMix and of mixup."""
     return beta_quantiles(mix.cutmix or 1.0, device), beta_quantiles(mix.mixup or 1.0, device)
 
 
-def mix_images(own: Tensor, partner: Tensor, recipe: Recipe) -> Tensor:
-    """`own` and `partner` are both unmixed, so no pixel is read that was already overwritten."""
-    height, width = recipe.bottom - recipe.top, recipe.right - recipe.left
-    inside = rectangle(recipe.top, recipe.left, height, width, own.shape[-1])[:, None]
-    blend = torch.lerp(partner.float(), own.float(), _wide(recipe.lam))
-    images = torch.where(_wide(recipe.cut), torch.where(inside, partner, own), blend)
-    return torch.where(_wide(recipe.mixed), images, own)
+def mix_images(own: Tensor, partner: Tensor, numbers: MixNumbers) -> Tensor:
+    """Mix `own` with `partner`; both are unmixed, so no pixel is read that was already overwritten."""
+    height, width = numbers.bottom - numbers.top, numbers.right - numbers.left
+    inside = rectangle(numbers.top, numbers.left, height, width, own.shape[-1])[:, None]
+    blend = torch.lerp(partner.float(), own.float(), _expand(numbers.lam))
+    images = torch.where(_expand(numbers.cut), torch.where(inside, partner, own), blend)
+    return torch.where(_expand(numbers.mixed), images, own)
 
 
-def _box(lam: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Top, bottom, left and right of a box of area 1 - lam round a random centre, clipped at the border."""
+def _make_box(lam: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute top, bottom, left and right of a box of area 1 - lam around a random centre, clipped at the border."""
     half = (size * torch.sqrt(1 - lam)).floor() / 2
-    middle, centre = (down * size).floor(), (across * size).floor()
-    edges = (middle - half, middle + half, centre - half, centre + half)
+    row, column = (down * size).floor(), (across * size).floor()
+    edges = (row - half, row + half, column - half, column + half)
     top, bottom, left, right = (edge.floor().clamp(0, size) for edge in edges)
     return top, bottom, left, right
 
 
-def _wide(x: Tensor) -> Tensor:
+def _expand(x: Tensor) -> Tensor:
+    """[B] -> [B, 1, 1, 1]."""
     return x[:, None, None, None]

@@ -1,4 +1,4 @@
-"""The papers' views by name, as plans. Numbers: each method's own paper or released code, as its line says."""
+"""The papers' views by name, as plans. The numbers are those of each method's paper or released code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vitling.views.config import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Pol
 
 
 def supervised(size: int = 224) -> Plan:
-    """DRLoc, Swin and DeiT: RandAugment, erasing, mixup or CutMix with one draw a batch."""
+    """DRLoc, Swin and DeiT: RandAugment, erasing, mixup or CutMix with one draw per batch."""
     policy = Policy(steps=(Flip(), RandAugment("timm")), erase=0.25)
     return Plan((Group(size, policy=policy, mix=Mix(mixup=0.8, cutmix=1.0, per="batch")),))
 
 
 def idmm_pretrain(size: int = 112) -> Plan:
-    """IDMM: two global and four local crops of the same size, CutMix within each group on every step."""
+    """IDMM: two global and four local crops of the same size, CutMix within each group at every step."""
     steps: tuple[Step, ...] = (Flip(), Jitter(0.8, 0.8, 0.8, 0.2, prob=0.8), Grey(0.2), Blur(0.5))
     mix = Mix(cutmix=0.5, per="batch", fold=True)
     wide = Policy(scale=(0.14, 1.0), filter="bilinear", steps=steps)
@@ -25,16 +25,17 @@ def idmm_pretrain(size: int = 112) -> Plan:
 
 
 def idmm_finetune(size: int = 224) -> Plan:
-    """IDMM's second stage: even epochs mixup, odd ones CutMix; the flip comes last."""
+    """IDMM's second stage: mixup in even epochs, CutMix in odd ones; the flip comes last."""
     steps: tuple[Step, ...] = (Jitter(0.4, 0.4, 0.4, 0.1, prob=0.4), Grey(0.2), RandAugment("uda"), Flip())
     mix = Mix(mixup=0.5, cutmix=0.5, per="batch", fold=True, turns="epochs")
     return Plan((Group(size, policy=Policy(steps=steps), mix=mix),))
 
 
 def dino(size: int = 224, local_size: int = 96, local_count: int = 8, global_count: int = 2) -> Plan:
-    """DINO and EsViT: two global views that differ in blur and solarise, and local ones.
+    """DINO and EsViT: global views that differ in blur and solarise, and local ones.
 
-    More global ones are as the second."""
+    All global views after the first are like the second.
+    """
 
     def policy(scale: tuple[float, float], blur: float, solarise: float = 0.0) -> Policy:
         return Policy(scale=scale, steps=_two_view_steps(blur, solarise))
@@ -55,7 +56,7 @@ def simclr(size: int = 224) -> Plan:
 
 
 def moco_v2(size: int = 224) -> Plan:
-    """MoCo v2: milder colour, crops of a fifth and more."""
+    """MoCo v2: milder colour jitter, crops of at least a fifth of the image."""
     steps: tuple[Step, ...] = (Jitter(0.4, 0.4, 0.4, 0.1, prob=0.8), Grey(0.2), Blur(0.5), Flip())
     return Plan((Group(size, 2, Policy(scale=(0.2, 1.0), filter="bilinear", steps=steps)),))
 
@@ -67,12 +68,12 @@ def byol(size: int = 224) -> Plan:
 
 
 def moco_v3(size: int = 224) -> Plan:
-    """MoCo v3 for ViTs takes BYOL's two views."""
+    """MoCo v3 for ViTs: BYOL's two views."""
     return byol(size)
 
 
 def evaluation(size: int = 224) -> Plan:
-    """Evaluation: the shorter side to 8/7 of the size, the middle cut out; nothing random."""
+    """Evaluation: the shorter side resized to 8/7 of the size, then the centre crop; nothing random."""
     return Plan((Group(size, policy=Policy(centre=0.875, steps=())),))
 
 
@@ -92,18 +93,18 @@ POLICIES: dict[str, Callable[..., Plan]] = {
     "byol": byol,
     "eval": evaluation,
 }
-_SHARED = {"idmm": "idmm-pretrain", "supcon": "simclr", "esvit": "dino", "densecl": "moco-v2"}  # methods and policies
+POLICY_OF_METHOD = {"idmm": "idmm-pretrain", "supcon": "simclr", "esvit": "dino", "densecl": "moco-v2"}
 
 
-def _hint(name: str) -> str:
-    if name in _SHARED:
-        return f" The views of {name} are {_SHARED[name]}."
+def _suggest(name: str) -> str:
+    if name in POLICY_OF_METHOD:
+        return f" The views of {name} are {POLICY_OF_METHOD[name]}."
     near = get_close_matches(name, POLICIES, n=1)
     return f" Did you mean {near[0]}?" if near else ""
 
 
 def make_plan(name: str, size: int | None = None) -> Plan:
-    """A plan by name, at its own size or another."""
+    """Build a plan by name, at its default size or another."""
     if name not in POLICIES:
-        raise UserError(f"There is no policy {name!r}: {', '.join(POLICIES)}.{_hint(name)}")
+        raise UserError(f"There is no policy {name!r}; choose one of {', '.join(POLICIES)}.{_suggest(name)}")
     return POLICIES[name]() if size is None else POLICIES[name](size)

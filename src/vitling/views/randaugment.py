@@ -1,5 +1,7 @@
-"""RandAugment in the two forms of the papers. Every image has an operation and a strength of its own, yet a layer is
-three batched passes, one warp, one blend, one table, each over the images that want it.
+"""RandAugment in the two forms of the papers.
+
+Every image has its own operation and strength, yet a layer is three batched passes (warp, blend, table), each over the
+images that need it.
 """
 
 from __future__ import annotations
@@ -8,43 +10,43 @@ import torch
 from torch import Tensor
 
 from vitling.views import colour, tables, warp
-from vitling.views.chosen import apply_to_few, few, whole_batches
 from vitling.views.config import Filter, RandAugment
 from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
+from vitling.views.masked import apply_masked_rare, select_rare, works_on_whole_batch
 
 OPERATIONS = {
-    # timm's rand-m9-mstd0.5-inc1: strength from N(9, 0.5), cut to 0..10
+    # timm's rand-m9-mstd0.5-inc1: strength from N(9, 0.5), clipped to 0..10
     "timm": (
         "autocontrast", "equalise", "invert", "rotate", "posterise", "solarise", "solarise_add", "saturation",
         "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
     ),
-    # IDMM's fine-tuning: strength one of 1/9, ..., 9/9
+    # IDMM's fine-tuning: strength 1/9, ..., 9/9
     "uda": (
         "invert", "cutout", "sharpness", "autocontrast", "posterise", "shear_x", "shear_y", "translate_x",
         "translate_y", "rotate", "equalise", "contrast", "saturation", "solarise", "brightness",
     ),
 }  # fmt: skip
-LAYERS, PROBABILITY = 2, 0.5
-FILL = {"timm": (124.0, 116.0, 104.0), "uda": (128.0, 128.0, 128.0)}
+LAYERS, PROBABILITY = 2, 0.5  # operations per image, each applied with this probability
+FILL = {"timm": (124.0, 116.0, 104.0), "uda": (128.0, 128.0, 128.0)}  # colour outside a warped image
 _ALL = tuple(dict.fromkeys(OPERATIONS["timm"] + OPERATIONS["uda"]))
 NUMBER = {name: k for k, name in enumerate(_ALL)}
 NOTHING = len(_ALL)
 _WARPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 _BLENDS = ("brightness", "contrast", "saturation", "sharpness")
 _TABLES = ("invert", "posterise", "solarise", "solarise_add", "autocontrast", "equalise")
-_EACH = len(OPERATIONS["timm"]) / PROBABILITY  # one image in so many has a given operation
+_PERIOD = len(OPERATIONS["timm"]) / PROBABILITY  # one image in 30 gets a given operation, in both styles
 
 
 def draw_rand_augment(draws: Draws, step: RandAugment) -> tuple[Tensor, ...]:
-    """For each layer: the operation [B], its amount, and where a cutout lies."""
+    """Draw for each layer the operation [B], its amount, and the centre of a cutout."""
     names, numbers = OPERATIONS[step.style], []
     for layer in range(LAYERS):
         u = draws.uniform(f"randaugment-{layer}", 6)
-        operation = torch.where(u[:, 1] < PROBABILITY, _numbers(u[:, 0], names), NOTHING)
+        operation = torch.where(u[:, 1] < PROBABILITY, _choose(u[:, 0], names), NOTHING)
         fraction = _timm_strength(u) if step.style == "timm" else ((u[:, 2] * 9).floor() + 1) / 9
         sign = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
-        numbers += [operation, amounts(operation, fraction, sign, step.style), u[:, 5], u[:, 3]]
+        numbers += [operation, scale_amounts(operation, fraction, sign, step.style), u[:, 5], u[:, 3]]
     return tuple(numbers)
 
 
@@ -55,17 +57,17 @@ def rand_augment(images: Tensor, step: RandAugment, numbers: tuple[Tensor, ...])
     return images
 
 
-def _numbers(u: Tensor, names: tuple[str, ...]) -> Tensor:
-    """One of the names for each image, as its number."""
-    place = (u * len(names)).long()
-    number = torch.full_like(place, NOTHING)
+def _choose(u: Tensor, names: tuple[str, ...]) -> Tensor:
+    """Choose one of the names for each image, as its number."""
+    choice = (u * len(names)).long()
+    number = torch.full_like(choice, NOTHING)
     for k, name in enumerate(names):
-        number = torch.where(place == k, NUMBER[name], number)
+        number = torch.where(choice == k, NUMBER[name], number)
     return number
 
 
-def amounts(operation: Tensor, fraction: Tensor, sign: Tensor, style: str) -> Tensor:
-    """What each image's operation takes, from its strength in 0..1: degrees, shares, bits, thresholds, factors."""
+def scale_amounts(operation: Tensor, fraction: Tensor, sign: Tensor, style: str) -> Tensor:
+    """Convert strengths in 0..1 to each operation's unit: degrees, fractions, bits, thresholds, factors."""
     timm = style == "timm"
     by_name = {
         "rotate": 30 * fraction * (sign if timm else 1.0),
@@ -95,81 +97,81 @@ def apply_layer(
     across: Tensor,
     down: Tensor,
 ) -> Tensor:
-    """`operation` [B] (numbers in `NUMBER`) with its `amount` [B]; `across` and `down` place a cutout."""
+    """Apply `operation` [B] (as in `NUMBER`) with its `amount` [B]; `across` and `down` are the centre of a cutout."""
     background = colour.per_channel(fill[: images.shape[1]], images.device)
 
-    def moved(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
-        return warp.warp(images, _maps(operation, amount, images.shape[-1]), background, filter)
+    def move(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+        return warp.warp(images, _make_maps(operation, amount, images.shape[-1]), background, filter)
 
-    for names, change in ((_WARPS, moved), (_BLENDS, _blends), (_TABLES, _through_tables)):
-        chosen = torch.stack([operation == NUMBER[name] for name in names]).any(dim=0)
-        images = apply_to_few(images, chosen, len(names) / _EACH, change, operation, amount)
-    hole = _cutout(operation, amount, across, down, images.shape[-1])
+    for names, change in ((_WARPS, move), (_BLENDS, _blend), (_TABLES, _look_up)):
+        mask = torch.stack([operation == NUMBER[name] for name in names]).any(dim=0)
+        images = apply_masked_rare(images, mask, len(names) / _PERIOD, change, operation, amount)
+    hole = _make_cutout(operation, amount, across, down, images.shape[-1])
     return torch.where(hole[:, None], background.to(images.dtype), images)
 
 
-def _maps(operation: Tensor, amount: Tensor, size: int) -> Tensor:
-    """Shears keep the upper left corner, as PIL's AFFINE does: from the middle they also move by half the size."""
+def _make_maps(operation: Tensor, amount: Tensor, size: int) -> Tensor:
+    """Make the affine maps. Shears fix the upper left corner, as in PIL, so they also translate by half the size."""
     half = size / 2 * amount
-    none = torch.zeros_like(amount)
-    shear_x = warp.shear_x(amount) + _moved(half, none)
-    shear_y = warp.shear_y(amount) + _moved(none, half)
+    zero = torch.zeros_like(amount)
+    shear_x = warp.shear_x(amount) + _translate(half, zero)
+    shear_y = warp.shear_y(amount) + _translate(zero, half)
     maps = warp.identity(len(amount), amount.device)
     for name, candidate in (
         ("rotate", warp.rotation(amount)),
         ("shear_x", shear_x),
         ("shear_y", shear_y),
-        ("translate_x", warp.translation(amount * size, none)),
-        ("translate_y", warp.translation(none, amount * size)),
+        ("translate_x", warp.translation(amount * size, zero)),
+        ("translate_y", warp.translation(zero, amount * size)),
     ):
         maps = torch.where((operation == NUMBER[name])[:, None, None], candidate, maps)
     return maps
 
 
-def _moved(across: Tensor, down: Tensor) -> Tensor:
-    none = torch.zeros_like(across)
-    return torch.stack([torch.stack([none, none, across], 1), torch.stack([none, none, down], 1)], 1)
+def _translate(across: Tensor, down: Tensor) -> Tensor:
+    zero = torch.zeros_like(across)
+    return torch.stack([torch.stack([zero, zero, across], 1), torch.stack([zero, zero, down], 1)], 1)
 
 
-def _blends(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
-    def chosen(name: str) -> Tensor:
+def _blend(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+    def has(name: str) -> Tensor:
         return (operation == NUMBER[name])[:, None, None, None]
 
-    other = torch.where(chosen("contrast"), colour.mean_grey(images), colour.grey(images)).expand_as(images)
-    other = torch.where(chosen("brightness"), 0.0, other)
-    other = torch.where(chosen("sharpness"), colour.smooth(images), other)
+    other = torch.where(has("contrast"), colour.mean_grey(images), colour.grey(images)).expand_as(images)
+    other = torch.where(has("brightness"), 0.0, other)
+    other = torch.where(has("sharpness"), colour.smooth(images), other)
     return colour.blend(images, other, amount)
 
 
-def _through_tables(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
+def _look_up(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
     batch, channels = images.shape[:2]
-    chosen = tables.identity(batch, channels, images.device)
+    table = tables.identity(batch, channels, images.device)
     for name, candidate in (
         ("invert", tables.invert(batch, channels, images.device)),
         ("posterise", tables.posterise(amount.clamp(0, 8), channels)),
         ("solarise", tables.solarise(amount, channels)),
         ("solarise_add", tables.solarise_add(amount, channels)),
         ("autocontrast", tables.autocontrast(images)),
-        ("equalise", _equalised(images, operation == NUMBER["equalise"])),
+        ("equalise", _equalise(images, operation == NUMBER["equalise"])),
     ):
-        chosen = torch.where((operation == NUMBER[name])[:, None, None], candidate, chosen)
-    return tables.look_up(images, chosen)
+        table = torch.where((operation == NUMBER[name])[:, None, None], candidate, table)
+    return tables.look_up(images, table)
 
 
-def _equalised(images: Tensor, wanted: Tensor) -> Tensor:
-    """Histograms are dear: one table in six is made of one."""
-    index = few(wanted, 1 / len(_TABLES)) if whole_batches(images) else wanted.nonzero()[:, 0]
-    everyone = tables.identity(len(images), images.shape[1], images.device).clone()
-    return everyone.index_copy(0, index, tables.equalise(images[index]))
+def _equalise(images: Tensor, mask: Tensor) -> Tensor:
+    """Make the tables in `mask` only, about one in six: histograms are expensive."""
+    index = select_rare(mask, 1 / len(_TABLES)) if works_on_whole_batch(images) else mask.nonzero()[:, 0]
+    identity = tables.identity(len(images), images.shape[1], images.device).clone()
+    return identity.index_copy(0, index, tables.equalise(images[index]))
 
 
-def _cutout(operation: Tensor, amount: Tensor, across: Tensor, down: Tensor, size: int) -> Tensor:
+def _make_cutout(operation: Tensor, amount: Tensor, across: Tensor, down: Tensor, size: int) -> Tensor:
     side = torch.where(operation == NUMBER["cutout"], amount.round(), 0.0)
     top, left = (down * size - side / 2).floor(), (across * size - side / 2).floor()
     return rectangle(top, left, side, side, size)
 
 
 def _timm_strength(u: Tensor) -> Tensor:
-    """N(9, 0.5) cut to 0..10, over 10; Box and Muller."""
+    """Draw from N(9, 0.5) clipped to 0..10, over 10, by the Box-Muller transform."""
     normal = torch.sqrt(-2 * torch.log(u[:, 2].clamp(min=1e-7))) * torch.cos(2 * torch.pi * u[:, 3])
     return (9 + 0.5 * normal).clamp(0, 10) / 10

@@ -1,4 +1,4 @@
-"""The device's part of view_batch: from whole numbers and stored pixels to views. It asks nothing of the host."""
+"""The device's part of rendering: from integers and stored pixels to views, without asking the host for anything."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from vitling.views.colour import per_channel
 from vitling.views.config import Filter, Group, Policy
-from vitling.views.draws import Draws, Noting, Tabled, columns, keys_of, tabulate
+from vitling.views.draws import Draws, RecordingDraws, TabulatedDraws, columns, operation_keys, tabulate
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
-from vitling.views.mixing import Recipe, draw_mix, mix_images, quantiles_of
+from vitling.views.mixing import MixNumbers, draw_mix, mix_images, mix_quantiles
 from vitling.views.steps import apply_steps, draw_step
-from vitling.views.threads import in_threads
+from vitling.views.threads import render_in_threads
 
 Array = TypeVar("Array", np.ndarray, Tensor)
-Indices = tuple[Array, ...]
+Indices = tuple[Array, ...]  # of one group, see `ViewBatch.indices`
 Drawn = TypeVar("Drawn")
-Source = Tensor | Tabled
+Source = Tensor | TabulatedDraws  # seeds, or the numbers drawn from them
 
 
 @dataclass
@@ -39,11 +39,12 @@ class Views:
 
 @dataclass(frozen=True)
 class Normaliser:
+    """Conversion from 0..255 to float32 with mean 0 and std 1."""
+
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """0..255 -> float32 with mean 0 and deviation 1."""
         mean, std = per_channel(self.mean, pixels.device), per_channel(self.std, pixels.device)
         return (pixels.float() - 255 * mean) / (255 * std)
 
@@ -57,13 +58,45 @@ def eval_view(
     std: tuple[float, ...],
     filter: Filter = "bicubic",
 ) -> Tensor:
-    """Resize the shorter side to size / crop_fraction, cut out the centre, normalise."""
+    """Resize the shorter side to size / crop_fraction, crop the centre, normalise."""
     boxes = centre_boxes(aspect.float(), crop_fraction)
     return Normaliser(tuple(mean), tuple(std))(crop(pixels, boxes, size, filter))
 
 
+class FunctionCache:
+    """Functions with their settings bound, each made once and compiled if there is a compiler."""
+
+    def __init__(self, compiler: Callable[[Callable], Callable] | None = None):
+        self.compiler = compiler
+        self.cache: dict[tuple, Callable] = {}
+
+    @property
+    def compiles(self) -> bool:
+        return self.compiler is not None
+
+    def get(self, function: Callable, **settings: Any) -> Callable:
+        key = (function, *settings.items())
+        if key not in self.cache:
+            bound = partial(function, **settings)
+            self.cache[key] = self.compiler(bound) if self.compiler else bound
+        return self.cache[key]
+
+    def draw(self, function: Callable[..., Drawn], source: Source, *others: Any, **settings: Any) -> Drawn:
+        """Call `function(draws, *others)` with the draws of `source`."""
+        if isinstance(source, Tensor):
+            return function(Draws.from_seeds(source, columns(source.device)), *others, **settings)
+        bound = self.get(_draw_from_table, draw=function, operations=source.operations, **settings)
+        return bound(source.state, *others)
+
+
+def _draw_from_table(
+    table: Tensor, *others: Any, draw: Callable[..., Drawn], operations: tuple[str, ...], **settings: Any
+) -> Drawn:
+    return draw(TabulatedDraws(table, operations), *others, **settings)
+
+
 class Renderer:
-    """The device's part of view_batch. `functions` may compile its functions; `dtype` is that of the views."""
+    """Renders views of `dtype`, with `functions` that may be compiled."""
 
     def __init__(
         self, normalise: Normaliser, functions: FunctionCache | None = None, dtype: torch.dtype = torch.float32
@@ -72,100 +105,116 @@ class Renderer:
         self.operations: dict[tuple[Group, ...], tuple[str, ...]] = {}
 
     def render(
-        self, groups: Sequence[Group], order: Sequence[Indices[Tensor]], pixels: Tensor, aspect: Tensor
+        self, groups: Sequence[Group], indices: Sequence[Indices[Tensor]], pixels: Tensor, aspect: Tensor
     ) -> list[Views]:
-        sources = self._sources(tuple(groups), order, aspect)
-        by_look: dict[tuple, list[int]] = {}
+        """Render one `Views` per group."""
+        sources = self._make_sources(tuple(groups), indices, aspect)
+        batches: dict[tuple, list[int]] = {}
         for g, group in enumerate(groups):
-            by_look.setdefault(self._look(group), []).append(g)
+            batches.setdefault(self._batch_key(group), []).append(g)
         views: dict[int, Views] = {}
-        for alike in by_look.values():
-            some, theirs = [groups[g] for g in alike], [sources[g][0] for g in alike]
-            for g, images in zip(alike, self._images(some, theirs, pixels, aspect)):
-                views[g] = self._views(groups[g], order[g], sources[g][1:], images)
+        for members in batches.values():
+            images = self._render_images([groups[g] for g in members], [sources[g][0] for g in members], pixels, aspect)
+            for g, own in zip(members, images):
+                views[g] = self._finish(groups[g], indices[g], sources[g][1:], own)
                 if groups[g].return_boxes:
-                    views[g].boxes = self._boxes(groups[g], order[g], sources[g][0], aspect)
+                    views[g].boxes = self._draw_boxes(groups[g], indices[g], sources[g][0], aspect)
         return [views[g] for g in range(len(groups))]
 
-    def _look(self, group: Group) -> tuple:
-        """Groups that differ in where their crops lie, and in nothing else, are rendered together."""
-        return replace(group.policy, scale=(0, 0), ratio=(0, 0)), group.size, self._normalise_last(group)
+    def _batch_key(self, group: Group) -> tuple:
+        """Make equal keys for groups that differ only in where their crops lie: they are rendered together."""
+        return replace(group.policy, scale=(0, 0), ratio=(0, 0)), group.size, self._normalise_after_mixing(group)
 
-    def _sources(
-        self, groups: tuple[Group, ...], order: Sequence[Indices[Tensor]], aspect: Tensor
+    def _make_sources(
+        self, groups: tuple[Group, ...], indices: Sequence[Indices[Tensor]], aspect: Tensor
     ) -> Sequence[Sequence[Source]]:
-        """What the views of each group are drawn from, and its mixing if it is mixed: seeds; where that is compiled,
-        the numbers themselves. A compiler that sees the hash puts it into every kernel that uses a number."""
-        seeds = [[parts[0], parts[-1]] if group.mix.on else [parts[0]] for group, parts in zip(groups, order)]
+        """Make what each group's views, and its mixing if it is mixed, are drawn from.
+
+        These are the seeds or, for compiled functions, the drawn numbers: a compiler that sees the hash repeats it in
+        every kernel that uses a number.
+        """
+        seeds = [[arrays[0], arrays[-1]] if group.mix.on else [arrays[0]] for group, arrays in zip(groups, indices)]
         if not self.functions.compiles:
             return seeds
         if groups not in self.operations:
-            asked = [name for group, some in zip(groups, seeds) for name in _operations(group, some, aspect)]
-            self.operations[groups] = tuple(dict.fromkeys(asked))
-        operations, flat = self.operations[groups], [some for parts in seeds for some in parts]
-        constants = columns(aspect.device), keys_of(operations, aspect.device)
-        table = self.functions(tabulate)(torch.cat(flat), *constants)
-        parts = iter(table.split([len(some) for some in flat], dim=1))
-        return [[Tabled(next(parts), operations) for _ in some] for some in seeds]
+            names = [name for group, some in zip(groups, seeds) for name in _list_operations(group, some, aspect)]
+            self.operations[groups] = tuple(dict.fromkeys(names))
+        operations, flat = self.operations[groups], [some for both in seeds for some in both]
+        constants = columns(aspect.device), operation_keys(operations, aspect.device)
+        table = self.functions.get(tabulate)(torch.cat(flat), *constants)
+        tables = iter(table.split([len(some) for some in flat], dim=1))
+        return [[TabulatedDraws(next(tables), operations) for _ in some] for some in seeds]
 
-    def _views(self, group: Group, order: Indices[Tensor], mixing: Sequence[Source], images: Tensor) -> Views:
+    def _finish(self, group: Group, indices: Indices[Tensor], mixing: Sequence[Source], images: Tensor) -> Views:
+        """Select the batch's own images and mix them with their partners."""
         if not group.mix.on:
-            return Views(images if len(order) == 1 else images[order[1]], group.count)
-        _, own, partner, mixed_in, _ = order
-        quantiles = quantiles_of(group.mix, images.device)
-        recipe = self.functions.draw(draw_mix, mixing[0], quantiles, mix=group.mix, size=group.size)
-        mix = self.functions(mix_rows, normalise=self._normalise_last(group), dtype=self.dtype)
-        return Views(mix(images, own, partner, recipe), group.count, mixed_in, recipe.lam)
+            return Views(images if len(indices) == 1 else images[indices[1]], group.count)
+        _, own, partner, mixed_in, _ = indices
+        quantiles = mix_quantiles(group.mix, images.device)
+        numbers = self.functions.draw(draw_mix, mixing[0], quantiles, mix=group.mix, size=group.size)
+        mix = self.functions.get(mix_rows, normalise=self._normalise_after_mixing(group), dtype=self.dtype)
+        return Views(mix(images, own, partner, numbers), group.count, mixed_in, numbers.lam)
 
-    def _boxes(self, group: Group, order: Indices[Tensor], source: Source, aspect: Tensor) -> Tensor:
-        places = self.functions.draw(draw_places, source, aspect, policy=group.policy)
-        return places if len(order) == 1 else places[order[1]]
+    def _draw_boxes(self, group: Group, indices: Indices[Tensor], source: Source, aspect: Tensor) -> Tensor:
+        boxes = self.functions.draw(draw_view_boxes, source, aspect, policy=group.policy)
+        return boxes if len(indices) == 1 else boxes[indices[1]]
 
-    def _normalise_last(self, group: Group) -> Normaliser | None:
-        """Mixing and normalising can change places, unless noise that is normal already comes between them. After
-        mixing it costs nothing."""
+    def _normalise_after_mixing(self, group: Group) -> Normaliser | None:
+        """Return the normaliser if it runs after mixing, where it costs nothing.
+
+        The two commute, unless erasing puts noise between them that is normalised already.
+        """
         return self.normalise if group.mix.on and not group.policy.erase else None
 
-    def _images(
+    def _render_images(
         self, groups: list[Group], sources: Sequence[Source], pixels: Tensor, aspect: Tensor
     ) -> tuple[Tensor, ...]:
-        size, last = groups[0].size, self._normalise_last(groups[0])
-        normalise = None if last else self.normalise
-        make = self.functions(render, policy=groups[0].policy, size=size, normalise=normalise, dtype=self.dtype)
+        size, policy = groups[0].size, groups[0].policy
+        normalise = None if self._normalise_after_mixing(groups[0]) else self.normalise
+        make = self.functions.get(render_views, policy=policy, size=size, normalise=normalise, dtype=self.dtype)
         noise = noise_bank(pixels.device)
         counts = [group.count for group in groups]
 
-        def paint(sources: Sequence[Source], pixels: Tensor, aspect: Tensor) -> Tensor:
+        def render(sources: Sequence[Source], pixels: Tensor, aspect: Tensor) -> Tensor:
             numbers = [
                 self.functions.draw(draw_numbers, source, aspect, policy=group.policy, size=size)
                 for group, source in zip(groups, sources)
             ]
-            return make(_joined(numbers), pixels, noise)
+            return make(_concatenate(numbers), pixels, noise)
 
-        def from_seeds(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
-            return paint(seeds.split([count * len(pixels) for count in counts]), pixels, aspect)
+        def render_from_seeds(seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+            return render(seeds.split([count * len(pixels) for count in counts]), pixels, aspect)
 
         if pixels.device.type == "cpu" and not self.functions.compiles:
-            together = in_threads(from_seeds, torch.cat(cast(list[Tensor], sources)), pixels, aspect)
+            images = render_in_threads(render_from_seeds, torch.cat(cast(list[Tensor], sources)), pixels, aspect)
         else:
-            together = paint(sources, pixels, aspect)
-        return together.split([count * len(pixels) for count in counts])
+            images = render(sources, pixels, aspect)
+        return images.split([count * len(pixels) for count in counts])
 
 
-def _operations(group: Group, seeds: list[Tensor], aspect: Tensor) -> list[str]:
-    """Of which the group draws numbers."""
+def _list_operations(group: Group, seeds: list[Tensor], aspect: Tensor) -> list[str]:
+    """List the operations that the group draws numbers for."""
     device = aspect.device
-    views = Noting.from_seeds(seeds[0], columns(device))
+    views = RecordingDraws.from_seeds(seeds[0], columns(device))
     draw_numbers(views, aspect, policy=group.policy, size=group.size)
     if not group.mix.on:
         return views.operations
-    mixing = Noting.from_seeds(seeds[1], columns(device))
-    draw_mix(mixing, quantiles_of(group.mix, device), mix=group.mix, size=group.size)
+    mixing = RecordingDraws.from_seeds(seeds[1], columns(device))
+    draw_mix(mixing, mix_quantiles(group.mix, device), mix=group.mix, size=group.size)
     return views.operations + mixing.operations
 
 
-def _joined(numbers: list[Numbers]) -> Numbers:
-    """Of several groups that have the same steps."""
+class Numbers(NamedTuple):
+    """All numbers that are drawn for the views of a group, [count * B, ...] each."""
+
+    boxes: Tensor
+    flip: Tensor | None  # of a flip that comes first
+    steps: tuple[tuple[Tensor, ...], ...]  # of the remaining steps
+    erasing: tuple[Tensor, ...]
+
+
+def _concatenate(numbers: list[Numbers]) -> Numbers:
+    """Concatenate the numbers of several groups with the same steps."""
     if len(numbers) == 1:
         return numbers[0]
     boxes, flips, steps, erasing = zip(*numbers)
@@ -177,70 +226,36 @@ def _joined(numbers: list[Numbers]) -> Numbers:
     )
 
 
-class FunctionCache:
-    """Functions with their settings filled in, each made once, and compiled where a compiler is given."""
-
-    def __init__(self, compiler: Callable[[Callable], Callable] | None = None):
-        self.compiler = compiler
-        self.made: dict[tuple, Callable] = {}
-
-    @property
-    def compiles(self) -> bool:
-        return self.compiler is not None
-
-    def __call__(self, function: Callable, **settings: Any) -> Callable:
-        key = (function, *settings.items())
-        if key not in self.made:
-            filled = partial(function, **settings)
-            self.made[key] = self.compiler(filled) if self.compiler else filled
-        return self.made[key]
-
-    def draw(self, function: Callable[..., Drawn], source: Source, *others: Any, **settings: Any) -> Drawn:
-        """`function(draws, *others)`."""
-        if isinstance(source, Tensor):
-            return function(Draws.from_seeds(source, columns(source.device)), *others, **settings)
-        return self(_draw_tabled, draw=function, operations=source.operations, **settings)(source.state, *others)
-
-
-def _draw_tabled(
-    table: Tensor, *others: Any, draw: Callable[..., Drawn], operations: tuple[str, ...], **settings: Any
-) -> Drawn:
-    return draw(Tabled(table, operations), *others, **settings)
-
-
-class Numbers(NamedTuple):
-    """All that is drawn for the views of a group, [V * B, ...] each."""
-
-    boxes: Tensor
-    flip: Tensor | None  # of a flip that comes first
-    steps: tuple[tuple[Tensor, ...], ...]  # of the others
-    erasing: tuple[Tensor, ...]
-
-
 def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> Numbers:
-    """For as many views of every image as there are draws for it, view by view."""
-    boxes = boxes_of(draws, policy, aspect.repeat(draws.images // len(aspect)))
-    first, others = policy.flip_first
-    flip = draw_step(draws, first)[0] if first else None
+    """Draw for as many views of every image as there are draws for it, view by view."""
+    boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)))
+    flip_step, others = policy.split_flip()
+    flip = draw_step(draws, flip_step)[0] if flip_step else None
     erasing = draw_erasing(draws, policy.erase, size) if policy.erase > 0 else ()
     return Numbers(boxes, flip, tuple(draw_step(draws, step) for step in others), erasing)
 
 
-def draw_places(draws: Draws, aspect: Tensor, *, policy: Policy) -> Tensor:
-    """Where these views are cut from (`Views.boxes`)."""
-    if not policy.stays_put:
-        raise ValueError("these views are moved after they are cut: their places are not known")
-    first, _ = policy.flip_first
-    boxes = boxes_of(draws, policy, aspect.repeat(draws.images // len(aspect)))
-    if first is None:
+def draw_boxes(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
+    if policy.centre:
+        return centre_boxes(aspect, policy.centre)
+    return random_boxes(draws, aspect, policy.scale, policy.ratio)
+
+
+def draw_view_boxes(draws: Draws, aspect: Tensor, *, policy: Policy) -> Tensor:
+    """Draw `Views.boxes`: the crop boxes, with the sides exchanged where a view is mirrored."""
+    if not policy.keeps_boxes:
+        raise ValueError("a step after the crop moves the content of these views, so their boxes are not known")
+    flip_step, _ = policy.split_flip()
+    boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)))
+    if flip_step is None:
         return boxes
-    (left, top, width, height), mirrored = boxes.unbind(1), draw_step(draws, first)[0]
+    (left, top, width, height), mirrored = boxes.unbind(1), draw_step(draws, flip_step)[0]
     return torch.stack(
         [torch.where(mirrored, left + width, left), top, torch.where(mirrored, -width, width), height], dim=1
     )
 
 
-def render(
+def render_views(
     numbers: Numbers,
     pixels: Tensor,
     noise: Tensor,
@@ -250,9 +265,9 @@ def render(
     normalise: Normaliser | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The views; without a normaliser, in 0..255. A flip that comes first is free: the crop turns its matrix round."""
+    """Render views, in 0..255 without a normaliser. A flip that comes first is free: the crop mirrors its matrix."""
     images = crop(pixels, numbers.boxes, size, policy.filter, numbers.flip)
-    images = apply_steps(images, policy.flip_first[1], numbers.steps)
+    images = apply_steps(images, policy.split_flip()[1], numbers.steps)
     if normalise is None:
         return images
     images = normalise(images)
@@ -265,17 +280,11 @@ def mix_rows(
     images: Tensor,
     own: Tensor,
     partner: Tensor,
-    recipe: Recipe,
+    numbers: MixNumbers,
     *,
     normalise: Normaliser | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rows `own` of `images`, each mixed with its row of `partner`."""
-    mixed = mix_images(images[own], images[partner], recipe)
+    """Mix the rows `own` of `images` with the rows `partner`."""
+    mixed = mix_images(images[own], images[partner], numbers)
     return (normalise(mixed) if normalise else mixed).to(dtype)
-
-
-def boxes_of(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
-    if policy.centre:
-        return centre_boxes(aspect, policy.centre)
-    return random_boxes(draws, aspect, policy.scale, policy.ratio)

@@ -1,7 +1,7 @@
-"""The steps of a policy: their numbers are drawn for each image, then they are applied in order to images in 0..255.
+"""The steps of a policy: draw their numbers for each image, then apply them in order to images in 0..255.
 
-The two are kept apart because they are compiled apart: a compiler that sees both works the hash out again for every
-pixel.
+Drawing and applying are separate because they are compiled separately: a compiler that sees both repeats the hash for
+every pixel.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from vitling.views import colour, planes
 from vitling.views.blur import blur, draw_blur
-from vitling.views.chosen import whole_batches
 from vitling.views.config import Blur, Flip, Grey, Jitter, RandAugment, Rotate, Solarise, Step
 from vitling.views.draws import Draws
+from vitling.views.masked import works_on_whole_batch
 from vitling.views.randaugment import draw_rand_augment, rand_augment
 from vitling.views.warp import rotation, warp
 
-Numbers = tuple[Tensor, ...]  # of one step, [B, ...] each
+StepNumbers = tuple[Tensor, ...]  # drawn for one step, [B, ...] each
 
 
-def draw_step(draws: Draws, step: Step) -> Numbers:
+def draw_step(draws: Draws, step: Step) -> StepNumbers:
     match step:
         case Flip(prob):
             return (draws.chance("flip", prob),)
@@ -31,7 +31,7 @@ def draw_step(draws: Draws, step: Step) -> Numbers:
             return (degrees * (2 * draws.uniform("rotate")[:, 0] - 1),)
         case Jitter(brightness, contrast, saturation, hue, prob):
             factors, order = colour.draw_jitter(draws, (brightness, contrast, saturation, hue), prob)
-            return planes.chain(factors, order) if whole_batches(draws.state) else (factors, order)
+            return planes.make_chain(factors, order) if works_on_whole_batch(draws.state) else (factors, order)
         case Grey(prob):
             return (draws.chance("grey", prob),)
         case Blur(prob, radius):
@@ -43,10 +43,10 @@ def draw_step(draws: Draws, step: Step) -> Numbers:
     raise TypeError(f"unknown step {step}")
 
 
-def apply_steps(images: Tensor, steps: Sequence[Step], numbers: Sequence[Numbers]) -> Tensor:
-    """Neighbouring steps of colour are one kernel on GPUs."""
-    for of_colour, some in groupby(zip(steps, numbers), key=lambda pair: isinstance(pair[0], Jitter | Grey | Solarise)):
-        if of_colour and whole_batches(images):
+def apply_steps(images: Tensor, steps: Sequence[Step], numbers: Sequence[StepNumbers]) -> Tensor:
+    """Apply the steps in order; on GPUs neighbouring colour steps are one kernel."""
+    for is_colour, some in groupby(zip(steps, numbers), key=lambda pair: isinstance(pair[0], Jitter | Grey | Solarise)):
+        if is_colour and works_on_whole_batch(images):
             images = _apply_to_planes(images, list(some))
             continue
         for step, drawn in some:
@@ -54,7 +54,7 @@ def apply_steps(images: Tensor, steps: Sequence[Step], numbers: Sequence[Numbers
     return images
 
 
-def apply_step(images: Tensor, step: Step, numbers: Numbers) -> Tensor:
+def apply_step(images: Tensor, step: Step, numbers: StepNumbers) -> Tensor:
     match step:
         case Flip():
             return torch.where(numbers[0][:, None, None, None], images.flip(-1), images)
@@ -73,7 +73,7 @@ def apply_step(images: Tensor, step: Step, numbers: Numbers) -> Tensor:
     raise TypeError(f"unknown step {step}")
 
 
-def _apply_to_planes(images: Tensor, steps: list[tuple[Step, Numbers]]) -> Tensor:
+def _apply_to_planes(images: Tensor, steps: list[tuple[Step, StepNumbers]]) -> Tensor:
     three = planes.split(images)
     for step, numbers in steps:
         match step:

@@ -1,7 +1,6 @@
-"""Operations that map each value of a channel to another: posterise, solarise, invert, autocontrast, equalise.
+"""Operations that map values to values: posterise, solarise, invert, autocontrast, equalise.
 
-Each is a table of 256 entries per image and channel, so a batch in which every image has another operation is one
-look-up.
+Each is a table of 256 entries per image and channel, so a batch with a different operation per image is one look-up.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from torch import Tensor
 
 
 def look_up(images: Tensor, tables: Tensor) -> Tensor:
-    """`tables` [B, C, 256]; images are rounded to whole values first, as PIL's are."""
+    """Map images through `tables` [B, C, 256]; they are rounded to integers first, as in PIL."""
     values = images.round().clamp(0, 255).long().flatten(2)
     return tables.to(images.dtype).gather(2, values).view_as(images)
 
@@ -21,7 +20,7 @@ def identity(batch: int, channels: int, device: torch.device) -> Tensor:
 
 
 def posterise(bits: Tensor, channels: int) -> Tensor:
-    """Keeps the `bits` [B] highest bits."""
+    """Keep the `bits` [B] highest bits."""
     step = 2.0 ** (8 - bits.round())[:, None]
     line = torch.arange(256.0, device=bits.device)[None]
     return ((line / step).floor() * step)[:, None].expand(-1, channels, -1)
@@ -44,18 +43,20 @@ def invert(batch: int, channels: int, device: torch.device) -> Tensor:
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Each channel stretched to 0..255; a channel of one value stays."""
+    """Stretch each channel to 0..255; a constant channel stays unchanged."""
     whole = images.round().clamp(0, 255).flatten(2)
     low, high = whole.amin(dim=2, keepdim=True).double(), whole.amax(dim=2, keepdim=True).double()
     line = torch.arange(256, device=images.device)[None, None]
     scale = 255 / (high - low).clamp(min=1)
-    stretched = (line * scale - low * scale).trunc().clamp(0, 255)  # in double, as PIL: it truncates
+    stretched = (
+        (line * scale - low * scale).trunc().clamp(0, 255)
+    )  # in double, as in PIL: it truncates
     return torch.where(high > low, stretched, line).float()
 
 
 def equalise(images: Tensor) -> Tensor:
-    """PIL's: the table follows the cumulated histogram in whole steps; a channel of one value stays."""
-    counts = histograms(images)
+    """Follow the cumulative histogram in integer steps, as in PIL; a constant channel stays unchanged."""
+    counts = count_values(images)
     total = counts.sum(dim=2, keepdim=True)
     last = torch.where(counts > 0, torch.arange(256, device=images.device), -1).amax(dim=2, keepdim=True)
     step = (total - counts.gather(2, last)) // 255
@@ -66,8 +67,8 @@ def equalise(images: Tensor) -> Tensor:
     return torch.where(several & (step > 0), table.clamp(max=255), line).float()
 
 
-def histograms(images: Tensor) -> Tensor:
-    """int64 [B, C, 256]."""
+def count_values(images: Tensor) -> Tensor:
+    """Count values, int64 [B, C, 256]."""
     values = images.round().clamp(0, 255).long().flatten(2)
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int64, device=images.device)
     return counts.scatter_add_(2, values, torch.ones_like(values))

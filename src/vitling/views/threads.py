@@ -1,7 +1,7 @@
-"""Views on CPUs: a few images at a time, each thread by itself.
+"""Rendering on CPUs: each thread renders a few images from end to end.
 
-So the pixels stay in a core's cache, and no operation waits for the other cores, as it does where torch splits every
-operation between them.
+The pixels stay in a core's cache, and no operation waits for other cores, as happens when torch splits every operation
+between them.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-AT_ONCE = 16  # images
+CHUNK = 16  # images that a thread renders at a time
 
 
-def in_threads(paint: Callable[..., Tensor], seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
-    """`paint(seeds, pixels, aspect)`, whose rows are view by view, put together from parts of the batch."""
+def render_in_threads(render: Callable[..., Tensor], seeds: Tensor, pixels: Tensor, aspect: Tensor) -> Tensor:
+    """Call `render(seeds, pixels, aspect)` for chunks of the batch; rows are view by view, as in one call."""
     batch, threads = len(pixels), torch.get_num_threads()
-    if threads == 1 or batch <= AT_ONCE:
-        return paint(seeds, pixels, aspect)
+    if threads == 1 or batch <= CHUNK:
+        return render(seeds, pixels, aspect)
     views = len(seeds) // batch
     by_view = seeds.view(views, batch)
 
-    def part(first: int) -> Tensor:
-        torch.set_num_threads(1)  # of this thread
-        some = slice(first, first + AT_ONCE)
-        images = paint(by_view[:, some].flatten(0, 1), pixels[some], aspect[some])
+    def render_chunk(first: int) -> Tensor:
+        torch.set_num_threads(1)  # for this thread only
+        chunk = slice(first, first + CHUNK)
+        images = render(by_view[:, chunk].flatten(0, 1), pixels[chunk], aspect[chunk])
         return images.unflatten(0, (views, -1))
 
     try:
-        parts = list(_pool(threads, os.getpid()).map(part, range(0, batch, AT_ONCE)))
+        chunks = list(_get_pool(threads, os.getpid()).map(render_chunk, range(0, batch, CHUNK)))
     finally:
-        torch.set_num_threads(threads)  # what threads started from now on begin with
-    return torch.cat(parts, dim=1).flatten(0, 1)
+        torch.set_num_threads(threads)  # the default of threads that start later
+    return torch.cat(chunks, dim=1).flatten(0, 1)
 
 
 @lru_cache(maxsize=2)
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """One for each process: a fork inherits the object, but not its threads."""
+def _get_pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Make one pool per process: a fork inherits the object, but not its threads."""
     return ThreadPoolExecutor(threads, thread_name_prefix="views")

@@ -1,4 +1,4 @@
-"""Rotation, shear and translation: an affine map per image, and one sampling for all of them."""
+"""Rotation, shear and translation: one affine map per image, sampled together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 
 
 def warp(images: Tensor, maps: Tensor, fill: Tensor | None, filter: str = "bilinear") -> Tensor:
-    """`maps` [B, 2, 3] take output pixels to input pixels, both measured from the image's middle, as PIL's AFFINE with
-    the centre moved there. What comes from outside is `fill` [C, 1, 1], or continues the border."""
+    """Sample images through `maps` [B, 2, 3] from output to input pixels, both measured from the image's centre.
+
+    The outside is `fill` [C, 1, 1], or the replicated border.
+    """
     height, width = images.shape[-2:]
     across = torch.stack([maps[:, 0, 0], maps[:, 0, 1] * (height / width), maps[:, 0, 2] * (2 / width)], dim=1)
     down = torch.stack([maps[:, 1, 0] * (width / height), maps[:, 1, 1], maps[:, 1, 2] * (2 / height)], dim=1)
@@ -30,23 +32,23 @@ def identity(batch: int, device: torch.device) -> Tensor:
 
 
 def rotation(degrees: Tensor) -> Tensor:
-    """Counter-clockwise for a positive angle, as PIL's `rotate`."""
+    """Make maps that rotate counter-clockwise for positive angles, as in PIL."""
     angle = degrees * (math.pi / 180)
-    cos, sin, none = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    return torch.stack([torch.stack([cos, -sin, none], 1), torch.stack([sin, cos, none], 1)], 1)
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    return torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
 
 
 def shear_x(amount: Tensor) -> Tensor:
-    one, none = torch.ones_like(amount), torch.zeros_like(amount)
-    return torch.stack([torch.stack([one, amount, none], 1), torch.stack([none, one, none], 1)], 1)
+    one, zero = torch.ones_like(amount), torch.zeros_like(amount)
+    return torch.stack([torch.stack([one, amount, zero], 1), torch.stack([zero, one, zero], 1)], 1)
 
 
 def shear_y(amount: Tensor) -> Tensor:
-    one, none = torch.ones_like(amount), torch.zeros_like(amount)
-    return torch.stack([torch.stack([one, none, none], 1), torch.stack([amount, one, none], 1)], 1)
+    one, zero = torch.ones_like(amount), torch.zeros_like(amount)
+    return torch.stack([torch.stack([one, zero, zero], 1), torch.stack([amount, one, zero], 1)], 1)
 
 
 def translation(across: Tensor, down: Tensor) -> Tensor:
-    """In pixels, of the map: the picture itself moves the other way, as in PIL's AFFINE."""
-    one, none = torch.ones_like(across), torch.zeros_like(across)
-    return torch.stack([torch.stack([one, none, across], 1), torch.stack([none, one, down], 1)], 1)
+    """Make maps that translate by pixels; the picture itself moves the other way, as in PIL's AFFINE."""
+    one, zero = torch.ones_like(across), torch.zeros_like(across)
+    return torch.stack([torch.stack([one, zero, across], 1), torch.stack([zero, one, down], 1)], 1)

@@ -8,7 +8,7 @@ import torch
 
 from tests.views.batches import batch_key
 from vitling.views import Normaliser, Renderer, ViewBatch
-from vitling.views.chosen import apply_to, apply_to_few, few
+from vitling.views.masked import apply_masked, apply_masked_rare, select_rare
 from vitling.views.policies import make_plan
 
 IMAGES = torch.arange(40.0)[:, None, None, None].expand(-1, 1, 2, 2)
@@ -28,20 +28,20 @@ def test_only_the_chosen_change(number, as_on_gpus):
         return images + amount[:, None, None, None]
 
     expected = torch.where(chosen[:, None, None, None], add(IMAGES, amount), IMAGES)
-    assert torch.equal(apply_to(IMAGES, chosen, add, amount), expected)
+    assert torch.equal(apply_masked(IMAGES, chosen, add, amount), expected)
     as_on_gpus()
-    assert torch.equal(apply_to(IMAGES, chosen, add, amount), expected)
-    assert torch.equal(apply_to_few(IMAGES, chosen, 0.1, add, amount), expected)
+    assert torch.equal(apply_masked(IMAGES, chosen, add, amount), expected)
+    assert torch.equal(apply_masked_rare(IMAGES, chosen, 0.1, add, amount), expected)
 
 
 def test_few_are_fewer_than_all_and_enough():
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
         chosen = torch.rand(256, generator=generator) < 1 / 6
-        index = few(chosen, 1 / 6)
+        index = select_rare(chosen, 1 / 6)
         assert len(index) == 86
         assert chosen[index].sum() == chosen.sum()
-    assert len(few(torch.ones(3, dtype=torch.bool), 0.5)) == 3
+    assert len(select_rare(torch.ones(3, dtype=torch.bool), 0.5)) == 3
 
 
 @pytest.mark.parametrize("name", ["supervised", "idmm-pretrain", "idmm-finetune", "dino"])
