@@ -155,7 +155,7 @@ def no_such_path(root):
 
 def no_images(root):
     (root / "empty").mkdir()
-    return root / "empty", ["no images", "Name the folder"]
+    return root / "empty", ["no images", "Pass the folder"]
 
 
 def one_class(root):
@@ -177,7 +177,7 @@ def csv_without_labels(root):
 def labels_that_train_lacks(root):
     source = make_folder(root / "images", classes=2, split="train")
     make_folder(source, classes=3, each=2, split="test", first=50)
-    return source, ["test has labels that train lacks", "class-2"]
+    return source, ["test has classes that train does not have", "class-2"]
 
 
 def only_a_test_split(root):

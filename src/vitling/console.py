@@ -1,4 +1,4 @@
-"""What a person reads while a command works: lines, and a bar for anything over two seconds."""
+"""Terminal output: log lines and progress bars."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-LINE_INTERVAL = 10.0  # seconds between lines where there is no terminal
+LINE_INTERVAL = 10.0  # seconds between progress lines when the output is not a terminal
 
 
 def is_main_process() -> bool:
-    """Return whether this process, of those that torchrun started, does the logging and writing."""
+    """Return whether this process has rank 0, the one that prints and writes files."""
     return int(os.environ.get("RANK") or "0") == 0
 
 
@@ -27,7 +27,7 @@ class ProgressCallback(Protocol):
 
 
 class Log:
-    """Lines to the terminal and to log.txt. A silent one (another rank) swallows them."""
+    """Logger to the terminal and to log.txt. A silent one, for the other ranks, discards everything."""
 
     def __init__(self, path: Path | None = None, silent: bool = False):
         self.path, self.silent = path, silent
@@ -42,7 +42,7 @@ class Log:
         self.debug(f"Warning: {line}")
 
     def debug(self, line: str) -> None:
-        """Into log.txt only."""
+        """Write to log.txt only."""
         if self.path is None or self.silent:
             return
         stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
@@ -50,25 +50,25 @@ class Log:
             file.write(f"{stamp} {line}\n")
 
     @contextmanager
-    def progress(self, what: str, total: int | None = None) -> Iterator[ProgressCallback]:
-        """Gives a function to call with the number done so far, and with the total if it was not known before."""
+    def progress(self, title: str, total: int | None = None) -> Iterator[ProgressCallback]:
+        """Show a progress bar; yield a function that takes the number done and, if not known before, the total."""
         if self.silent:
             yield lambda done, total=None: None
         elif self.console.is_terminal:
-            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*columns, console=self.console, transient=True) as progress:
-                task = progress.add_task(what, total=total)
+                task = progress.add_task(title, total=total)
                 yield lambda done, total=total: progress.update(task, completed=done, total=total)
         else:
-            yield self._plain_progress(what, total)
+            yield self._print_progress(title, total)
 
-    def _plain_progress(self, what: str, known: int | None) -> ProgressCallback:
+    def _print_progress(self, title: str, known_total: int | None) -> ProgressCallback:
         last = time.monotonic()
 
-        def show(done: int, total: int | None = known) -> None:
+        def show(done: int, total: int | None = known_total) -> None:
             nonlocal last
             if time.monotonic() - last >= LINE_INTERVAL:
                 last = time.monotonic()
-                self.console.print(f"{what} {done}/{total or '?'}", markup=False)
+                self.console.print(f"{title} {done}/{total or '?'}", markup=False)
 
         return show

@@ -1,4 +1,4 @@
-"""Two errors that end a command without a traceback, and the exit codes that belong to them."""
+"""Exceptions that end a command without a traceback, and its exit codes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 class UserError(Exception):
-    """The input is wrong. The message says what is wrong and what to do."""
+    """Wrong input. The message says what is wrong and how to fix it."""
 
     exit_code = WRONG_INPUT
 
 
 class RunAborted(Exception):
-    """The run could not go on in good faith: a loss that is not finite, a collapse, a full disk."""
+    """A run that cannot sensibly continue: a loss that is not finite, a collapse, a full disk."""
 
     exit_code = ABORTED
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to end; everything is saved. As KeyboardInterrupt, it is nobody's to handle but who knows
-    it: code that expects any error of a damaged file must not take it for one."""
+    """The end of a run on a signal, after everything was saved.
+
+    A BaseException, like KeyboardInterrupt, so that `except Exception` around a damaged file does not swallow it.
+    """
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: write beside, fsync, rename."""
+"""Atomic writes (temporary file, fsync, rename), folder locks and JSON files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
-_NUMBERS = re.compile(rf"\[\n\s*{_NUMBER}(?:,\n\s*{_NUMBER})*\n\s*\]")  # no string matches: its newlines are escaped
+_NUMBER_LIST = re.compile(rf"\[\n\s*{_NUMBER}(?:,\n\s*{_NUMBER})*\n\s*\]")  # not inside strings: \n is escaped there
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
-    """Open a file that appears under `path` only when the block ends well."""
+    """Open a file that appears at `path` only if the block ends without an error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -47,23 +47,22 @@ def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda:
 
     Not re-entrant. The lock ends with the process, however that ends. Does nothing on Windows.
     """
-    with _opened(folder) as handle:
-        if not _is_ours(handle, waiting=False):
+    with _open_folder(folder) as handle:
+        if not _lock(handle, wait=False):
             on_wait()
-            _is_ours(handle, waiting=True)
+            _lock(handle, wait=True)
         yield
 
 
 @contextmanager
 def try_lock_folder(folder: str | os.PathLike) -> Iterator[bool]:
-    """Whether this process has the folder for itself while the block lasts, and no other has `claimed` or `locked` it.
-    (Always, on Windows.)"""
-    with _opened(folder) as handle:
-        yield _is_ours(handle, waiting=False)
+    """Try to lock `folder` for the block without waiting; yield whether it worked (always True on Windows)."""
+    with _open_folder(folder) as handle:
+        yield _lock(handle, wait=False)
 
 
 @contextmanager
-def _opened(folder: str | os.PathLike) -> Iterator[int]:
+def _open_folder(folder: str | os.PathLike) -> Iterator[int]:
     if fcntl is None:
         yield -1
         return
@@ -72,39 +71,41 @@ def _opened(folder: str | os.PathLike) -> Iterator[int]:
     try:
         yield handle
     finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would not do, if a child has inherited it
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not unlock if a child has inherited the handle
         os.close(handle)
 
 
-def _is_ours(handle: int, waiting: bool) -> bool:
+def _lock(handle: int, wait: bool) -> bool:
     if fcntl is None:
         return True
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waiting else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """For the start of long work whose result goes to `path`: a wrong name is said now, not at the end. Folders are
-    not made yet: work that fails is to leave none."""
+    """Raise UserError if `path` cannot be written; call it before long work, so that a wrong path fails at once.
+
+    Creates no folders, because work that fails must leave none behind.
+    """
     path = Path(path)
     if path.is_dir():
-        raise UserError(f"--out {path} is a directory; name a file in it.")
-    there = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path.parent)
+        raise UserError(f"--out {path} is a directory; pass a file in it.")
+    existing = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path.parent)
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as problem:
         raise UserError(f"--out {path} cannot be written: {problem.strerror}.") from problem
 
 
 def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:
-    """Indented; a list of plain numbers, such as a row of a confusion matrix, takes one line."""
+    """Write indented JSON, with each list of plain numbers (a row of a confusion matrix) on one line."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=default)
     with atomic_write(path, "w") as file:
-        file.write(_NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
+        file.write(_NUMBER_LIST.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text))
         file.write("\n")
 
 

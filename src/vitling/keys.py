@@ -1,4 +1,4 @@
-"""Names for draws: one 64-bit number from whatever identifies a draw. The root of all randomness here."""
+"""Keys for random draws: every random number in vitling starts from a hash of what identifies the draw."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 
 def make_key(*parts: int | str) -> int:
-    """One signed 64-bit number, the same on every machine."""
+    """Hash the parts to a signed 64-bit integer that is the same on every machine."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def make_rng(*parts: int | str) -> np.random.Generator:
-    """For draws that belong to a whole epoch or batch and are needed on the host, such as its order."""
+    """Create a NumPy generator for draws of a whole epoch or batch that are needed on the host, such as its order."""
     return np.random.default_rng(make_key(*parts) % 2**63)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from vitling import data
 from vitling.data.dataset import Dataset
-from vitling.data.duplicates import across, find
+from vitling.data.duplicates import find_duplicates, find_leaks
 from vitling.data.inspection import describe_leakage
 from vitling.data.scan import ImageFacts, scan
 
@@ -27,7 +27,7 @@ def photo(seed: int, quality: int = 95, width: int = 320) -> bytes:
 def test_exact_and_near_clusters():
     raws = [photo(k) for k in range(30)]
     raws += [raws[4], raws[4], photo(7, quality=40), photo(7, width=200), photo(9, quality=60)]
-    twins = find(facts_of(raws))
+    twins = find_duplicates(facts_of(raws))
     assert twins.exact == [[4, 30, 31]]
     assert twins.near == [[7, 32, 33], [9, 34]]
 
@@ -36,7 +36,7 @@ def test_blank_and_low_contrast_images_do_not_match():
     flat = [encoded(Image.new("RGB", (40, 40), (v, v, v))) for v in (100, 101, 102, 200, 255)]
     rng = np.random.default_rng(0)
     faint = [encoded(Image.fromarray(rng.integers(118, 123, (16, 16), dtype=np.uint8))) for _ in range(20)]
-    assert find(facts_of(flat + faint)) == find(facts_of([]))
+    assert find_duplicates(facts_of(flat + faint)) == find_duplicates(facts_of([]))
 
 
 def test_many_look_alikes_stay_quick():
@@ -46,23 +46,23 @@ def test_many_look_alikes_stay_quick():
     facts.ok[:] = True
     facts.digests = rng.integers(0, 256, (n, 16), dtype=np.uint8)
     facts.thumbs[:] = rng.integers(0, 256, (16, 16))
-    assert [len(cluster) for cluster in find(facts).near] == [n]
+    assert [len(cluster) for cluster in find_duplicates(facts).near] == [n]
 
 
 def test_undecodable_images_are_no_duplicates():
-    assert find(facts_of([b"", b"", b"no", b"no"])) == find(facts_of([]))
+    assert find_duplicates(facts_of([b"", b"", b"no", b"no"])) == find_duplicates(facts_of([]))
 
 
 def test_across_splits():
     train = facts_of([photo(k) for k in range(10)])
     test = facts_of([photo(20), photo(3), photo(21), photo(5, quality=50)])
-    leaks = across({"train": train, "test": test})
+    leaks = find_leaks({"train": train, "test": test})
     assert [(leak.split, leak.id, leak.train_id, leak.kind) for leak in leaks] == [
         ("test", 1, 3, "exact"),
         ("test", 3, 5, "near"),
     ]
     sentence = describe_leakage({"train": train, "test": test})
-    assert "1 of test byte for byte, 1 of test to the eye" in sentence
+    assert "1 of test (exact copies), 1 of test (near duplicates)" in sentence
     assert describe_leakage({"train": train, "val": facts_of([photo(30)])}) is None
 
 
@@ -93,7 +93,7 @@ def test_inspect_finds_what_is_wrong(messy):
     assert found.leakage == [
         {"split": "test", "key": "test/cat/leak.png", "train_key": "train/cat/002.png", "kind": "exact"}
     ]
-    assert any("1 of test byte for byte" in warning for warning in found.warnings)
+    assert any("1 of test (exact copies)" in warning for warning in found.warnings)
     assert any("train/dog/named.png is JPEG" in note for note in found.notes)
     assert set(found.splits) == {"train", "test", "pool"}
     assert told[-1] == 24
@@ -111,7 +111,7 @@ def test_inspection_as_json_and_on_a_terminal(messy):
         "48 .. 48 .. 64",
         "cannot be used (1)",
         "train/dog/cut.png: truncated",
-        "warning: Images are in train as well",
+        "warning: Images are also in train",
     ):
         assert words in text
 

@@ -63,7 +63,7 @@ def test_val_none_and_the_datas_own_val(tmp_path):
     merged = data.open(tmp_path, val="none")
     assert merged.val is None
     assert len(merged.train) == 40
-    assert any("own val split (20 images) is a part of train" in note for note in merged.notes)
+    assert any("val split of the data (20 images) is used as part of train" in note for note in merged.notes)
     fifth = data.open(tmp_path, val="0.2")
     assert (len(fifth.train), len(fifth.val)) == (32, 8)
 
@@ -125,9 +125,9 @@ def test_folds_cover_everything_once(tmp_path, task):
 
 def test_folds_refuse_what_makes_no_sense(tmp_path):
     path = save_arrays(tmp_path / "a.npz", np.repeat([0, 1], 9))
-    with pytest.raises(UserError, match="count the fold from 0"):
+    with pytest.raises(UserError, match="numbered from 0"):
         data.open(path, DataConfig(folds=5, fold=5))
-    with pytest.raises(UserError, match="leave out --val"):
+    with pytest.raises(UserError, match="drop --val"):
         data.open(path, DataConfig(folds=5), val="none")
     with pytest.raises(UserError, match="too few images or groups for 50 folds"):
         data.open(path, DataConfig(folds=50, fold=49))
@@ -157,7 +157,7 @@ def test_opening_test_leaves_a_trace(tmp_path):
 
 def test_require_labels(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 4, 4), np.uint8))
-    with pytest.raises(UserError, match=r"has no labels\. Put the images into a folder a class"):
+    with pytest.raises(UserError, match=r"has no labels\. Put the images into one folder per class"):
         require_labels(data.open(tmp_path / "a.npz"))
     put_classes(tmp_path / "one", {"cat": 3})
     with pytest.raises(UserError, match='one class only, "cat"'):
@@ -185,7 +185,7 @@ def test_a_hundredth_may_be_bad():
 def test_more_than_a_hundredth_stops_unless_allowed():
     with pytest.raises(
         UserError,
-        match=r"10 of 200 images in train cannot be used \(5.0%.*0.png: truncated, .* and 5 more. Mend.*--allow-bad",
+        match=r"10 of 200 images in train cannot be used \(5.0%.*0.png: truncated, .* and 5 more.*--allow-bad",
     ):
         drop_bad(*made(200, bad=range(10)), allow_bad=False)
     assert len(drop_bad(*made(200, bad=range(10)), allow_bad=True)[0]) == 190
@@ -193,14 +193,14 @@ def test_more_than_a_hundredth_stops_unless_allowed():
 
 def test_files_that_were_bad_before_count():
     known = [BadFile("gone.png", "no such file", "train"), BadFile("x.png", "no such file", "test")]
-    assert len(drop_bad(*made(200, bad=[1]), allow_bad=False, known=known)[1]) == 1
+    assert len(drop_bad(*made(200, bad=[1]), allow_bad=False, known_bad=known)[1]) == 1
     with pytest.raises(UserError, match="3 of 201"):
-        drop_bad(*made(200, bad=[1, 2]), allow_bad=False, known=known)
+        drop_bad(*made(200, bad=[1, 2]), allow_bad=False, known_bad=known)
 
 
 def test_a_class_left_empty_stops_in_train_only():
     labels = [0] * 299 + [1]
-    with pytest.raises(UserError, match="no image is left of b"):
+    with pytest.raises(UserError, match="no image of b is left"):
         drop_bad(*made(300, [299], labels), allow_bad=False)
     assert len(drop_bad(*made(300, [299], labels), allow_bad=False, split="val")[0]) == 299
     kept, _ = drop_bad(*made(300, [299], labels), allow_bad=True)

@@ -32,7 +32,7 @@ def test_an_answer_for_each_kind_of_input(bundle, pictures):
 def test_the_pixels_are_those_of_the_store_and_the_evaluation_view(bundle, pictures):
     """The way by hand: decode, squash, evaluation view, network, temperature."""
     model = load(bundle, device="cpu")
-    decoded = decode((pictures / "0.png").read_bytes(), channels=3, at_least=48)
+    decoded = decode((pictures / "0.png").read_bytes(), channels=3, draft_size=48)
     pixels = torch.from_numpy(squash(decoded, 48, 3))[None]
     view = eval_view(pixels, torch.tensor([60 / 40]), 32, 0.875, (0.5,) * 3, (0.25,) * 3)
     expected = model.logits(view).softmax(1)[0]

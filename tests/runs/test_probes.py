@@ -84,7 +84,7 @@ def test_test_images_that_the_probe_was_fitted_on_are_named(pretrained, labelled
     for image in (labelled / "test" / "class-0").iterdir():
         shutil.copy(image, labelled / split / "class-0" / f"again-{image.name}")
     probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
-    assert f"Images are in {'train' if split == 'train' else 'validation'} as well" in capsys.readouterr().err
+    assert f"Images are also in {'train' if split == 'train' else 'validation'}" in capsys.readouterr().err
 
 
 def test_an_own_val_split_chooses_or_judges(pretrained, labelled, tmp_path):

@@ -315,9 +315,9 @@ def test_images_of_train_in_val_or_test_are_a_warning(tmp_path, capsys):
     make_folder(source, each=2, split="val", first=5)
     assert train(source, tmp_path / "run") == 0
     said = capsys.readouterr().err
-    assert "in train as well: 6 of val byte for byte" in said
-    assert "in train as well: 12 of test byte for byte" in said
-    assert "byte for byte" in (tmp_path / "run" / "log.txt").read_text()
+    assert "also in train: 6 of val (exact copies)" in said
+    assert "also in train: 12 of test (exact copies)" in said
+    assert "exact copies" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_python_mirrors_the_command_line(folder, tmp_path):

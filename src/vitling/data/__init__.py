@@ -1,4 +1,4 @@
-"""Where images come from. Importing this package imports nothing heavy."""
+"""Data: sources, splits, inspection, decoding and the pixel store. Importing this package imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which images make up an epoch and a batch, and which part of a batch a process holds. All of it is computed, none
-of it remembered: (seed, epoch) says everything, so a resume needs no sampler state."""
+"""Sampling without state: epoch order, batch sizes and each process's share follow from (seed, epoch), so a resume
+needs no sampler state."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ import numpy as np
 
 from vitling.keys import make_rng
 
+MIN_EVEN_FRACTION = 7 / 8  # of --batch; below it the remainder is kept, so that batches stay close to --batch
+# The last, incomplete batch of an epoch: keep it, drop it, or make all batches equally large.
+Remainder = Literal["keep", "drop", "even"]
+
 
 def epoch_order(n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None) -> np.ndarray:
-    """Draw ids of one epoch: instance id + n * repetition. `balanced_by` (classes) makes every class equally
-    frequent: small classes come round again, large ones are sampled."""
-    generator = make_rng("order", seed, epoch)
+    """Return the draw ids (instance id + n * repetition) of one epoch.
+
+    `balanced_by` (class of each image) makes all classes equally frequent: small ones repeat, large ones are sampled.
+    """
+    rng = make_rng("order", seed, epoch)
     if balanced_by is None:
-        return generator.permutation(n)
+        return rng.permutation(n)
     classes = [np.flatnonzero(balanced_by == c) for c in np.unique(balanced_by)]
-    turns = -(-n // len(classes))
-    drawn = [_repeat_shuffled(members, turns, n, generator) for members in classes]
-    in_turns = np.stack(drawn, axis=1)  # each row has every class once
-    for row in in_turns:
-        generator.shuffle(row)
-    return in_turns.ravel()[:n]
+    rounds = -(-n // len(classes))
+    columns = [_repeat_shuffled(members, rounds, n, rng) for members in classes]
+    rows = np.stack(columns, axis=1)  # each row has every class once
+    for row in rows:
+        rng.shuffle(row)
+    return rows.ravel()[:n]
 
 
-def _repeat_shuffled(members: np.ndarray, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
-    rounds = -(-count // len(members))
-    return np.concatenate([generator.permutation(members) + n * r for r in range(rounds)])[:count]
-
-
-LEAST_EVEN = 7 / 8  # of --batch
-Remainder = Literal[
-    "keep", "drop", "even"
-]  # what does not fill a batch: a smaller one, none, or all batches are smaller
+def _repeat_shuffled(members: np.ndarray, count: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    repetitions = -(-count // len(members))
+    return np.concatenate([rng.permutation(members) + n * r for r in range(repetitions)])[:count]
 
 
 def batch_sizes(n: int, batch: int, remainder: Remainder = "keep", passes: int = 1) -> list[int]:
-    """Of the batches of an epoch. Fewer images than a batch has are one batch. Even ones leave out fewer images than
-    there are steps, or passes, which are of one size too; where they would be much smaller, the rest is kept."""
+    """Return the sizes of the batches of an epoch; fewer images than `batch` make one batch.
+
+    Even batches are multiples of `passes` and leave out fewer images than there are steps times passes. If they would
+    be much smaller than `batch`, the remainder is kept instead.
+    """
     if n <= batch:
         return [n]
-    whole, left = divmod(n, batch)
-    each = n // (whole + 1) // passes * passes
-    if remainder == "even" and left and each >= LEAST_EVEN * batch:
-        return [each] * (whole + 1)
-    return [batch] * whole + [left] * (left > 0 and remainder != "drop")
+    full, left = divmod(n, batch)
+    even = n // (full + 1) // passes * passes
+    if remainder == "even" and left and even >= MIN_EVEN_FRACTION * batch:
+        return [even] * (full + 1)
+    return [batch] * full + [left] * (left > 0 and remainder != "drop")
 
 
 def split_batches(order: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
@@ -53,26 +56,28 @@ def split_batches(order: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
 
 
 def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, float]]:
-    """This process's positions in a global batch of `total`, one slice for each accumulated pass, with its weight.
+    """Return this process's positions in a global batch of `total`, one slice for each accumulated pass, with weights.
 
-    The weights make the average over processes of the sum over slices the mean over the global batch. A slice that
-    would be empty (a last batch smaller than the number of processes) takes position 0 with weight 0, so that
-    every process still takes part in the exchange of gradients. All processes have equally many slices.
+    With these weights the average over processes of the sum over slices is the mean over the global batch. A slice
+    that would be empty (last batch smaller than the number of processes) takes position 0 with weight 0, so that
+    every process takes part in the gradient exchange. All processes have the same number of slices.
     """
-    parts = np.array_split(np.arange(total), world * accumulate)[rank * accumulate : (rank + 1) * accumulate]
-    nothing = np.zeros(1, dtype=np.int64)
-    return [(part if len(part) else nothing, len(part) * world / total) for part in parts[: min(accumulate, total)]]
+    slices = np.array_split(np.arange(total), world * accumulate)[rank * accumulate : (rank + 1) * accumulate]
+    placeholder = np.zeros(1, dtype=np.int64)
+    return [(ids if len(ids) else placeholder, len(ids) * world / total) for ids in slices[: min(accumulate, total)]]
 
 
 def count_images_per_process(total: int, world: int, accumulate: int) -> list[tuple[int, ...]]:
-    """For each pass, how many images of it every process has by `local_slices`; 0 where one only keeps it company."""
-    parts = np.array_split(np.arange(total), world * accumulate)
-    return [tuple(map(len, parts[i::accumulate])) for i in range(min(accumulate, total))]
+    """Count, for each pass, the images that `local_slices` gives every process; 0 for a placeholder."""
+    slices = np.array_split(np.arange(total), world * accumulate)
+    return [tuple(map(len, slices[i::accumulate])) for i in range(min(accumulate, total))]
 
 
 def class_weights(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Inverse frequency, scaled so that the weights average 1 over the images. For several labels an image: how much
-    more a positive counts, negatives / positives, at most 100."""
+    """Return inverse class frequencies, scaled to average 1 over the images.
+
+    For multi-label data: the weight of a positive, negatives / positives, between 0.01 and 100.
+    """
     if labels.ndim == 2:
         positives = labels.sum(axis=0)
         return np.clip((len(labels) - positives) / np.maximum(positives, 1), 0.01, 100.0)

@@ -1,7 +1,7 @@
-"""Decoded pixels on disk, keyed by the images' content and the size, so that a second start is immediate.
+"""Disk cache of decoded pixels, keyed by image content and size, so that a second start is immediate.
 
-An entry is a folder: pixels.bin (uint8 [N, C, S, S]), facts.npz and done.json. It is written beside and renamed when
-whole. Whatever is wrong with the cache (corrupt, no space, no rights) costs the cache and nothing else.
+An entry is a folder with pixels.bin (uint8 [N, C, S, S]), facts.npz and done.json, written under a temporary name and
+renamed when complete. A cache that cannot be used (corrupt, no space, no permission) never stops a run.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from vitling.data.host import count_cores
 from vitling.data.scan import ImageFacts, content_digest, describe_error, scan
 from vitling.files import read_json, write_json
 
-_FORMAT = 1  # raise when decoding or the layout changes
-_MARGIN = 1 << 30  # bytes of disk that stay free
-_PART = ".part-"  # what an entry is called until it is whole
-_ABANDONED = 24 * 3600  # seconds after which the process that was writing a part must have been killed
+_FORMAT = 1  # increase when decoding or the layout changes
+_MIN_FREE_DISK = 1 << 30  # bytes left free for others
+_PARTIAL = ".part-"  # prefix of an incomplete entry
+_ABANDONED_AFTER = 24 * 3600  # seconds without a change after which the writer of a partial entry is presumed dead
 
 Progress = Callable[[int], None]
 
 
 @dataclass
 class Pixels:
-    """uint8 [N, C, S, S]; rows of images that could not be decoded are zeros, `facts.ok` says which. No array where
-    the pixels are neither cached nor wanted in memory: they are decoded again when they are needed."""
+    """Decoded images, uint8 [N, C, S, S]; rows that are not `facts.ok` are zero.
+
+    `array` is None if the pixels are neither cached nor in memory; they are then decoded again when needed.
+    """
 
     array: np.ndarray | None
     facts: ImageFacts
@@ -46,10 +48,9 @@ class Pixels:
 
 
 def cache_root() -> Path:
-    """VITLING_CACHE, else the user's cache folder."""
-    named = os.environ.get("VITLING_CACHE")
-    if named:
-        return Path(named)
+    """Return VITLING_CACHE, or else vitling's folder in the user's cache."""
+    if explicit := os.environ.get("VITLING_CACHE"):
+        return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitling"
 
 
@@ -62,15 +63,15 @@ def decode_all(
     use_cache: bool = True,
     in_memory: bool = True,
 ) -> Pixels:
-    """The decoded images, out of the cache or decoded now and put there."""
+    """Load the decoded images from the cache, or decode and cache them."""
     shape = (len(dataset), config.channels, size, size)
 
-    def without_cache() -> Pixels:
+    def decode_uncached() -> Pixels:
         array = np.zeros(shape, np.uint8) if in_memory else None
         return Pixels(array, scan(dataset, size, array, config, on_progress=on_progress), from_cache=False)
 
     if not use_cache:
-        return without_cache()
+        return decode_uncached()
     entry = cache_root() / "pixels" / content_key(dataset, size, config)
     try:
         found = _open(entry, shape)
@@ -78,31 +79,32 @@ def decode_all(
             return found
         return _build(entry, shape, dataset, size, config, on_progress)
     except _Corrupt as problem:
-        warn(f"The cache of decoded images is damaged ({problem}); building it anew.")
+        warn(f"The cache of decoded images is damaged ({problem}); rebuilding it.")
         shutil.rmtree(entry, ignore_errors=True)
-        if entry.exists():  # somebody else's, and not ours to mend
-            return without_cache()
+        if entry.exists():  # owned by another user, so it cannot be replaced
+            return decode_uncached()
         return decode_all(dataset, size, config, on_progress, warn, use_cache, in_memory)
     except OSError as problem:
-        warn(f"Decoded images are not cached: {problem.strerror or problem}. Training is not affected.")
-        return without_cache()
+        warn(f"Decoded images are not cached: {problem.strerror or problem}. This does not affect training.")
+        return decode_uncached()
 
 
 def content_key(dataset: Dataset, size: int, config: DataConfig) -> str:
+    """Hash all images and the settings that affect decoding."""
     with ThreadPoolExecutor(count_cores()) as pool:
         digests = pool.map(lambda i: _digest(dataset, i), range(len(dataset)), chunksize=16)
-        whole = hashlib.blake2b(digest_size=16)
+        key = hashlib.blake2b(digest_size=16)
         for digest in digests:
-            whole.update(digest)
-    how = (_FORMAT, len(dataset), size, config.channels, config.bits, config.max_pixels)
-    whole.update(repr(how).encode())
-    return whole.hexdigest()
+            key.update(digest)
+    settings = (_FORMAT, len(dataset), size, config.channels, config.bits, config.max_pixels)
+    key.update(repr(settings).encode())
+    return key.hexdigest()
 
 
 def _digest(dataset: Dataset, i: int) -> bytes:
     try:
         raw = dataset.read(i)
-    except Exception as problem:  # a row without an image; the scan says what is wrong with it
+    except Exception as problem:  # such as a row without an image, which the scan reports
         return describe_error(problem).encode()
     return content_digest(raw).tobytes()
 
@@ -118,8 +120,8 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         done = read_json(entry / "done.json")
         with np.load(entry / "facts.npz", allow_pickle=False) as file:
             arrays = dict(file)
-        checks = arrays.pop("crc")
-        # "c": writable in name only, since torch warns of arrays that are not; the pages stay shared and unchanged
+        checksums = arrays.pop("crc")
+        # Copy-on-write ("c"), because torch warns about read-only arrays; nothing is written, so pages stay shared.
         array = np.memmap(entry / "pixels.bin", np.uint8, "c", shape=shape)
         facts = ImageFacts.from_arrays(arrays)
         fits = tuple(done["shape"]) == shape and len(facts.ok) == shape[0]
@@ -127,10 +129,10 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         raise _Corrupt(f"{type(problem).__name__}: {problem}") from problem
     if not fits:
         raise _Corrupt("wrong shape")
-    if not np.array_equal(_checks(array), checks):
+    if not np.array_equal(_checksums(array), checksums):
         raise _Corrupt("checksum")
-    with suppress(OSError):  # somebody else's entry can be used all the same
-        (entry / "done.json").touch()  # last use, for `_make_room`
+    with suppress(OSError):  # an entry of another user is usable but not writable
+        (entry / "done.json").touch()  # marks the last use for `_make_room`
     return Pixels(array, facts, from_cache=True)
 
 
@@ -144,68 +146,68 @@ def _build(
 ) -> Pixels:
     entry.parent.mkdir(parents=True, exist_ok=True)
     _make_room(entry.parent, int(np.prod(shape)))
-    part = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_PART))
+    partial = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_PARTIAL))
     try:
-        with open(part / "pixels.bin", "wb") as file:  # reserve the space now: a memmap on a full disk is a SIGBUS
+        with open(partial / "pixels.bin", "wb") as file:  # reserve space: a memmap on a full disk raises SIGBUS
             os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)))
-        array = np.memmap(part / "pixels.bin", np.uint8, "r+", shape=shape)
+        array = np.memmap(partial / "pixels.bin", np.uint8, "r+", shape=shape)
         facts = scan(dataset, size, array, config, on_progress=on_progress)
         array.flush()
-        columns: dict[str, Any] = {"crc": _checks(array), **facts.to_arrays()}
-        np.savez(part / "facts.npz", **columns)
-        write_json(part / "done.json", {"shape": list(shape), "name": dataset.name})
-        if not entry.exists():  # another process may have been quicker
-            part.rename(entry)
+        columns: dict[str, Any] = {"crc": _checksums(array), **facts.to_arrays()}
+        np.savez(partial / "facts.npz", **columns)
+        write_json(partial / "done.json", {"shape": list(shape), "name": dataset.name})
+        if not entry.exists():  # another process may have been faster
+            partial.rename(entry)
         return Pixels(array, facts, from_cache=False)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def _checks(array: np.ndarray) -> np.ndarray:
+def _checksums(array: np.ndarray) -> np.ndarray:
     with ThreadPoolExecutor(count_cores()) as pool:
         values = pool.map(lambda i: zlib.crc32(array[i].data), range(len(array)), chunksize=64)
         return np.fromiter(values, np.uint32, len(array))
 
 
 def _make_room(folder: Path, wanted: int) -> None:
-    """Drop the entries that were used longest ago until VITLING_CACHE_GB (20) holds the new one too."""
+    """Delete the least recently used entries until the new one fits into VITLING_CACHE_GB (default 20)."""
     limit = float(os.environ.get("VITLING_CACHE_GB", "20")) * 1e9
     if wanted > limit:
-        raise OSError(f"{wanted / 1e9:.1f} GB is over the cache's limit of {limit / 1e9:.0f} GB (VITLING_CACHE_GB)")
-    for part in folder.glob(f"{_PART}*"):
-        if time.time() - _last_change(part) > _ABANDONED:
-            shutil.rmtree(part, ignore_errors=True)
+        raise OSError(f"{wanted / 1e9:.1f} GB exceeds the cache limit of {limit / 1e9:.0f} GB (VITLING_CACHE_GB)")
+    for partial in folder.glob(f"{_PARTIAL}*"):
+        if time.time() - _last_change(partial) > _ABANDONED_AFTER:
+            shutil.rmtree(partial, ignore_errors=True)
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     kept = wanted
     for entry in sorted(entries, key=_last_use, reverse=True):
-        size = _bytes(entry)
+        size = _size_of(entry)
         if kept + size > limit:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             kept += size
-    if shutil.disk_usage(folder).free < wanted + _MARGIN:
-        raise OSError(f"{folder} has too little space for {wanted / 1e9:.1f} GB")
+    if shutil.disk_usage(folder).free < wanted + _MIN_FREE_DISK:
+        raise OSError(f"{folder} has no space for {wanted / 1e9:.1f} GB")
 
 
-# Another process may delete an entry at any moment, so whatever is gone counts as old and empty.
+# Another process may delete an entry at any time, so a missing file counts as old and empty.
 
 
 def _last_use(entry: Path) -> float:
-    return _time(entry / "done.json")
+    return _mtime(entry / "done.json")
 
 
-def _last_change(part: Path) -> float:
-    return max(map(_time, (part, *part.glob("*"))))
+def _last_change(partial: Path) -> float:
+    return max(map(_mtime, (partial, *partial.glob("*"))))
 
 
-def _time(path: Path) -> float:
+def _mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _bytes(entry: Path) -> int:
+def _size_of(entry: Path) -> int:
     try:
         return (entry / "pixels.bin").stat().st_size
     except OSError:

@@ -1,36 +1,36 @@
-"""What a person can say about the data. Flags: `--data.channels 1`, `--data.label-column kind`."""
+"""Settings of the data: `--data.channels 1`, `--data.label-column kind`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-MAX_PIXELS = 100_000_000
+MAX_PIXELS = 100_000_000  # 10,000 x 10,000; keeps a decompression bomb from filling the memory
 
 
 @dataclass(frozen=True)
 class DataConfig:
     channels: int = 3
-    """1 grey, 3 RGB, 4 RGBA; any other number only for arrays (.npz) that have as many."""
+    """1 grey, 3 RGB, 4 RGBA; any other number needs arrays (.npz) with that many channels."""
     bits: int = 16
-    """White point of images with 16 bits a channel: 12 for 12-bit scans in 16-bit files."""
+    """White point of images with 16 bits per channel, for example 12 for 12-bit scans in 16-bit files."""
     normalise: Literal["imagenet", "data"] = "imagenet"
-    """Mean and deviation for the network's input: ImageNet's, or those of the training images."""
+    """Mean and std for the network's input: those of ImageNet, or those of the training images."""
     path_column: str = "path"
-    """CSV: the column with the image's path, relative to the CSV."""
+    """CSV: column with the image's path, relative to the CSV."""
     label_column: str = "label"
-    """CSV, Parquet, JSON in a tar: the column with the label. An empty name: images without labels."""
+    """CSV, Parquet, JSON in a tar: column with the label. Empty: use the images without labels."""
     split_column: str = "split"
-    """CSV: the column that says train, val, test or unlabelled."""
+    """CSV: column with train, val, test or unlabelled."""
     group_column: str = "group"
-    """CSV, Parquet: images of one group (a patient, a site) never part in a hold-out."""
+    """CSV, Parquet: column with the group (a patient, a site); a hold-out never separates images of one group."""
     label_separator: str = "|;,"
-    """CSV: characters that part several labels in one cell; the first that occurs is the one. Empty: never part."""
+    """CSV: characters that may separate several labels in a cell; the first that occurs is used. Empty: one label."""
     max_pixels: int = MAX_PIXELS
-    """An image with more pixels is refused before it is decoded."""
+    """Reject images with more pixels than this before decoding them."""
     download: bool = False
-    """Let torchvision download a data set that is not on disk."""
+    """Let torchvision download a dataset that is not on disk."""
     folds: int = 0
-    """Cross-validation: part the training images in so many folds. 0: no folds."""
+    """Cross-validation: number of folds to split the training images into. 0: no cross-validation."""
     fold: int = 0
-    """Cross-validation: the fold, counted from 0, that is val."""
+    """Cross-validation: index of the fold used as val, starting at 0."""

@@ -1,4 +1,4 @@
-"""What every source gives: images to decode, labels, class names, groups, and a stable id for each image."""
+"""Datasets: images to decode, labels, class names, groups, and a stable id for each image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNLABELLED = -1  # in `partial_labels`
 
 @dataclass(frozen=True)
 class BadFile:
-    """An image that was left out, and why, in words."""
+    """An image that was left out, with the reason in words."""
 
     key: str
     reason: str
@@ -27,13 +27,13 @@ class BadFile:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A split: N images under the ids 0..N-1.
+    """One split: N images with the ids 0..N-1.
 
-    `labels` is int64 [N] (one class an image), bool [N, C] (several), or None. `rows[i]` is where the reader finds
-    image i, so a part of a data set shares its reader.
+    `labels` is int64 [N] (one class per image), bool [N, C] (multi-label), or None. The reader finds image i at
+    `rows[i]`, so subsets share the reader of the whole.
 
-    Where only some images have a class, `labels` is None and `partial_labels` int64 [N], UNLABELLED for the others:
-    what trains on classes, weighs or counts them asks for `labels`, and never meets an image without one.
+    If only some images have a class, `labels` is None and `partial_labels` is int64 [N] with UNLABELLED for the rest:
+    code that trains on, weighs or counts classes uses `labels` and never meets an unlabelled image.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Dataset:
 
     @property
     def has_labels(self) -> bool:
-        """Of some images at least."""
+        """Return whether at least some images have a label."""
         return self.labels is not None or self.partial_labels is not None
 
     @property
@@ -63,7 +63,7 @@ class Dataset:
         return self.reader(int(self.rows[i]))
 
     def take(self, ids: np.ndarray | Sequence[int], name: str | None = None) -> Dataset:
-        """The images with these ids, under new ids 0..len(ids)-1."""
+        """Select images by id; they get the new ids 0..len(ids)-1."""
         ids = np.asarray(ids, dtype=np.int64)
         return replace(
             self,
@@ -76,10 +76,10 @@ class Dataset:
         )
 
     def subset(self, n: int, balanced: bool = False, seed: int = 0) -> Dataset:
-        """`n` images drawn without replacement; `balanced` takes the classes in turn, so counts differ by one at most
-        (a class that runs out is passed over)."""
+        """Draw `n` images without replacement; `balanced` takes the classes in turn (skipping those that run out),
+        so that their counts differ by at most one."""
         if not 0 < n <= len(self):
-            raise UserError(f"A subset of {n} images was asked for; {self.name} has {len(self)}.")
+            raise UserError(f"Cannot take a subset of {n} images: {self.name} has {len(self)}.")
         if not balanced:
             return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:n]))
         if self.labels is None or self.labels.ndim != 1:
@@ -88,17 +88,16 @@ class Dataset:
 
 
 def interleave_classes(labels: np.ndarray, seed: int) -> np.ndarray:
-    """All ids, drawn in an order in which the classes take turns."""
+    """Return all ids in a random order in which the classes take turns."""
     order = np.random.default_rng(seed).permutation(len(labels))
-    place = np.empty(len(labels), dtype=np.int64)  # within its own class
+    rank_in_class = np.empty(len(labels), dtype=np.int64)
     for c in np.unique(labels):
-        place[labels[order] == c] = np.arange((labels == c).sum())
-    return order[np.argsort(place, kind="stable")]
+        rank_in_class[labels[order] == c] = np.arange((labels == c).sum())
+    return order[np.argsort(rank_in_class, kind="stable")]
 
 
 def merge_unlabelled(first: Dataset, unlabelled: Dataset) -> Dataset:
-    """Both. The images of the first keep their ids and groups and, where they have one class each, their classes as
-    `partial_labels`."""
+    """Append unlabelled images. The first images keep their ids and groups, and single labels as `partial_labels`."""
 
     def read(row: int) -> Raw:
         return first.read(row) if row < len(first) else unlabelled.read(row - len(first))
@@ -108,7 +107,7 @@ def merge_unlabelled(first: Dataset, unlabelled: Dataset) -> Dataset:
         keys=[*first.keys, *unlabelled.keys],
         reader=read,
         rows=np.arange(len(first) + len(unlabelled)),
-        groups=_joined_groups(first, unlabelled),
+        groups=_merge_groups(first, unlabelled),
     )
     if first.labels is None or first.labels.ndim != 1:
         return both
@@ -116,25 +115,26 @@ def merge_unlabelled(first: Dataset, unlabelled: Dataset) -> Dataset:
     return replace(both, class_names=first.class_names, partial_labels=labels)
 
 
-def _joined_groups(first: Dataset, second: Dataset) -> np.ndarray | None:
-    """Numbers of groups are the same in all splits; an image without one is alone in its own."""
-    known = [part.groups for part in (first, second) if part.groups is not None]
+def _merge_groups(first: Dataset, second: Dataset) -> np.ndarray | None:
+    """Concatenate the groups, which are numbered across splits; an image without one gets a group of its own."""
+    known = [dataset.groups for dataset in (first, second) if dataset.groups is not None]
     if not known:
         return None
-    free = max(int(groups.max(initial=-1)) for groups in known) + 1
-    made = [free + np.arange(len(part)) if part.groups is None else part.groups for part in (first, second)]
-    return np.concatenate(made)
+    unused = max(int(groups.max(initial=-1)) for groups in known) + 1
+    return np.concatenate(
+        [unused + np.arange(len(dataset)) if dataset.groups is None else dataset.groups for dataset in (first, second)]
+    )
 
 
 @dataclass
 class Splits:
-    """The parts of a data set. The test part is behind `open_test`, so that every opening leaves a trace."""
+    """The splits of a dataset. The test split is behind `open_test`, so that every use of it is logged."""
 
     train: Dataset
     val: Dataset | None = None
     pool: Dataset | None = None  # unlabelled images beside the labelled ones
-    notes: list[str] = field(default_factory=list)  # what was decided on the way, in words
-    bad: list[BadFile] = field(default_factory=list)  # rows that cannot be used, known before decoding
+    notes: list[str] = field(default_factory=list)  # decisions to show the user
+    bad: list[BadFile] = field(default_factory=list)  # images known to be unusable before decoding
     hidden_test: Dataset | None = None
     on_test_opened: Callable[[str], None] = lambda why: None
 
@@ -143,7 +143,7 @@ class Splits:
         return self.hidden_test is not None
 
     def open_test(self, why: str) -> Dataset:
-        """The test split; `why` goes into the run's log. Nothing may be chosen on it."""
+        """Return the test split and log `why`. Nothing may be chosen on it."""
         if self.hidden_test is None:
             raise UserError(f"{self.train.name} has no test split.")
         self.on_test_opened(why)

@@ -1,4 +1,4 @@
-"""Encoded bytes or an array to 8-bit pixels; what cannot be decoded says why in a few words."""
+"""Decoding of image files and arrays to 8-bit pixels, with a short reason for what cannot be decoded."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from PIL import (
 
 from vitling.data.config import MAX_PIXELS
 
-# Damaged metadata is no concern here. catch_warnings would do it too, but it is not safe among threads.
+# Damaged metadata does not matter here. catch_warnings is not thread-safe.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# Plugins are called by name, not through Image.open: its decompression-bomb check has one limit for the whole
-# process, and comes before the size can be read.
+# Plugins are called directly because the decompression-bomb check of Image.open has one limit per process and comes
+# before the size can be read.
 SIGNATURES: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
     (b"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
@@ -38,8 +38,8 @@ SIGNATURES: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"MM\0+", TiffImagePlugin.TiffImageFile),
     *((b"P%d" % kind, PpmImagePlugin.PpmImageFile) for kind in range(1, 7)),
 )
-END_MARKS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "GIF": b"\x3b"}
-UPRIGHT = {
+END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "GIF": b"\x3b"}
+TRANSPOSE_OF_ORIENTATION = {  # EXIF orientation -> what makes the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -48,17 +48,17 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-ORIENTATION = 0x0112
+ORIENTATION_TAG = 0x0112  # in EXIF
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class BadImage(Exception):
-    """The image cannot be used; the message is a short phrase."""
+    """An image that cannot be used; the message is a short phrase."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """`width` and `height` are the original's, upright; a JPEG's pixels may be a smaller draft of it."""
+    """Decoded image. `width` and `height` are those of the upright original; JPEG pixels may be a smaller draft."""
 
     pixels: Image.Image | np.ndarray
     width: int
@@ -72,36 +72,36 @@ def decode(
     channels: int = 3,
     bits: int = 16,
     max_pixels: int = MAX_PIXELS,
-    at_least: int | None = None,
+    draft_size: int | None = None,
 ) -> Decoded:
-    """Pixels with `channels` channels, upright. `at_least` allows a draft no smaller than twice that many pixels."""
+    """Decode to upright pixels with `channels` channels; `draft_size` allows drafts of at least twice that side."""
     if isinstance(raw, np.ndarray):
         return _decode_array(raw, channels, bits, max_pixels)
     if channels not in PIL_MODES:
-        raise BadImage(f"an image file gives 1, 3 or 4 channels, not {channels}")
+        raise BadImage(f"image files have 1, 3 or 4 channels, not {channels}")
     image = _open(raw)
     _check_size(*image.size, max_pixels)
     kind, mode, full = image.format or "?", image.mode, image.size
     try:
-        if at_least is not None:
-            image.draft(None, (2 * at_least, 2 * at_least))
+        if draft_size is not None:
+            image.draft(None, (2 * draft_size, 2 * draft_size))
         drafted = image.size != full
         image.load()
-        upright, turned = _upright(image)
+        upright, swapped = _make_upright(image)
         pixels = _to_mode(upright, channels, bits)
     except BadImage:
         raise
     except Exception as error:
-        raise BadImage(_complaint(raw, kind, error)) from error
+        raise BadImage(_describe_failure(raw, kind, error)) from error
     if not drafted:
         full = upright.size
-    elif turned:
+    elif swapped:
         full = (full[1], full[0])
     return Decoded(pixels, *full, mode, kind)
 
 
 def squash(decoded: Decoded, size: int, channels: int) -> np.ndarray:
-    """uint8 [channels, size, size]: the whole image, its aspect ratio given up."""
+    """Resize the whole image to uint8 [channels, size, size], ignoring its aspect ratio."""
     pixels = decoded.pixels
     if isinstance(pixels, np.ndarray):
         planes = [_resize(Image.fromarray(pixels[:, :, c]), size) for c in range(channels)]
@@ -111,12 +111,12 @@ def squash(decoded: Decoded, size: int, channels: int) -> np.ndarray:
 
 
 def thumbnail(decoded: Decoded, size: int = 16) -> np.ndarray:
-    """uint8 [size, size], grey, every pixel an area mean."""
+    """Resize to uint8 [size, size], grey, by area averages."""
     pixels = decoded.pixels
     if isinstance(pixels, np.ndarray):
         pixels = Image.fromarray(pixels.mean(axis=2).round().astype(np.uint8))
     if pixels.mode == "RGBA":
-        pixels = _over_white(pixels)
+        pixels = _paste_on_white(pixels)
     return np.asarray(pixels.resize((size, size), Image.Resampling.BOX).convert("L"))
 
 
@@ -129,14 +129,14 @@ def _open(raw: bytes) -> ImageFile.ImageFile:
         raise BadImage("empty file")
     if raw[4:8] == b"ftyp":
         raise BadImage("HEIF, AVIF or video: convert it to JPEG or PNG")
-    plugin = next((plugin for mark, plugin in SIGNATURES if raw.startswith(mark)), None)
+    plugin = next((plugin for signature, plugin in SIGNATURES if raw.startswith(signature)), None)
     if plugin is None or (plugin is WebPImagePlugin.WebPImageFile and raw[8:12] not in b"WEBP"):
         start = ascii(raw[:12].decode("latin-1"))
         raise BadImage(f"not an image (starts with {start})")
     try:
         return plugin(io.BytesIO(raw))
     except Exception as error:
-        raise BadImage(_complaint(raw, plugin.format or "?", error)) from error
+        raise BadImage(_describe_failure(raw, plugin.format or "?", error)) from error
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
@@ -146,15 +146,15 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         raise BadImage("no pixels")
 
 
-def _complaint(raw: bytes, kind: str, error: Exception) -> str:
-    if "truncated" in str(error).lower() or isinstance(error, EOFError) or _cut_short(raw, kind):
+def _describe_failure(raw: bytes, kind: str, error: Exception) -> str:
+    if "truncated" in str(error).lower() or isinstance(error, EOFError) or _is_truncated(raw, kind):
         return "truncated"
     return f"unreadable: {str(error).strip() or type(error).__name__}"
 
 
-def _cut_short(raw: bytes, kind: str) -> bool:
-    if kind in END_MARKS:
-        return END_MARKS[kind] not in raw[-32:]
+def _is_truncated(raw: bytes, kind: str) -> bool:
+    if kind in END_MARKERS:
+        return END_MARKERS[kind] not in raw[-32:]
     if kind == "WEBP":
         return len(raw) < 8 + int.from_bytes(raw[4:8], "little")
     if kind == "BMP":
@@ -162,15 +162,15 @@ def _cut_short(raw: bytes, kind: str) -> bool:
     return len(raw) < 16
 
 
-def _upright(image: Image.Image) -> tuple[Image.Image, bool]:
-    """Turned as its EXIF says, and whether width and height changed places."""
+def _make_upright(image: Image.Image) -> tuple[Image.Image, bool]:
+    """Apply the EXIF orientation; also return whether it swapped width and height."""
     try:
-        orientation = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # damaged EXIF says nothing about the pixels
+        orientation = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:  # damaged EXIF, while the pixels may be fine
         orientation = 1
-    if orientation not in UPRIGHT:
+    if orientation not in TRANSPOSE_OF_ORIENTATION:
         return image, False
-    return image.transpose(UPRIGHT[orientation]), orientation >= 5
+    return image.transpose(TRANSPOSE_OF_ORIENTATION[orientation]), orientation >= 5
 
 
 def _to_mode(image: Image.Image, channels: int, bits: int) -> Image.Image:
@@ -179,11 +179,11 @@ def _to_mode(image: Image.Image, channels: int, bits: int) -> Image.Image:
     if image.mode.startswith("I"):
         image = Image.fromarray(_to_8_bits(np.asarray(image), bits))
     elif image.has_transparency_data and channels != 4:
-        image = _over_white(image)
+        image = _paste_on_white(image)
     return image if image.mode == PIL_MODES[channels] else image.convert(PIL_MODES[channels])
 
 
-def _over_white(image: Image.Image) -> Image.Image:
+def _paste_on_white(image: Image.Image) -> Image.Image:
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
@@ -197,7 +197,7 @@ def _decode_array(array: np.ndarray, channels: int, bits: int, max_pixels: int) 
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3:
-        raise BadImage(f"an array of shape {array.shape} where [H, W] or [H, W, C] is wanted")
+        raise BadImage(f"array of shape {array.shape}, expected [H, W] or [H, W, C]")
     if array.dtype not in (np.uint8, np.uint16):
         raise BadImage(f"{array.dtype} pixels: convert them to uint8 or uint16")
     height, width, has = array.shape
@@ -209,5 +209,5 @@ def _decode_array(array: np.ndarray, channels: int, bits: int, max_pixels: int) 
         image = Image.fromarray(array[:, :, 0] if has == 1 else np.ascontiguousarray(array))
         return Decoded(_to_mode(image, channels, bits), width, height, mode, "array")
     if has != channels:
-        raise BadImage(f"{has} channels where {channels} are wanted")
+        raise BadImage(f"{has} channels, expected {channels}")
     return Decoded(array, width, height, mode, "array")

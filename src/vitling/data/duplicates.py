@@ -1,23 +1,26 @@
-"""Images that are there twice: byte for byte, or to the eye (resized, re-encoded)."""
+"""Search for duplicate images: exact (same bytes) and near (resized or re-encoded)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from vitling.data.scan import THUMB, ImageFacts
 
-BANDS = 4
-MAX_NEIGHBOURS = 48  # an image is compared with no more than so many others of its bucket
+BANDS = 4  # keys per image; a hash of 64 bits in 4 bands finds all pairs that differ in at most 3 bits
+MAX_NEIGHBOURS = 48  # images of its bucket that an image is compared with
 MAX_DIFFERENCE = 4.0  # mean absolute difference of two thumbnails, in grey levels
-MAX_SHARE_OF_CONTRAST = 0.15  # the same, as a share of the thumbnail's own contrast
-MIN_CONTRAST = 2.0  # below it a thumbnail is blank, and looks like every other blank one
+MAX_RELATIVE_DIFFERENCE = 0.15  # the same, as a fraction of the thumbnail's contrast
+MIN_CONTRAST = 2.0  # grey levels; below it a thumbnail is blank and looks like every other blank one
+CHUNK = 65536  # pairs compared at once, which bounds the memory
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Clusters of ids. `near` leaves out clusters whose images are all byte for byte the same."""
+    """Clusters of ids. `near` leaves out clusters whose images all have the same bytes."""
 
     exact: list[list[int]]
     near: list[list[int]]
@@ -25,7 +28,7 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class Leak:
-    """Image `id` of `split` is there in train as well."""
+    """An image `id` of `split` that is also in train."""
 
     split: str
     id: int
@@ -33,17 +36,17 @@ class Leak:
     kind: str  # "exact" or "near"
 
 
-def find(facts: ImageFacts) -> Duplicates:
-    same_bytes = exact_clusters(facts)
-    return Duplicates(_members(same_bytes), _members(near_clusters(facts), unlike=same_bytes))
+def find_duplicates(facts: ImageFacts) -> Duplicates:
+    exact = exact_clusters(facts)
+    return Duplicates(_list_members(exact), _list_members(near_clusters(facts), not_within=exact))
 
 
-def across(splits: dict[str, ImageFacts]) -> list[Leak]:
-    """Images of the other splits that train has too; an exact copy is not counted again as a near one."""
+def find_leaks(splits: dict[str, ImageFacts]) -> list[Leak]:
+    """Find images of other splits that are also in train; exact copies are not listed again as near ones."""
     names = list(splits)
     sizes = [len(facts) for facts in splits.values()]
     starts = np.cumsum([0, *sizes])
-    everything = _joined(list(splits.values()))
+    everything = _concat(list(splits.values()))
     owner = np.repeat(np.arange(len(names)), sizes)
     train = names.index("train")
     leaks: dict[int, Leak] = {}
@@ -58,47 +61,69 @@ def across(splits: dict[str, ImageFacts]) -> list[Leak]:
 
 
 def exact_clusters(facts: ImageFacts) -> np.ndarray:
-    """A cluster number for each image; images that could not be decoded are alone."""
+    """Return each image's cluster, numbered by its smallest id; images that cannot be decoded stay alone."""
     keys = facts.digests.view([("digest", "V16")]).reshape(-1)
     _, first, cluster = np.unique(keys, return_index=True, return_inverse=True)
     return np.where(facts.ok, first[cluster], np.arange(len(facts)))
 
 
 def near_clusters(facts: ImageFacts) -> np.ndarray:
-    """A cluster number for each image; near duplicates, exact ones among them, share theirs."""
+    """Return each image's cluster of near and exact duplicates, numbered by its smallest id."""
     cluster = exact_clusters(facts)
     thumbs = facts.thumbs.reshape(len(facts), THUMB * THUMB).astype(np.int16)
     brightness = thumbs.mean(axis=1)
     contrast = np.abs(thumbs - brightness[:, None]).mean(axis=1)
-    limit = np.minimum(MAX_DIFFERENCE, MAX_SHARE_OF_CONTRAST * contrast)
+    limit = np.minimum(MAX_DIFFERENCE, MAX_RELATIVE_DIFFERENCE * contrast)
     ids = np.flatnonzero(facts.ok & (contrast >= MIN_CONTRAST) & (cluster == np.arange(len(facts))))
-    forest = _Forest(len(facts))
-    for band in _bands(facts.thumbs[ids]):
+    for band in _hash_bands(facts.thumbs[ids]):
         ordered = np.lexsort((brightness[ids], band))
-        _unite_neighbours(ids[ordered], band[ordered], brightness, thumbs, limit, forest)
-    return forest.roots()[cluster]
+        cluster = _merge_neighbours(cluster, ids[ordered], band[ordered], brightness, thumbs, limit)
+    return cluster
 
 
-def _unite_neighbours(ids, band, brightness, thumbs, limit, forest: _Forest) -> None:
-    """Within a bucket images lie by brightness, and two alike differ little in it: so only neighbours are compared."""
+def _merge_neighbours(
+    cluster: np.ndarray,
+    ids: np.ndarray,
+    band: np.ndarray,
+    brightness: np.ndarray,
+    thumbs: np.ndarray,
+    limit: np.ndarray,
+) -> np.ndarray:
+    """Merge clusters whose images look alike. Only neighbours in a bucket sorted by brightness are compared, because
+    near duplicates hardly differ in it."""
     for shift in range(1, MAX_NEIGHBOURS + 1):
         left, right = ids[:-shift], ids[shift:]
         close = (band[:-shift] == band[shift:]) & (brightness[right] - brightness[left] < MAX_DIFFERENCE)
         if not close.any():
-            return
-        roots = forest.roots()
-        left, right = left[close], right[close]
-        apart = roots[left] != roots[right]
-        left, right = left[apart], right[apart]
-        for part in range(0, len(left), 65536):  # bounds the memory that the differences take
-            a, b = left[part : part + 65536], right[part : part + 65536]
-            difference = np.abs(thumbs[a] - thumbs[b]).mean(axis=1)
-            for i, j in zip(*(side[difference < np.minimum(limit[a], limit[b])] for side in (a, b))):
-                forest.unite(int(i), int(j))
+            break
+        candidates = close & (cluster[left] != cluster[right])
+        left, right = left[candidates], right[candidates]
+        alike = _look_alike(left, right, thumbs, limit)
+        cluster = _merge(cluster, left[alike], right[alike])
+    return cluster
+
+
+def _look_alike(left: np.ndarray, right: np.ndarray, thumbs: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    alike = np.zeros(len(left), bool)
+    for start in range(0, len(left), CHUNK):
+        a, b = left[start : start + CHUNK], right[start : start + CHUNK]
+        difference = np.abs(thumbs[a] - thumbs[b]).mean(axis=1)
+        alike[start : start + CHUNK] = difference < np.minimum(limit[a], limit[b])
+    return alike
+
+
+def _merge(cluster: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Merge the clusters of each pair of ids."""
+    if not len(left):
+        return cluster
+    edges = coo_array((np.ones(len(left)), (cluster[left], cluster[right])), shape=(len(cluster), len(cluster)))
+    _, component = connected_components(edges, directed=False)
+    _, first, merged = np.unique(component[cluster], return_index=True, return_inverse=True)
+    return first[merged]
 
 
 def difference_hash(thumbs: np.ndarray) -> np.ndarray:
-    """uint64 [N]: 8 x 9 area means, and for each but the last of a row whether the next one is brighter."""
+    """Hash thumbnails to uint64 [N]: 8 x 9 area means, one bit for each that is darker than the next in its row."""
     n = len(thumbs)
     rows = thumbs.astype(np.float32).reshape(n, 8, 2, 16).mean(axis=2)
     cells = rows @ _area_weights(16, 9)
@@ -106,56 +131,32 @@ def difference_hash(thumbs: np.ndarray) -> np.ndarray:
     return np.packbits(bits.reshape(n, 64), axis=1).view(np.uint64).reshape(n)
 
 
-def _bands(thumbs: np.ndarray) -> list[np.ndarray]:
-    """Four keys of 16 bits: two hashes that differ in three bits at most share at least one."""
+def _hash_bands(thumbs: np.ndarray) -> list[np.ndarray]:
     hashes = difference_hash(thumbs)
     width = 64 // BANDS
     return [(hashes >> np.uint64(width * k)) & np.uint64(2**width - 1) for k in range(BANDS)]
 
 
 def _area_weights(n: int, m: int) -> np.ndarray:
-    """[n, m]: how much of each of n equal cells lies in each of m equal cells, columns summing to one."""
+    """Return [n, m]: the overlap of n equal cells with m equal cells, with columns that sum to one."""
     edges, cells = np.arange(m + 1) * n / m, np.arange(n)[:, None]
     overlap = np.minimum(cells + 1, edges[1:]) - np.maximum(cells, edges[:-1])
     return (np.maximum(overlap, 0) * m / n).astype(np.float32)
 
 
-class _Forest:
-    """Union-find; the root of a cluster is its smallest id."""
-
-    def __init__(self, n: int):
-        self.parent = np.arange(n)
-
-    def find(self, i: int) -> int:
-        while self.parent[i] != i:
-            self.parent[i] = self.parent[self.parent[i]]
-            i = int(self.parent[i])
-        return i
-
-    def unite(self, i: int, j: int) -> None:
-        i, j = sorted((self.find(i), self.find(j)))
-        self.parent[j] = i
-
-    def roots(self) -> np.ndarray:
-        while True:
-            above = self.parent[self.parent]
-            if (above == self.parent).all():
-                return above
-            self.parent = above
-
-
-def _members(cluster: np.ndarray, unlike: np.ndarray | None = None) -> list[list[int]]:
-    """Clusters of two and more; with `unlike`, only those in which it takes two values."""
+def _list_members(cluster: np.ndarray, not_within: np.ndarray | None = None) -> list[list[int]]:
+    """List clusters of two or more, leaving out those that lie within one cluster of `not_within`."""
     order = np.argsort(cluster, kind="stable")
     _, starts = np.unique(cluster[order], return_index=True)
-    clusters = [part for part in np.split(order, starts[1:]) if len(part) > 1]
-    if unlike is not None:
-        clusters = [part for part in clusters if len(np.unique(unlike[part])) > 1]
-    return [part.tolist() for part in clusters]
+    clusters = [members for members in np.split(order, starts[1:]) if len(members) > 1]
+    if not_within is not None:
+        clusters = [members for members in clusters if len(np.unique(not_within[members])) > 1]
+    return [members.tolist() for members in clusters]
 
 
-def _joined(facts: list[ImageFacts]) -> ImageFacts:
-    joined = ImageFacts.empty(0)
+def _concat(facts: list[ImageFacts]) -> ImageFacts:
+    """Concatenate the columns that the search needs."""
+    everything = ImageFacts.empty(0)
     for name in ("ok", "digests", "thumbs"):
-        setattr(joined, name, np.concatenate([getattr(f, name) for f in facts]))
-    return joined
+        setattr(everything, name, np.concatenate([getattr(f, name) for f in facts]))
+    return everything

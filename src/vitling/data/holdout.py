@@ -1,4 +1,4 @@
-"""Dealing images out to bins (train and val, or folds): by class, groups kept together, the same for the same seed."""
+"""Hold-outs and folds: stratified by class, with groups kept together, deterministic for a seed."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import numpy as np
 
 
 def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fraction: float, seed: int) -> np.ndarray:
-    """bool [N]: the images held out. No class loses its last group (or image) in train."""
+    """Return bool [N]: the images held out. Every class keeps at least one group (or image) in train."""
     units, classes = _units_and_classes(labels, groups, n)
-    bins = _deal(units, classes, (1 - fraction, fraction), seed)
-    _give_back(units, classes, bins)
+    bins = _stratify(units, classes, (1 - fraction, fraction), seed)
+    _return_lost_classes(units, classes, bins)
     return bins[units] == 1
 
 
 def assign_folds(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
-    """int [N]: the fold of each image; -1 where it stays in train whatever the fold, for no other has its class."""
+    """Return int [N]: the fold of each image, or -1 if it is always in train because only its group has its class."""
     units, classes = _units_and_classes(labels, groups, n)
-    bins = _deal(units, classes, (1 / folds,) * folds, seed)
-    _spread(units, classes, bins, folds)
+    bins = _stratify(units, classes, (1 / folds,) * folds, seed)
+    _spread_classes(units, classes, bins, folds)
     return bins[units]
 
 
-Classes = tuple[np.ndarray, np.ndarray]  # pairs (unit, class), each once
+Classes = tuple[np.ndarray, np.ndarray]  # distinct pairs (unit, class)
 
 
 def _units_and_classes(labels: np.ndarray | None, groups: np.ndarray | None, n: int) -> tuple[np.ndarray, Classes]:
-    """The unit of each image (its group, or itself), and which classes a unit has.
+    """Return the unit of each image (its group, or itself) and the classes of each unit.
 
-    Images without a label count as one more class, so that they are dealt out like the others.
+    Images without a label count as a class of their own, so that they are stratified too.
     """
     units = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
     if labels is None:
@@ -43,13 +43,13 @@ def _units_and_classes(labels: np.ndarray | None, groups: np.ndarray | None, n: 
     return units, (pairs[:, 0], pairs[:, 1])
 
 
-def _deal(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: int) -> np.ndarray:
-    """The bin of each unit, by iterative stratification: the rarest class first, each unit where it lacks most.
+def _stratify(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: int) -> np.ndarray:
+    """Assign a bin to each unit by iterative stratification: rarest class first, each unit to the neediest bin.
 
-    Quotas count units, not images: with few large groups a class, images' shares would all round to none.
+    Quotas count units, not images: with few large groups per class, quotas of images would never be met.
     """
     rng = np.random.default_rng(seed)
-    of_unit, of_class = _listed(*classes), _listed(*reversed(classes))
+    of_unit, of_class = _group_values(*classes), _group_values(*reversed(classes))
     quota = _quotas(np.array([len(members) for members in of_class]), np.array(shares), rng).tolist()
     room = (np.array(shares) * len(of_unit)).tolist()
     bins = np.full(len(of_unit), -1)
@@ -59,8 +59,8 @@ def _deal(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: in
         for u in rng.permutation(of_class[rarest]):
             if bins[u] >= 0:
                 continue
-            lack = [(wanted[rarest], free) for wanted, free in zip(quota, room)]
-            best = lack.index(max(lack))
+            need = [(wanted[rarest], free) for wanted, free in zip(quota, room)]
+            best = need.index(max(need))
             bins[u] = best
             room[best] -= 1
             for c in of_unit[u]:
@@ -70,7 +70,7 @@ def _deal(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: in
 
 
 def _quotas(counts: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int [bins, classes]. What rounding leaves goes to the bin that is owed most so far: many small classes do not
+    """Return int [bins, classes]. Remainders go to the bin that is owed most so far, so that many small classes do not
     all round the same way."""
     wanted = np.outer(shares, counts)
     quota = np.floor(wanted + 1e-9).astype(np.int64)
@@ -84,19 +84,19 @@ def _quotas(counts: np.ndarray, shares: np.ndarray, rng: np.random.Generator) ->
     return quota
 
 
-def _give_back(units: np.ndarray, classes: Classes, bins: np.ndarray) -> None:
-    """A class that train (bin 0) lost wholly gets its smallest unit back."""
+def _return_lost_classes(units: np.ndarray, classes: Classes, bins: np.ndarray) -> None:
+    """Move the smallest unit of each class that train (bin 0) lost completely back to train."""
     size = np.bincount(units, minlength=len(bins))
-    for members in _listed(*reversed(classes)):
+    for members in _group_values(*reversed(classes)):
         if members and all(bins[u] != 0 for u in members):
             bins[min(members, key=lambda u: (size[u], u))] = 0
 
 
-def _spread(units: np.ndarray, classes: Classes, bins: np.ndarray, folds: int) -> None:
-    """A class that one fold has wholly would be missing from train there: a unit of it moves to another fold, or to
-    none (-1) where that would only take the place of another class."""
+def _spread_classes(units: np.ndarray, classes: Classes, bins: np.ndarray, folds: int) -> None:
+    """Move a unit of each class that lies in a single fold, and would be missing from train there, to another fold, or
+    to none (-1) if every move leaves some class in a single fold."""
     size = np.bincount(units, minlength=len(bins))
-    of_unit, of_class = _listed(*classes), _listed(*reversed(classes))
+    of_unit, of_class = _group_values(*classes), _group_values(*reversed(classes))
 
     def in_one_fold(c: int) -> bool:
         return len({bins[u] for u in of_class[c]}) == 1 and bins[of_class[c][0]] >= 0
@@ -112,8 +112,8 @@ def _spread(units: np.ndarray, classes: Classes, bins: np.ndarray, folds: int) -
                 break
 
 
-def _listed(index: np.ndarray, value: np.ndarray) -> list[list[int]]:
-    """values[i]: what is paired with index i."""
+def _group_values(index: np.ndarray, value: np.ndarray) -> list[list[int]]:
+    """Return a list with, for each index, the values paired with it."""
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index))
     return [part.tolist() for part in np.split(value[order], ends[:-1])]

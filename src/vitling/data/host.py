@@ -1,4 +1,4 @@
-"""What the host has for us: memory that is free, of the machine and of the container that we may be in, and cores."""
+"""Free memory and CPU cores of the host, within the limits of a container."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import os
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# version: folder of the controller, limit, usage, and the line of memory.stat that counts what can be given back
+# cgroup version: folder of the controller, files of limit and usage, and the reclaimable line of memory.stat
 _V2 = ("", "memory.max", "memory.current", "inactive_file")
 _V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def count_cores() -> int:
-    """That this process may run on; of a container that may use the time of some alone, so many."""
-    may_run_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.floor(min([may_run_on, *container_cores(_CGROUPS, _own_groups())])))
+    """Count the cores this process may use: its CPU affinity, capped by the container's CPU quota."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.floor(min([affinity, *container_cores(_CGROUPS, _own_groups())])))
 
 
 def container_cores(root: Path, groups: dict[str, str]) -> list[float]:
-    """The CPU time that each group above this process may have, in cores. `groups`: its paths under "" (v2), "cpu"."""
-    quotas = [_quota(group / "cpu.max") for group in _above(root, "", groups)]
-    quotas += [_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us") for group in _above(root, "cpu", groups)]
+    """Return the CPU quotas, in cores, of this process's cgroups. `groups`: its paths under "" (v2) and "cpu" (v1)."""
+    quotas = [_read_quota(group / "cpu.max") for group in _ancestors(root, "", groups)]
+    v1 = _ancestors(root, "cpu", groups)
+    quotas += [_read_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us") for group in v1]
     return [quota for quota in quotas if quota is not None]
 
 
-def _quota(*files: Path) -> float | None:
-    """Two numbers, in one file or in two. No limit is "max" or -1."""
+def _read_quota(*files: Path) -> float | None:
+    """Read quota and period from one file (v2) or two (v1); "max" or -1 means no limit."""
     try:
         time, period = (int(number) for file in files for number in file.read_text().split())
     except (OSError, ValueError):
@@ -35,32 +36,31 @@ def _quota(*files: Path) -> float | None:
 
 
 def free_host_memory() -> int:
-    """Bytes that can be used without swapping, and without being killed for them."""
-    of_groups = container_memory(_CGROUPS, _own_groups())
-    return min([_machine_memory(), *of_groups])
+    """Return the bytes that can be used without swapping or exceeding the container's limit."""
+    return min([_machine_memory(), *container_memory(_CGROUPS, _own_groups())])
 
 
 def container_memory(root: Path, groups: dict[str, str]) -> list[int]:
-    """What the memory limit of each group above this process leaves. `groups`: its paths under "" (v2), "memory"."""
+    """Return the bytes left in each cgroup of this process. `groups`: its paths under "" (v2) and "memory" (v1)."""
     left = []
     for controller, limit, usage, reclaimable in (_V2, _V1):
-        for group in _above(root, controller, groups):
-            free = _left(group / limit, group / usage, group / "memory.stat", reclaimable)
+        for group in _ancestors(root, controller, groups):
+            free = _read_free(group / limit, group / usage, group / "memory.stat", reclaimable)
             left += [] if free is None else [free]
     return left
 
 
-def _above(root: Path, controller: str, groups: dict[str, str]) -> set[Path]:
-    """Folders of the groups that this process is in. Inside a container the path is often that of the host and not
-    there; the container's own limit is at the top."""
+def _ancestors(root: Path, controller: str, groups: dict[str, str]) -> set[Path]:
+    """List the folders of this process's cgroups. Inside a container the path is often the host's and does not exist;
+    the container's own limit is at the top."""
     top = root / controller
     folder = top / groups.get(controller, "").strip("/")
     return {top, *(group for group in (folder, *folder.parents) if top in group.parents)}
 
 
-def _left(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
+def _read_free(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
     try:
-        most, used = int(limit.read_text()), int(usage.read_text())  # "max", for no limit, is a ValueError
+        most, used = int(limit.read_text()), int(usage.read_text())  # "max" (no limit) raises ValueError
         counts = dict(line.split() for line in stat.read_text().splitlines())
         return max(0, most - used + int(counts.get(reclaimable, 0)))
     except (OSError, ValueError):
@@ -81,5 +81,5 @@ def _machine_memory() -> int:
         with open("/proc/meminfo") as file:
             available = next(line for line in file if line.startswith("MemAvailable"))
         return int(available.split()[1]) * 1024
-    except (OSError, StopIteration):  # not Linux: all of it
+    except (OSError, StopIteration):  # not Linux: all of the memory
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

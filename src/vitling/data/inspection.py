@@ -1,4 +1,4 @@
-"""`inspect(spec)`: what a data set holds, and what is wrong with it, before a run is spent on it."""
+"""Inspection of a dataset before training: contents, bad files, duplicates, leakage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
-from vitling.data.duplicates import Leak, across, find
+from vitling.data.duplicates import Leak, find_duplicates, find_leaks
 from vitling.data.scan import ImageFacts, scan
 from vitling.data.splits import read_splits
 from vitling.formatting import shorten_list
@@ -21,8 +21,8 @@ from vitling.formatting import shorten_list
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = 10
-SUFFIX_OF = {
+MAX_IMBALANCE = 10  # largest class over smallest; from here on a warning
+SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png",),
     "WEBP": (".webp",),
@@ -34,12 +34,12 @@ SUFFIX_OF = {
 
 @dataclass
 class SplitSummary:
-    """One split in figures. A range is (smallest, median, largest), None where no image could be decoded."""
+    """Figures of one split. A range is (smallest, median, largest), or None if no image could be decoded."""
 
     images: int
     usable: int
     classes: dict[str, int]
-    imbalance: float | None  # the largest class over the smallest
+    imbalance: float | None  # largest class over smallest
     groups: int | None
     width: tuple[float, float, float] | None
     height: tuple[float, float, float] | None
@@ -75,40 +75,39 @@ def inspect(
     config: DataConfig | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Inspection:
-    """Decode every image of every split once, and say what was found. `on_progress` is told how many are done,
-    and of how many."""
+    """Decode every image of every split once and summarise them. `on_progress` gets the number done and the total."""
     config = config or DataConfig()
     splits = read_splits(spec, config, needs_train=False)
     datasets = {"train": splits.train, "val": splits.val, "pool": splits.pool}
     datasets["test"] = splits.open_test("inspect") if splits.has_test else None
-    there = {split: dataset for split, dataset in datasets.items() if dataset is not None}
-    facts = _scan_all(there, config, on_progress)
-    leaks = across(facts)
+    present = {split: dataset for split, dataset in datasets.items() if dataset is not None}
+    facts = _scan_all(present, config, on_progress)
+    leaks = find_leaks(facts)
     result = Inspection(
         spec=str(spec),
         name=posixpath.dirname(splits.train.name),
         task=splits.train.task,
-        splits={split: _split_facts(there[split], facts[split]) for split in there},
-        bad=[*splits.bad, *(file for split in there for file in _bad_files(there[split], facts[split], split))],
-        leakage=[_named(leak, there) for leak in leaks],
-        notes=[*splits.notes, *_mismatches(there, facts)],
+        splits={split: _summarise(present[split], facts[split]) for split in present},
+        bad=[*splits.bad, *(file for split in present for file in _bad_files(present[split], facts[split], split))],
+        leakage=[_leak_keys(leak, present) for leak in leaks],
+        notes=[*splits.notes, *_note_mismatches(present, facts)],
     )
-    result.warnings = _warnings(result, leaks)
+    result.warnings = _collect_warnings(result, leaks)
     return result
 
 
-def describe_leakage(facts: dict[str, ImageFacts], called: str = "train") -> str | None:
-    """A sentence if val or test images are in train too. `facts` by split, train among them, whatever it is called."""
-    return _leakage_sentence(across(facts), called)
+def describe_leakage(facts: dict[str, ImageFacts], train_name: str = "train") -> str | None:
+    """Describe val and test images that are also in train (`facts["train"]`, shown as `train_name`), if any."""
+    return _describe_leaks(find_leaks(facts), train_name)
 
 
-def _leakage_sentence(leaks: list[Leak], called: str = "train") -> str | None:
+def _describe_leaks(leaks: list[Leak], train_name: str = "train") -> str | None:
     counts = Counter((leak.split, leak.kind) for leak in leaks if leak.split in ("val", "test"))
     if not counts:
         return None
-    how = {"exact": "byte for byte", "near": "to the eye"}
-    parts = [f"{n:,} of {split} {how[kind]}" for (split, kind), n in sorted(counts.items())]
-    return f"Images are in {called} as well: {', '.join(parts)}. Figures on them are too good."
+    kinds = {"exact": "exact copies", "near": "near duplicates"}
+    found = [f"{n:,} of {split} ({kinds[kind]})" for (split, kind), n in sorted(counts.items())]
+    return f"Images are also in {train_name}: {', '.join(found)}. Their scores are too optimistic."
 
 
 def _scan_all(
@@ -127,11 +126,11 @@ def _scan_all(
     return facts
 
 
-def _split_facts(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
+def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
     ok = facts.ok
     classes = _class_counts(dataset)
     filled = [n for n in classes.values() if n]
-    twins = find(facts)
+    duplicates = find_duplicates(facts)
     return SplitSummary(
         images=len(dataset),
         usable=int(ok.sum()),
@@ -143,8 +142,8 @@ def _split_facts(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
         aspect=_range(facts.width[ok] / facts.height[ok]),
         modes=_counts(facts.modes),
         formats=_counts(facts.formats),
-        exact_duplicates=[[dataset.keys[i] for i in cluster] for cluster in twins.exact],
-        near_duplicates=[[dataset.keys[i] for i in cluster] for cluster in twins.near],
+        exact_duplicates=[[dataset.keys[i] for i in cluster] for cluster in duplicates.exact],
+        near_duplicates=[[dataset.keys[i] for i in cluster] for cluster in duplicates.near],
     )
 
 
@@ -173,7 +172,7 @@ def _bad_files(dataset: Dataset, facts: ImageFacts, split: str) -> list[BadFile]
     return [BadFile(dataset.keys[i], reason, split) for i, reason in facts.reasons.items()]
 
 
-def _named(leak: Leak, datasets: dict[str, Dataset]) -> dict[str, str]:
+def _leak_keys(leak: Leak, datasets: dict[str, Dataset]) -> dict[str, str]:
     return {
         "split": leak.split,
         "key": datasets[leak.split].keys[leak.id],
@@ -182,33 +181,33 @@ def _named(leak: Leak, datasets: dict[str, Dataset]) -> dict[str, str]:
     }
 
 
-def _mismatches(datasets: dict[str, Dataset], facts: dict[str, ImageFacts]) -> list[str]:
+def _note_mismatches(datasets: dict[str, Dataset], facts: dict[str, ImageFacts]) -> list[str]:
     wrong = [
         f"{key} is {format}"
         for split, dataset in datasets.items()
         for key, format in zip(dataset.keys, facts[split].formats)
         if (suffix := posixpath.splitext(key)[1].lower()) in _KNOWN_SUFFIXES
-        and format in SUFFIX_OF
-        and suffix not in SUFFIX_OF[format]
+        and format in SUFFIXES
+        and suffix not in SUFFIXES[format]
     ]
-    return [f"Files whose name says another format: {shorten_list(wrong)}. They are read by content."] if wrong else []
+    return [f"Files with the wrong suffix, read by their content: {shorten_list(wrong)}."] if wrong else []
 
 
-_KNOWN_SUFFIXES = frozenset(suffix for suffixes in SUFFIX_OF.values() for suffix in suffixes)
+_KNOWN_SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 
 
-def _warnings(found: Inspection, leaks: list[Leak]) -> list[str]:
+def _collect_warnings(found: Inspection, leaks: list[Leak]) -> list[str]:
     warnings = []
-    if sentence := _leakage_sentence(leaks):
+    if sentence := _describe_leaks(leaks):
         warnings.append(sentence)
     if found.bad:
         warnings.append(f"Files that cannot be used: {len(found.bad):,}.")
     train = found.splits["train"]
     copies = sum(len(cluster) - 1 for cluster in train.exact_duplicates)
     if copies:
-        warnings.append(f"Train images that are copies of others, byte for byte: {copies:,}.")
+        warnings.append(f"Train images that are exact copies of others: {copies:,}.")
     if sum(n > 0 for n in train.classes.values()) == 1:
-        warnings.append("There is one class only. A classifier needs two; `vitling pretrain` needs none.")
-    if train.imbalance is not None and train.imbalance >= SHOWN:
-        warnings.append(f"The largest class has {train.imbalance:.0f} times the images of the smallest.")
+        warnings.append("There is only one class. A classifier needs two; `vitling pretrain` needs none.")
+    if train.imbalance is not None and train.imbalance >= MAX_IMBALANCE:
+        warnings.append(f"The largest class has {train.imbalance:.0f} times as many images as the smallest.")
     return warnings

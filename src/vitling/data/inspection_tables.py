@@ -1,4 +1,4 @@
-"""An Inspection on a terminal."""
+"""Tables that show an Inspection on a terminal."""
 
 from __future__ import annotations
 
@@ -12,84 +12,84 @@ from rich.table import Table
 if TYPE_CHECKING:
     from vitling.data.inspection import Inspection
 
-SHOWN = 10
-ENDS = 8
+MAX_LINES = 10  # of each list
+MAX_CLASSES = 8  # at each end, largest and smallest
 
 
 def render(found: Inspection, console: Console) -> None:
-    console.print(_splits(found))
+    console.print(_make_split_table(found))
     if found.splits["train"].classes:
-        console.print(_classes(found))
-    for title, clusters in (("the same bytes", "exact_duplicates"), ("the same to the eye", "near_duplicates")):
-        for split, facts in found.splits.items():
-            _list(console, f"{split}: {title}", [" = ".join(keys[:4]) for keys in getattr(facts, clusters)])
+        console.print(_make_class_table(found))
+    for title, clusters in (("exact duplicates", "exact_duplicates"), ("near duplicates", "near_duplicates")):
+        for split, summary in found.splits.items():
+            _print_list(console, f"{split}: {title}", [" = ".join(keys[:4]) for keys in getattr(summary, clusters)])
     leaks = [f"{leak['split']} {leak['key']} = train {leak['train_key']} ({leak['kind']})" for leak in found.leakage]
-    _list(console, "in train as well", leaks)
-    _list(console, "cannot be used", [f"{file.split} {file.key}: {file.reason}" for file in found.bad])
+    _print_list(console, "also in train", leaks)
+    _print_list(console, "cannot be used", [f"{file.split} {file.key}: {file.reason}" for file in found.bad])
     for note in found.notes:
         console.print(escape(note), highlight=False)
     for warning in found.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
 
 
-def _splits(found: Inspection) -> Table:
+def _make_split_table(found: Inspection) -> Table:
     table = Table(title=f"{escape(found.name)} ({found.task} label)" if found.task != "none" else escape(found.name))
     for column in ("", *found.splits):
         table.add_column(column, justify="left" if not column else "right")
-    parts = found.splits.values()
-    table.add_row("images", *(f"{part.images:,}" for part in parts))
-    table.add_row("cannot be decoded", *(f"{part.images - part.usable:,}" for part in parts))
-    table.add_row("classes", *(str(sum(n > 0 for n in part.classes.values()) or "-") for part in parts))
-    table.add_row("largest / smallest class", *(_or_dash(part.imbalance, "{:.1f}") for part in parts))
-    if any(part.groups is not None for part in parts):
-        table.add_row("groups", *(_or_dash(part.groups, "{:,}") for part in parts))
-    table.add_row("width", *(_range(part.width, "{:.0f}") for part in parts))
-    table.add_row("height", *(_range(part.height, "{:.0f}") for part in parts))
-    table.add_row("width / height", *(_range(part.aspect, "{:.2f}") for part in parts))
-    table.add_row("formats", *(_counted(part.formats) for part in parts))
-    table.add_row("modes", *(_counted(part.modes) for part in parts))
-    table.add_row("duplicates, exact", *(f"{sum(map(len, part.exact_duplicates)):,}" for part in parts))
-    table.add_row("duplicates, near", *(f"{sum(map(len, part.near_duplicates)):,}" for part in parts))
+    splits = found.splits.values()
+    table.add_row("images", *(f"{split.images:,}" for split in splits))
+    table.add_row("cannot be decoded", *(f"{split.images - split.usable:,}" for split in splits))
+    table.add_row("classes", *(str(sum(n > 0 for n in split.classes.values()) or "-") for split in splits))
+    table.add_row("largest / smallest class", *(_format_or_dash(split.imbalance, "{:.1f}") for split in splits))
+    if any(split.groups is not None for split in splits):
+        table.add_row("groups", *(_format_or_dash(split.groups, "{:,}") for split in splits))
+    table.add_row("width", *(_format_range(split.width, "{:.0f}") for split in splits))
+    table.add_row("height", *(_format_range(split.height, "{:.0f}") for split in splits))
+    table.add_row("width / height", *(_format_range(split.aspect, "{:.2f}") for split in splits))
+    table.add_row("formats", *(_format_counts(split.formats) for split in splits))
+    table.add_row("modes", *(_format_counts(split.modes) for split in splits))
+    table.add_row("exact duplicates", *(f"{sum(map(len, split.exact_duplicates)):,}" for split in splits))
+    table.add_row("near duplicates", *(f"{sum(map(len, split.near_duplicates)):,}" for split in splits))
     return table
 
 
-def _classes(found: Inspection) -> Table:
-    """All classes, or, where there are many, the largest and the smallest."""
-    labelled = {split: part for split, part in found.splits.items() if part.classes}
+def _make_class_table(found: Inspection) -> Table:
+    """List all classes or, if there are many, the largest and the smallest."""
+    labelled = {name: split for name, split in found.splits.items() if split.classes}
     table = Table("class")
-    for split in labelled:
-        table.add_column(split, justify="right")
+    for column in labelled:
+        table.add_column(column, justify="right")
     train = found.splits["train"].classes
     names = sorted(train, key=lambda name: -train[name])
-    left_out = len(names) - 2 * ENDS
+    hidden = len(names) - 2 * MAX_CLASSES
     for k, name in enumerate(names):
-        if left_out > 1 and k == ENDS:
-            table.add_row(f"({left_out:,} more)", *([""] * len(labelled)))
-        if left_out <= 1 or not ENDS <= k < len(names) - ENDS:
-            table.add_row(escape(name), *(f"{part.classes[name]:,}" for part in labelled.values()))
+        if hidden > 1 and k == MAX_CLASSES:
+            table.add_row(f"({hidden:,} more)", *([""] * len(labelled)))
+        if hidden <= 1 or not MAX_CLASSES <= k < len(names) - MAX_CLASSES:
+            table.add_row(escape(name), *(f"{split.classes[name]:,}" for split in labelled.values()))
     return table
 
 
-def _list(console: Console, title: str, lines: Sequence[str]) -> None:
+def _print_list(console: Console, title: str, lines: Sequence[str]) -> None:
     if not lines:
         return
     console.print(f"[bold]{escape(title)}[/] ({len(lines):,})", highlight=False)
-    for line in lines[:SHOWN]:
+    for line in lines[:MAX_LINES]:
         console.print(f"  {escape(line)}", highlight=False)
-    if len(lines) > SHOWN:
-        console.print(f"  and {len(lines) - SHOWN:,} more", highlight=False)
+    if len(lines) > MAX_LINES:
+        console.print(f"  and {len(lines) - MAX_LINES:,} more", highlight=False)
 
 
-def _or_dash(value: float | None, form: str) -> str:
+def _format_or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _range(values: tuple[float, float, float] | None, form: str) -> str:
+def _format_range(values: tuple[float, float, float] | None, form: str) -> str:
     if values is None:
         return "-"
     smallest, median, largest = (form.format(value) for value in values)
     return smallest if smallest == largest else f"{smallest} .. {median} .. {largest}"
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _format_counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "-"

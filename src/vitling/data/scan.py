@@ -1,4 +1,4 @@
-"""One pass over all images: what each is, whether it can be decoded, and, on the way, its pixels for the store."""
+"""One pass over all images that decodes them, records their properties and fills the pixel store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vitling.data.decode import BadImage, decode, squash, thumbnail
 from vitling.data.host import count_cores
 
 DIGEST_BYTES = 16
-THUMB = 16
-DRAFT = 64  # a smaller draft shifts pixels enough to spoil the comparison of thumbnails
-CHUNK = 16
+THUMB = 16  # side of a thumbnail in pixels
+MIN_DRAFT = 64  # pixels; a smaller JPEG draft shifts pixels enough to spoil the comparison of thumbnails
+CHUNK = 16  # images per task of the thread pool
 
 
 @dataclass
 class ImageFacts:
-    """Columns, one row an image. A row that is not ok has its reason; its other columns are zero or empty."""
+    """Properties of images, one row each. Rows that are not ok have a reason and zero or empty columns."""
 
     ok: np.ndarray  # bool [N]
     width: np.ndarray  # int32 [N], of the original, upright
@@ -49,7 +49,7 @@ class ImageFacts:
         return len(self.ok)
 
     def take(self, ids: np.ndarray | Sequence[int]) -> ImageFacts:
-        """The rows with these ids, under new ids 0..len(ids)-1."""
+        """Select rows by id; they get the new ids 0..len(ids)-1."""
         ids = np.asarray(ids, dtype=np.int64)
         return ImageFacts(
             ok=self.ok[ids],
@@ -63,7 +63,7 @@ class ImageFacts:
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """For np.savez: no array in it needs pickle."""
+        """Convert to arrays for np.savez that need no pickle."""
         return {
             "ok": self.ok,
             "width": self.width,
@@ -78,7 +78,7 @@ class ImageFacts:
 
     @classmethod
     def from_arrays(cls, arrays) -> ImageFacts:
-        """The inverse of `to_arrays`; takes a dict or an open npz file."""
+        """Invert `to_arrays`, from a dict or an open npz file."""
         return cls(
             **{name: arrays[name] for name in ("ok", "width", "height", "digests", "thumbs")},
             modes=arrays["modes"].tolist(),
@@ -96,26 +96,26 @@ def scan(
     on_progress: Callable[[int], None] | None = None,
     ids: np.ndarray | Sequence[int] | None = None,
 ) -> ImageFacts:
-    """Read and decode every image once; `out[k]` becomes its pixels [C, size, size], squashed.
+    """Read and decode every image once, and write its squashed pixels [C, size, size] to `out`.
 
-    With `ids`, only those images: row k of the facts and of `out` is then image `ids[k]`. Nothing that is wrong with
-    an image raises. `on_progress` is told how many are done, from the caller's thread.
+    With `ids`, scan only those images: row k of the facts and of `out` is image `ids[k]`. A bad image never raises.
+    `on_progress` is called with the number done, in the caller's thread.
     """
     config = config or DataConfig()
     ids = np.arange(len(dataset)) if ids is None else np.asarray(ids, dtype=np.int64)
     if out is not None and (size is None or out.shape != (len(ids), config.channels, size, size)):
-        raise ValueError(f"out has shape {out.shape}, wanted {(len(ids), config.channels, size, size)}")
+        raise ValueError(f"out has shape {out.shape}, expected {(len(ids), config.channels, size, size)}")
     facts = ImageFacts.empty(len(ids))
 
-    def look_at_chunk(start: int) -> int:
+    def scan_chunk(start: int) -> int:
         stop = min(start + CHUNK, len(ids))
         for k in range(start, stop):
-            _look(dataset, int(ids[k]), facts, k, size, out, config)
+            _scan_image(dataset, int(ids[k]), facts, k, size, out, config)
         return stop
 
     pool = ThreadPoolExecutor(workers or count_cores(), thread_name_prefix="scan")
     try:
-        for done in pool.map(look_at_chunk, range(0, len(ids), CHUNK)):
+        for done in pool.map(scan_chunk, range(0, len(ids), CHUNK)):
             if on_progress:
                 on_progress(done)
     finally:
@@ -125,7 +125,7 @@ def scan(
 
 
 def describe_error(error: Exception) -> str:
-    """A few words for what went wrong with one image."""
+    """Describe in a few words why an image cannot be used."""
     if isinstance(error, BadImage):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -133,7 +133,7 @@ def describe_error(error: Exception) -> str:
     return f"cannot be read: {str(error) or type(error).__name__}"
 
 
-def _look(
+def _scan_image(
     dataset: Dataset,
     i: int,
     facts: ImageFacts,
@@ -145,11 +145,11 @@ def _look(
     try:
         raw = dataset.read(i)
         facts.digests[k] = content_digest(raw)
-        decoded = decode(raw, config.channels, config.bits, config.max_pixels, at_least=size or DRAFT)
+        decoded = decode(raw, config.channels, config.bits, config.max_pixels, draft_size=size or MIN_DRAFT)
         if out is not None and size is not None:
             out[k] = squash(decoded, size, config.channels)
         facts.thumbs[k] = thumbnail(decoded, THUMB)
-    except Exception as error:  # whatever it is, it is this image's, and the others can be used
+    except Exception as error:  # one bad image must not stop the scan
         facts.reasons[k] = describe_error(error)
         return
     facts.width[k], facts.height[k] = decoded.width, decoded.height
@@ -158,7 +158,7 @@ def _look(
 
 
 def content_digest(raw: Raw) -> np.ndarray:
-    """16 bytes of blake2b over the encoded file, or over the shape and pixels of an array."""
+    """Hash the encoded file, or the shape and pixels of an array, to 16 bytes of blake2b."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     if isinstance(raw, np.ndarray):
         digest.update(f"{raw.shape}{raw.dtype}".encode())

@@ -1,4 +1,4 @@
-"""Readers for DATA of the form SCHEME:REST that other packages provide, such as the data sets of the papers."""
+"""Registry of readers for DATA of the form SCHEME:REST, for packages above this one (the papers' datasets)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ READERS: dict[str, Callable[[str], Source]] = {}
 
 
 def register_reader(scheme: str, read: Callable[[str], Source]) -> None:
-    """Let `read` open every DATA that begins with SCHEME:."""
+    """Register `read`, which gets the text after the colon, for DATA that starts with `SCHEME:`."""
     READERS[scheme] = read

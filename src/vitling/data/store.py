@@ -1,4 +1,4 @@
-"""Decoded pixels where the training runs: on the GPU if they fit, else in host memory, else streamed from disk."""
+"""Store of decoded pixels: on the GPU if they fit, else in host memory, else streamed from disk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from vitling.data.scan import ImageFacts
 from vitling.data.splits import drop_bad
 
 Placement = Literal["auto", "device", "host", "stream"]
-SHARE = 0.5  # of the free memory that a store may take
+MEMORY_FRACTION = 0.5  # of the free memory; the rest is for the network and other processes
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass
 class Store:
-    """The images of one split, S x S and squashed, with the aspect ratio of each beside it."""
+    """Images of one split, squashed to S x S, with their aspect ratios."""
 
     dataset: Dataset
     size: int
@@ -49,13 +49,13 @@ class Store:
         return len(self.dataset)
 
     def fetch(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        """uint8 [B, C, S, S] and width / height [B], both on the device."""
+        """Return pixels, uint8 [B, C, S, S], and aspect ratios (width / height) [B], both on the device."""
         index = torch.from_numpy(ids).to(self.device, non_blocking=True)
         return self.fetch_pixels(ids), self.aspect[index]
 
     @property
     def identity(self) -> str:
-        """One word for what is in it: another image, label, class or order gives another."""
+        """Hash of the content: images, labels, class names, their order, size and channels."""
         digest = hashlib.blake2b(self.facts.digests.tobytes(), digest_size=16)
         for labels in (self.dataset.labels, self.dataset.partial_labels):
             digest.update(b"" if labels is None else labels.tobytes())
@@ -78,48 +78,48 @@ def build_store(
     use_cache: bool = True,
     on_progress: Callable[[int], None] | None = None,
     warn: Callable[[str], None] = lambda line: None,
-    known: Sequence[BadFile] = (),
+    known_bad: Sequence[BadFile] = (),
 ) -> Store:
-    """Decode a split (or find it in the cache), leave out what cannot be read, and put it where it belongs."""
+    """Decode a split or load it from the cache, leave out bad images, and place the pixels."""
     config, device = config or DataConfig(), torch.device(device)
     chosen = choose_placement(len(dataset) * config.channels * size**2, device) if placement == "auto" else placement
     if chosen == "device" and device.type == "cpu":
         chosen = "host"
     pixels = decode_all(dataset, size, config, on_progress, warn, use_cache, in_memory=chosen != "stream")
-    kept, bad = drop_bad(dataset, pixels.facts, allow_bad, split, known)
+    kept, bad = drop_bad(dataset, pixels.facts, allow_bad, split, known_bad)
     rows = np.flatnonzero(pixels.facts.ok)
     facts = pixels.facts.take(rows)
     aspect = torch.from_numpy(facts.width / np.maximum(facts.height, 1)).float().to(device)
     labels = None if kept.labels is None else torch.from_numpy(kept.labels).to(device)
-    fetch = _fetcher(chosen, pixels, rows, kept, size, config, device)
+    fetch = _make_fetcher(chosen, pixels, rows, kept, size, config, device)
     return Store(kept, size, config.channels, device, chosen, aspect, fetch, facts, bad, labels)
 
 
 def choose_placement(wanted: int, device: torch.device) -> Literal["device", "host", "stream"]:
-    """Device if the pixels take at most half of its free memory, else host by the same measure, else streamed."""
-    if device.type == "cuda" and wanted <= SHARE * torch.cuda.mem_get_info(device)[0]:
+    """Choose the device if `wanted` bytes take at most half of its free memory, else the host likewise, else stream."""
+    if device.type == "cuda" and wanted <= MEMORY_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return "device"
-    return "host" if wanted <= SHARE * free_host_memory() else "stream"
+    return "host" if wanted <= MEMORY_FRACTION * free_host_memory() else "stream"
 
 
 def choose_size(dataset: Dataset, useful: int) -> int:
-    """S: what the views can use (`views.Plan.store_side`), but not more than the images have."""
+    """Choose S: the most that the views can use (`views.Plan.store_side`), but not more than the images have."""
     return min(useful, median_side(dataset) or useful)
 
 
 def median_side(dataset: Dataset, sample: int = 256) -> int | None:
-    """Median of the images' longer sides; None where none could be read."""
+    """Return the median of the images' longer sides, or None if no image can be read."""
     ids = np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(int)
     longer = [side for i in ids if (side := _longer_side(dataset, int(i)))]
     return int(max(np.median(longer), 8)) if longer else None
 
 
 def compute_mean_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of the data, by channel, in 0..1, over at most `sample` images."""
+    """Compute mean and std of each channel, on a scale of 0 to 1, over at most `sample` images."""
     ids = np.linspace(0, len(store) - 1, min(sample, len(store))).astype(np.int64)
     total, squares, count = torch.zeros(store.channels), torch.zeros(store.channels), 0
-    for part in np.array_split(ids, max(1, len(ids) // 64)):
-        x = store.fetch(part)[0].double() / 255
+    for chunk in np.array_split(ids, max(1, len(ids) // 64)):
+        x = store.fetch(chunk)[0].double() / 255
         total, squares = total + x.sum(dim=(0, 2, 3)).cpu(), squares + (x * x).sum(dim=(0, 2, 3)).cpu()
         count += x.numel() // x.shape[1]
     mean = total / count
@@ -128,13 +128,13 @@ def compute_mean_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...
 
 
 def choose_normalisation(store: Store, config: DataConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """ImageNet's mean and deviation, or the data's own; images that are not RGB have no ImageNet figures."""
+    """Return ImageNet's mean and std, or those of the data (always for images that are not RGB)."""
     if config.normalise == "imagenet" and config.channels == 3:
         return IMAGENET_MEAN, IMAGENET_STD
     return compute_mean_std(store)
 
 
-def _fetcher(
+def _make_fetcher(
     placement: str,
     pixels: Pixels,
     rows: np.ndarray,
@@ -144,8 +144,8 @@ def _fetcher(
     device: torch.device,
 ) -> Callable[[np.ndarray], Tensor]:
     if pixels.array is None:
-        return _decoding_fetcher(kept, size, config, device)
-    resident = torch.from_numpy(pixels.array)  # as it is: of a file on disk, all processes share the pages
+        return _make_decoding_fetcher(kept, size, config, device)
+    resident = torch.from_numpy(pixels.array)  # no copy: processes share the pages of a memory-mapped file
     if placement == "device":
         resident = resident.to(device)
         return lambda ids: gather(resident, torch.from_numpy(rows[ids]).to(device, non_blocking=True))
@@ -153,7 +153,7 @@ def _fetcher(
 
 
 def gather(pixels: Tensor, index: Tensor) -> Tensor:
-    """pixels[index]; eight bytes at a time where they fit, because a GPU's gather goes element by element."""
+    """Return pixels[index], eight bytes at a time if possible, because a GPU gathers element by element."""
     if pixels[0].numel() % 8:
         return pixels[index]
     return pixels.flatten(1).view(torch.int64)[index].view(torch.uint8).view(-1, *pixels.shape[1:])
@@ -165,16 +165,16 @@ def _upload(pixels: Tensor, device: torch.device) -> Tensor:
     return pixels.pin_memory().to(device, non_blocking=True)
 
 
-def _decoding_fetcher(
+def _make_decoding_fetcher(
     dataset: Dataset, size: int, config: DataConfig, device: torch.device
 ) -> Callable[[np.ndarray], Tensor]:
     pool = ThreadPoolExecutor(count_cores())
 
-    def one(i: int) -> np.ndarray:
-        image = decode(dataset.read(i), config.channels, config.bits, config.max_pixels, at_least=size)
+    def decode_one(i: int) -> np.ndarray:
+        image = decode(dataset.read(i), config.channels, config.bits, config.max_pixels, draft_size=size)
         return squash(image, size, config.channels)
 
-    return lambda ids: _upload(torch.from_numpy(np.stack(list(pool.map(one, ids.tolist())))), device)
+    return lambda ids: _upload(torch.from_numpy(np.stack(list(pool.map(decode_one, ids.tolist())))), device)
 
 
 def _longer_side(dataset: Dataset, i: int) -> int | None:
@@ -184,5 +184,5 @@ def _longer_side(dataset: Dataset, i: int) -> int | None:
             return max(raw.shape[:2])
         with Image.open(io.BytesIO(raw)) as image:
             return max(image.size)
-    except Exception:  # a file that cannot be read is named by the scan, not here
+    except Exception:  # the scan reports files that cannot be read
         return None

@@ -158,7 +158,7 @@ class Model:
         """Squashed pixels and the aspect ratio as the store would hold them, or why not."""
         meta = self.meta
         try:
-            image = decode(source.read(), meta.channels, meta.bits, meta.max_pixels, at_least=meta.store_size)
+            image = decode(source.read(), meta.channels, meta.bits, meta.max_pixels, draft_size=meta.store_size)
         except Exception as error:  # whatever it is, it is this image's, and the others can be used
             return describe_error(error)
         return _Loaded(squash(image, meta.store_size, meta.channels), image.width / image.height)

@@ -1,4 +1,4 @@
-"""An npz with images [N, H, W] or [N, H, W, C] and their labels, whole or as train, val and test (like MedMNIST)."""
+"""Reader for npz files: images [N, H, W] or [N, H, W, C] and labels, in one split or several (like MedMNIST)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from vitling.errors import UserError
 
 IMAGE_WORDS = frozenset({"x", "images", "image", "data"})
 LABEL_WORDS = frozenset({"y", "labels", "label", "targets"})
-WANTED = "Use x and y, or x_train, y_train, x_test, y_test"
 
 
 class ArrayReader:
@@ -26,24 +25,24 @@ class ArrayReader:
 
 def read(path: Path, config: DataConfig) -> Source:
     arrays = _load(path)
-    images, labels = _by_split(arrays, IMAGE_WORDS), _by_split(arrays, LABEL_WORDS)
+    images, labels = _select_by_split(arrays, IMAGE_WORDS), _select_by_split(arrays, LABEL_WORDS)
     if not images:
-        raise UserError(f"{path} has no images (it has: {', '.join(arrays) or 'nothing'}). {WANTED}.")
-    found = Source(path.stem)
+        has = ", ".join(arrays) or "nothing"
+        raise UserError(f"{path} has no images (it has: {has}). Name the arrays x and y, or x_train, y_train, ...")
+    source = Source(path.stem)
     names = [str(name) for name in arrays["class_names"].ravel()] if "class_names" in arrays else None
     for split, (name, x) in images.items():
         _check_images(path, name, x)
-        part = SourceSplit([f"{name}[{i}]" for i in range(len(x))], ArrayReader(x), np.arange(len(x)))
+        source.splits[split] = SourceSplit([f"{name}[{i}]" for i in range(len(x))], ArrayReader(x), np.arange(len(x)))
         if split in labels:
-            found.multi |= _has_several(labels[split][1])
-            part.labels = _words(path, *labels[split], len(x), names)
-        found.splits[split] = part
-    train = found.splits.get("train")
+            source.multi |= _is_multi_label(labels[split][1])
+            source.splits[split].labels = _name_labels(path, *labels[split], len(x), names)
+    train = source.splits.get("train")
     if names:
-        found.class_order = tuple(names)
+        source.class_order = tuple(names)
     elif train is not None and train.labels is not None:
-        found.class_order = sort_class_names({name for row in train.labels for name in row})
-    return found
+        source.class_order = sort_class_names({name for row in train.labels for name in row})
+    return source
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
@@ -52,19 +51,19 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, KeyError) as error:
         raise UserError(f"{path} cannot be read as an npz file: {error}") from None
-    except Exception as error:  # zipfile and zlib have errors of their own
+    except Exception as error:  # zipfile and zlib raise errors of their own
         raise UserError(f"{path} is damaged: {error}") from None
 
 
-def _by_split(arrays: dict[str, np.ndarray], words: frozenset[str]) -> dict[str, tuple[str, np.ndarray]]:
-    """The arrays whose name is one of `words`, with a split before or after it or none."""
-    found = {}
+def _select_by_split(arrays: dict[str, np.ndarray], words: frozenset[str]) -> dict[str, tuple[str, np.ndarray]]:
+    """Select arrays named by one of `words`, alone or with a split before or after it."""
+    selected = {}
     for name, array in arrays.items():
-        parts = name.lower().split("_")
-        split = next((SPLIT_OF[part] for part in parts if part in SPLIT_OF), "train")
-        if {part for part in parts if part not in SPLIT_OF} <= words and set(parts) & words:
-            found[split] = (name, array)
-    return found
+        name_words = name.lower().split("_")
+        split = next((SPLIT_OF[word] for word in name_words if word in SPLIT_OF), "train")
+        if {word for word in name_words if word not in SPLIT_OF} <= words and set(name_words) & words:
+            selected[split] = (name, array)
+    return selected
 
 
 def _check_images(path: Path, name: str, x: np.ndarray) -> None:
@@ -77,32 +76,34 @@ def _check_images(path: Path, name: str, x: np.ndarray) -> None:
 
 
 def _is_table(y: np.ndarray) -> bool:
-    """A column a class."""
+    """Return whether there is one column per class."""
     return y.ndim == 2 and y.shape[1] > 1
 
 
-def _has_several(y: np.ndarray) -> bool:
-    """One class an image may be written as a table too (one-hot)."""
+def _is_multi_label(y: np.ndarray) -> bool:
+    """Return whether images can have several labels; a one-hot table gives one class per image."""
     return _is_table(y) and not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
-def _words(path: Path, name: str, y: np.ndarray, n: int, names: list[str] | None) -> list[tuple[str, ...]]:
+def _name_labels(path: Path, name: str, y: np.ndarray, n: int, names: list[str] | None) -> list[tuple[str, ...]]:
     if len(y) != n:
         raise UserError(f"{path}: {name} has {len(y):,} labels for {n:,} images.")
     if not _is_table(y):
         y = y.reshape(n)
-        return [(_name(path, name, value, names),) for value in y.tolist()]
+        return [(_name_class(path, name, value, names),) for value in y.tolist()]
     if not np.isin(y, (0, 1)).all():
-        raise UserError(f"{path}: {name} has shape {y.shape}, so it must hold 0 and 1: a column a class.")
+        raise UserError(
+            f"{path}: {name} has shape {y.shape}, so it must be a table of 0 and 1 with one column per class."
+        )
     columns = names or [str(c) for c in range(y.shape[1])]
     if len(columns) != y.shape[1]:
-        raise UserError(f"{path}: {name} has {y.shape[1]} columns for {len(columns)} class_names.")
+        raise UserError(f"{path}: {name} has {y.shape[1]} columns, but class_names has {len(columns)} names.")
     return [tuple(columns[c] for c in np.flatnonzero(row)) for row in y]
 
 
-def _name(path: Path, array: str, value: object, names: list[str] | None) -> str:
+def _name_class(path: Path, array: str, value: object, names: list[str] | None) -> str:
     if names is None or isinstance(value, str):
         return str(value)
     if not isinstance(value, int) or not 0 <= value < len(names):
-        raise UserError(f"{path}: {array} has the label {value}; class_names has {len(names)} names.")
+        raise UserError(f"{path}: {array} has the label {value}, but class_names has {len(names)} names.")
     return names[value]

@@ -1,4 +1,4 @@
-"""A folder of images: class folders, with or without train/val/test, an `unlabelled` folder beside, or flat."""
+"""Reader for folders of images: class folders, with or without train/val/test and `unlabelled`, or flat."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vitling.data.sources.layout import Layout, arrange_splits, make_printable
 from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF, Source
 from vitling.formatting import shorten_list
 
-Kind = Literal["file", "folder", "dead", "closed"]  # dead: a link that leads nowhere; closed: may not be read
+Kind = Literal["file", "folder", "dead", "closed"]  # dead: broken link; closed: no permission
 
 
 class FileReader:
-    """Row i is the file at paths[i]."""
+    """Reader of files; row i is the file at paths[i]."""
 
     def __init__(self, root: Path, paths: list[str]):
         self.root, self.paths = str(root), paths
@@ -31,12 +31,12 @@ class FileReader:
 def read(root: Path, config: DataConfig) -> Source:
     paths: list[str] = []
     dead: list[str] = []
-    found = Source(make_printable(root.resolve().name))
+    source = Source(make_printable(root.resolve().name))
     others: Counter[str] = Counter()
     folders: list[str] = []
     for path, kind in _walk(str(root), ""):
         if kind == "closed":
-            found.notes.append(f"The folder {make_printable(path)} may not be read.")
+            source.notes.append(f"The folder {make_printable(path)} cannot be read.")
         elif kind == "folder":
             folders.append(path)
         elif os.path.splitext(path)[1].lower() not in IMAGE_SUFFIXES:
@@ -44,21 +44,21 @@ def read(root: Path, config: DataConfig) -> Source:
         else:
             (paths if kind == "file" else dead).append(path)
     layout = Layout([*paths, *dead])
-    found.splits, notes = arrange_splits(paths, FileReader(root, paths), layout)
-    found.notes += notes
+    source.splits, notes = arrange_splits(paths, FileReader(root, paths), layout)
+    source.notes += notes
     for path in dead:
         if place := layout.place(path):
-            found.bad.append(BadFile(make_printable(path), "the link leads nowhere", place[0]))
+            source.bad.append(BadFile(make_printable(path), "broken link", place[0]))
     if empty := _empty_folders(folders, paths):
-        found.notes.append(f"No image in {shorten_list(empty)}.")
+        source.notes.append(f"No images in {shorten_list(empty)}.")
     if others:
         kinds = shorten_list([f"{n:,} {suffix}" for suffix, n in others.most_common()])
-        found.notes.append(f"Files that are no images were ignored: {kinds}.")
-    return found
+        source.notes.append(f"Ignored files that are not images: {kinds}.")
+    return source
 
 
 def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, Kind]]:
-    """Everything that is not hidden, links followed; a link to a folder above it is not."""
+    """Walk everything that is not hidden, following links except those to a folder above."""
     try:
         here = os.stat(os.path.join(root, below))
         entries = sorted(os.scandir(os.path.join(root, below)), key=lambda entry: entry.name)
@@ -81,12 +81,12 @@ def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()
 def _kind(entry: os.DirEntry) -> Kind:
     try:
         return "folder" if entry.is_dir() else "file" if entry.is_file() else "dead"
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return "dead"
 
 
 def _empty_folders(folders: list[str], paths: list[str]) -> list[str]:
-    """Folders where a class would be and no image is."""
+    """List folders at the level of classes that have no image."""
     filled = {"/".join(path.split("/")[:depth]) for path in paths for depth in (1, 2)}
     at_class_level = [f for f in folders if "/" not in f or (f.count("/") == 1 and f.split("/")[0] in SPLIT_OF)]
     return [make_printable(folder) for folder in at_class_level if folder not in filled]

@@ -1,4 +1,4 @@
-"""Split and class of an image from the folders above it, on disk or in a tar."""
+"""Splits and classes from the folders of images, on disk or in a tar."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 
 from vitling.data.dataset import Reader
 from vitling.data.sources.source import SPLIT_OF, SourceSplit
-from vitling.formatting import shorten_list
+from vitling.formatting import format_count, shorten_list
 
 
 class Layout:
-    """What the folders mean, seen over all paths.
+    """Meaning of the folders, decided from all paths.
 
     CLASS/x.jpg and SPLIT/CLASS/x.jpg are labelled; x.jpg, SPLIT/x.jpg and unlabelled/x.jpg are not. Folders below a
-    class folder belong to the class.
+    class folder belong to that class.
     """
 
     def __init__(self, paths: Sequence[str]):
-        self.split_folders, self.beside = _split_folders(paths)
+        self.split_folders, self.class_folders = _find_split_folders(paths)
 
     def place(self, path: str) -> tuple[str, str] | None:
-        """Split and class ("": none) of an image; None where it lies beside the splits and is not used."""
+        """Return split and class ("" for none) of an image, or None if it lies beside the splits and is not used."""
         folders = path.split("/")[:-1]
         split = "train"
         if folders and folders[0] in self.split_folders:
             split = self.split_folders[folders.pop(0)]
-        elif self.split_folders and not (folders and (folders[0] in self.beside or _is_pool(folders[0]))):
+        elif self.split_folders and not (folders and (folders[0] in self.class_folders or _is_pool(folders[0]))):
             return None
         if folders and _is_pool(folders[0]):
             return "pool", ""
@@ -39,7 +39,7 @@ class Layout:
 def arrange_splits(
     paths: Sequence[str], reader: Reader, layout: Layout | None = None
 ) -> tuple[dict[str, SourceSplit], list[str]]:
-    """Splits of the images at these relative paths (row i is path i), in ImageFolder's order, and notes."""
+    """Build the splits of images at relative paths (row i is path i), in ImageFolder's order, and notes."""
     layout = layout or Layout(paths)
     placed: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     ignored: set[str] = set()
@@ -50,21 +50,21 @@ def arrange_splits(
             ignored.add(make_printable(top + "/" if below else path))
         else:
             placed[place[0]][place[1]].append(i)
-    notes = [f"Beside the splits and not used: {shorten_list(sorted(ignored))}."] if ignored else []
-    parts = {}
-    for split, by_class in placed.items():
+    notes = [f"Not used (beside the splits): {shorten_list(sorted(ignored))}."] if ignored else []
+    splits = {}
+    for name, by_class in placed.items():
         loose = by_class.pop("", [])
         if by_class and loose:
-            notes.append(f"{len(loose):,} images lie beside the class folders of {split} and are left out.")
-        parts[split] = _part(paths, by_class, reader) if by_class else _part(paths, {"": loose}, reader)
-    return parts, notes
+            notes.append(f"Not used (beside the class folders of {name}): {format_count(len(loose), 'image')}.")
+        splits[name] = _make_split(paths, by_class or {"": loose}, reader)
+    return splits, notes
 
 
-def _split_folders(paths: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-    """Top folders that are splits, and those that are classes of train although there are splits (beside test/).
+def _find_split_folders(paths: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """Find the top folders that are splits, and those that are classes of train beside a split (such as test/).
 
-    A folder named like a split may be a class (`train` beside `bus`): it is a split if class folders lie in it, or
-    if nothing but splits lies beside it.
+    A folder named like a split may be a class (`train` beside `bus`). It is a split if it contains class folders or
+    if there are only splits beside it.
     """
     depth: dict[str, int] = {}
     for path in paths:
@@ -82,7 +82,7 @@ def _is_pool(folder: str) -> bool:
     return SPLIT_OF.get(folder.lower()) == "pool"
 
 
-def _part(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) -> SourceSplit:
+def _make_split(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) -> SourceSplit:
     rows, labels = [], []
     for name in sorted(by_class):
         ordered = sorted(by_class[name], key=lambda i: posixpath.split(paths[i]))
@@ -93,5 +93,5 @@ def _part(paths: Sequence[str], by_class: dict[str, list[int]], reader: Reader) 
 
 
 def make_printable(path: str) -> str:
-    """Names of files and folders may hold bytes that are no UTF-8; JSON and terminals may not. Two names stay two."""
+    """Escape bytes that are not UTF-8, for JSON and terminals; different names stay different."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

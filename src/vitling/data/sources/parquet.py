@@ -1,4 +1,4 @@
-"""Parquet as Hugging Face writes it: an image column (bytes, or a struct with them) and a label column."""
+"""Reader for Parquet as written by Hugging Face: an image column (bytes, or a struct with bytes) and a label column."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
 
 
 class ParquetReader:
-    """Row groups are read at first touch and kept as Arrow columns: no Python object an image."""
+    """Reader of a Parquet column. Row groups are loaded on first use and kept in Arrow, without Python objects."""
 
     def __init__(self, path: Path, column: str):
         self.path, self.column = path, column
@@ -44,12 +44,12 @@ class ParquetReader:
 
     def __call__(self, row: int) -> bytes:
         group = bisect_right(self.starts, row) - 1
-        value = self._group(group)[row - self.starts[group]].as_py()
+        value = self._load_group(group)[row - self.starts[group]].as_py()
         if value is None:
             raise ValueError("the row has no image bytes")
         return value
 
-    def _group(self, group: int) -> pa.Array:
+    def _load_group(self, group: int) -> pa.Array:
         with self.lock:
             if group not in self.groups:
                 with pq.ParquetFile(self.path) as file:
@@ -62,52 +62,52 @@ class ParquetReader:
 
 
 def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
-    found = Source(name)
+    source = Source(name)
     by_split: dict[str, list[SourceSplit]] = defaultdict(list)
     for path in paths:
-        schema = _schema(path)
+        schema = _read_schema(path)
         label = _label_column(schema, config)
-        names = _class_names(schema, label)
-        found.class_order = found.class_order or names
-        found.multi |= label is not None and _is_list(schema.field(label).type)
+        names = _read_class_names(schema, label)
+        source.class_order = source.class_order or names
+        source.multi |= label is not None and _is_list(schema.field(label).type)
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
-        by_split[split_from_name(where) or "train"].append(_part(path, schema, label, names, config))
-    found.splits = {split: concat_splits(parts) for split, parts in by_split.items()}
-    drop_empty_labels(found)
-    train = found.splits.get("train")
-    if found.class_order is None and train is not None and train.labels is not None:
-        found.class_order = sort_class_names({word for words in train.labels for word in words})
-    return found
+        by_split[split_from_name(where) or "train"].append(_read_split(path, schema, label, names, config))
+    source.splits = {name: concat_splits(splits) for name, splits in by_split.items()}
+    drop_empty_labels(source)
+    train = source.splits.get("train")
+    if source.class_order is None and train is not None and train.labels is not None:
+        source.class_order = sort_class_names({word for words in train.labels for word in words})
+    return source
 
 
-def _schema(path: Path) -> pa.Schema:
+def _read_schema(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as Parquet: {error}. Is the copy complete?") from None
 
 
-def _part(
+def _read_split(
     path: Path, schema: pa.Schema, label: str | None, names: Sequence[str] | None, config: DataConfig
 ) -> SourceSplit:
     group = config.group_column if config.group_column in schema.names else None
-    wanted = [column for column in (label, group) if column]
-    table = pq.read_table(path, columns=wanted, partitioning=None) if wanted else None
+    columns = [column for column in (label, group) if column]
+    table = pq.read_table(path, columns=columns, partitioning=None) if columns else None
     reader = ParquetReader(path, _image_column(path, schema))
     n = reader.starts[-1]
-    part = SourceSplit([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
+    split = SourceSplit([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
     if table is not None and label:
-        part.labels = [_words(path, value, names) for value in table.column(label).to_pylist()]
+        split.labels = [_name_labels(path, value, names) for value in table.column(label).to_pylist()]
     if table is not None and group:
-        part.groups = ["" if value is None else str(value) for value in table.column(group).to_pylist()]
-    return part
+        split.groups = ["" if value is None else str(value) for value in table.column(group).to_pylist()]
+    return split
 
 
 def _image_column(path: Path, schema: pa.Schema) -> str:
-    fits = [field.name for field in schema if _holds_images(field.type)]
-    if not fits:
-        raise UserError(f"{path} has no column of image bytes (it has: {', '.join(schema.names)}).")
-    return next((name for name in ("image", "img") if name in fits), fits[0])
+    candidates = [field.name for field in schema if _holds_images(field.type)]
+    if not candidates:
+        raise UserError(f"{path} has no column with image bytes, only {', '.join(schema.names)}.")
+    return next((name for name in ("image", "img") if name in candidates), candidates[0])
 
 
 def _holds_images(kind: pa.DataType) -> bool:
@@ -121,7 +121,7 @@ def _label_column(schema: pa.Schema, config: DataConfig) -> str | None:
         return config.label_column or None
     if config.label_column != "label":
         has = ", ".join(schema.names)
-        raise UserError(f'No column "{config.label_column}" (there are: {has}). Name it with --data.label-column NAME.')
+        raise UserError(f'There is no column "{config.label_column}", only {has}. Pass --data.label-column NAME.')
     return next((name for name in LABEL_NAMES if name in schema.names), None)
 
 
@@ -129,11 +129,11 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
-    """`names` of the label's ClassLabel in the schema's metadata, wherever a list type wraps it."""
+def _read_class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
+    """Read the class names from the ClassLabel in the schema's metadata, inside lists too."""
     try:
-        told = json.loads((schema.metadata or {})[b"huggingface"])
-        feature: Any = told["info"]["features"][label]
+        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        feature: Any = metadata["info"]["features"][label]
         while "names" not in feature:
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return tuple(str(name) for name in feature["names"])
@@ -141,13 +141,13 @@ def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None
         return None
 
 
-def _words(path: Path, value: Any, names: Sequence[str] | None) -> tuple[str, ...]:
+def _name_labels(path: Path, value: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(value, list):
-        return tuple(word for item in value for word in _words(path, item, names))
-    if value is None or value == "" or value == -1:  # Hugging Face writes -1 where a test label is kept back
+        return tuple(word for item in value for word in _name_labels(path, item, names))
+    if value is None or value == "" or value == -1:  # Hugging Face writes -1 for hidden test labels
         return ()
     if names is None or isinstance(value, str):
         return (str(value),)
     if not 0 <= value < len(names):
-        raise UserError(f"{path} has the label {value}; its metadata name {len(names)} classes.")
+        raise UserError(f"{path} has the label {value}, but its metadata names {len(names)} classes.")
     return (names[value],)

@@ -1,16 +1,18 @@
-"""What a source finds: splits of images whose labels are still words."""
+"""Source: the splits of a dataset as read, with labels that are still words."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
 from vitling.data.dataset import BadFile, Raw, Reader
+from vitling.formatting import format_count
 
-SPLIT_OF = {
+SPLIT_OF = {  # words in names of folders, files and arrays
     "train": "train",
     "training": "train",
     "val": "val",
@@ -29,7 +31,7 @@ IMAGE_SUFFIXES = frozenset(
 
 @dataclass
 class SourceSplit:
-    """One split. `labels[i]` are the names of image i's classes; None: no image has a label."""
+    """One split. `labels[i]` holds the class names of image i; None means that no image has a label."""
 
     keys: list[str]
     reader: Reader
@@ -52,18 +54,18 @@ class SourceSplit:
 
 @dataclass
 class Source:
-    """A data set as found: splits under train, val, test, pool. `class_order` where the source itself orders them."""
+    """Dataset as read: splits named train, val, test, pool. `class_order` is set if the source orders its classes."""
 
     name: str
     splits: dict[str, SourceSplit] = field(default_factory=dict)
     class_order: tuple[str, ...] | None = None
-    multi: bool = False  # an image may have several labels, or none of those there are
+    multi: bool = False  # multi-label: an image may have several labels, or none
     notes: list[str] = field(default_factory=list)
     bad: list[BadFile] = field(default_factory=list)
 
 
-class JoinedReader:
-    """Several readers behind one: the rows of each follow those of the one before."""
+class ConcatReader:
+    """Reader over several readers, whose rows follow one another."""
 
     def __init__(self, readers: Sequence[Reader], starts: Sequence[int]):
         self.readers, self.starts = list(readers), list(starts)
@@ -73,76 +75,76 @@ class JoinedReader:
         return self.readers[k](row - self.starts[k])
 
 
-def concat_splits(parts: Sequence[SourceSplit]) -> SourceSplit:
-    """One part after the other. Labels stay only if all have them."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [int(part.rows.max()) + 1 if len(part) else 0 for part in parts]
+def concat_splits(splits: Sequence[SourceSplit]) -> SourceSplit:
+    """Concatenate splits. Labels are kept only if all have them."""
+    if len(splits) == 1:
+        return splits[0]
+    sizes = [int(split.rows.max()) + 1 if len(split) else 0 for split in splits]
     starts = np.cumsum([0, *sizes[:-1]])
-    shared = all(part.reader is parts[0].reader for part in parts)
-    rows = [part.rows if shared else part.rows + start for part, start in zip(parts, starts)]
-    labels = [part.labels for part in parts if part.labels is not None]
-    groups = [part.groups or [""] * len(part) for part in parts]
+    shared = all(split.reader is splits[0].reader for split in splits)
+    rows = [split.rows if shared else split.rows + start for split, start in zip(splits, starts)]
+    labels = [split.labels for split in splits if split.labels is not None]
+    groups = [split.groups or [""] * len(split) for split in splits]
     return SourceSplit(
-        keys=[key for part in parts for key in part.keys],
-        reader=parts[0].reader if shared else JoinedReader([part.reader for part in parts], starts.tolist()),
+        keys=[key for split in splits for key in split.keys],
+        reader=splits[0].reader if shared else ConcatReader([split.reader for split in splits], starts.tolist()),
         rows=np.concatenate(rows),
-        labels=[names for part in labels for names in part] if len(labels) == len(parts) else None,
-        groups=[group for part in groups for group in part] if any(part.groups for part in parts) else None,
+        labels=list(chain.from_iterable(labels)) if len(labels) == len(splits) else None,
+        groups=list(chain.from_iterable(groups)) if any(split.groups for split in splits) else None,
     )
 
 
-def drop_empty_labels(found: Source) -> None:
-    """A source with a place for labels and none in it has no labels."""
-    if not any(any(part.labels) for part in found.splits.values() if part.labels):
-        for part in found.splits.values():
-            part.labels = None
+def drop_empty_labels(source: Source) -> None:
+    """Set all labels to None if no image has any."""
+    if not any(any(split.labels) for split in source.splits.values() if split.labels):
+        for split in source.splits.values():
+            split.labels = None
 
 
-def separate_unlabelled(found: Source) -> None:
-    """Images without a label beside labelled ones: those of train join the pool, those of val and test are bad.
+def separate_unlabelled(source: Source) -> None:
+    """Remove unlabelled images from labelled splits: those of train join the pool, those of val and test are bad.
 
-    Where images have several labels, one without is a negative: it has none of those there are.
+    In multi-label data an image without a label is a negative and stays.
     """
-    if found.multi:
-        _keep_negatives(found)
+    if source.multi:
+        _keep_negatives(source)
         return
-    for split, part in list(found.splits.items()):
-        if split == "pool" or part.labels is None or all(part.labels):
-            continue
-        remove_unlabelled(found, split, [i for i, words in enumerate(part.labels) if not words])
+    for name, split in list(source.splits.items()):
+        if name != "pool" and split.labels is not None:
+            remove_unlabelled(source, name, [i for i, words in enumerate(split.labels) if not words])
 
 
-def remove_unlabelled(found: Source, split: str, without: Sequence[int]) -> None:
-    """Takes these images, which have no label, out of a split: train's into the pool, others to the bad files."""
-    part = found.splits[split]
-    if not without or split == "pool":
+def remove_unlabelled(source: Source, name: str, ids: Sequence[int]) -> None:
+    """Move these images out of a split: from train into the pool, from others to the bad files."""
+    split = source.splits[name]
+    if not ids or name == "pool":
         return
-    if split == "train":
-        pool = part.take(without)
-        pool.labels = None
-        found.splits["pool"] = concat_splits([*([found.splits["pool"]] if "pool" in found.splits else []), pool])
-        found.notes.append(f"{len(without):,} images without a label are the unlabelled pool.")
+    if name == "train":
+        unlabelled = split.take(ids)
+        unlabelled.labels = None
+        pool = [source.splits["pool"]] if "pool" in source.splits else []
+        source.splits["pool"] = concat_splits([*pool, unlabelled])
+        source.notes.append(f"Added to the unlabelled pool: {format_count(len(ids), 'image')} without a label.")
     else:
-        found.bad += [BadFile(part.keys[i], "no label", split) for i in without]
-    gone = set(without)
-    found.splits[split] = part.take([i for i in range(len(part)) if i not in gone])
+        source.bad += [BadFile(split.keys[i], "no label", name) for i in ids]
+    removed = set(ids)
+    source.splits[name] = split.take([i for i in range(len(split)) if i not in removed])
 
 
-def _keep_negatives(found: Source) -> None:
-    """A split without a single label is not full of negatives, though: its labels are not known."""
-    for split, part in found.splits.items():
-        if part.labels is None or not any(part.labels):
-            part.labels = None
-        elif negatives := sum(not words for words in part.labels):
-            found.notes.append(
-                f"{negatives:,} images of {split} have none of the labels. Images whose labels are not known belong "
-                "to the split unlabelled."
+def _keep_negatives(source: Source) -> None:
+    """Keep images without a label as negatives, unless the whole split has none: then its labels are unknown."""
+    for name, split in source.splits.items():
+        if split.labels is None or not any(split.labels):
+            split.labels = None
+        elif negatives := sum(not words for words in split.labels):
+            source.notes.append(
+                f"Negatives (no label) in {name}: {format_count(negatives, 'image')}. If their labels are unknown, put "
+                "them into the split unlabelled."
             )
 
 
 def split_from_name(name: str) -> str | None:
-    """`cifar100-train-10k.parquet` and `data/test.tar` say which split they hold."""
+    """Find the split in a file name such as `cifar100-train-10k.parquet` or `data/test.tar`."""
     for separator in "-_./\\ ":
         name = name.replace(separator, " ")
     found = [SPLIT_OF[word] for word in name.lower().split() if word in SPLIT_OF]
@@ -150,7 +152,7 @@ def split_from_name(name: str) -> str | None:
 
 
 def sort_class_names(names: set[str]) -> tuple[str, ...]:
-    """Sorted; whole numbers by value."""
+    """Sort class names, whole numbers by value."""
     if all(name.isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))

@@ -1,4 +1,4 @@
-"""A CSV or TSV with a path a row, and labels, splits and groups where it has the columns."""
+"""Reader for CSV and TSV files with one path per row and optional labels, splits and groups."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, drop_empt
 from vitling.errors import UserError
 
 Row = dict[str, str]
-_MEND_QUOTES = 'Is a quote (") not closed there?'
+_FIX_QUOTES = 'Check for an unclosed quote (").'
 
 
 def read(path: Path, config: DataConfig) -> Source:
-    rows, columns = _rows(path, config)
-    label_column = _label_column(path, columns, config)
+    rows, columns = _read_rows(path, config)
+    label_column = _check_label_column(path, columns, config)
     for flag, column in (("split", config.split_column), ("group", config.group_column)):
         if column not in columns and column != flag:
-            raise _missing(path, column, columns, flag)
-    found = Source(path.stem)
-    splits = [_split(path, row.get(config.split_column, ""), number) for number, row in enumerate(rows, 2)]
-    labels, found.multi, separator = _labels([row.get(label_column, "") for row in rows], config)
-    if found.multi:
-        found.notes.append(f'Several labels an image, parted by "{separator}".')
+            raise _missing_column(path, column, columns, flag)
+    source = Source(path.stem)
+    splits = [_parse_split(path, row.get(config.split_column, ""), number) for number, row in enumerate(rows, 2)]
+    labels, source.multi, separator = _parse_labels([row.get(label_column, "") for row in rows], config)
+    if source.multi:
+        source.notes.append(f'Several labels per image, separated by "{separator}".')
     placed: dict[str, list[int]] = defaultdict(list)
     for i, (row, split) in enumerate(zip(rows, splits)):
-        if reason := _unusable(path.parent, row[config.path_column]):
-            found.bad.append(BadFile(row[config.path_column] or f"row {i + 2}", reason, split))
+        if reason := _find_problem(path.parent, row[config.path_column]):
+            source.bad.append(BadFile(row[config.path_column] or f"row {i + 2}", reason, split))
         else:
             placed[split].append(i)
     if not placed:
         raise UserError(
-            f"None of the {len(rows):,} files that {path} names can be found; paths are relative to "
-            f"{path.parent.resolve()}. The first: {rows[0][config.path_column]}"
+            f"None of the {len(rows):,} files in {path} exists, the first being {rows[0][config.path_column]}. Paths "
+            f"are relative to {path.parent.resolve()}."
         )
     everything = SourceSplit(
         keys=[row[config.path_column] for row in rows],
@@ -49,16 +49,16 @@ def read(path: Path, config: DataConfig) -> Source:
         labels=labels,
         groups=[row[config.group_column] for row in rows] if config.group_column in columns else None,
     )
-    found.splits = {split: everything.take(ids) for split, ids in placed.items()}
-    if "pool" in found.splits:
-        found.splits["pool"].labels = None
-    drop_empty_labels(found)
+    source.splits = {split: everything.take(ids) for split, ids in placed.items()}
+    if "pool" in source.splits:
+        source.splits["pool"].labels = None
+    drop_empty_labels(source)
     if repeated := len(rows) - len(set(everything.keys)):
-        found.notes.append(f"{repeated:,} rows name a path that another row names too.")
-    return found
+        source.notes.append(f"{repeated:,} rows repeat the path of another row.")
+    return source
 
 
-def _rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
+def _read_rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -66,18 +66,18 @@ def _rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
     header = text.split("\n", 1)[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", skipinitialspace=True)
-    columns, rows, lines = _parsed(path, reader)
+    columns, rows, lines = _parse_rows(path, reader)
     if config.path_column not in columns:
-        raise _missing(path, config.path_column, columns, "path")
+        raise _missing_column(path, config.path_column, columns, "path")
     used = {config.path_column, config.label_column, config.split_column, config.group_column}
     _check_quotes(path, rows, lines, used, odd=text.count('"') % 2 == 1)
     if not rows:
-        raise UserError(f"{path} has a header and no rows.")
+        raise UserError(f"{path} has a header but no rows.")
     return rows, columns
 
 
-def _parsed(path: Path, reader: csv.DictReader) -> tuple[list[str], list[Row], list[int]]:
-    """Columns, rows, and the line where each row begins."""
+def _parse_rows(path: Path, reader: csv.DictReader) -> tuple[list[str], list[Row], list[int]]:
+    """Return columns, rows, and the line where each row begins."""
     rows: list[Row] = []
     lines = [1]
     try:
@@ -88,44 +88,44 @@ def _parsed(path: Path, reader: csv.DictReader) -> tuple[list[str], list[Row], l
             rows.append({column: (row[column] or "").strip() for column in columns})
             lines.append(reader.line_num + 1)
     except csv.Error as error:
-        raise UserError(f"{path}, line {lines[-1]}: {error}. {_MEND_QUOTES}") from None
+        raise UserError(f"{path}, line {lines[-1]}: {error}. {_FIX_QUOTES}") from None
     if any("\n" in column for column in columns):
-        raise UserError(f"{path}, line 1: the header goes over several lines. {_MEND_QUOTES}")
+        raise UserError(f"{path}, line 1: the header spans several lines. {_FIX_QUOTES}")
     return columns, rows, lines
 
 
 def _check_quotes(path: Path, rows: list[Row], lines: list[int], used: set[str], odd: bool) -> None:
-    """A quote that is not closed swallows the rows that follow it, and the csv module says nothing. `odd`: whether the
-    file has an odd number of quotes."""
+    """Raise UserError for an unclosed quote, which makes the csv module silently swallow the rows that follow. `odd`:
+    the file has an odd number of quotes."""
     for row, line in zip(rows, lines):
-        over = {column for column, cell in row.items() if "\n" in cell}
-        if used & over or (odd and over and row is rows[-1]):
-            raise UserError(f"{path}, line {line}: a cell goes over several lines. {_MEND_QUOTES}")
+        multi_line = {column for column, cell in row.items() if "\n" in cell}
+        if used & multi_line or (odd and multi_line and row is rows[-1]):
+            raise UserError(f"{path}, line {line}: a cell spans several lines. {_FIX_QUOTES}")
 
 
-def _label_column(path: Path, columns: list[str], config: DataConfig) -> str:
+def _check_label_column(path: Path, columns: list[str], config: DataConfig) -> str:
     rest = set(columns) - {config.path_column, config.split_column, config.group_column}
     if config.label_column and config.label_column not in columns and (rest or config.label_column != "label"):
-        error = _missing(path, config.label_column, columns, "label")
+        error = _missing_column(path, config.label_column, columns, "label")
         raise UserError(f"{error}, or pass --data.label-column '' to use the images without labels.")
     return config.label_column
 
 
-def _missing(path: Path, column: str, columns: list[str], flag: str) -> UserError:
+def _missing_column(path: Path, column: str, columns: list[str], flag: str) -> UserError:
     has = ", ".join(columns) or "none"
-    return UserError(f'{path} has no column "{column}" (it has: {has}). Name it with --data.{flag}-column NAME')
+    return UserError(f'{path} has no column "{column}", only {has}. Pass --data.{flag}-column NAME')
 
 
-def _split(path: Path, word: str, number: int) -> str:
+def _parse_split(path: Path, word: str, number: int) -> str:
     if not word:
         return "train"
     split = "pool" if word.lower() == "pool" else SPLIT_OF.get(word.lower())
     if split is None:
-        raise UserError(f'{path}, line {number}: split "{word}". Use train, val, test or unlabelled.')
+        raise UserError(f'{path}, line {number}: unknown split "{word}"; use train, val, test or unlabelled.')
     return split
 
 
-def _labels(cells: list[str], config: DataConfig) -> tuple[list[tuple[str, ...]], bool, str]:
+def _parse_labels(cells: list[str], config: DataConfig) -> tuple[list[tuple[str, ...]], bool, str]:
     separator = next((mark for mark in config.label_separator if any(mark in cell for cell in cells)), "")
     if not separator:
         return [(cell,) if cell else () for cell in cells], False, ""
@@ -133,7 +133,7 @@ def _labels(cells: list[str], config: DataConfig) -> tuple[list[tuple[str, ...]]
     return [tuple(dict.fromkeys(word for word in row if word)) for row in words], True, separator
 
 
-def _unusable(folder: Path, path: str) -> str | None:
+def _find_problem(folder: Path, path: str) -> str | None:
     if not path:
         return "no path in the row"
     return None if os.path.isfile(folder / path) else "no such file"

@@ -1,4 +1,4 @@
-"""Tar files, read in place: WebDataset's samples (x.jpg beside x.cls or x.json), or a tree of class folders."""
+"""Reader for tar files, in place: WebDataset samples (x.jpg beside x.cls or x.json), or a tree of class folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Span = tuple[int, int]  # offset and size of a member's bytes
 
 
 class TarReader:
-    """Row i is the member at spans[i]; pread needs no lock, and a forked process can go on using the file."""
+    """Reader of tar members; row i is the member at spans[i]. pread needs no lock and survives a fork."""
 
     def __init__(self, path: Path, spans: np.ndarray):
         self.path, self.spans = path, spans
@@ -62,60 +62,60 @@ class TarReader:
 
 
 def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
-    found = Source(name)
+    source = Source(name)
     by_split: dict[str, list[SourceSplit]] = defaultdict(list)
-    unknown: set[str] = set()
+    unlabelled: set[str] = set()
     for path in paths:
         prefix = f"{path.name}/" if len(paths) > 1 else ""
-        members = _index(path)
-        samples = _samples(members)
+        members = _list_members(path)
+        samples = _group_samples(members)
         if any(label for _, label in samples.values()):
-            part, untold = _labelled_samples(path, members, samples, config, found)
-            shard = {"train": part}
-            unknown |= {prefix + key for key in untold}
+            split, missing = _read_samples(path, members, samples, config, source)
+            shard = {"train": split}
+            unlabelled |= {prefix + key for key in missing}
         else:
-            shard = _tree(path, members, found)
-        if set(shard) == {"train"} and (split := split_from_name(path.stem)):
-            shard = {split: shard["train"]}
-        for split, part in shard.items():
-            part.keys = [prefix + key for key in part.keys]
-            by_split[split].append(part)
-    found.splits = {split: concat_splits(parts) for split, parts in by_split.items()}
-    drop_empty_labels(found)
-    if found.multi:  # no label told is another thing than an empty list of them
-        for split, part in list(found.splits.items()):
-            remove_unlabelled(found, split, [i for i, key in enumerate(part.keys) if key in unknown])
-    return found
+            shard = _read_tree(path, members, source)
+        if set(shard) == {"train"} and (found_split := split_from_name(path.stem)):
+            shard = {found_split: shard["train"]}
+        for split_name, split in shard.items():
+            split.keys = [prefix + key for key in split.keys]
+            by_split[split_name].append(split)
+    source.splits = {split_name: concat_splits(splits) for split_name, splits in by_split.items()}
+    drop_empty_labels(source)
+    if source.multi:  # a missing label differs from an empty list of labels, which makes a negative
+        for split_name, split in list(source.splits.items()):
+            remove_unlabelled(source, split_name, [i for i, key in enumerate(split.keys) if key in unlabelled])
+    return source
 
 
-def _index(path: Path) -> dict[str, Span]:
+def _list_members(path: Path) -> dict[str, Span]:
     try:
         with tarfile.open(path, "r:") as file:
             members = {m.name.removeprefix("./"): (m.offset_data, m.size) for m in file if m.isfile()}
     except (tarfile.TarError, OSError, EOFError) as error:
-        hint = "Is the copy complete, and not compressed?"
+        hint = "Check that the copy is complete and not compressed."
         raise UserError(f"{path} cannot be read as a tar file: {error}. {hint}") from None
-    return {name: span for name, span in members.items() if not _hidden(name)}
+    return {name: span for name, span in members.items() if not _is_hidden(name)}
 
 
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
+def _is_hidden(name: str) -> bool:
+    return any(folder.startswith(".") or folder == "__MACOSX" for folder in name.split("/"))
 
 
-def _tree(path: Path, members: dict[str, Span], found: Source) -> dict[str, SourceSplit]:
+def _read_tree(path: Path, members: dict[str, Span], source: Source) -> dict[str, SourceSplit]:
     names = [name for name in members if posixpath.splitext(name)[1].lower() in IMAGE_SUFFIXES]
     others = Counter(posixpath.splitext(name)[1].lower() or "no suffix" for name in members)
     kinds = [f"{n:,} {suffix}" for suffix, n in others.most_common() if suffix not in IMAGE_SUFFIXES]
     if kinds:
-        found.notes.append(f"Files in {path.name} that are no images were ignored: {shorten_list(kinds)}.")
+        source.notes.append(f"Ignored files in {path.name} that are not images: {shorten_list(kinds)}.")
     spans = np.array([members[name] for name in names], np.int64).reshape(-1, 2)
-    parts, notes = arrange_splits(_unwrapped(names), TarReader(path, spans))
-    found.notes += notes
-    return parts
+    splits, notes = arrange_splits(_strip_top_folders(names), TarReader(path, spans))
+    source.notes += notes
+    return splits
 
 
-def _unwrapped(names: list[str]) -> list[str]:
-    """`flowers/train/001/x.webp` and its like without the folder that wraps everything."""
+def _strip_top_folders(names: list[str]) -> list[str]:
+    """Strip folders that contain everything, such as `flowers/` of `flowers/train/001/x.webp`."""
     while names:
         tops = {name.split("/", 1)[0] for name in names}
         wraps = len(tops) == 1 and all(name.count("/") >= 2 for name in names)
@@ -125,8 +125,8 @@ def _unwrapped(names: list[str]) -> list[str]:
     return names
 
 
-def _samples(members: dict[str, Span]) -> dict[str, tuple[str | None, str | None]]:
-    """WebDataset's rule: what stands before the first dot of the file name is the sample. Its image and its label."""
+def _group_samples(members: dict[str, Span]) -> dict[str, tuple[str | None, str | None]]:
+    """Group members to samples (image, label) by the file name up to its first dot, as WebDataset does."""
     samples: dict[str, tuple[str | None, str | None]] = {}
     for name in members:
         folder, file = posixpath.split(name)
@@ -141,23 +141,23 @@ def _samples(members: dict[str, Span]) -> dict[str, tuple[str | None, str | None
     return {key: sample for key, sample in samples.items() if sample[0]}
 
 
-def _labelled_samples(
-    path: Path, members: dict[str, Span], samples: dict, config: DataConfig, found: Source
+def _read_samples(
+    path: Path, members: dict[str, Span], samples: dict, config: DataConfig, source: Source
 ) -> tuple[SourceSplit, list[str]]:
-    """The images, and the keys of those whose label is not told."""
+    """Read labelled samples; also return the keys of those without a label."""
     images = [image for image, _ in samples.values()]
     spans = np.array([members[image] for image in images], np.int64)
-    told = [label for _, label in samples.values()]
-    read_label = TarReader(path, np.array([members[name] if name else (0, 0) for name in told], np.int64))
-    known = [_label(path, name, read_label(row), config) if name else None for row, name in enumerate(told)]
-    keys, labels = [make_printable(image) for image in images], [words or () for words in known]
-    found.multi |= any(len(words) > 1 for words in labels)
-    found.class_order = sort_class_names({*(found.class_order or ()), *(word for words in labels for word in words)})
-    part = SourceSplit(keys, TarReader(path, spans), np.arange(len(images)), labels)
-    return part, [key for key, words in zip(keys, known) if words is None]
+    files = [label for _, label in samples.values()]
+    read_file = TarReader(path, np.array([members[name] if name else (0, 0) for name in files], np.int64))
+    parsed = [_parse_label(path, name, read_file(row), config) if name else None for row, name in enumerate(files)]
+    keys, labels = [make_printable(image) for image in images], [words or () for words in parsed]
+    source.multi |= any(len(words) > 1 for words in labels)
+    source.class_order = sort_class_names({*(source.class_order or ()), *(word for words in labels for word in words)})
+    split = SourceSplit(keys, TarReader(path, spans), np.arange(len(images)), labels)
+    return split, [key for key, words in zip(keys, parsed) if words is None]
 
 
-def _label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple[str, ...] | None:
+def _parse_label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple[str, ...] | None:
     try:
         text = raw.decode().strip()
         if name.endswith(".cls"):
