@@ -1,8 +1,8 @@
-"""Where the limits of `vitling.evaluation.collapse` lie: small runs, whole and broken on purpose.
+"""Measure small runs, healthy and deliberately broken, to set the limits in `vitling.evaluation.collapse`.
 
     python benchmarks/collapse.py cifar100-train-10k.parquet --out results/collapse.json
 
-Every run is watched to its end with `stop=False`; what it was accused of, if of anything, is in the result.
+Every run is watched to its end with `stop=False`; the result lists the alarms it raised.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from vitling.training.rundir import describe_environment
 from vitling.views.policies import make_plan
 
 IMAGES, BATCH, SIZE, EPOCHS, OUTPUTS = 1000, 100, 16, 45, 1024
-PEAK = 1e-3
+PEAK = 1e-3  # learning rate of AdamW
 
 
-def backbone() -> Backbone:
+def make_backbone() -> Backbone:
     arguments = {"img_size": SIZE, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "in_chans": 3}
     return build("vit", "vit_tiny_patch16_224", arguments, SIZE)
 
 
-def head(inputs: int, outputs: int) -> nn.Module:
+def make_head(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, 128), nn.GELU(), nn.Linear(128, outputs))
 
 
-class Instances(Objective):
-    """As IDMM: every image is a class."""
+class IDMM(Objective):
+    """IDMM: every image is a class."""
 
     def __init__(self):
-        super().__init__(backbone(), make_plan("idmm-pretrain", SIZE))
+        super().__init__(make_backbone(), make_plan("idmm-pretrain", SIZE))
         self.head = nn.Linear(self.backbone.dim, IMAGES)
         nn.init.trunc_normal_(self.head.weight, std=0.02)
 
@@ -64,12 +64,12 @@ class Instances(Objective):
         return {name: math.log(IMAGES) for name in ("group0", "group1")}
 
 
-class Contrast(Objective):
-    """As SimCLR."""
+class SimCLR(Objective):
+    """SimCLR's contrastive loss."""
 
     def __init__(self):
-        super().__init__(backbone(), make_plan("simclr", SIZE))
-        self.head = head(self.backbone.dim, 64)
+        super().__init__(make_backbone(), make_plan("simclr", SIZE))
+        self.head = make_head(self.backbone.dim, 64)
 
     def forward(self, views, batch, progress) -> dict[str, Tensor]:
         z = F.normalize(self.head(self.backbone(views[0].pixels).pooled), dim=1)
@@ -80,14 +80,16 @@ class Contrast(Objective):
         return {"contrast": math.log(2 * BATCH - 1)}
 
 
-class Alike(Contrast):
-    """As SimSiam, or without its predictor and stop-gradient."""
+class SimSiam(SimCLR):
+    """SimSiam, or if `broken` without its predictor and stop-gradient."""
 
     def __init__(self, broken: bool):
         super().__init__()
         norm = nn.BatchNorm1d(64, affine=False)
-        self.head = head(self.backbone.dim, 64) if broken else nn.Sequential(head(self.backbone.dim, 64), norm)
-        self.predictor = None if broken else head(64, 64)
+        self.head = (
+            make_head(self.backbone.dim, 64) if broken else nn.Sequential(make_head(self.backbone.dim, 64), norm)
+        )
+        self.predictor = None if broken else make_head(64, 64)
 
     def forward(self, views, batch, progress) -> dict[str, Tensor]:
         z = self.head(self.backbone(views[0].pixels).pooled)
@@ -95,8 +97,8 @@ class Alike(Contrast):
         return {"alike": 1 - F.cosine_similarity(guess, target.roll(len(z) // 2, 0)).mean()}
 
 
-class Distil(Contrast):
-    """As DINO without local views; the teacher may be too warm, or not centred."""
+class DINO(SimCLR):
+    """DINO without local views. A high temperature or missing centring breaks it."""
 
     def __init__(self, temperature: float = 0.04, centred: bool = True):
         super().__init__()
@@ -133,24 +135,24 @@ class Distil(Contrast):
 
 
 RUNS: dict[str, tuple[Callable[[], Objective], float]] = {
-    "instances": (Instances, PEAK),
-    "instances, a quarter of the rate": (Instances, PEAK / 4),
-    "contrast": (Contrast, PEAK),
-    "contrast, a quarter of the rate": (Contrast, PEAK / 4),
-    "stop-gradient and predictor": (lambda: Alike(broken=False), PEAK),
-    "teacher": (Distil, PEAK),
-    "teacher, a quarter of the rate": (Distil, PEAK / 4),
-    "BROKEN: instances, 100 times the rate": (Instances, 100 * PEAK),
-    "BROKEN: contrast, 100 times the rate": (Contrast, 100 * PEAK),
-    "BROKEN: no stop-gradient, no predictor": (lambda: Alike(broken=True), PEAK),
-    "BROKEN: a teacher that is not centred": (lambda: Distil(centred=False), PEAK),
-    "BROKEN: a teacher of temperature 1": (lambda: Distil(temperature=1.0), PEAK),
+    "instances": (IDMM, PEAK),
+    "instances, a quarter of the rate": (IDMM, PEAK / 4),
+    "contrast": (SimCLR, PEAK),
+    "contrast, a quarter of the rate": (SimCLR, PEAK / 4),
+    "stop-gradient and predictor": (lambda: SimSiam(broken=False), PEAK),
+    "teacher": (DINO, PEAK),
+    "teacher, a quarter of the rate": (DINO, PEAK / 4),
+    "BROKEN: instances, 100 times the rate": (IDMM, 100 * PEAK),
+    "BROKEN: contrast, 100 times the rate": (SimCLR, 100 * PEAK),
+    "BROKEN: no stop-gradient, no predictor": (lambda: SimSiam(broken=True), PEAK),
+    "BROKEN: a teacher that is not centred": (lambda: DINO(centred=False), PEAK),
+    "BROKEN: a teacher of temperature 1": (lambda: DINO(temperature=1.0), PEAK),
 }
 
 
 def measure(make: Callable[[], Objective], lr: float, store: Store, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
-    objective, accused = make(), []
+    objective, alarms = make(), []
     settings = FitConfig(
         epochs=EPOCHS,
         batch=BATCH,
@@ -160,25 +162,25 @@ def measure(make: Callable[[], Objective], lr: float, store: Store, folder: Path
     )
     run = RunDirectory(folder)
     run.start(settings, ())
-    watcher = watch_pretraining(store, None, SIZE, 0.875, every=3, stop=False, say=accused.append)
+    watcher = watch_pretraining(store, None, SIZE, 0.875, every=3, stop=False, say=alarms.append)
     fit(objective, store, settings, [watcher], run=run)
-    looks = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    looks = [look for look in looks if "features/spread" in look]
-    judged = [look for look in looks if look["step"] >= GRACE_STEPS]
-    uniform = {name: value for name, value in objective.uniform_loss().items() if name in judged[0]}
+    evaluations = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [row for row in evaluations if "features/spread" in row]
+    late = [row for row in evaluations if row["step"] >= GRACE_STEPS]
+    uniform = {name: value for name, value in objective.uniform_loss().items() if name in late[0]}
     return {
-        "spread": smallest_and_largest(look["features/spread"] for look in judged),
-        "effective_rank": smallest_and_largest(look["features/effective_rank"] for look in judged),
+        "spread": min_and_max(row["features/spread"] for row in late),
+        "effective_rank": min_and_max(row["features/effective_rank"] for row in late),
         "share_of_uniform_loss_gained": {
-            name: smallest_and_largest(1 - look[name] / value for look in judged) for name, value in uniform.items()
+            name: min_and_max(1 - row[name] / value for row in late) for name, value in uniform.items()
         },
-        "knn_top1": judged[-1]["knn/top1"],
-        "first_look": {name: round(value, 4) for name, value in looks[0].items() if "/" in name},
-        "accused": accused,
+        "knn_top1": late[-1]["knn/top1"],
+        "first_look": {name: round(value, 4) for name, value in evaluations[0].items() if "/" in name},
+        "accused": alarms,
     }
 
 
-def smallest_and_largest(values: Any) -> list[float]:
+def min_and_max(values: Any) -> list[float]:
     values = list(values)
     return [round(min(values), 4), round(max(values), 4)]
 
@@ -195,11 +197,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             runs[name] = measure(make, lr, store, Path(folder))
         print(name, json.dumps(runs[name]), flush=True)
-    about = f"looks after {GRACE_STEPS} of {EPOCHS * IMAGES // BATCH} steps; a ViT of 32 dimensions; one seed"
+    about = f"evaluations after {GRACE_STEPS} of {EPOCHS * IMAGES // BATCH} steps; a ViT of width 32; one seed"
     command = "python benchmarks/collapse.py IMAGES --out FILE"
     caution = (
-        "The limits were set with these runs in view, so this shows that they can be told apart, not how often a new "
-        "run is misjudged."
+        "The limits were chosen on these runs. This shows that healthy and broken runs can be separated, not how often "
+        "a new run is misjudged."
     )
     result = {
         "what": about,

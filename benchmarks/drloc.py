@@ -1,8 +1,8 @@
-"""What DRLoc costs: a compiled training step without it and with it, for any networks and variants.
+"""Measure the overhead of DRLoc: a compiled training step with and without it, for any networks and variants.
 
     python benchmarks/drloc.py --out results/drloc-overhead-h200.json
 
-`vitling reproduce drloc-supp-t14` measures the paper's three networks in the same way.
+`vitling reproduce drloc-supp-t14` measures the paper's three networks the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         print(backbone, {name: f"{share:+.2%}" for name, share in row["overhead"].items()}, row["peak_gb"], flush=True)
         command = f"python benchmarks/drloc.py --backbones {' '.join(row['backbone'] for row in rows)}"
         command += f" --variants {' '.join(options.variants)} --batch {options.batch} --size {options.size}"
-        write_rows(options.out, "What DRLoc adds to a training step", command, rows)
+        write_rows(options.out, "Overhead of DRLoc in a training step", command, rows)
 
 
 if __name__ == "__main__":

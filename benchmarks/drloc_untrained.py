@@ -1,13 +1,13 @@
-"""What DRLoc meets in a network that has learnt nothing yet: does it know its positions, and how hard is it pulled?
+"""Measure DRLoc on untrained networks: do tokens reveal their positions, and how large are its gradients?
 
     python benchmarks/drloc_untrained.py flowers102-train.tar --out results/drloc-untrained.json
 
-Positions: the backbone is frozen as it was initialised; DRLoc's own MLP is trained on the tokens of one half of the
-images, each channel divided by its deviation, and its loss is read on the other half. A network whose tokens carry
-their positions has a small loss here: its task can be solved without looking at the picture.
+Positions: the backbone stays frozen at its initialisation. DRLoc's MLP is trained on the tokens of half of the images,
+with each channel divided by its standard deviation, and its loss is measured on the other half. A small loss means that
+tokens carry their positions, and that the task can be solved without the image content.
 
-Pull: the length of the gradient that DRLoc, with its published weight, sends into the backbone, over that of the
-classification loss; the mean over a few batches and MLPs.
+Pull: the norm of DRLoc's gradient in the backbone, at the published weight, divided by that of the classification loss;
+the mean over a few batches and MLPs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import command_of, write_rows
+from record import format_command, write_rows
 from torch import Tensor, nn
 
 from vitling import data
@@ -28,38 +28,41 @@ from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.methods.drloc import Target, drloc_weight
 from vitling.methods.drloc.loss import DRLoc
 
-WHAT = "DRLoc on untrained networks: its loss where only its MLP learns, and its gradient over the classification's"
+WHAT = "DRLoc on untrained networks: loss if only its MLP is trained, and gradient norm relative to classification"
 TARGETS: tuple[Target, ...] = ("offset/k", "offset")
 BATCH, BATCHES = 64, 3
 
 
 @torch.inference_mode()
-def grids_of(backbone: Backbone, views: list[Tensor]) -> Tensor:
-    """The grid that DRLoc reads, [N, D, h, w]."""
+def extract_grids(backbone: Backbone, views: list[Tensor]) -> Tensor:
+    """Compute the grids that DRLoc reads, [N, D, h, w], with unit standard deviation per channel."""
     with eval_mode(backbone):
         grids = torch.cat([backbone.forward(view).select_grid("published") for view in views])
     return grids / grids.std((0, 2, 3), keepdim=True).clamp_min(1e-6)
 
 
-def loss_of_mlp(grids: Tensor, steps: int, batch: int = BATCH, seed: int = 0) -> float:
+def train_mlp(grids: Tensor, steps: int, batch: int = BATCH, seed: int = 0) -> float:
+    """Train DRLoc's MLP on half of the grids and return its loss on the other half."""
     torch.manual_seed(seed)
-    learnt, held = grids.clone().chunk(2)
+    train, held_out = grids.clone().chunk(2)
     drloc = DRLoc(grids.shape[1])
     optimiser = torch.optim.AdamW(drloc.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
         optimiser.zero_grad()
-        drloc(learnt[torch.randint(len(learnt), (batch,))]).backward()
+        drloc(train[torch.randint(len(train), (batch,))]).backward()
         optimiser.step()
         schedule.step()
     with torch.no_grad():
-        return torch.stack([drloc(held) for _ in range(10)]).mean().item()
+        return torch.stack([drloc(held_out) for _ in range(10)]).mean().item()
 
 
-def pull(backbone: Backbone, views: list[Tensor], labels: Tensor, target: Target, smoothing: float = 0.1) -> float:
-    """`labels` of all views, in order."""
+def measure_pull(
+    backbone: Backbone, views: list[Tensor], labels: Tensor, target: Target, smoothing: float = 0.1
+) -> float:
+    """Return the mean gradient norm of DRLoc relative to classification; `labels` are those of all views, in order."""
     backbone.train()
-    classes, shares = int(labels.max()) + 1, []
+    classes, ratios = int(labels.max()) + 1, []
     for seed, (view, own) in enumerate(zip(views, labels.split(len(views[0])))):
         torch.manual_seed(seed)
         head, drloc = nn.Linear(backbone.dim, classes), DRLoc(backbone.dim, target=target)
@@ -68,17 +71,17 @@ def pull(backbone: Backbone, views: list[Tensor], labels: Tensor, target: Target
         features = backbone.forward(view)
         main = F.cross_entropy(head(features.pooled), own, label_smoothing=smoothing)
         term = drloc_weight(backbone.name) * drloc(features.select_grid("published"))
-        shares.append(gradient_length(term, backbone) / gradient_length(main, backbone))
-    return statistics.mean(shares)
+        ratios.append(gradient_norm(term, backbone) / gradient_norm(main, backbone))
+    return statistics.mean(ratios)
 
 
-def gradient_length(loss: Tensor, backbone: Backbone) -> float:
+def gradient_norm(loss: Tensor, backbone: Backbone) -> float:
     gradients = torch.autograd.grad(loss, list(backbone.parameters()), retain_graph=True, allow_unused=True)
     return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None]).norm().item()
 
 
-def best_constant(k: int = 7) -> float:
-    """The loss of the median distance, the same for every pair."""
+def constant_loss(k: int = 7) -> float:
+    """Return the loss of predicting the median distance for every pair."""
     places = torch.arange(k)
     distance = (places[:, None] - places).abs().flatten() / k
     return (distance - distance.median()).abs().mean().item()
@@ -98,20 +101,20 @@ def main(argv: list[str] | None = None) -> None:
     order = torch.randperm(len(store), generator=torch.Generator().manual_seed(0)).numpy()
     views = list(iterate_views(store, options.size, 7 / 8, order, BATCH))
     if store.labels is None:
-        parser.error("these images have no labels")
+        parser.error(f"{options.data} has no labels")
     labels = store.labels[torch.from_numpy(order)]
     rows = []
     for name in options.backbones:
         backbone = create(name, options.size, seed=0)
-        grids = grids_of(backbone, views)
-        loss = loss_of_mlp(grids, options.steps)
-        row: dict[str, Any] = {"backbone": name, "images": len(grids), "loss": loss, "best_constant": best_constant()}
+        grids = extract_grids(backbone, views)
+        loss = train_mlp(grids, options.steps)
+        row: dict[str, Any] = {"backbone": name, "images": len(grids), "loss": loss, "best_constant": constant_loss()}
         row["weight"] = drloc_weight(name)
         for target in TARGETS:
-            row[f"pull, target {target}"] = pull(backbone, views[:BATCHES], labels[: BATCHES * BATCH], target)
+            row[f"pull, target {target}"] = measure_pull(backbone, views[:BATCHES], labels[: BATCHES * BATCH], target)
         rows.append(row)
         print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
-        write_rows(options.out, WHAT, command_of("drloc_untrained", options), rows)
+        write_rows(options.out, WHAT, format_command("drloc_untrained", options), rows)
 
 
 if __name__ == "__main__":

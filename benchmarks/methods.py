@@ -1,10 +1,10 @@
-"""What a training step of each method of pre-training costs, beside IDMM's: time, and memory on GPUs.
+"""Measure time and GPU memory of a training step of each pre-training method, relative to IDMM.
 
     python benchmarks/methods.py --out results/methods-h200.json
 
-For each method, in one process: its own networks, heads, views and optimiser, as `vitling pretrain --method NAME
---preset paper` has them for so many images, at one batch for all. `step` is the compiled step on ready views, `whole`
-the loop with its views. Rows are written as they come; those that are in the file already are not measured again.
+Each method has the networks, heads, views and optimiser of `vitling pretrain --method NAME --preset paper`, and all
+have the same batch. `step` is the compiled step on fixed views, `whole` the loop that renders them. Rows are written as
+they are measured and not repeated by later calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from typing import Any, get_args
 
 import torch
-from record import found_before, write_rows
+from record import read_earlier, write_rows
 
 from vitling.data.store import Store
 from vitling.errors import RunAborted
@@ -29,13 +29,13 @@ from vitling.training.rundir import describe_environment
 from vitling.views import Plan
 from vitling.views.policies import idmm_pretrain
 
-FIRST = "idmm"  # the others are beside it
-BATCHES = 8  # of an epoch: with the default batch, about as many images as Flowers-102 has
+REFERENCE = "idmm"
+BATCHES = 8  # per epoch; with the default batch, about as many images as in Flowers-102
 STEPS = 30
 KINDS: dict[str, type[Trainer]] = {"step": FixedViewsTrainer, "whole": Trainer}
 
 
-def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
+def make_workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
     kind = METHODS[method]
     stage = kind.recipe(backbone, "paper", 800, size)
     stage = kind.adapt(stage, len(store), batch) if kind.adapt else stage
@@ -49,7 +49,7 @@ def workload(method: Name, backbone: str, batch: int, size: int, store: Store) -
 
 def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str, Any]:
     device = store.device
-    work = workload(method, options.backbone, options.batch, options.size, store)
+    work = make_workload(method, options.backbone, options.batch, options.size, store)
     row: dict[str, Any] = {"method": method, "backbone": work.backbone, "batch": work.batch, "size": options.size}
     row |= {"crops": work.plan.crops, "compile": options.compile, "steps": options.steps, "measure": options.measure}
     row["commit"] = describe_environment()["commit"]
@@ -60,7 +60,7 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
             store_bytes = torch.cuda.memory_allocated()
         began = time.perf_counter()
         trainer = make_trainer(KINDS[name], work, store, options.compile)
-        time_steps(trainer, 2 * BATCHES, work.batch)  # epochs that take turns with the mixing are compiled both
+        time_steps(trainer, 2 * BATCHES, work.batch)  # two epochs: mixing may alternate, and each kind is compiled
         speed = time_steps(trainer, options.steps, work.batch)
         if trainer.feed.accumulate > 1:
             raise RunAborted(f"{method}: out of memory at {work.batch} images.")
@@ -72,29 +72,32 @@ def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str
     return row
 
 
-def beside(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With each row's share of the first method's time and memory."""
-    first = next((row for row in rows if row["method"] == FIRST), None)
-    if first is None:
+def add_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the ratio of each row's time and memory to IDMM's."""
+    reference = next((row for row in rows if row["method"] == REFERENCE), None)
+    if reference is None:
         return rows
     figures = {"step": "step_ms", "time": "whole_ms", "memory": "peak_gb"}
     return [
-        row | {f"{name}_over_{FIRST}": row[key] / first[key] for name, key in figures.items() if first.get(key)}
+        row
+        | {f"{name}_over_{REFERENCE}": row[key] / reference[key] for name, key in figures.items() if reference.get(key)}
         for row in rows
     ]
 
 
-def parsed(argv: list[str] | None) -> argparse.Namespace:
+def parse_options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     parser.add_argument("--backbone", default="deit_tiny_patch16_224")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=112)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--measure", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="each is compiled")
+    parser.add_argument(
+        "--measure", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="each is compiled separately"
+    )
     parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--minutes", type=float, help="begin no further row after so many")
+    parser.add_argument("--minutes", type=float, help="start no row after this many minutes")
     parser.add_argument("--out", help="write the rows as JSON")
     options = parser.parse_args(argv)
     if torch.device(options.device).type != "cuda":
@@ -102,36 +105,38 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _words(value: Any) -> str:
+def _join(value: Any) -> str:
     return " ".join(value) if isinstance(value, list) else str(value)
 
 
 def main(argv: list[str] | None = None) -> None:
-    options, began = parsed(argv), time.monotonic()
+    options, began = parse_options(argv), time.monotonic()
     about = {name: getattr(options, name) for name in ("backbone", "batch", "size", "compile", "steps", "measure")}
-    before = found_before(options.out).get("rows", [])
+    before = read_earlier(options.out).get("rows", [])
     found = [row for row in before if about.items() <= row.items()]
     others = [row for row in before if row not in found]
-    there = {row["method"] for row in found}
+    done = {row["method"] for row in found}
     device = torch.device(options.device)
     images = options.batch * BATCHES
     store = make_store(images, idmm_pretrain(options.size).store_side(images), device)
     for method in options.methods:
-        if method in there or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
-            print(f"{method}: {'is there' if method in there else 'left for another call'}", flush=True)
+        if method in done or (options.minutes is not None and time.monotonic() - began >= 60 * options.minutes):
+            print(f"{method}: {'measured earlier' if method in done else 'left for another call'}", flush=True)
             continue
         try:
             found.append(measure(method, options, store))
         except RunAborted as problem:
             print(problem, flush=True)
             continue
-        row = beside(found)[-1]
+        row = add_ratios(found)[-1]
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         order = sorted(found, key=lambda row: list(METHODS).index(row["method"]))
         named = [] if len(order) == len(METHODS) else ["--methods", *(row["method"] for row in order)]
-        changed = [f"--{name} {_words(value)}" for name, value in about.items() if value != getattr(parsed([]), name)]
+        changed = [
+            f"--{name} {_join(value)}" for name, value in about.items() if value != getattr(parse_options([]), name)
+        ]
         command = " ".join(["python benchmarks/methods.py", *named, *changed])
-        write_rows(options.out, "A step of each method of pre-training", command, [*others, *beside(order)])
+        write_rows(options.out, "A training step of each pre-training method", command, [*others, *add_ratios(order)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The time of each operation of the views."""
+"""Time each operation of the views."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ OPERATIONS: dict[str, tuple[Policy, Mix]] = {
 }
 
 
-def operation_times(
+def time_operations(
     device: torch.device, compiled: bool, batch: int, size: int, steps: int
 ) -> Iterator[dict[str, Any]]:
-    """Milliseconds of each operation for a batch: what a view with it takes more than a plain crop."""
+    """Yield the milliseconds that each operation adds to a plain crop, per batch."""
     store = make_store(batch, Group(size).store_side, device)
     normalise = Normaliser(store.mean, store.std)
     plain = 0.0
@@ -63,18 +63,18 @@ def operation_times(
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         renderer = Renderer(normalise, FunctionCache(machine.compile_function) if compiled else None, dtype)
         loaded = LoadedBatch(view_batch.key, 1, [MicroBatch(1.0, (), view_batch, *store.fetch(view_batch.instances))])
-        milliseconds = _render_time(renderer, loaded, steps, device, compiled)
+        milliseconds = _time_rendering(renderer, loaded, steps, device, compiled)
         if name == "crop":
             plain = milliseconds
-        more = milliseconds if name.startswith("crop") else milliseconds - plain
-        print({"operation": name, "milliseconds": round(more, 3)}, flush=True)
-        yield {"operation": name, "batch": batch, "size": size, "milliseconds": more}
+        added = milliseconds if name.startswith("crop") else milliseconds - plain
+        print({"operation": name, "milliseconds": round(added, 3)}, flush=True)
+        yield {"operation": name, "batch": batch, "size": size, "milliseconds": added}
 
 
-def _render_time(renderer: Renderer, loaded: LoadedBatch, steps: int, device: torch.device, compiled: bool) -> float:
+def _time_rendering(renderer: Renderer, loaded: LoadedBatch, steps: int, device: torch.device, compiled: bool) -> float:
     ahead = Ahead(renderer, device, print) if compiled and device.type == "cuda" else None
 
-    def some(count: int) -> None:
+    def render(count: int) -> None:
         for _ in range(count):
             if ahead:
                 loaded.micro_batches[0].views = None
@@ -85,9 +85,9 @@ def _render_time(renderer: Renderer, loaded: LoadedBatch, steps: int, device: to
                     loaded.micro_batches[0].pixels, loaded.micro_batches[0].aspect, renderer
                 )
 
-    some(WARMUP_STEPS)
+    render(WARMUP_STEPS)
     synchronise(device)
     started = time.perf_counter()
-    some(steps)
+    render(steps)
     synchronise(device)
     return (time.perf_counter() - started) / steps * 1000

@@ -1,8 +1,7 @@
-"""The same views as others make them: torchvision and lightly in worker processes, kornia on the device."""
+"""The same views made by other libraries: torchvision and lightly in worker processes, kornia on the device."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from released_style import PilBlur
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
@@ -22,8 +22,8 @@ from vitling.views import Blur, Flip, Grey, Jitter, Plan, RandAugment, Solarise
 Transform = Callable[[Image.Image], list[Tensor]]
 
 
-def installed(peer: str, work: Workload) -> bool:
-    """kornia and lightly are compared where their views are SimCLR's."""
+def is_available(peer: str, work: Workload) -> bool:
+    """Return whether a library is installed and has these views: kornia and lightly only have SimCLR's."""
     if len(work.plan.groups) > 1 or work.plan.groups[0].count != 2 or find_spec(peer) is None:
         return False
     try:
@@ -34,9 +34,9 @@ def installed(peer: str, work: Workload) -> bool:
     return True
 
 
-def as_torchvision(plan: Plan) -> Transform:
-    """The same views with torchvision's transforms on PIL images; mixing is not counted."""
-    made = []
+def make_torchvision_views(plan: Plan) -> Transform:
+    """Make the views with torchvision's transforms on PIL images, without mixing."""
+    transforms = []
     for group in plan.groups:
         filter = getattr(T.InterpolationMode, group.policy.filter.upper())
         steps: list[Any] = [T.RandomResizedCrop(group.size, group.policy.scale, group.policy.ratio, filter)]
@@ -49,7 +49,7 @@ def as_torchvision(plan: Plan) -> Transform:
                 case Grey(prob):
                     steps.append(T.RandomGrayscale(prob))
                 case Blur(prob, radius):
-                    steps.append(T.RandomApply([_PilBlur(radius)], prob))
+                    steps.append(T.RandomApply([PilBlur(radius)], prob))
                 case Solarise(prob, threshold):
                     steps.append(T.RandomSolarize(threshold, prob))
                 case RandAugment():
@@ -59,21 +59,11 @@ def as_torchvision(plan: Plan) -> Transform:
         steps += [T.ToTensor(), T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
         if group.policy.erase:
             steps.append(T.RandomErasing(group.policy.erase, value="random"))
-        made += [T.Compose(steps)] * group.count
-    return lambda image: [transform(image) for transform in made]
+        transforms += [T.Compose(steps)] * group.count
+    return lambda image: [transform(image) for transform in transforms]
 
 
-class _PilBlur:
-    def __init__(self, radius: tuple[float, float]):
-        self.radius = radius
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        from PIL import ImageFilter
-
-        return image.filter(ImageFilter.GaussianBlur(random.uniform(*self.radius)))
-
-
-def as_lightly(plan: Plan) -> Transform:
+def make_lightly_views(plan: Plan) -> Transform:
     from lightly.transforms import SimCLRTransform
 
     return SimCLRTransform(input_size=plan.groups[0].size)
@@ -92,10 +82,10 @@ class PilImages(Dataset):
         return self.transform(Image.fromarray(self.pixels[i % len(self.pixels)]))
 
 
-def pil_loader(
-    work: Workload, store: Store, workers: int, batches: int, make: Callable[[Plan], Transform] = as_torchvision
+def make_pil_loader(
+    work: Workload, store: Store, workers: int, batches: int, make: Callable[[Plan], Transform] = make_torchvision_views
 ) -> DataLoader:
-    """From decoded pixels; `batches` of them, and what the workers fetch ahead, twice."""
+    """Load `batches` batches of views of decoded pixels, plus twice what the workers prefetch."""
     pixels = torch.cat([store.fetch(np.arange(i, i + 64))[0].cpu() for i in range(0, min(512, len(store)), 64)])
     length = (batches + 4 * workers) * work.batch
     images = PilImages(pixels.permute(0, 2, 3, 1).contiguous().numpy(), make, work.plan, length)
@@ -104,8 +94,7 @@ def pil_loader(
 
 
 class Kornia:
-    """Batches out of the store, augmented on the device, a draw per image, with kornia's own fast path: no boxes, no
-    inverse transforms."""
+    """Batches of the store, augmented on the device with one draw per image, on kornia's fast path without boxes."""
 
     def __init__(self, work: Workload, store: Store):
         import kornia.augmentation as K

@@ -1,13 +1,13 @@
-"""How much of the model's own speed the whole loop keeps, and what PIL in worker processes would give.
+"""Measure how much of the model's own speed the whole loop keeps, and how fast other libraries would feed it.
 
     python benchmarks/throughput.py --operations --out results/throughput-h200.json
     python benchmarks/throughput.py --device cpu --workloads views-96 tiny --out results/throughput-cpu.json
 
-For each workload, in one process: the step alone on ready views; the whole loop with store and views; the views alone;
-the same step fed by torchvision and PIL from decoded pixels through a DataLoader with all cores; and fed by kornia on
-the device and by lightly's transforms in the DataLoader, where they are installed and the views are SimCLR's. Ratios
-are within the run. `--operations` adds the time of each operation. The objectives are stand-ins with the shape of the
-method's work: they are for timing, not for training.
+Measured for each workload in one process: the step alone on fixed views; the whole loop with store and views; the views
+alone; and the same step fed by torchvision and PIL from decoded pixels through a DataLoader with all cores, by kornia
+on the device, and by lightly's transforms in the DataLoader. kornia and lightly are skipped if they are not installed
+or the views are not SimCLR's. Ratios are within one run. `--operations` adds the time of each operation. The objectives
+have the shape of each method's work; they are for timing, not for training.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from itertools import islice
 from typing import Any, get_args
 
 import torch
-from operations import operation_times
-from peers import Kornia, as_lightly, installed, pil_loader
-from record import found_before, write_rows
+from operations import time_operations
+from peers import Kornia, is_available, make_lightly_views, make_pil_loader
+from record import read_earlier, write_rows
 from torch import Tensor
 from torch.utils.data import DataLoader
 from workloads import WORKLOADS
@@ -38,8 +38,8 @@ from vitling.views import Views
 STEPS, BATCHES = 40, 8
 
 
-class Fed(FixedViewsTrainer):
-    """The same step, its views from elsewhere: brought to where the first ones lie, so that the step can be played."""
+class FedTrainer(FixedViewsTrainer):
+    """Trainer with views from another source, copied to fixed memory so that the step can replay its CUDA graph."""
 
     incoming: Iterator[list[Tensor]]
 
@@ -48,17 +48,17 @@ class Fed(FixedViewsTrainer):
         groups = self.objective.plan.groups
         pixels = [torch.cat(list(islice(fresh, group.count))).to(self.precision.dtype) for group in groups]
         if self.ready is None:
-            self.ready = [Views(some, group.count) for some, group in zip(pixels, groups)]
+            self.ready = [Views(fed, group.count) for fed, group in zip(pixels, groups)]
         else:
-            for view, some in zip(self.ready, pixels):
-                view.pixels.copy_(some)
+            for view, fed in zip(self.ready, pixels):
+                view.pixels.copy_(fed)
         return self.ready
 
 
-def views_pace(trainer: Trainer, steps: int, batch: int) -> float:
+def time_views(trainer: Trainer, steps: int, batch: int) -> float:
     loaded = next(iter(trainer.feed.batches(0, 0)))
 
-    def some(count: int) -> None:
+    def render(count: int) -> None:
         with torch.no_grad():
             for _ in range(count):
                 if trainer.ahead:
@@ -68,10 +68,10 @@ def views_pace(trainer: Trainer, steps: int, batch: int) -> float:
                 for part in loaded.micro_batches:
                     trainer.get_views(part)
 
-    some(WARMUP_STEPS)
+    render(WARMUP_STEPS)
     synchronise(trainer.store.device)
     started = time.perf_counter()
-    some(steps)
+    render(steps)
     synchronise(trainer.store.device)
     return steps * batch / (time.perf_counter() - started)
 
@@ -100,32 +100,34 @@ def measure(
             row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     else:
         whole = make_trainer(Trainer, work, store, compile)
-    row["views_alone"] = views_pace(whole, steps, work.batch)
+    row["views_alone"] = time_views(whole, steps, work.batch)
     if not views_only:
         row["views_share_of_step"] = row["whole_loop"] / row["views_alone"]
     if with_peers:
         for peer, source in _peers(work, store, workers, steps + 2 * WARMUP_STEPS + 1).items():
             if views_only:
-                row[f"{peer}_alone"] = _source_pace(source, steps, work.batch)
+                row[f"{peer}_alone"] = _time_source(source, steps, work.batch)
                 row[f"views_over_{peer}"] = row["views_alone"] / row[f"{peer}_alone"]
             else:
-                row[f"{peer}_fed"] = _fed_pace(make_trainer(Fed, work, store, compile), source, steps, work.batch)
+                row[f"{peer}_fed"] = _time_fed(
+                    make_trainer(FedTrainer, work, store, compile), source, steps, work.batch
+                )
                 row[f"over_{peer}"] = row["whole_loop"] / row[f"{peer}_fed"]
     _reset(device)
     return row
 
 
 def _peers(work: Workload, store: Store, workers: int, batches: int) -> dict[str, Iterable[list[Tensor]]]:
-    peers: dict[str, Iterable[list[Tensor]]] = {"pil": pil_loader(work, store, workers, batches)}
-    if installed("lightly", work):
-        peers["lightly"] = pil_loader(work, store, workers, batches, as_lightly)
-    if installed("kornia", work):
+    peers: dict[str, Iterable[list[Tensor]]] = {"pil": make_pil_loader(work, store, workers, batches)}
+    if is_available("lightly", work):
+        peers["lightly"] = make_pil_loader(work, store, workers, batches, make_lightly_views)
+    if is_available("kornia", work):
         peers["kornia"] = Kornia(work, store)
     return peers
 
 
-def _fed_pace(fed: Fed, source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
-    """What workers laid by while the step was compiled does not count."""
+def _time_fed(fed: FedTrainer, source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
+    """Time steps without the batches that workers prefetched during compilation."""
     fed.incoming = iter(source)
     time_steps(fed, 1, batch)
     if isinstance(source, DataLoader):
@@ -134,7 +136,7 @@ def _fed_pace(fed: Fed, source: Iterable[list[Tensor]], steps: int, batch: int) 
     return time_steps(fed, steps, batch)
 
 
-def _source_pace(source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
+def _time_source(source: Iterable[list[Tensor]], steps: int, batch: int) -> float:
     incoming = iter(source)
     for _ in range(WARMUP_STEPS):
         next(incoming)
@@ -150,9 +152,9 @@ def _reset(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _measured_before(out: str | None, workloads: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A table may be measured in several calls: rows of other workloads stay, if the machine is the same."""
-    found = found_before(out)
+def _read_earlier_rows(out: str | None, workloads: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read rows of other workloads and operations that an earlier call measured on the same machine."""
+    found = read_earlier(out)
     return [row for row in found.get("rows", []) if row["workload"] not in workloads], found.get("operations", [])
 
 
@@ -164,19 +166,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--no-peers", action="store_true", help="leave out PIL, lightly and kornia")
     parser.add_argument("--compile", choices=get_args(Compile), default="on", help="on GPUs; see --loop.compile")
-    parser.add_argument("--operations", action="store_true", help="also the time of each operation")
+    parser.add_argument("--operations", action="store_true", help="also time each operation")
     parser.add_argument("--out", help="write the rows as JSON")
     options = parser.parse_args()
     device = torch.device(options.device)
-    rows, operations = _measured_before(options.out, options.workloads)
+    rows, operations = _read_earlier_rows(options.out, options.workloads)
     compile = options.compile if device.type == "cuda" else "off"
 
     def write() -> None:
-        # Rows of several calls may stand together: this is the call that would give them all.
+        # the file may hold rows of several calls; record the one call that would measure all of them
         command = f"python benchmarks/throughput.py --workloads {' '.join(row['workload'] for row in rows)}"
         command += f" --compile {options.compile}" if options.compile != "on" else ""
         command += " --operations" if operations else ""
-        write_rows(options.out, "Throughput of training, images a second", command, rows, operations=operations)
+        write_rows(options.out, "Throughput of training, images per second", command, rows, operations=operations)
 
     for name in options.workloads:
         rows.append(measure(name, device, options.workers, compile, not options.no_peers, options.steps))
@@ -185,7 +187,7 @@ def main() -> None:
     if options.operations:
         batch, size = (256, 224) if device.type == "cuda" else (64, 96)
         operations = []
-        for row in operation_times(device, compile != "off", batch, size, options.steps):
+        for row in time_operations(device, compile != "off", batch, size, options.steps):
             operations.append(row)
             write()
 

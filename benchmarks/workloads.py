@@ -1,4 +1,4 @@
-"""What is timed: stand-ins with the shape of each method's work."""
+"""Workloads of the throughput benchmark: simplified objectives with the shape of each method's work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitling.views import Plan, Views
 from vitling.views.policies import make_plan
 
 
-class Instances(Objective):
+class InstanceClassification(Objective):
     """IDMM and supervised: a linear classifier over instances, on every crop."""
 
     capturable_forward = True
@@ -25,7 +25,7 @@ class Instances(Objective):
         self.head = nn.Linear(backbone.dim, classes)
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        """All crops are of one size here, and go through the network together."""
+        """Run all crops, which have one size here, in one forward pass."""
         pixels = views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
         logits = self.head(self.backbone(pixels).pooled).float().split([len(view.pixels) for view in views])
         target = [batch.ids.repeat(view.count) for view in views]
@@ -50,7 +50,7 @@ class Contrast(Objective):
 
 
 class Distillation(Objective):
-    """DINO: a student on all views, a teacher on the two global ones."""
+    """DINO: a student on all views, a teacher on the two global views."""
 
     capturable_forward = True
 
@@ -79,10 +79,10 @@ class Distillation(Objective):
 
 
 WORKLOADS = {
-    "idmm": Workload("deit_tiny_patch16_224", make_plan("idmm-pretrain"), 256, Instances),
-    "idmm-64": Workload("deit_tiny_patch16_224", make_plan("idmm-pretrain"), 64, Instances),
+    "idmm": Workload("deit_tiny_patch16_224", make_plan("idmm-pretrain"), 256, InstanceClassification),
+    "idmm-64": Workload("deit_tiny_patch16_224", make_plan("idmm-pretrain"), 64, InstanceClassification),
     "simclr": Workload("vit_small_patch16_224", make_plan("simclr"), 256, Contrast),
-    "supervised": Workload("swin_tiny_patch4_window7_224", make_plan("supervised"), 256, Instances),
+    "supervised": Workload("swin_tiny_patch4_window7_224", make_plan("supervised"), 256, InstanceClassification),
     "dino": Workload("swin_tiny_patch4_window7_224", make_plan("dino"), 64, Distillation),
     "tiny": Workload("vit_micro_patch4_32", make_plan("simclr", 32), 64, Contrast),
     "views-96": Workload("vit_micro_patch4_32", make_plan("simclr", 96), 64, Contrast),

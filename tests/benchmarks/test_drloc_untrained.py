@@ -1,4 +1,4 @@
-"""What DRLoc meets in an untrained network."""
+"""The benchmark of DRLoc on untrained networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def benchmark(monkeypatch):
     return importlib.import_module("drloc_untrained")
 
 
-def test_it_is_measured_and_written(benchmark, tmp_path, capsys):
+def test_measures_and_writes_rows(benchmark, tmp_path, capsys):
     folder, out = make_folder(tmp_path / "images", each=6), tmp_path / "found.json"
     tiny = ["--backbones", "vit_nano_patch4_32", "--images", "18", "--size", "32", "--steps", "3"]
     benchmark.main([str(folder), *tiny, "--out", str(out)])
@@ -29,18 +29,18 @@ def test_it_is_measured_and_written(benchmark, tmp_path, capsys):
     assert str(tmp_path) not in out.read_text()
 
 
-def test_the_best_constant_is_better_than_others(benchmark):
+def test_constant_loss_is_minimal(benchmark):
     rows, columns = torch.meshgrid(torch.arange(7), torch.arange(7), indexing="ij")
     distance = (rows - columns).abs().flatten() / 7
     others = [(distance - value).abs().mean().item() for value in torch.linspace(0, 1, 57)]
-    assert benchmark.best_constant() == pytest.approx(min(others), abs=1e-6)
-    assert benchmark.best_constant() == pytest.approx(0.1924, abs=1e-4)
+    assert benchmark.constant_loss() == pytest.approx(min(others), abs=1e-6)
+    assert benchmark.constant_loss() == pytest.approx(0.1924, abs=1e-4)
 
 
-def test_tokens_that_carry_their_positions_give_the_task_away(benchmark):
+def test_loss_is_small_if_tokens_carry_positions(benchmark):
     torch.manual_seed(0)
     rows, columns = torch.meshgrid(torch.arange(7.0), torch.arange(7.0), indexing="ij")
     known = torch.cat([torch.nn.functional.one_hot(place.long(), 7).float() for place in (rows, columns)], dim=-1)
     grids = known.permute(2, 0, 1).expand(64, -1, -1, -1)
-    assert benchmark.loss_of_mlp(grids, steps=150, batch=8) < 0.05
-    assert benchmark.loss_of_mlp(torch.randn(64, 14, 7, 7), steps=150, batch=8) > 0.15
+    assert benchmark.train_mlp(grids, steps=150, batch=8) < 0.05
+    assert benchmark.train_mlp(torch.randn(64, 14, 7, 7), steps=150, batch=8) > 0.15

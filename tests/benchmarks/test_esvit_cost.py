@@ -1,4 +1,4 @@
-"""The benchmark of EsViT's cost: small on the CPU, and what it does when it is started again."""
+"""The benchmark of EsViT's cost, small and on the CPU, and its repeated calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def benchmark(monkeypatch):
     return importlib.import_module("esvit_cost")
 
 
-def test_both_tables_are_measured_and_written(benchmark, monkeypatch, tmp_path, capsys):
+def test_measures_and_writes_both_tables(benchmark, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(overhead, "ROUNDS", 2)
     monkeypatch.setattr(overhead, "STEPS", 2)
     monkeypatch.setattr(measure, "WARMUP_STEPS", 1)
@@ -47,12 +47,12 @@ def test_both_tables_are_measured_and_written(benchmark, monkeypatch, tmp_path, 
 
 
 @pytest.fixture
-def asked(benchmark, monkeypatch):
-    """Figures that nobody measured, and what they were asked of."""
-    asked = []
+def measured(benchmark, monkeypatch):
+    """Replace measurements by constants and record which rows are measured."""
+    measured = []
 
     def measure(backbone, batch, further, **settings):
-        asked.append((9, backbone, batch))
+        measured.append((9, backbone, batch))
         names = ["view", "both", *further]
         ratios = dict.fromkeys(names[1:], 1.1)
         return {
@@ -63,22 +63,22 @@ def asked(benchmark, monkeypatch):
         }
 
     def measure_throughput(backbone, batch, **settings):
-        asked.append((8, backbone, batch))
+        measured.append((8, backbone, batch))
         return {"images_per_second": 1000.0}
 
     monkeypatch.setattr(benchmark, "measure", measure)
     monkeypatch.setattr(benchmark, "measure_throughput", measure_throughput)
-    return asked
+    return measured
 
 
-def test_by_default_it_has_the_rows_of_the_paper_and_its_figures(benchmark, asked, tmp_path, capsys):
+def test_default_rows_are_those_of_the_paper(benchmark, measured, tmp_path, capsys):
     out = tmp_path / "found.json"
     benchmark.main(["--out", str(out)])
     found = json.loads(out.read_text())
-    assert len({backbone for table, backbone, _ in asked if table == 8}) == 12
-    swin = [batch for table, backbone, batch in asked if table == 9 and backbone == "swin_tiny_patch4_window7_224"]
+    assert len({backbone for table, backbone, _ in measured if table == 8}) == 12
+    swin = [batch for table, backbone, batch in measured if table == 9 and backbone == "swin_tiny_patch4_window7_224"]
     assert swin == [1, 8, 12, 128]
-    assert [batch for *_, backbone, batch in asked if backbone.startswith("swin_base") and batch != 128] == [1, 1]
+    assert [batch for *_, backbone, batch in measured if backbone.startswith("swin_base") and batch != 128] == [1, 1]
     assert all("paper_images_per_second" in row for row in found["rows"] if row["table"] == 8)
     first = next(row for row in found["rows"] if row["table"] == 9)
     assert (first["backbone"], first["batch"]) == ("deit_small_patch16_224", 1)
@@ -90,17 +90,17 @@ def test_by_default_it_has_the_rows_of_the_paper_and_its_figures(benchmark, aske
     assert "100.00 ms (1.100 times, paper 1.115), 2,000 MB (1.100 times, paper 1.899)" in capsys.readouterr().out
 
 
-def test_what_is_there_is_not_measured_again(benchmark, asked, tmp_path):
+def test_earlier_rows_are_not_measured_again(benchmark, measured, tmp_path):
     call = [*TINY, "--tables", "9", "--out", str(tmp_path / "found.json")]
     benchmark.main([*call, "--batches", "2"])
     benchmark.main([*call, "--batches", "2", "4"])
-    assert asked == [(9, NANO, 2), (9, NANO, 4)]
+    assert measured == [(9, NANO, 2), (9, NANO, 4)]
     benchmark.main([*call, "--batches", "2", "--sinkhorn"])  # replaces the row that lacks it
     benchmark.main([*call, "--batches", "2", "--sampled"])
     benchmark.main([*call, "--batches", "2", "4"])
-    assert len(asked) == 4
+    assert len(measured) == 4
     benchmark.main([*call, "--batches", "2", "--prototypes", "32"])
-    assert len(asked) == 5
+    assert len(measured) == 5
     rows = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert sorted((row["batch"], row["prototypes"], *row["steps"]) for row in rows) == [
         (2, 32, "both"),
@@ -110,7 +110,7 @@ def test_what_is_there_is_not_measured_again(benchmark, asked, tmp_path):
     ]
 
 
-def test_figures_of_another_machine_are_not_kept(benchmark, asked, tmp_path):
+def test_rows_of_another_machine_are_dropped(benchmark, measured, tmp_path):
     out = tmp_path / "found.json"
     call = [*TINY, "--tables", "8", "--out", str(out)]
     benchmark.main(call)
@@ -118,18 +118,18 @@ def test_figures_of_another_machine_are_not_kept(benchmark, asked, tmp_path):
     found["environment"]["gpu"] = "another"
     out.write_text(json.dumps(found))
     benchmark.main(call)
-    assert len(asked) == 2
+    assert len(measured) == 2
 
 
-def test_after_its_minutes_no_row_is_begun(benchmark, asked, tmp_path, capsys):
+def test_no_row_starts_after_the_minutes(benchmark, measured, tmp_path, capsys):
     out = tmp_path / "found.json"
     benchmark.main([*TINY, "--minutes", "0", "--out", str(out)])
-    assert asked == []
+    assert measured == []
     assert not out.exists()
     assert "2 rows are left" in capsys.readouterr().out
 
 
-def test_a_row_that_does_not_fit_is_left_out(benchmark, asked, monkeypatch, tmp_path, capsys):
+def test_rows_out_of_memory_are_skipped(benchmark, measured, monkeypatch, tmp_path, capsys):
     def full(**settings):
         raise RunAborted("Out of memory.")
 

@@ -1,4 +1,4 @@
-"""The benchmark of pre-training runs from end to end, and its slow side computes what the released code is known to."""
+"""The benchmark of pre-training end to end, and the losses of its released style."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = ["--backbone", "vit_nano_patch4_32", "--size", "32", "--batch", "16", "--
 
 @pytest.fixture(autouse=True)
 def on_the_path(monkeypatch):
-    """As if the scripts had been started."""
+    """Import the scripts as they import each other."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
@@ -33,7 +33,7 @@ def tar(tmp_path):
     return tmp_path / "images.tar"
 
 
-def test_both_sides_are_measured_and_written(tar, tmp_path, capsys):
+def test_measures_and_writes_both_sides(tar, tmp_path, capsys):
     main = importlib.import_module("idmm_pretraining").main
     out = tmp_path / "results" / "found.json"
     epochs = ["--epochs", "4", "--warm-up", "1", "--released-epochs", "2", "--released-warm-up", "1"]
@@ -61,23 +61,23 @@ def test_both_sides_are_measured_and_written(tar, tmp_path, capsys):
         ["--backbone", "swin_tiny_patch4_window7_224"],
     ],
 )
-def test_what_cannot_be_measured_is_refused_at_once(wrong):
-    parsed = importlib.import_module("idmm_pretraining").parsed
+def test_wrong_options_are_refused(wrong):
+    parse_options = importlib.import_module("idmm_pretraining").parse_options
     with pytest.raises(SystemExit):
-        parsed(["images.tar", *wrong])
+        parse_options(["images.tar", *wrong])
 
 
-def test_the_released_style_starts_at_twice_ln_n():
-    """Two groups, each at the loss of guessing."""
+def test_released_style_starts_at_twice_ln_n():
+    """Two groups of crops, each at chance level."""
     style = importlib.import_module("released_style")
     torch.manual_seed(0)
-    model = style.network("vit_nano_patch4_32", 32, classes=500)
+    model = style.make_network("vit_nano_patch4_32", 32, classes=500)
     views = [torch.randn(8, 3, 32, 32) for _ in range(6)]
-    loss = style.loss_of(model, views, torch.arange(8))
+    loss = style.compute_loss(model, views, torch.arange(8))
     assert float(loss.detach()) == pytest.approx(2 * math.log(500), rel=0.02)
 
 
-def test_a_rectangle_comes_from_the_partner_and_the_share_is_what_is_left():
+def test_cutmix_lam_is_the_area_that_is_kept():
     style = importlib.import_module("released_style")
     random.seed(0)
     for _ in range(20):

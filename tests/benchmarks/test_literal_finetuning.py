@@ -1,4 +1,4 @@
-"""The recipe taken literally runs from end to end, and its pieces are those that vitling's own are tested against."""
+"""The literal recipe end to end, and its operations, schedule and mixing against vitling's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def literal(monkeypatch):
     return importlib.import_module("literal_finetuning")
 
 
-def test_it_trains_and_writes_without_folders_of_this_machine(literal, tmp_path, capsys):
+def test_trains_and_writes_no_local_paths(literal, tmp_path, capsys):
     for split, first in (("train", 0), ("test", 50)):
         make_folder(tmp_path / "images", classes=2, each=6, split=split, first=first)
     out = tmp_path / "found.json"
@@ -42,9 +42,9 @@ def test_it_trains_and_writes_without_folders_of_this_machine(literal, tmp_path,
     assert str(tmp_path) not in out.read_text()
 
 
-def test_the_operations_are_the_ones_that_vitling_paints(literal, monkeypatch):
-    """At the middle strength, with the sign +; where a cutout lies is drawn. PIL takes the nearest pixel where vitling
-    interpolates, so warps are compared on a smooth image; the others must be far closer than doing nothing is."""
+def test_operations_match_vitling(literal, monkeypatch):
+    """Compare at medium strength and positive sign, without cutout, which is random. PIL takes the nearest pixel where
+    vitling interpolates, so warps are compared on a smooth image; the others must be much closer than no operation."""
     assert set(literal.OPERATIONS) == set(OPERATIONS["uda"])
     monkeypatch.setattr(random, "choice", lambda signs: 1)
     level = 5 / 9
@@ -58,12 +58,12 @@ def test_the_operations_are_the_ones_that_vitling_paints(literal, monkeypatch):
             continue
         photo = SMOOTH if name in warps else NOISY
         theirs = np.array(operation(photo, level), float)
-        away = np.abs(painted(photo, name, amount.get(name, 0.0)) - theirs).mean()
+        away = np.abs(render(photo, name, amount.get(name, 0.0)) - theirs).mean()
         nothing = np.abs(np.array(photo, float) - theirs).mean()
         assert away < (nothing / 2 if name in warps else min(0.5, nothing / 4)), name
 
 
-def painted(photo, name, amount):
+def render(photo, name, amount):
     pixels = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float()
     number, strength, none = torch.tensor([NUMBER[name]]), torch.tensor([float(amount)]), torch.zeros(1)
     return apply_layer(pixels, number, strength, FILL["uda"], "bilinear", none, none)[0].permute(1, 2, 0).numpy()
@@ -72,20 +72,20 @@ def painted(photo, name, amount):
 @pytest.mark.parametrize(
     "wrong", [["--backbone", "t2t_vit_7"], ["--backbone", "vit_nano_patch4_32"]], ids=["network", "no test split"]
 )
-def test_what_cannot_be_measured_is_refused_at_once(literal, tmp_path, wrong):
+def test_wrong_options_are_refused(literal, tmp_path, wrong):
     with pytest.raises(SystemExit):
         literal.main([str(make_folder(tmp_path / "images", each=3)), *wrong])
 
 
-def test_the_rate_is_vitlings(literal):
+def test_learning_rate_matches_vitling(literal):
     optim = OptimConfig(lr=5e-4, warmup_lr=0.0, min_lr=0.0, warmup_epochs=2, cosine_from="idmm")
     ours = lr_schedule(FitConfig(epochs=20, batch=8, optim=optim))
     for step in range(0, 160, 7):
-        theirs = literal.rate((step + 1) / 8, 20, 5e-4, 2)
+        theirs = literal.learning_rate((step + 1) / 8, 20, 5e-4, 2)
         assert ours(Progress(step, 160, 20)) == pytest.approx(theirs, abs=4e-5)
 
 
-def test_parts_have_shares_of_their_own(literal, monkeypatch):
+def test_parts_are_mixed_separately(literal, monkeypatch):
     torch.manual_seed(0)
     drawn = iter([0.9, 0.6])
     monkeypatch.setattr(random, "betavariate", lambda a, b: next(drawn))
@@ -93,7 +93,7 @@ def test_parts_have_shares_of_their_own(literal, monkeypatch):
     images, labels = torch.randn(8, 3, 2, 2), torch.arange(8) % 5
     partners = iter([torch.tensor([1, 0, 3, 2]), torch.tensor([2, 3, 0, 1])])
     monkeypatch.setattr(torch, "randperm", lambda n, device: next(partners))
-    found = literal.loss_of(model, images, labels, epoch=0, parts=2, smoothing=0.1)
+    found = literal.compute_loss(model, images, labels, epoch=0, parts=2, smoothing=0.1)
     expected = 0.0
     for i, (partner, share) in enumerate(zip([1, 0, 3, 2, 6, 7, 4, 5], [0.9] * 4 + [0.6] * 4)):
         log = model(share * images[i : i + 1] + (1 - share) * images[partner : partner + 1]).log_softmax(-1)[0]

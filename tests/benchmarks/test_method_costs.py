@@ -1,4 +1,4 @@
-"""The benchmark of the methods' costs, small on the CPU."""
+"""The benchmark of the methods' costs, small and on the CPU."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def benchmark(monkeypatch):
     return importlib.import_module("methods")
 
 
-def test_methods_stand_beside_idmm_and_none_is_measured_twice(benchmark, tmp_path, capsys):
+def test_rows_have_ratios_to_idmm_and_are_measured_once(benchmark, tmp_path, capsys):
     out = tmp_path / "found.json"
     for methods in (["simclr"], ["idmm", "simclr"]):
         benchmark.main([*TINY, "--methods", *methods, "--out", str(out)])
-    assert "simclr: is there" in capsys.readouterr().out
+    assert "simclr: measured earlier" in capsys.readouterr().out
     found = json.loads(out.read_text())
     idmm, simclr = found["rows"]
     assert (idmm["method"], idmm["crops"], simclr["method"], simclr["crops"]) == ("idmm", 6, "simclr", 2)
@@ -52,7 +52,7 @@ def test_the_step_alone(benchmark, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_own_optimiser_and_views(benchmark, method):
     store = measure.make_store(8, 16, benchmark.torch.device("cpu"))
-    work = benchmark.workload(method, "vit_nano_patch4_32", 4, 16, store)
+    work = benchmark.make_workload(method, "vit_nano_patch4_32", 4, 16, store)
     expected = METHODS[method].recipe("vit_nano_patch4_32", "paper", 800, 16)
     if METHODS[method].adapt is None:
         assert work.optim == expected.optim

@@ -1,4 +1,4 @@
-"""The benchmark of probes runs, at a small size, and both sides of it agree."""
+"""The benchmark of probes at a small size; both backends agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_it_measures_and_writes(tmp_path, monkeypatch, capsys):
+def test_measures_and_writes_rows(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     out = tmp_path / "found.json"
     sizes = ["--bank", "150", "--queries", "40", "--images", "200", "--judged", "60", "--classes", "4", "--dim", "12"]
