@@ -48,9 +48,7 @@ def autocontrast(images: Tensor) -> Tensor:
     low, high = whole.amin(dim=2, keepdim=True).double(), whole.amax(dim=2, keepdim=True).double()
     line = torch.arange(256, device=images.device)[None, None]
     scale = 255 / (high - low).clamp(min=1)
-    stretched = (
-        (line * scale - low * scale).trunc().clamp(0, 255)
-    )  # in double, as in PIL: it truncates
+    stretched = (line * scale - low * scale).trunc().clamp(0, 255)  # in double, as in PIL: it truncates
     return torch.where(high > low, stretched, line).float()
 
 
