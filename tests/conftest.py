@@ -1,4 +1,4 @@
-"""Shared by all tests: a private cache, one thread (tests run in parallel), and small made images."""
+"""Fixtures of all tests: a private cache, one thread (tests run in parallel) and small synthetic images."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from PIL import Image
 
 from vitling.papers.datasets import register_readers
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; also for the commands that tests start
-register_readers()  # tests open flowers102:DIR without the command line, which does this
+os.environ["OMP_NUM_THREADS"] = "1"  # set before torch is imported; commands started by tests inherit it
+register_readers()  # as the command line does; tests open flowers102:DIR without it
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def private_cache(tmp_path_factory, monkeypatch):
 
 
 def make_image(kind: int, seed: int, width: int = 20, height: int = 16) -> Image.Image:
-    """Stripes whose direction and colour tell the class; noise tells images of a class apart."""
+    """Draw stripes whose direction and colour depend on the class, with noise that depends on the seed."""
     random = np.random.default_rng(1000 * kind + seed)
     y, x = np.mgrid[:height, :width]
     wave = np.sin((x if kind % 2 else y) * (0.6 + 0.3 * kind) + random.uniform(0, 6))
@@ -30,7 +30,7 @@ def make_image(kind: int, seed: int, width: int = 20, height: int = 16) -> Image
 
 
 def make_folder(root: Path, classes: int = 3, each: int = 10, split: str = "", first: int = 0, **size: int) -> Path:
-    """root/[split/]class-0/image-00.png ..."""
+    """Write images to root/[split/]class-0/image-00.png, ..."""
     for c in range(classes):
         folder = root / split / f"class-{c}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,5 +41,5 @@ def make_folder(root: Path, classes: int = 3, each: int = 10, split: str = "", f
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """30 images, three classes."""
+    """Create a folder with 30 images of three classes."""
     return make_folder(tmp_path / "images")

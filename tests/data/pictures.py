@@ -1,4 +1,4 @@
-"""Made images: smooth random ones, so that two differ to the eye and survive JPEG."""
+"""Synthetic images: smooth random colours, which look different from one another and survive JPEG."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from vitling.data.batches import (
 )
 
 
-def test_an_epoch_has_every_image_once_in_an_order_of_its_own():
+def test_each_epoch_has_every_image_once_in_its_own_order():
     orders = [epoch_order(50, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     for order in orders:
         assert sorted(order) == list(range(50))
@@ -21,13 +21,13 @@ def test_an_epoch_has_every_image_once_in_an_order_of_its_own():
     assert np.array_equal(orders[1], epoch_order(50, 0, 1))
 
 
-def test_balanced_epochs_give_each_class_the_same_share():
+def test_balanced_epochs_have_equal_class_counts():
     labels = np.repeat([0, 1, 2], [80, 15, 5])
     order = epoch_order(100, 0, 0, balanced_by=labels)
     counts = np.bincount(labels[order % 100])
     assert len(order) == 100
     assert counts.max() - counts.min() <= 1
-    assert len(set(order.tolist())) == 100  # an image that comes again has another draw id
+    assert len(set(order.tolist())) == 100  # a repeated image has another draw id
     small = order[labels[order % 100] == 2]
     assert set(small % 100) == set(range(95, 100))
 
@@ -45,7 +45,7 @@ def test_batches(n, batch, remainder, sizes):
     assert np.array_equal(np.concatenate(batches), np.arange(sum(sizes)))
 
 
-def test_even_batches_lack_few_images_and_have_even_passes():
+def test_even_batches_drop_few_images_and_divide_into_passes():
     evened = 0
     for n, batch, passes in np.random.default_rng(0).integers([2, 1, 1], [3000, 400, 9], (300, 3)).tolist():
         sizes, kept = batch_sizes(n, batch, "even", passes), batch_sizes(n, batch)
@@ -62,13 +62,13 @@ def test_even_batches_lack_few_images_and_have_even_passes():
 
 
 @pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 1, 4)])
-def test_slices_make_the_mean_over_the_global_batch(total, world, accumulate):
-    """mean over processes of (sum over slices of weight * local mean) = mean over the batch."""
+def test_weighted_slices_average_to_the_global_mean(total, world, accumulate):
+    """Check that the mean over processes of sum(weight * local mean) is the mean over the batch."""
     values = np.random.default_rng(0).normal(size=total)
     seen, sums = [], []
     for rank in range(world):
         slices = local_slices(total, rank, world, accumulate)
-        assert len(slices) == min(accumulate, total)  # so that processes that talk in every pass have equally many
+        assert len(slices) == min(accumulate, total)  # all processes need the same number of passes
         sums.append(sum(weight * values[part].mean() for part, weight in slices))
         seen += [i for part, weight in slices if weight for i in part]
     assert sorted(seen) == list(range(total))
@@ -76,7 +76,7 @@ def test_slices_make_the_mean_over_the_global_batch(total, world, accumulate):
 
 
 @pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 2, 4)])
-def test_every_process_knows_what_the_others_hold(total, world, accumulate):
+def test_image_counts_match_local_slices(total, world, accumulate):
     passes = count_images_per_process(total, world, accumulate)
     for rank in range(world):
         own = [round(weight * total / world) for _, weight in local_slices(total, rank, world, accumulate)]
@@ -92,6 +92,6 @@ def test_class_weights_balance_the_loss():
     assert weights[2] == 0
 
 
-def test_class_weights_of_several_labels_are_negatives_over_positives():
+def test_multi_label_class_weights_are_negatives_over_positives():
     labels = np.array([[True, False], [False, False], [True, True], [False, False]])
     assert class_weights(labels, 2).tolist() == [1.0, 3.0]

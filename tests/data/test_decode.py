@@ -40,13 +40,13 @@ def test_every_format_gives_rgb_of_the_right_size(format):
         ("P", "GIF"),
     ],
 )
-def test_opaque_modes_look_as_pil_converts_them(mode, format):
+def test_opaque_modes_match_pil_conversion(mode, format):
     image = picture(2).convert(mode)
     reference = Image.open(io.BytesIO(encoded(image, format))).convert("RGB")
     assert np.array_equal(pixels(encoded(image, format)), np.asarray(reference))
 
 
-def test_transparency_is_laid_over_white():
+def test_transparent_images_are_pasted_on_white():
     rgba = np.zeros((2, 2, 4), np.uint8)
     rgba[0, 0] = (255, 0, 0, 255)
     rgba[0, 1] = (0, 0, 0, 0)
@@ -81,7 +81,7 @@ def test_thirty_two_bit_integers_are_scaled_too():
     assert pixels(raw, channels=1, bits=12).tolist() == [[0, 255]]
 
 
-def test_float_pixels_are_refused_with_a_way_out():
+def test_float_pixels_are_rejected_with_advice():
     with pytest.raises(BadImage, match="floating-point pixels: convert"):
         decode(encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"))
 
@@ -110,7 +110,7 @@ _TURN = {
 }
 
 
-def test_a_draft_keeps_the_original_size_and_twice_what_is_asked():
+def test_draft_reports_the_original_size_and_has_twice_the_requested():
     exif = Image.Exif()
     exif[0x0112] = 6
     found = decode(encoded(picture(4, 1600, 1000), "JPEG", exif=exif), draft_size=100)
@@ -119,7 +119,7 @@ def test_a_draft_keeps_the_original_size_and_twice_what_is_asked():
     assert decode(encoded(picture(4, 1600, 1000), "JPEG")).pixels.size == (1600, 1000)
 
 
-def test_a_draft_squashes_to_nearly_the_same_pixels():
+def test_draft_squashes_to_nearly_the_same_pixels():
     raw = encoded(picture(5, 900, 700), "JPEG")
     whole, draft = squash(decode(raw), 64, 3), squash(decode(raw, draft_size=64), 64, 3)
     assert np.abs(whole.astype(int) - draft).mean() < 1.5
@@ -127,14 +127,14 @@ def test_a_draft_squashes_to_nearly_the_same_pixels():
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_cut_file_is_called_truncated(format, share):
+def test_cut_file_is_reported_as_truncated(format, share):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8))
     raw = encoded(noise, format)
     with pytest.raises(BadImage, match="truncated" if format != "TIFF" else "truncated|unreadable"):
         decode(raw[: int(len(raw) * share)], draft_size=16)
 
 
-def test_a_jpeg_cut_short_is_found_in_a_draft():
+def test_truncated_jpeg_is_detected_in_a_draft():
     raw = encoded(picture(6, 1200, 900), "JPEG", quality=95)
     with pytest.raises(BadImage, match=r"^truncated$"):
         decode(raw[: len(raw) * 9 // 10], draft_size=16)
@@ -151,12 +151,12 @@ def test_a_jpeg_cut_short_is_found_in_a_draft():
         (b"BM this is a text about something else entirely, long enough", "^(unreadable|truncated)"),
     ],
 )
-def test_what_is_no_image_says_so(raw, reason):
+def test_non_images_are_rejected_with_a_reason(raw, reason):
     with pytest.raises(BadImage, match=reason):
         decode(raw)
 
 
-def test_damage_inside_is_unreadable():
+def test_damaged_data_is_unreadable():
     raw = bytearray(encoded(picture(7)))
     raw[50:70] = b"\xff" * 20
     with pytest.raises(BadImage, match=r"^unreadable: "):
@@ -164,7 +164,7 @@ def test_damage_inside_is_unreadable():
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG whose header promises more than there is."""
+    """Create a PNG whose header claims more pixels than it has."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -173,7 +173,7 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def test_size_is_checked_before_decoding_and_pil_has_no_say(recwarn):
+def test_size_is_checked_before_decoding_instead_of_by_pil(recwarn):
     with pytest.raises(BadImage, match=r"^too large: 60000 x 50000 pixels \(limit 100,000,000\)$"):
         decode(bomb(60000, 50000))
     with pytest.raises(BadImage, match=r"^too large: 48 x 32"):
@@ -209,7 +209,7 @@ def test_arrays_of_any_channel_count():
         decode(np.ones((4, 4, 3)))
 
 
-def test_arrays_change_between_grey_and_colour_like_files():
+def test_arrays_convert_between_grey_and_colour_like_files():
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert np.array_equal(pixels(grey)[:, :, 1], grey)
     assert np.array_equal(pixels(np.stack([grey] * 3, axis=2), channels=1), grey)
@@ -217,7 +217,7 @@ def test_arrays_change_between_grey_and_colour_like_files():
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_squash_gives_channels_first_bytes(channels):
+def test_squash_returns_uint8_channels_first(channels):
     out = squash(decode(encoded(picture(8)), channels=channels), 24, channels)
     assert out.shape == (channels, 24, 24)
     assert out.dtype == np.uint8
@@ -231,7 +231,7 @@ def test_squash_is_antialiased():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # pytest undoes the filter that decode sets
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
-def test_damaged_bytes_raise_nothing_but_bad_image(format):
+def test_damaged_bytes_raise_only_bad_image(format):
     raw = encoded(picture(9), format)
     rng = np.random.default_rng(0)
     for _ in range(60):

@@ -39,7 +39,7 @@ def test_blank_and_low_contrast_images_do_not_match():
     assert find_duplicates(facts_of(flat + faint)) == find_duplicates(facts_of([]))
 
 
-def test_many_look_alikes_stay_quick():
+def test_many_near_duplicates_form_one_cluster():
     n = 20_000
     rng = np.random.default_rng(0)
     facts = ImageFacts.empty(n)
@@ -49,11 +49,11 @@ def test_many_look_alikes_stay_quick():
     assert [len(cluster) for cluster in find_duplicates(facts).near] == [n]
 
 
-def test_undecodable_images_are_no_duplicates():
+def test_undecodable_images_are_not_duplicates():
     assert find_duplicates(facts_of([b"", b"", b"no", b"no"])) == find_duplicates(facts_of([]))
 
 
-def test_across_splits():
+def test_leaks_across_splits():
     train = facts_of([photo(k) for k in range(10)])
     test = facts_of([photo(20), photo(3), photo(21), photo(5, quality=50)])
     leaks = find_leaks({"train": train, "test": test})
@@ -79,9 +79,9 @@ def messy(tmp_path):
     return tmp_path
 
 
-def test_inspect_finds_what_is_wrong(messy):
-    told = []
-    found = data.inspect(messy, on_progress=lambda done, total: told.append(done))
+def test_inspect_finds_all_problems(messy):
+    progress = []
+    found = data.inspect(messy, on_progress=lambda done, total: progress.append(done))
     train = found.splits["train"]
     assert (train.images, train.usable) == (18, 17)
     assert train.classes == {"cat": 13, "dog": 5}
@@ -96,10 +96,10 @@ def test_inspect_finds_what_is_wrong(messy):
     assert any("1 of test (exact copies)" in warning for warning in found.warnings)
     assert any("train/dog/named.png is JPEG" in note for note in found.notes)
     assert set(found.splits) == {"train", "test", "pool"}
-    assert told[-1] == 24
+    assert progress[-1] == 24
 
 
-def test_inspection_as_json_and_on_a_terminal(messy):
+def test_inspection_renders_as_json_and_on_a_terminal(messy):
     found = data.inspect(messy)
     again = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert again["splits"]["test"]["images"] == 5

@@ -4,7 +4,7 @@ from vitling.data.host import container_cores, container_memory, count_cores
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_containers_memory_is_what_its_limit_leaves(tmp_path, version):
+def test_container_memory_is_limit_minus_usage(tmp_path, version):
     limit, usage = (
         ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
     )
@@ -21,7 +21,7 @@ def test_a_containers_memory_is_what_its_limit_leaves(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_containers_cores_are_its_share_of_the_time(tmp_path, version):
+def test_container_cores_follow_the_cpu_quota(tmp_path, version):
     controller = "cpu" if version == 1 else ""
     own = tmp_path / controller / "user" / "job"
     own.mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_a_containers_cores_are_its_share_of_the_time(tmp_path, version):
 
 
 @pytest.mark.parametrize(("shares", "expected"), [([], 8), ([2.5], 2), ([0.5], 1), ([64.0, 4.0], 4)])
-def test_cores_are_whole_and_no_fewer_than_one(monkeypatch, shares, expected):
+def test_cores_are_rounded_down_to_at_least_one(monkeypatch, shares, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr("vitling.data.host.container_cores", lambda root, groups: shares)
     assert count_cores() == expected

@@ -23,8 +23,8 @@ def dataset(tmp_path):
 
 def test_facts_and_pixels(dataset):
     out = np.zeros((40, 3, 24, 24), np.uint8)
-    told = []
-    facts = scan(dataset, 24, out, DataConfig(), workers=2, on_progress=told.append)
+    progress = []
+    facts = scan(dataset, 24, out, DataConfig(), workers=2, on_progress=progress.append)
     assert facts.reasons == {
         3: "empty file",
         21: "not an image (starts with 'hello')",
@@ -34,11 +34,11 @@ def test_facts_and_pixels(dataset):
     assert (facts.width[0], facts.height[0], facts.modes[0], facts.formats[0]) == (48, 32, "RGB", "PNG")
     assert np.array_equal(out[5], squash(decode(dataset.read(5)), 24, 3))
     assert not out[3].any()
-    assert told[-1] == 40
-    assert told == sorted(told)
+    assert progress[-1] == 40
+    assert progress == sorted(progress)
 
 
-def test_a_part_of_the_ids(dataset):
+def test_scan_of_selected_ids(dataset):
     whole = scan(dataset)
     some = scan(dataset, ids=[21, 0, 39])
     assert some.reasons == {0: whole.reasons[21]}
@@ -60,7 +60,7 @@ def test_facts_are_stored_without_pickle(dataset, tmp_path):
     assert len(ImageFacts.from_arrays(ImageFacts.empty(0).to_arrays())) == 0
 
 
-def test_array_digests_know_the_shape():
+def test_array_digests_depend_on_the_shape():
     flat = np.arange(12, dtype=np.uint8)
     rows = [flat.reshape(3, 4, 1), flat.reshape(4, 3, 1), flat.reshape(3, 4, 1)]
     facts = scan(Dataset("arrays", list("abc"), rows.__getitem__, np.arange(3)))
@@ -69,7 +69,7 @@ def test_array_digests_know_the_shape():
     assert not np.array_equal(facts.digests[0], facts.digests[1])
 
 
-def test_any_error_of_a_reader_is_a_reason():
+def test_reader_errors_become_reasons():
     def fail(row: int) -> bytes:
         raise RuntimeError("the disk is on fire")
 
@@ -77,6 +77,6 @@ def test_any_error_of_a_reader_is_a_reason():
     assert facts.reasons == {0: "cannot be read: the disk is on fire"}
 
 
-def test_out_must_fit(dataset):
+def test_out_must_have_the_right_shape(dataset):
     with pytest.raises(ValueError, match="out has shape"):
         scan(dataset, 24, np.zeros((40, 1, 24, 24), np.uint8))

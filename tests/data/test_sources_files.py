@@ -44,23 +44,23 @@ def test_table_with_splits_groups_and_a_missing_file(images):
     assert len(splits.open_test("t")) == 1
 
 
-@pytest.mark.parametrize("mark", ["|", ";", ","])
-def test_several_labels_in_a_cell(images, mark):
-    rows = f'path,label\npics/0.png,"cat{mark}dog"\npics/1.png,dog\npics/2.png,"cow {mark} cat"\n'
+@pytest.mark.parametrize("separator", ["|", ";", ","])
+def test_several_labels_in_a_cell(images, separator):
+    rows = f'path,label\npics/0.png,"cat{separator}dog"\npics/1.png,dog\npics/2.png,"cow {separator} cat"\n'
     train = data.open(write(images / "list.csv", rows), val="none").train
     assert train.task == "multi"
     assert train.class_names == ("cat", "cow", "dog")
     assert train.labels.tolist() == [[True, False, True], [False, False, True], [True, True, False]]
 
 
-def test_a_separator_leaves_the_others_alone(images):
+def test_only_the_first_separator_splits_labels(images):
     rows = 'path,label\npics/0.png,"a, b|c"\npics/1.png,"a, b"\n'
     assert data.open(write(images / "l.csv", rows), val="none").train.class_names == ("a, b", "c")
     single = data.open(images / "l.csv", DataConfig(label_separator=""), val="none").train
     assert single.class_names == ("a, b", "a, b|c")
 
 
-def test_rows_without_a_label_are_the_pool(images):
+def test_rows_without_a_label_join_the_pool(images):
     rows = (
         "path\tlabel\tsplit\npics/0.png\ta\t\npics/1.png\tb\t\npics/2.png\t\t\n"
         "pics/3.png\t\tunlabelled\npics/4.png\t\ttest\npics/5.png\ta\ttest\n"
@@ -73,7 +73,7 @@ def test_rows_without_a_label_are_the_pool(images):
     assert any("unlabelled pool: 1 image without" in note for note in splits.notes)
 
 
-def test_table_columns_by_other_names(images):
+def test_table_with_other_column_names(images):
     path = write(
         images / "list.csv", "\ufefffile;kind;fold\npics/0.png;a;train\npics/1.png;b;test\npics/2.png;b;train\n"
     )
@@ -102,8 +102,8 @@ def test_table_errors(images):
 
 
 def huggingface(names):
-    told = {"info": {"features": {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}}}
-    return {"huggingface": json.dumps(told)}
+    metadata = {"info": {"features": {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}}}
+    return {"huggingface": json.dumps(metadata)}
 
 
 def write_parquet(path, seeds, labels, names=None, struct=True):
@@ -114,7 +114,7 @@ def write_parquet(path, seeds, labels, names=None, struct=True):
     pq.write_table(table.replace_schema_metadata(huggingface(names) if names else None), path, row_group_size=2)
 
 
-def test_parquet_folder_as_hugging_face_has_it(tmp_path):
+def test_parquet_folder_in_hugging_face_layout(tmp_path):
     names = ["zebra", "ant"]
     write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", [0, 1, 2], [0, 1, 0], names)
     write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", [3, 4], [1, 1], names)
@@ -127,7 +127,7 @@ def test_parquet_folder_as_hugging_face_has_it(tmp_path):
     assert [again.read(i) for i in range(5)] == [encoded(picture(seed)) for seed in range(5)]
 
 
-def test_parquet_of_plain_bytes_and_words_or_numbers(tmp_path):
+def test_parquet_with_plain_bytes_and_string_or_integer_labels(tmp_path):
     write_parquet(tmp_path / "a.parquet", [0, 1], ["b", "a"], struct=False)
     assert data.open(tmp_path / "a.parquet", val="none").train.class_names == ("a", "b")
     write_parquet(tmp_path / "b.parquet", [0, 1, 2], [10, 9, -1])
@@ -158,7 +158,7 @@ def write_tar(path, members: dict[str, bytes]):
             file.addfile(info, io.BytesIO(raw))
 
 
-def test_webdataset_shards_behind_braces(tmp_path):
+def test_webdataset_shards_from_a_brace_pattern(tmp_path):
     for shard in range(2):
         members = {}
         for k in range(3):
@@ -183,8 +183,8 @@ def test_webdataset_shards_behind_braces(tmp_path):
 def test_webdataset_json_labels(tmp_path):
     samples = {"a": {"label": "cat"}, "b": {"label": ["cat", "dog"]}, "c": {"caption": "x"}}
     members = {}
-    for k, (key, told) in enumerate(samples.items()):
-        members |= {f"{key}.png": encoded(picture(k)), f"{key}.json": json.dumps(told).encode()}
+    for k, (key, label) in enumerate(samples.items()):
+        members |= {f"{key}.png": encoded(picture(k)), f"{key}.json": json.dumps(label).encode()}
     write_tar(tmp_path / "x.tar", members)
     splits = data.open(tmp_path / "x.tar", val="none")
     assert splits.train.labels.tolist() == [[True, False], [True, True]]
@@ -212,7 +212,7 @@ def test_folder_of_tars_named_by_split(tmp_path):
     assert named.train.read(0) == encoded(picture(10))
 
 
-def test_a_tar_cut_short(tmp_path):
+def test_truncated_tar(tmp_path):
     write_tar(tmp_path / "t.tar", {"a/0.png": encoded(picture(0, 200, 200)) * 5})
     (tmp_path / "t.tar").write_bytes((tmp_path / "t.tar").read_bytes()[:700])
     with pytest.raises(UserError, match=r"cannot be read as a tar file.*copy is complete"):
@@ -290,7 +290,7 @@ def test_the_seed_draws_the_labelled_digits():
 
 
 @pytest.mark.parametrize("query", ["labels=9", "labels=1499", "labels=many", "seed=1", "labels=100&sed=1", "labels="])
-def test_digits_that_cannot_be_meant(query):
+def test_digits_rejects_bad_queries(query):
     with pytest.raises(UserError, match="labels"):
         data.open(f"embedded:digits?{query}")
 
@@ -310,7 +310,7 @@ def test_torchvision_reads_what_is_on_disk(tmp_path):
     assert len(splits.open_test("t")) == 4
 
 
-def test_torchvision_never_downloads_unasked(tmp_path):
+def test_torchvision_downloads_only_on_request(tmp_path):
     with pytest.raises(UserError, match=r"cannot load CIFAR100 from .*--data.download"):
         data.open(f"torchvision:CIFAR100?root={tmp_path}")
     with pytest.raises(UserError, match=r"torchvision:CIFAR100\?root=DIR"):
@@ -320,7 +320,7 @@ def test_torchvision_never_downloads_unasked(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_label_among_several_is_a_negative(images):
+def test_multi_label_row_without_a_label_is_a_negative(images):
     rows = (
         "path,label,split\npics/0.png,a|b,\npics/1.png,,\npics/2.png,,unlabelled\npics/3.png,b,test\npics/4.png,,test\n"
         "pics/5.png,,val\n"
@@ -334,9 +334,9 @@ def test_without_a_label_among_several_is_a_negative(images):
     assert "The val split has no labels and is not used." in splits.notes  # not a single label in it
 
 
-def test_an_empty_list_of_labels_in_a_tar_is_a_negative(tmp_path):
+def test_empty_label_list_in_a_tar_is_a_negative(tmp_path):
     samples = {"a": {"label": ["cat", "dog"]}, "b": {"label": []}, "c": {"caption": "x"}}
-    members = {f"{key}.json": json.dumps(told).encode() for key, told in samples.items()}
+    members = {f"{key}.json": json.dumps(label).encode() for key, label in samples.items()}
     write_tar(tmp_path / "x.tar", members | {f"{key}.png": encoded(picture(0)) for key in samples})
     splits = data.open(tmp_path / "x.tar", val="none")
     assert splits.train.labels.tolist() == [[True, True], [False, False]]
@@ -352,12 +352,12 @@ def test_an_empty_list_of_labels_in_a_tar_is_a_negative(tmp_path):
         'pics/0.png,a\npics/1.png,"b' + "\npics/2.png,a" * 12_000,
     ],
 )
-def test_an_unclosed_quote_is_told_with_its_line(images, rows):
+def test_unclosed_quote_is_reported_with_its_line(images, rows):
     with pytest.raises(UserError, match=r"list\.csv, line 3: .*unclosed quote"):
         data.open(write(images / "list.csv", "path,label\n" + rows), val="none")
 
 
-def test_an_unclosed_quote_in_a_column_that_is_not_used(images):
+def test_unclosed_quote_in_an_unused_column(images):
     rows = 'path,label,note\npics/0.png,a,"one\ntwo"\npics/1.png,b,5" disc\npics/2.png,b,"lost\npics/3.png,a,x\n'
     with pytest.raises(UserError, match=r"list\.csv, line 5: .*unclosed quote"):
         data.open(write(images / "list.csv", rows.replace('5" disc', "disc")), val="none")
@@ -365,7 +365,7 @@ def test_an_unclosed_quote_in_a_column_that_is_not_used(images):
     assert len(data.open(write(images / "list.csv", fine), val="none").train) == 2
 
 
-def test_a_one_hot_array_is_one_class_an_image(tmp_path):
+def test_one_hot_array_is_single_label(tmp_path):
     x, y = np.zeros((6, 4, 4), np.uint8), np.eye(3, dtype=int)[[0, 1, 2, 2, 1, 0]]
     np.savez(tmp_path / "a.npz", x=x, y=y)
     train = data.open(tmp_path / "a.npz", val="none").train
@@ -376,7 +376,7 @@ def test_a_one_hot_array_is_one_class_an_image(tmp_path):
     assert splits.train.task == splits.open_test("t").task == "multi"
 
 
-def test_a_parquet_row_without_an_image_is_a_bad_file(tmp_path):
+def test_parquet_row_without_an_image_is_a_bad_file(tmp_path):
     table = pa.table({"image": [encoded(picture(0)), None, encoded(picture(1))], "label": ["a", "b", "b"]})
     pq.write_table(table, tmp_path / "x.parquet")
     store = data.build_store(data.open(tmp_path / "x.parquet", val="none").train, 8, allow_bad=True)

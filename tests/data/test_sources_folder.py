@@ -10,7 +10,7 @@ from vitling import data
 from vitling.errors import UserError
 
 
-def test_class_folders_in_imagefolders_order(tmp_path):
+def test_class_folders_keep_imagefolder_order(tmp_path):
     from torchvision.datasets import ImageFolder
 
     for k, name in enumerate(
@@ -56,12 +56,12 @@ def test_pool_beside_classes_and_beside_train(tmp_path, where):
     assert len(splits.pool) == 2
 
 
-def test_only_a_pool_is_train(tmp_path):
+def test_lone_pool_becomes_train(tmp_path):
     put(tmp_path / "unlabelled" / "x.png", 0)
     assert data.open(tmp_path).train.keys == ["unlabelled/x.png"]
 
 
-def test_a_class_may_be_called_train(tmp_path):
+def test_class_may_be_called_train(tmp_path):
     put_classes(tmp_path, {"train": 2, "bus": 2})
     assert data.open(tmp_path, val="none").train.class_names == ("bus", "train")
 
@@ -74,7 +74,7 @@ def test_classes_beside_a_test_folder_are_train(tmp_path):
     assert splits.has_test
 
 
-def test_what_is_left_out_is_told(tmp_path):
+def test_unused_files_are_noted(tmp_path):
     put_classes(tmp_path / "train", {"cat": 2, "dog": 2})
     put(tmp_path / "train" / "loose.png", 30)
     put(tmp_path / "preview" / "p.png", 31)
@@ -90,7 +90,7 @@ def test_what_is_left_out_is_told(tmp_path):
     assert "not images: 1 .txt" in notes
 
 
-def test_links_are_followed_once_and_dead_ones_are_bad(tmp_path):
+def test_links_are_followed_once_and_broken_ones_are_bad(tmp_path):
     put_classes(tmp_path / "real", {"cat": 2})
     put_classes(tmp_path / "set", {"dog": 2}, 10)
     os.symlink(tmp_path / "real" / "cat", tmp_path / "set" / "cat")
@@ -102,7 +102,7 @@ def test_links_are_followed_once_and_dead_ones_are_bad(tmp_path):
     assert [(file.key, file.reason) for file in splits.bad] == [("dog/gone.png", "broken link")]
 
 
-def test_file_names_that_are_no_utf8_can_be_read_and_printed(tmp_path):
+def test_file_names_that_are_not_utf8_can_be_read_and_printed(tmp_path):
     put_classes(tmp_path, {"cat": 2})
     odd = os.fsencode(tmp_path / "cat") + b"/\xff.png"
     with open(odd, "wb") as file:
@@ -130,20 +130,20 @@ def test_no_images_and_no_folder(tmp_path):
         data.open(tmp_path / "x.pdf")
 
 
-def test_only_test_is_nothing_to_train_on(tmp_path):
+def test_data_with_only_a_test_split_cannot_be_trained_on(tmp_path):
     put_classes(tmp_path / "test", {"cat": 2, "dog": 2})
     with pytest.raises(UserError, match="has only test, and nothing to train on"):
         data.open(tmp_path)
 
 
-def test_labels_that_train_lacks_are_named(tmp_path):
+def test_classes_missing_from_train_are_named(tmp_path):
     put_classes(tmp_path / "train", {"cat": 2, "dog": 2})
     put_classes(tmp_path / "test", {f"c{k}": 1 for k in range(7)}, 10)
     with pytest.raises(UserError, match="test has classes that train does not have: c0, c1, c2, c3, c4 and 2 more"):
         data.open(tmp_path)
 
 
-def test_a_flat_test_folder_has_no_labels(tmp_path):
+def test_flat_test_folder_has_no_labels(tmp_path):
     put_classes(tmp_path / "train", {"cat": 4, "dog": 4})
     put(tmp_path / "test" / "x.png", 20)
     splits = data.open(tmp_path)
@@ -151,7 +151,7 @@ def test_a_flat_test_folder_has_no_labels(tmp_path):
     assert "The test split has no labels." in splits.notes
 
 
-def test_splits_from_specs_of_their_own(tmp_path):
+def test_named_splits(tmp_path):
     put_classes(tmp_path / "a,b", {"cat": 3, "dog": 3})
     put_classes(tmp_path / "other" / "train", {"cat": 1, "dog": 1}, 20)
     put(tmp_path / "more" / "x.png", 30)
@@ -165,7 +165,7 @@ def test_splits_from_specs_of_their_own(tmp_path):
         data.open(f"train={tmp_path}/a,b,train={tmp_path}/other")
 
 
-def test_importing_data_is_light():
+def test_import_is_light():
     import subprocess
     import sys
 
@@ -180,7 +180,7 @@ def test_importing_data_is_light():
         data.nothing  # noqa: B018
 
 
-def test_class_folders_that_are_no_utf8_can_be_saved_and_stay_two(tmp_path):
+def test_class_folders_that_are_not_utf8_stay_distinct_in_json(tmp_path):
     put_classes(tmp_path, {"cat": 2})
     for name in (b"caf\xe9", b"caf\xe8"):
         os.rename(put_classes(tmp_path / "new", {"x": 2}) / "x", os.fsencode(tmp_path) + b"/" + name)
@@ -190,7 +190,7 @@ def test_class_folders_that_are_no_utf8_can_be_saved_and_stay_two(tmp_path):
     assert train.read(0).startswith(b"\x89PNG")
 
 
-def test_a_link_to_itself_is_a_dead_one(tmp_path):
+def test_link_to_itself_is_broken(tmp_path):
     put_classes(tmp_path, {"cat": 2, "dog": 2})
     for name in ("loop.png", "loop"):
         os.symlink(tmp_path / "cat" / name, tmp_path / "cat" / name)
@@ -199,7 +199,7 @@ def test_a_link_to_itself_is_a_dead_one(tmp_path):
     assert [(file.key, file.reason) for file in splits.bad] == [("cat/loop.png", "broken link")]
 
 
-def test_a_dead_link_counts_for_its_own_split(tmp_path):
+def test_broken_link_counts_for_its_own_split(tmp_path):
     put_classes(tmp_path / "train", {"cat": 2, "dog": 2})
     for split in ("val", "test"):
         put_classes(tmp_path / split, {"cat": 1, "dog": 1}, 10)
@@ -207,7 +207,7 @@ def test_a_dead_link_counts_for_its_own_split(tmp_path):
     assert sorted(file.split for file in data.open(tmp_path).bad) == ["test", "val"]
 
 
-def test_bad_files_of_named_parts_count_for_that_part(tmp_path):
+def test_bad_files_of_named_splits_count_for_that_split(tmp_path):
     put_classes(tmp_path / "d1", {"cat": 3, "dog": 3})
     put_classes(tmp_path / "d2", {"cat": 1, "dog": 1}, 10)
     rows = ["path,label", "d2/cat/000.png,cat", "d2/dog/000.png,", "d2/gone.png,dog"]
@@ -219,7 +219,7 @@ def test_bad_files_of_named_parts_count_for_that_part(tmp_path):
     assert bad == [("d2/dog/000.png", "no label", "test"), ("d2/gone.png", "no such file", "test")]
 
 
-def test_unlabelled_images_of_the_train_part_are_the_pool(tmp_path):
+def test_unlabelled_images_of_named_train_join_the_pool(tmp_path):
     put_classes(tmp_path / "d1", {"cat": 3, "dog": 3, "unlabelled": 2})
     put_classes(tmp_path / "d2", {"cat": 1, "dog": 1}, 10)
     assert len(data.open(f"train={tmp_path}/d1,test={tmp_path}/d2", val="none").pool) == 2

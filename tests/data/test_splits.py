@@ -24,7 +24,7 @@ def counts(dataset):
 
 
 def write_groups(tmp_path, groups, labels):
-    """A CSV whose rows all name one picture: only groups and labels matter here."""
+    """Write a CSV whose rows all point to one image, because only groups and labels matter here."""
     put(tmp_path / "x.png", 0)
     rows = [f"x.png,{label},{group}" for group, label in zip(groups, labels)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label,group", *rows]))
@@ -39,13 +39,13 @@ def test_a_tenth_of_each_class_is_held_out(tmp_path):
     assert any("16 of 160 train images are held out as val (by class), seed 0" in note for note in splits.notes)
 
 
-def test_the_seed_decides_which(tmp_path):
+def test_seed_determines_the_hold_out(tmp_path):
     path = save_arrays(tmp_path / "a.npz", np.repeat([0, 1], 30))
     held = [tuple(data.open(path, val="0.2", seed=seed).val.keys) for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
 
 
-def test_small_classes_do_not_all_round_to_none(tmp_path):
+def test_small_classes_do_not_all_round_to_zero(tmp_path):
     splits = data.open(save_arrays(tmp_path / "a.npz", np.repeat(np.arange(50), 4)))
     assert len(splits.val) == 20
     assert max(counts(splits.val)) == 1
@@ -56,7 +56,7 @@ def test_every_class_stays_in_train(tmp_path):
     assert min(counts(splits.train)) >= 1
 
 
-def test_val_none_and_the_datas_own_val(tmp_path):
+def test_val_none_merges_the_val_split_of_the_data(tmp_path):
     for split, first in (("train", 0), ("val", 50)):
         put_classes(tmp_path / split, {"a": 10, "b": 10}, first)
     assert len(data.open(tmp_path).val) == 20
@@ -80,7 +80,7 @@ def test_too_few_to_hold_out(tmp_path):
 
 
 @pytest.mark.parametrize("folds", [0, 4])
-def test_groups_never_part(tmp_path, folds):
+def test_groups_are_never_separated(tmp_path, folds):
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 40, 400)
     path = write_groups(tmp_path, groups, [f"c{group % 4}" for group in groups])
@@ -91,14 +91,14 @@ def test_groups_never_part(tmp_path, folds):
     assert min(counts(splits.val)) > 0
 
 
-def test_few_large_groups_a_class_still_give_a_val(tmp_path):
+def test_few_large_groups_per_class_still_yield_a_val_split(tmp_path):
     groups = np.repeat(np.arange(40), 10)
     splits = data.open(write_groups(tmp_path, groups, [f"c{group // 2}" for group in groups]))
     assert len(splits.val) == 40
     assert max(counts(splits.val)) == 10
 
 
-def test_images_without_a_group_are_alone(tmp_path):
+def test_images_without_a_group_form_their_own(tmp_path):
     splits = data.open(write_groups(tmp_path, ["", "", "p", "p"], "aabb"), val="none")
     assert splits.train.groups.tolist() == [0, 1, 2, 2]
 
@@ -123,7 +123,7 @@ def test_folds_cover_everything_once(tmp_path, task):
     assert len(seen) == 53
 
 
-def test_folds_refuse_what_makes_no_sense(tmp_path):
+def test_invalid_folds_are_rejected(tmp_path):
     path = save_arrays(tmp_path / "a.npz", np.repeat([0, 1], 9))
     with pytest.raises(UserError, match="numbered from 0"):
         data.open(path, DataConfig(folds=5, fold=5))
@@ -133,7 +133,7 @@ def test_folds_refuse_what_makes_no_sense(tmp_path):
         data.open(path, DataConfig(folds=50, fold=49))
 
 
-def test_multi_label_hold_out_keeps_the_shares(tmp_path):
+def test_multi_label_hold_out_keeps_class_frequencies(tmp_path):
     labels = (np.random.default_rng(0).random((600, 5)) < [0.5, 0.3, 0.1, 0.05, 0.02]).astype(int)
     splits = data.open(save_arrays(tmp_path / "a.npz", labels), val="0.2")
     share = splits.val.labels.sum(axis=0) / labels.sum(axis=0)
@@ -141,13 +141,13 @@ def test_multi_label_hold_out_keeps_the_shares(tmp_path):
     assert (np.abs(share - 0.2) < 0.07).all()
 
 
-def test_unlabelled_is_held_out_only_when_asked(tmp_path):
+def test_unlabelled_images_are_held_out_only_on_request(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((50, 4, 4), np.uint8))
     assert data.open(tmp_path / "a.npz").val is None
     assert len(data.open(tmp_path / "a.npz", val="0.1").val) == 5
 
 
-def test_opening_test_leaves_a_trace(tmp_path):
+def test_opening_the_test_split_is_reported(tmp_path):
     splits = data.open("embedded:digits")
     reasons = []
     splits.on_test_opened = reasons.append
@@ -165,7 +165,7 @@ def test_require_labels(tmp_path):
     require_labels(data.open("embedded:digits"))
 
 
-def made(n, bad=(), labels=None):
+def make_scanned(n, bad=(), labels=None):
     labels = np.arange(n) % 2 if labels is None else np.array(labels)
     dataset = Dataset("made/train", [f"{i}.png" for i in range(n)], lambda row: b"", np.arange(n), labels, ("a", "b"))
     facts = ImageFacts.empty(n)
@@ -175,41 +175,41 @@ def made(n, bad=(), labels=None):
     return dataset, facts
 
 
-def test_a_hundredth_may_be_bad():
-    dataset, bad = drop_bad(*made(200, bad=[3, 7]), allow_bad=False)
+def test_one_percent_may_be_bad():
+    dataset, bad = drop_bad(*make_scanned(200, bad=[3, 7]), allow_bad=False)
     assert len(dataset) == 198
     assert bad == [BadFile("3.png", "truncated", "train"), BadFile("7.png", "truncated", "train")]
-    assert drop_bad(*made(5), allow_bad=False)[1] == []
+    assert drop_bad(*make_scanned(5), allow_bad=False)[1] == []
 
 
-def test_more_than_a_hundredth_stops_unless_allowed():
+def test_more_than_one_percent_bad_raises_unless_allowed():
     with pytest.raises(
         UserError,
         match=r"10 of 200 images in train cannot be used \(5.0%.*0.png: truncated, .* and 5 more.*--allow-bad",
     ):
-        drop_bad(*made(200, bad=range(10)), allow_bad=False)
-    assert len(drop_bad(*made(200, bad=range(10)), allow_bad=True)[0]) == 190
+        drop_bad(*make_scanned(200, bad=range(10)), allow_bad=False)
+    assert len(drop_bad(*make_scanned(200, bad=range(10)), allow_bad=True)[0]) == 190
 
 
-def test_files_that_were_bad_before_count():
+def test_known_bad_files_count():
     known = [BadFile("gone.png", "no such file", "train"), BadFile("x.png", "no such file", "test")]
-    assert len(drop_bad(*made(200, bad=[1]), allow_bad=False, known_bad=known)[1]) == 1
+    assert len(drop_bad(*make_scanned(200, bad=[1]), allow_bad=False, known_bad=known)[1]) == 1
     with pytest.raises(UserError, match="3 of 201"):
-        drop_bad(*made(200, bad=[1, 2]), allow_bad=False, known_bad=known)
+        drop_bad(*make_scanned(200, bad=[1, 2]), allow_bad=False, known_bad=known)
 
 
-def test_a_class_left_empty_stops_in_train_only():
+def test_class_left_empty_raises_in_train_only():
     labels = [0] * 299 + [1]
     with pytest.raises(UserError, match="no image of b is left"):
-        drop_bad(*made(300, [299], labels), allow_bad=False)
-    assert len(drop_bad(*made(300, [299], labels), allow_bad=False, split="val")[0]) == 299
-    kept, _ = drop_bad(*made(300, [299], labels), allow_bad=True)
+        drop_bad(*make_scanned(300, [299], labels), allow_bad=False)
+    assert len(drop_bad(*make_scanned(300, [299], labels), allow_bad=False, split="val")[0]) == 299
+    kept, _ = drop_bad(*make_scanned(300, [299], labels), allow_bad=True)
     assert kept.class_names == ("a", "b")
 
 
-def test_nothing_left_always_stops():
+def test_no_usable_image_always_raises():
     with pytest.raises(UserError, match="none is left"):
-        drop_bad(*made(3, bad=range(3)), allow_bad=True)
+        drop_bad(*make_scanned(3, bad=range(3)), allow_bad=True)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -227,7 +227,7 @@ def test_folds_leave_every_class_in_train(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_folds_of_several_labels_and_of_groups_leave_every_class_in_train(tmp_path, seed):
+def test_multi_label_and_grouped_folds_leave_every_class_in_train(tmp_path, seed):
     rng = np.random.default_rng(seed)
     rare = (rng.random((60, 8)) < [0.5, 0.3, 0.05, 0.05, 0.04, 0.03, 0.03, 0.03]).astype(int)
     rare[np.arange(8), np.arange(8)] = 1
@@ -240,7 +240,7 @@ def test_folds_of_several_labels_and_of_groups_leave_every_class_in_train(tmp_pa
         assert min(counts(data.open(grouped, config, seed=seed).train)) >= 1
 
 
-def test_classes_that_have_no_images_do_not_count(tmp_path):
+def test_classes_without_images_do_not_count(tmp_path):
     path = save_arrays(tmp_path / "a.npz", np.zeros(9, int), class_names=np.array(["cat", "dog"]))
     with pytest.raises(UserError, match='one class only, "cat"'):
         require_labels(data.open(path, val="none"))

@@ -48,7 +48,7 @@ def expected(folder, dataset, i):
 
 @pytest.mark.parametrize("placement", ["host", "stream"])
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_every_kind_of_store_gives_the_same_pixels(folder, dataset, placement, use_cache):
+def test_all_placements_return_the_same_pixels(folder, dataset, placement, use_cache):
     store = build_store(dataset, SIZE, placement=placement, use_cache=use_cache)
     ids = np.array([17, 3, 3, 29])
     pixels, aspect = store.fetch(ids)
@@ -59,13 +59,13 @@ def test_every_kind_of_store_gives_the_same_pixels(folder, dataset, placement, u
     assert store.labels[ids].tolist() == [1, 0, 0, 2]
 
 
-def test_the_second_start_decodes_nothing(dataset, own_cache, monkeypatch):
+def test_second_start_decodes_nothing(dataset, own_cache, monkeypatch):
     first = build_store(dataset, SIZE).fetch(np.arange(30))[0]
     monkeypatch.setattr(cache, "scan", None)  # would fail if it were called
     assert torch.equal(build_store(dataset, SIZE).fetch(np.arange(30))[0], first)
 
 
-def test_another_size_or_another_picture_is_another_entry(folder, dataset, own_cache):
+def test_other_size_or_image_is_another_entry(folder, dataset, own_cache):
     keys = {cache.content_key(dataset, 12, DataConfig()), cache.content_key(dataset, 13, DataConfig())}
     keys.add(cache.content_key(dataset, 12, DataConfig(channels=1)))
     make_image(0, 999).save(folder / "class-0" / "image-00.png")
@@ -73,14 +73,14 @@ def test_another_size_or_another_picture_is_another_entry(folder, dataset, own_c
     assert len(keys) == 4
 
 
-def test_a_moved_folder_finds_its_cache(folder, tmp_path):
+def test_moved_folder_finds_its_cache(folder, tmp_path):
     before = cache.content_key(data.open(str(folder), val="none").train, SIZE, DataConfig())
     shutil.move(folder, tmp_path / "elsewhere")
     assert cache.content_key(data.open(str(tmp_path / "elsewhere"), val="none").train, SIZE, DataConfig()) == before
 
 
 @pytest.mark.parametrize("damage", ["flip a bit", "cut pixels", "cut facts", "no done.json"])
-def test_a_damaged_cache_is_built_anew_and_said(dataset, own_cache, damage):
+def test_damaged_cache_is_rebuilt_with_a_warning(dataset, own_cache, damage):
     good = build_store(dataset, SIZE).fetch(np.arange(30))[0]
     entry = next(own_cache.iterdir())
     if damage == "flip a bit":
@@ -93,27 +93,28 @@ def test_a_damaged_cache_is_built_anew_and_said(dataset, own_cache, damage):
         (entry / "facts.npz").write_bytes(b"PK")
     else:
         (entry / "done.json").unlink()
-    said: list[str] = []
-    again = build_store(dataset, SIZE, warn=said.append)
+    messages: list[str] = []
+    again = build_store(dataset, SIZE, warn=messages.append)
     assert torch.equal(again.fetch(np.arange(30))[0], good)
-    assert len(said) == 1
-    assert "damaged" in said[0]
-    assert build_store(dataset, SIZE, warn=said.append)
-    assert len(said) == 1
+    assert len(messages) == 1
+    assert "damaged" in messages[0]
+    assert build_store(dataset, SIZE, warn=messages.append)
+    assert len(messages) == 1
 
 
-def test_a_full_disk_costs_the_cache_only(dataset, own_cache, monkeypatch):
+def test_full_disk_only_disables_the_cache(dataset, own_cache, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
-    said: list[str] = []
+    messages: list[str] = []
     for placement in ("host", "stream"):
         assert (
-            build_store(dataset, SIZE, placement=placement, warn=said.append).fetch(np.arange(5))[0].float().std() > 0
+            build_store(dataset, SIZE, placement=placement, warn=messages.append).fetch(np.arange(5))[0].float().std()
+            > 0
         )
-    assert all("not cached" in line for line in said)
-    assert len(said) == 2
+    assert all("not cached" in line for line in messages)
+    assert len(messages) == 2
 
 
-def test_old_entries_make_room(dataset, own_cache, monkeypatch):
+def test_least_recently_used_entries_are_deleted(dataset, own_cache, monkeypatch):
     entry_bytes = len(dataset) * 3 * SIZE**2
     monkeypatch.setenv("VITLING_CACHE_GB", str(2.5 * entry_bytes / 1e9))
     for size in (SIZE - 2, SIZE - 1, SIZE):
@@ -121,7 +122,7 @@ def test_old_entries_make_room(dataset, own_cache, monkeypatch):
     assert len(list(own_cache.iterdir())) == 2
 
 
-def test_bad_files_are_left_out_and_ids_close_up(folder):
+def test_bad_files_are_left_out_and_ids_stay_contiguous(folder):
     (folder / "class-0" / "image-00.png").write_bytes(b"")
     (folder / "class-1" / "image-03.png").write_bytes(b"hello")
     dataset = data.open(str(folder), val="none").train
@@ -134,7 +135,7 @@ def test_bad_files_are_left_out_and_ids_close_up(folder):
     assert len(store.labels) == 28
 
 
-def test_other_labels_are_another_identity_also_beside_a_pool(dataset):
+def test_identity_depends_on_labels_and_partial_labels(dataset):
     pool = replace(dataset, labels=None, class_names=())
     other = replace(dataset, labels=np.roll(dataset.labels, 1))
     parts = [
@@ -148,7 +149,7 @@ def test_other_labels_are_another_identity_also_beside_a_pool(dataset):
     assert len({build_store(part, 12).identity for part in parts}) == 6
 
 
-def test_place_is_chosen_by_free_memory(monkeypatch):
+def test_placement_depends_on_free_memory(monkeypatch):
     from vitling.data import store as module
 
     monkeypatch.setattr(module, "free_host_memory", lambda: 1000)
@@ -160,7 +161,7 @@ def test_place_is_chosen_by_free_memory(monkeypatch):
     assert choose_placement(400, torch.device("cuda")) == "device"
 
 
-def test_size_is_what_views_can_use_and_images_have(tmp_path):
+def test_size_is_limited_by_views_and_images(tmp_path):
     large = data.open(str(make_folder(tmp_path / "large", 2, 3, width=900, height=600)), val="none").train
     small = data.open(str(make_folder(tmp_path / "small", 2, 3, width=28, height=28)), val="none").train
     assert median_side(large) == 900
@@ -169,7 +170,7 @@ def test_size_is_what_views_can_use_and_images_have(tmp_path):
     assert choose_size(small, 384) == 28
 
 
-def test_mean_and_std_are_the_datas(dataset):
+def test_mean_and_std_of_the_data(dataset):
     store = build_store(dataset, SIZE)
     mean, std = compute_mean_std(store)
     pixels = store.fetch(np.arange(30))[0].double() / 255
@@ -186,36 +187,36 @@ def test_one_channel(folder):
     assert len(choose_normalisation(store, config)[0]) == 1
 
 
-def test_a_done_file_without_a_shape_is_damage(dataset, own_cache):
+def test_done_file_without_a_shape_is_damaged(dataset, own_cache):
     build_store(dataset, SIZE)
     entry = next(own_cache.iterdir())
     for content in ("{}", "[]"):
         (entry / "done.json").write_text(content)
-        said: list[str] = []
-        build_store(dataset, SIZE, warn=said.append)
-        assert "damaged" in said[0]
+        messages: list[str] = []
+        build_store(dataset, SIZE, warn=messages.append)
+        assert "damaged" in messages[0]
 
 
-def test_damage_that_cannot_be_removed_costs_the_cache_only(dataset, own_cache, monkeypatch):
+def test_damage_that_cannot_be_removed_only_disables_the_cache(dataset, own_cache, monkeypatch):
     good = build_store(dataset, SIZE).fetch(np.arange(30))[0]
     (next(own_cache.iterdir()) / "done.json").write_text("{}")
     monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
     assert torch.equal(build_store(dataset, SIZE).fetch(np.arange(30))[0], good)
 
 
-def test_an_entry_of_somebody_else_is_used(dataset, own_cache, monkeypatch):
+def test_entry_of_another_user_is_used(dataset, own_cache, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Operation not permitted")
 
     build_store(dataset, SIZE)
     monkeypatch.setattr(cache.Path, "touch", refuse)
     monkeypatch.setattr(cache, "scan", None)  # would fail if it were called
-    said: list[str] = []
-    build_store(dataset, SIZE, warn=said.append)
-    assert said == []
+    messages: list[str] = []
+    build_store(dataset, SIZE, warn=messages.append)
+    assert messages == []
 
 
-def test_leftovers_of_killed_runs_go_after_a_day(dataset, own_cache):
+def test_partial_entries_are_deleted_after_a_day(dataset, own_cache):
     for name, age in ((".part-old", 2 * 86400), (".part-new", 60)):
         (own_cache / name).mkdir(parents=True)
         (own_cache / name / "pixels.bin").write_bytes(b"x")
@@ -225,7 +226,7 @@ def test_leftovers_of_killed_runs_go_after_a_day(dataset, own_cache):
     assert sorted(path.name for path in own_cache.glob(".*")) == [".part-new"]
 
 
-def test_making_room_deletes_no_more_than_it_must(own_cache, monkeypatch):
+def test_making_room_deletes_no_more_than_needed(own_cache, monkeypatch):
     """The large entry in the middle has to go, and the small ones that fit stay."""
     for age, (name, size) in enumerate({"newest": 300, "large": 900, "small": 100}.items()):
         (own_cache / name).mkdir(parents=True)
@@ -239,7 +240,7 @@ def test_making_room_deletes_no_more_than_it_must(own_cache, monkeypatch):
 
 @pytest.mark.parametrize("placement", ["host", "stream"])
 @pytest.mark.parametrize("bad", [0, 1])
-def test_the_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, placement, bad, monkeypatch):
+def test_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, placement, bad, monkeypatch):
     if bad:
         (folder / "class-0" / "image-03.png").write_bytes(b"")
     dataset = data.open(str(folder), val="none").train
