@@ -29,7 +29,7 @@ from vitling.methods.registry import SIZE
 from vitling.runs.pretrain import pretrain
 from vitling.settings.config import PretrainConfig
 from vitling.training.config import LoopConfig
-from vitling.training.loop import Trainer
+from vitling.training.loop import Loop
 
 CAUTION = (
     "One run of each. The released style is our own code, written from the published facts; where they leave a choice, "
@@ -70,17 +70,17 @@ def measure_vitling(options: argparse.Namespace, folder: Path) -> dict[str, Any]
 def record_epoch_ends() -> Iterator[list[float]]:
     """Collect the times at which epochs end, after evaluation and checkpoint."""
     ends: list[float] = []
-    finish_epoch = Trainer.finish_epoch
+    finish_epoch = Loop.finish_epoch
 
-    def record(trainer: Trainer, *arguments: Any) -> None:
-        finish_epoch(trainer, *arguments)
+    def record(loop: Loop, *arguments: Any) -> None:
+        finish_epoch(loop, *arguments)
         ends.append(time.perf_counter())
 
-    Trainer.finish_epoch = record  # type: ignore[method-assign]
+    Loop.finish_epoch = record  # type: ignore[method-assign]
     try:
         yield ends
     finally:
-        Trainer.finish_epoch = finish_epoch  # type: ignore[method-assign]
+        Loop.finish_epoch = finish_epoch  # type: ignore[method-assign]
 
 
 def read_epochs(run: Path) -> list[dict[str, Any]]:

@@ -23,9 +23,9 @@ from vitling.objectives import Objective
 from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
 from vitling.papers.overhead import forget
 from vitling.papers.stages import pretrain_config
-from vitling.training.loop import Trainer
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
+from vitling.training.trainer import Trainer
 from vitling.views import Plan
 from vitling.views.policies import idmm_pretrain
 

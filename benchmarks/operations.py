@@ -11,9 +11,9 @@ import torch
 
 from vitling.papers.measure import make_store
 from vitling.training import precision as machine
-from vitling.training.ahead import Ahead
 from vitling.training.feed import LoadedBatch, MicroBatch
 from vitling.training.pace import WARMUP_STEPS, synchronise
+from vitling.training.prefetch import ViewPrefetcher
 from vitling.views import (
     BatchKey,
     Blur,
@@ -72,14 +72,14 @@ def time_operations(
 
 
 def _time_rendering(renderer: Renderer, loaded: LoadedBatch, steps: int, device: torch.device, compiled: bool) -> float:
-    ahead = Ahead(renderer, device, print) if compiled and device.type == "cuda" else None
+    prefetcher = ViewPrefetcher(renderer, device, print) if compiled and device.type == "cuda" else None
 
     def render(count: int) -> None:
         for _ in range(count):
-            if ahead:
+            if prefetcher:
                 loaded.micro_batches[0].views = None
-                ahead.prepare(loaded)
-                ahead.get_views(loaded.micro_batches[0])
+                prefetcher.prepare(loaded)
+                prefetcher.get_views(loaded.micro_batches[0])
             else:
                 loaded.micro_batches[0].view_batch.render(
                     loaded.micro_batches[0].pixels, loaded.micro_batches[0].aspect, renderer

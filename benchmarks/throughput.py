@@ -29,10 +29,10 @@ from workloads import WORKLOADS
 
 from vitling.data.store import Store
 from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
-from vitling.training.loop import Trainer
 from vitling.training.pace import WARMUP_STEPS, synchronise
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
+from vitling.training.trainer import Trainer
 from vitling.views import Views
 
 STEPS, BATCHES = 40, 8
@@ -61,10 +61,10 @@ def time_views(trainer: Trainer, steps: int, batch: int) -> float:
     def render(count: int) -> None:
         with torch.no_grad():
             for _ in range(count):
-                if trainer.ahead:
+                if trainer.prefetcher:
                     for part in loaded.micro_batches:
                         part.views = None
-                    trainer.ahead.prepare(loaded)
+                    trainer.prefetcher.prepare(loaded)
                 for part in loaded.micro_batches:
                     trainer.get_views(part)
 

@@ -28,7 +28,7 @@ from vitling.runs import labelled
 from vitling.runs import train as training
 from vitling.settings.config import TrainConfig
 from vitling.training.config import LoopConfig
-from vitling.training.loop import Trainer
+from vitling.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -272,15 +272,15 @@ def test_fewer_images_than_the_paper_are_said(data, monkeypatch):
 
 def test_passes_for_want_of_memory_are_said(data, monkeypatch):
     monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 1000, 6))
-    step, tried = Trainer._one_step, []
+    step, tried = Trainer._take_step, []
 
-    def short_of_memory(self, place, parts):
-        tried.append(len(parts))
-        if len(parts) < 2:
+    def short_of_memory(self, key, micro_batches):
+        tried.append(len(micro_batches))
+        if len(micro_batches) < 2:
             raise torch.OutOfMemoryError
-        step(self, place, parts)
+        return step(self, key, micro_batches)
 
-    monkeypatch.setattr(Trainer, "_one_step", short_of_memory)
+    monkeypatch.setattr(Trainer, "_take_step", short_of_memory)
     (row,) = reproduce(replace(TRAINED, runs=TRAINED.runs[:1]), data).results["rows"]
     assert set(tried) == {1, 2}
     assert row["caution"] == "each batch in 2 passes, for want of memory; 12 training images, not 1,000"

@@ -21,7 +21,7 @@ from vitling.runs import train as recipe
 from vitling.runs.pretrain import pretrain_in
 from vitling.settings import plan as planning
 from vitling.settings.config import PretrainConfig
-from vitling.training.loop import Trainer
+from vitling.training.loop import Loop
 from vitling.training.schedules import rise_and_fall
 
 UNSAID = [  # nothing of a first stage
@@ -77,7 +77,7 @@ def test_an_interrupted_run_goes_on_where_it_was(images, tmp_path, monkeypatch, 
     exact = [*SHORT, "--checkpoint.every-seconds", "0"]
     assert train(images, whole, *exact) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("vitling.training.loop.Trainer.finish_epoch", _after(2 if stage == "first" else 4))
+        patch.setattr("vitling.training.loop.Loop.finish_epoch", _after(2 if stage == "first" else 4))
         assert train(images, out, *exact) == 143
     assert (out / "pretrain" / "result.json").exists() == (stage == "second")
     monkeypatch.chdir(tmp_path)
@@ -103,10 +103,10 @@ def test_a_timed_run_goes_on_with_the_epochs_that_it_found(images, tmp_path, mon
 
 def _after(epochs):
     """Stops a run when so many epochs of it, in all stages, have ended and been saved."""
-    end, ended = Trainer.finish_epoch, []
+    end, ended = Loop.finish_epoch, []
 
-    def finish_epoch(trainer, *given):
-        end(trainer, *given)
+    def finish_epoch(loop, *given):
+        end(loop, *given)
         ended.append(1)
         if len(ended) == epochs:
             raise Interrupted("stopped", 143)
@@ -338,7 +338,7 @@ def test_a_run_that_goes_on_keeps_its_plan_and_a_new_one_has_one(images, tmp_pat
 def test_a_run_from_before_there_was_a_method_has_one_stage(images, tmp_path):
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitling.training.loop.Trainer.finish_epoch", _after(1))
+        patch.setattr("vitling.training.loop.Loop.finish_epoch", _after(1))
         flags = ["--method", "supervised", "--size", "16", "--backbone", "vit_nano_patch4_32", "--epochs", "2"]
         quiet = ["--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none", "--checkpoint.every-seconds", "0"]
         assert train(images, out, *flags, *quiet) == 143

@@ -25,9 +25,9 @@ from vitling.runs.precompile import Meanwhile
 from vitling.settings.config import TrainConfig
 from vitling.training import precision as machine
 from vitling.training.config import LoopConfig
-from vitling.training.loop import Trainer
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
+from vitling.training.trainer import Trainer
 
 SMALL = [
     *("--method", "idmm", "--backbone", "vit_micro_patch4_32", "--size", "8", "--pretrain-size", "16", "--batch", "16"),
@@ -101,20 +101,20 @@ def test_a_stage_that_came_out_otherwise_is_said(images, wanted, tmp_path, monke
     """More passes than the run would have, or no compilation: what was compiled is of no use."""
     config = TrainConfig(source=str(images), out="", backbone="vit_micro_patch4_32", size=8, batch=16, epochs=1)
     config = replace(config, val="none", loop=LoopConfig(device="cpu", trackers=()))
-    one_step, calls = Trainer._one_step, []
+    take_step, calls = Trainer._take_step, []
 
-    def too_large(trainer, place, parts):
-        calls.append(len(parts))
+    def too_large(trainer, key, micro_batches):
+        calls.append(len(micro_batches))
         if len(calls) == 1:
             raise torch.OutOfMemoryError
-        one_step(trainer, place, parts)
+        return take_step(trainer, key, micro_batches)
 
-    monkeypatch.setattr(Trainer, "_one_step", too_large)
+    monkeypatch.setattr(Trainer, "_take_step", too_large)
     with pytest.raises(RuntimeError, match="memory"):
         meanwhile.prepare(config, 0)
-    monkeypatch.setattr(Trainer, "_one_step", one_step)
+    monkeypatch.setattr(Trainer, "_take_step", take_step)
     monkeypatch.setattr(machine, "compile_in_place", lambda *given, **named: None)
-    monkeypatch.setattr(machine, "compile_or_warn", lambda step, undo, say: (undo(), step()))
+    monkeypatch.setattr(machine, "compile_or_warn", lambda step, undo, warn: (undo(), step())[1])
     with pytest.raises(RuntimeError, match="compile"):
         meanwhile.prepare(replace(config, loop=LoopConfig(device="cpu", trackers=(), compile="on")), 0)
 

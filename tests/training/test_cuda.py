@@ -25,8 +25,8 @@ from vitling.objectives import Batch, regions
 from vitling.objectives.progress import Progress
 from vitling.training import OptimConfig, Processes, fit
 from vitling.training import precision as machine
-from vitling.training.ahead import Ahead
 from vitling.training.feed import Feed
+from vitling.training.prefetch import ViewPrefetcher
 from vitling.training.replay import Replay
 from vitling.views import BatchKey, Normaliser, Renderer, ViewBatch, Views, ViewsConfig
 from vitling.views.policies import make_plan
@@ -171,16 +171,16 @@ def test_views_painted_ahead_are_those_painted_now(dataset):
     store, plan = build_store(dataset, 16, device="cuda"), make_plan("idmm-pretrain", 16)
     feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
     renderer = Renderer(Normaliser(store.mean, store.std), FunctionCache(machine.compile_function), torch.bfloat16)
-    ahead = Ahead(renderer, store.device, print)
+    prefetcher = ViewPrefetcher(renderer, store.device, print)
     for loaded in feed.batches(0, 0):
-        ahead.prepare(loaded)
-        (part,) = loaded.micro_batches
-        now = part.view_batch.render(part.pixels, part.aspect, renderer)
-        for ready, drawn in zip(ahead.get_views(part), now):
+        prefetcher.prepare(loaded)
+        (micro,) = loaded.micro_batches
+        now = micro.view_batch.render(micro.pixels, micro.aspect, renderer)
+        for ready, drawn in zip(prefetcher.get_views(micro), now):
             assert torch.equal(ready.pixels, drawn.pixels)
             assert torch.equal(ready.partner, drawn.partner)
             assert torch.equal(ready.lam, drawn.lam)
-    assert len(ahead.recordings) == 2
+    assert len(prefetcher.captures) == 2
 
 
 def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypatch):
@@ -206,19 +206,19 @@ PLAYED = [
 def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision, how, name):
     """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
-    made, record = [], Replay.recording
+    made, record = [], Replay.get_capture
 
     def remembered(self, *given):
         found = record(self, *given)
-        made.append(len(self.recordings))
+        made.append(len(self.captures))
         return found
 
     loop = replace(ON_GPU, compile=how, deterministic=True, precision=precision)
     settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
-    monkeypatch.setattr(Replay, "recording", remembered)
+    monkeypatch.setattr(Replay, "get_capture", remembered)
     played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
     assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
-    monkeypatch.setattr(Replay, "recording", lambda self, *given: None)
+    monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
     taken, _ = train(dataset, tmp_path / "taken", settings, drop_path=0.2)
     assert equal(weights(played), weights(taken))
     assert "cannot" not in (tmp_path / "played" / "log.txt").read_text()
@@ -232,7 +232,7 @@ def test_drloc_is_played_as_it_is_taken(dataset, tmp_path, monkeypatch, variant)
     settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True, drop_last=True))
     for played in (True, False):
         if not played:
-            monkeypatch.setattr(Replay, "recording", lambda self, *given: None)
+            monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
         torch.manual_seed(0)
         backbone = tiny_backbone()
         model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
@@ -249,15 +249,15 @@ def test_contrastive_steps_are_played_as_they_are_taken(dataset, tmp_path, monke
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
-    settings, record = config(epochs=6, loop=loop, optim=OptimConfig(name="sgd", lr=0.05)), Replay.recording
+    settings, record = config(epochs=6, loop=loop, optim=OptimConfig(name="sgd", lr=0.05)), Replay.get_capture
 
     def remembered(self, *given):
         found = record(self, *given)
-        made.append(len(self.recordings))
+        made.append(len(self.captures))
         return found
 
     for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
-        monkeypatch.setattr(Replay, "recording", recording)
+        monkeypatch.setattr(Replay, "get_capture", recording)
         model = contrastive(kind, store.labels)
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
@@ -288,15 +288,15 @@ def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_pa
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
-    settings, record = config(epochs=6, loop=loop), Replay.recording
+    settings, record = config(epochs=6, loop=loop), Replay.get_capture
 
     def remembered(self, *given):
         found = record(self, *given)
-        made.append(len(self.recordings))
+        made.append(len(self.captures))
         return found
 
     for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
-        monkeypatch.setattr(Replay, "recording", recording)
+        monkeypatch.setattr(Replay, "get_capture", recording)
         model = with_copy(method, **changes)
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
@@ -326,7 +326,7 @@ def test_methods_with_a_momentum_copy_never_make_the_host_wait(method, changes):
 
 
 class Asking(Supervised):
-    """Says that it is steady, and waits for the GPU all the same: no recording can hold that."""
+    """Claims to be capturable, and waits for the GPU all the same: no recording can hold that."""
 
     def forward(self, views, batch, progress):
         terms = super().forward(views, batch, progress)
@@ -344,7 +344,7 @@ def test_a_step_that_cannot_be_recorded_is_taken(dataset, tmp_path):
         fit(model, store, settings, run=run_in(tmp_path / kind.__name__))
         trained.append(weights(model))
     said = (tmp_path / "Asking" / "log.txt").read_text()
-    assert said.count("Steps cannot be recorded") == 1
+    assert said.count("Steps cannot be captured") == 1
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     asking, silent = (dict(zip(start, found, strict=True)) for found in trained)
     assert strayed(asking, silent, start) < 0.05

@@ -10,7 +10,7 @@ def test_a_long_epoch_gives_signs_of_life(capsys):
     with Display(Log(), 100, 0) as display:
         display.step(1)
         assert capsys.readouterr().err == ""
-        display.last_sign -= LINE_INTERVAL
+        display.last_output -= LINE_INTERVAL
         display.step(7)
         display.step(8)
         assert capsys.readouterr().err.startswith("step 7 of 100  left 0:0")

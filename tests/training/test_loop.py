@@ -194,7 +194,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(store, tmp_pa
         checkpoint.write_bytes(b"")
     anew, _ = train(store, tmp_path / "run")
     assert equal(weights(whole), weights(anew))
-    assert "starts again from its first step" in log.read_text()
+    assert "starts again at its first step" in log.read_text()
 
 
 def test_a_batch_that_takes_all_images_is_named(store, tmp_path):

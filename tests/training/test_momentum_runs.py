@@ -30,7 +30,7 @@ from vitling.methods.dino.loss import DINO
 from vitling.methods.esvit import adapt, recipe
 from vitling.methods.esvit.loss import EsViT
 from vitling.objectives.progress import Progress
-from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, loop
+from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, trainer
 from vitling.training.optim import make_optimiser
 from vitling.training.pace import measure_pace
 from vitling.views.config import Flip, Group, Plan, Policy
@@ -114,7 +114,7 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
 def test_the_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
     """They are held still for an epoch; the rest of the head is not."""
     made = []
-    monkeypatch.setattr(loop, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
+    monkeypatch.setattr(trainer, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
     objective, config = make(method, freeze_epochs=1.0), replace(settings(method), epochs=3)
     steps = fit(objective, store, config, run=RunDirectory(tmp_path)).steps
     active = [step for step in range(steps) if objective.newly_active(Progress(step, steps, 3))]

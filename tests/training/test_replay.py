@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitling.training import replay
-from vitling.training.replay import MOST, Replay
+from vitling.training.replay import MAX_CAPTURES, Replay
 from vitling.views import Views
 
 IDS = np.arange(4)
@@ -27,7 +27,7 @@ def said():
 
 @pytest.fixture
 def player(monkeypatch, said):
-    monkeypatch.setattr(replay, "_Recording", Fake)
+    monkeypatch.setattr(replay, "_CapturedStep", Fake)
     return Replay(torch.device("cpu"), said.append)
 
 
@@ -36,7 +36,7 @@ def views(size: int = 4) -> list[Views]:
 
 
 def ask(player, some, ids=IDS):
-    return player.recording(some, ids, lambda views, ids: {}, lambda: torch.zeros(()))
+    return player.get_capture(some, ids, lambda views, ids: {}, lambda: torch.zeros(()))
 
 
 def test_a_batch_is_recorded_when_its_views_lie_where_others_lay(player):
@@ -59,13 +59,13 @@ def test_another_size_is_another_recording(player):
 def test_views_that_always_lie_elsewhere_cost_nothing(player):
     kept = [views() for _ in range(100)]
     assert not any(ask(player, some) for some in kept)
-    assert len(player.seen) <= 4 * MOST + 1
+    assert len(player.seen) <= 4 * MAX_CAPTURES + 1
 
 
 def test_there_are_only_so_many(player):
-    kept = [views() for _ in range(MOST + 2)]
+    kept = [views() for _ in range(MAX_CAPTURES + 2)]
     found = [[ask(player, some) for _ in range(2)][-1] for some in kept]
-    assert sum(recording is not None for recording in found) == MOST
+    assert sum(recording is not None for recording in found) == MAX_CAPTURES
     player.forget()
     assert ask(player, kept[0]) is None
 
@@ -84,7 +84,7 @@ def test_a_failure_is_said_once(player, said, monkeypatch):
     def fails(*given):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(replay, "_Recording", fails)
+    monkeypatch.setattr(replay, "_CapturedStep", fails)
     one, other = views(), views()
     assert [ask(player, some) for some in (one, one, one, other, other)] == [None] * 5
     assert len(said) == 1

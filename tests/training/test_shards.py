@@ -99,7 +99,7 @@ def test_fp16_is_refused(two, tmp_path, monkeypatch):
     made = objective("full", 33)
     monkeypatch.setattr(made, "sharded", lambda: {"classifier.weight": 33})
     monkeypatch.setattr("vitling.training.precision.choose_precision", lambda *_: half())
-    with pytest.raises(UserError, match=r"needs --loop\.precision bf16"):
+    with pytest.raises(UserError, match=r"Use --loop\.precision bf16"):
         fit(made, store, FitConfig(), run=RunDirectory(tmp_path), processes=ALONE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.backbones import Backbone, create
+from vitling.console import Log
 from vitling.data.dataset import Dataset
 from vitling.data.scan import ImageFacts
 from vitling.data.store import Store, gather
@@ -22,11 +22,10 @@ from vitling.objectives import Objective
 from vitling.training import precision as machine
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
-from vitling.training.loop import Trainer
 from vitling.training.pace import WARMUP_STEPS, iterate_batches, run_steps, synchronise
 from vitling.training.precision import Compile
 from vitling.training.processes import Processes
-from vitling.training.rundir import RunDirectory
+from vitling.training.trainer import Trainer
 from vitling.views import Plan, Views
 
 INFERENCE_ROUNDS, ROUND_SECONDS = 7, 0.5
@@ -75,8 +74,8 @@ class FixedViewsTrainer(Trainer):
 
     ready: list[Views] | None = None
 
-    def __init__(self, objective, store, config, watchers, run, processes):
-        super().__init__(objective, store, config, watchers, run, processes)
+    def __init__(self, objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log):
+        super().__init__(objective, store, config, processes, log)
         self.feed = SameBatch(store, objective.plan, config, processes)
 
     def batches(self, epoch: int) -> Iterator[LoadedBatch]:
@@ -93,8 +92,7 @@ def make_trainer(kind: type[Trainer], work: Workload, store: Store, compile: Com
     loop = LoopConfig(compile=compile, trackers=(), drop_last=True)
     config = FitConfig(epochs=1000, batch=work.batch, optim=work.optim, loop=loop)
     objective = work.objective(backbone, work.plan, len(store))
-    run = RunDirectory(tempfile.mkdtemp())
-    return kind(objective, store, config, (), run, Processes(0, 1, store.device))
+    return kind(objective, store, config, Processes(0, 1, store.device), Log())
 
 
 def time_steps(trainer: Trainer, steps: int, batch: int) -> float:

@@ -135,7 +135,7 @@ def _rounds(
     for _ in range(rounds):
         found.append({name: batch / time_steps(one, steps, batch) for name, one in trainers.items()})
         steps = max(3, min(STEPS, round(SECONDS / max(found[0].values()))))
-    return found, {(one.feed.accumulate, bool(one.replay and one.replay.recordings)) for one in trainers.values()}
+    return found, {(one.feed.accumulate, bool(one.replay and one.replay.captures)) for one in trainers.values()}
 
 
 def _check_alike(ways: set[tuple[int, bool]], backbone: str, batch: int) -> None:

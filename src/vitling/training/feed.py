@@ -1,4 +1,4 @@
-"""Batches for the loop: which images, which part of them this process holds, and their pixels."""
+"""Batches for the loop: their images, the slice that this process trains, and their pixels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vitling.views.renderer import Views
 
 
 def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> list[int]:
-    """Of an epoch."""
+    """Return the sizes of an epoch's batches."""
     loop = config.loop
     remainder: Remainder = "drop" if loop.drop_last else "keep"
     usual = batch_sizes(images, config.batch, remainder)
@@ -41,27 +41,28 @@ def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> 
 
 @dataclass
 class MicroBatch:
-    """A slice of a batch: its share in the mean over the global batch, how much of the pass each process has (`Batch`),
-    and the pixels its views are drawn from."""
+    """The part of a batch that one process trains in one pass."""
 
-    weight: float
-    held: tuple[int, ...]
+    weight: float  # its share of the mean over the global batch
+    held: tuple[int, ...]  # images of this pass in each process, see `Batch`
     view_batch: ViewBatch
     pixels: Tensor
     aspect: Tensor
-    views: list[Views] | None = None  # if they were painted ahead
+    views: list[Views] | None = None  # if they were prefetched
 
 
 @dataclass
 class LoadedBatch:
+    """A batch of this process, with its pixels."""
+
     key: BatchKey
     accumulate: int
     micro_batches: list[MicroBatch]
 
 
 class Feed:
-    """`accumulate`, the passes that a batch is trained in, may change on the way; `waited` is the time that the loop
-    stood still for data."""
+    """Source of batches. `accumulate`, the number of passes per batch, may change during a run; `waited` counts the
+    seconds that the loop waited for data."""
 
     def __init__(self, store: Store, plan: Plan, config: FitConfig, processes: Processes):
         self.store, self.plan, self.config, self.processes = store, plan, config, processes
@@ -70,8 +71,8 @@ class Feed:
         self.waited = 0.0
 
     def batches(self, epoch: int, done: int) -> Iterator[LoadedBatch]:
-        """The rest of an epoch after `done` steps of the run; each batch is loaded while the one before it trains,
-        where loading takes time."""
+        """Yield the rest of an epoch after `done` steps of the run. Unless the pixels are in memory already, each batch
+        is loaded while the one before it trains."""
         keys = self._keys(epoch, done)
         if self.store.placement == "device" or (self.store.device.type == "cpu" and self.store.placement == "host"):
             for key in keys:
@@ -86,13 +87,14 @@ class Feed:
             yield self._wait_for(ahead.result)
 
     def load(self, key: BatchKey) -> LoadedBatch:
-        accumulate, world, parts = self.accumulate, self.processes.world, []
+        accumulate, world = self.accumulate, self.processes.world
         slices = local_slices(len(key.ids), self.processes.rank, world, accumulate)
-        several = count_images_per_process(len(key.ids), world, accumulate) if world > 1 else [()] * len(slices)
-        for (local, weight), held in zip(slices, several, strict=True):
+        counts = count_images_per_process(len(key.ids), world, accumulate) if world > 1 else [()] * len(slices)
+        micro_batches = []
+        for (local, weight), held in zip(slices, counts, strict=True):
             view_batch = ViewBatch(self.plan, key, local)
-            parts.append(MicroBatch(weight, held, view_batch, *self.store.fetch(view_batch.instances)))
-        return LoadedBatch(key, accumulate, parts)
+            micro_batches.append(MicroBatch(weight, held, view_batch, *self.store.fetch(view_batch.instances)))
+        return LoadedBatch(key, accumulate, micro_batches)
 
     def _keys(self, epoch: int, done: int) -> list[BatchKey]:
         n, loop = len(self.store), self.config.loop
@@ -105,7 +107,7 @@ class Feed:
         ]
 
     def _wait_for(self, result: Callable[[], Any]) -> Any:
-        started = time.perf_counter()
+        began = time.perf_counter()
         value = result()
-        self.waited += time.perf_counter() - started
+        self.waited += time.perf_counter() - began
         return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +10,15 @@ from itertools import chain, count, islice
 
 import torch
 
+from vitling.console import Log
 from vitling.data.store import Store
 from vitling.objectives.objective import Objective
 from vitling.training import precision as machine
 from vitling.training.config import FitConfig
 from vitling.training.feed import LoadedBatch, choose_batch_sizes
-from vitling.training.loop import Trainer
 from vitling.training.precision import Compile
 from vitling.training.processes import Processes
-from vitling.training.rundir import RunDirectory
+from vitling.training.trainer import Trainer
 
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 
@@ -60,10 +59,9 @@ def _trial_trainer(
     steps = config.epochs * len(choose_batch_sizes(config, len(store), store.device))
     how = machine.choose_compile(config.loop, store.device, steps)
     quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(objective, store, quiet, (), RunDirectory(folder, writes=False), processes)
-        trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0
-        yield trainer, how
+    trainer = Trainer(objective, store, quiet, processes, Log(silent=True))
+    trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0
+    yield trainer, how
 
 
 def iterate_batches(trainer: Trainer) -> Iterator[LoadedBatch]:
@@ -80,7 +78,6 @@ def run_steps(trainer: Trainer, source: Iterator[LoadedBatch], steps: int) -> tu
         trainer.step(loaded)
         images += len(loaded.key.ids)
     synchronise(device)
-    trainer.recorder.rows.clear()
     return time.perf_counter() - began, images
 
 
