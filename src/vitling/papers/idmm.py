@@ -130,8 +130,8 @@ def _make_pair(
 
 def _short(preset: Preset) -> Iterator[StudyRun]:
     for i, data in enumerate(COLUMNS):
-        for net, (table, random, idmm) in AT_200.items():
-            yield from _make_pair(net, data, 200, (random[i], idmm[i]), preset, table)
+        for net, (table, random, after_idmm) in AT_200.items():
+            yield from _make_pair(net, data, 200, (random[i], after_idmm[i]), preset, table)
 
 
 def _causes() -> Iterator[StudyRun]:
@@ -213,9 +213,9 @@ def _long_released() -> Iterator[StudyRun]:
 
     The 0.87 M network of Figure 3 follows: the paper gives its accuracy after IDMM alone.
     """
-    for net, (_, random, idmm, _) in TABLE_3.items():
+    for net, (_, random, after_idmm, _) in TABLE_3.items():
         for i, data in enumerate(COLUMNS):
-            yield from _make_pair(net, data, 800, (random[i], idmm[i]), "released")
+            yield from _make_pair(net, data, 800, (random[i], after_idmm[i]), "released")
     note = "0.87 M parameters; the paper says 0.8 M"
     yield from _make_pair("pvtv2-b0-small", "flowers102", 800, (None, SMALLEST), "released", note)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitling.errors import UserError
-from vitling.papers import datasets as papers
+from vitling.papers import datasets
 from vitling.papers.datasets.entry import Entry
 
 SUFFIXES = (".tar", ".parquet", ".csv", ".npz")
@@ -28,7 +28,7 @@ def _of(entry: Entry) -> StudyDataset:
 
 
 DATASETS = {
-    **{name: _of(entry) for name, entry in papers.ENTRIES.items()},
+    **{name: _of(entry) for name, entry in datasets.ENTRIES.items()},
     # IDMM, Sec. 4.3
     "sin10k": StudyDataset("10 images of each class of ImageNet-1K", 10_000, 0),
     "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
@@ -43,8 +43,8 @@ def find_data(name: str, folder: Path) -> tuple[str, str] | None:
     """Train and test, each as a DATA that `vitling train` takes ("" for a test split that the data set does not have);
     None if one of them is not there. A copy as its authors distribute it serves as well."""
     about = DATASETS[name]
-    if name in papers.ENTRIES and (native := papers.find(name, folder)):
-        together = "?val=train" if papers.ENTRIES[name].val else ""
+    if name in datasets.ENTRIES and (native := datasets.find_copy(name, folder)):
+        together = "?val=train" if datasets.ENTRIES[name].val else ""
         return native + together, native if about.test else ""
     train, test = (_find_split(folder, name, split, file) for split, file in zip(("train", "test"), _files(name)))
     if not about.test:
@@ -89,7 +89,7 @@ def _wanted_data(name: str, folder: Path) -> str:
 
 
 def _as_distributed(name: str, folder: Path) -> str:
-    return f", or {folder / name}/ as distributed" if name in papers.ENTRIES else ""
+    return f", or {folder / name}/ as distributed" if name in datasets.ENTRIES else ""
 
 
 def check_folder(data: str | None) -> Path:

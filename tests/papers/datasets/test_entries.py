@@ -11,7 +11,7 @@ import pytest
 
 from vitling.cli import run
 from vitling.papers.datasets import ENTRIES
-from vitling.papers.datasets.page import MARK, page
+from vitling.papers.datasets.page import MARK, render_page
 from vitling.papers.locations import DATASETS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -97,7 +97,7 @@ def test_entries_are_complete(entry):
 
 
 def test_the_page_is_that_of_the_entries():
-    assert (DOCS / "datasets.md").read_text().partition(MARK)[2] == f"\n{page()}", "run `make datasets`"
+    assert (DOCS / "datasets.md").read_text().partition(MARK)[2] == f"\n{render_page()}", "run `make datasets`"
 
 
 def test_the_list(capsys):

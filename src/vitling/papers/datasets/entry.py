@@ -1,4 +1,4 @@
-"""What is known of a data set of the papers before its files are there. Imports nothing heavy."""
+"""Facts about a data set that are known before its files are there. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Metric = Literal["accuracy", "mean per class", "11-point mAP", "ROC-AUC"]
 Table = Literal["esvit-t10", "esvit-t3", "drloc-t1a", "idmm-t1"]
 
 ESVIT: Table = "esvit-t10"
-PRETRAINING: Table = "esvit-t3"  # what is pre-trained on
+PRETRAINING: Table = "esvit-t3"
 DRLOC: Table = "drloc-t1a"
 IDMM: Table = "idmm-t1"
 NO_LICENCE = "none stated"
@@ -17,30 +17,30 @@ NO_LICENCE = "none stated"
 
 @dataclass(frozen=True)
 class Layout:
-    """How the files are distributed, and what reads them."""
+    """How the files are distributed, and which function reads them."""
 
     reader: str  # module.function in vitling.papers.datasets
-    marks: tuple[str, ...]  # files or folders; one that is there shows where the data set is
+    marks: tuple[str, ...]  # files or folders; any of them shows that the data set is there
     folders: tuple[str, ...] = ()  # names under which its archives, or torchvision, unpack it
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set. Numbers are of the files as distributed; where a paper prints another, a note says so."""
+    """A data set. Counts are those of the distributed files; a note tells where a paper prints another."""
 
     name: str
     title: str
     classes: int
     train: int
-    test: int  # 0: it is only trained on
+    test: int  # 0: for pre-training only
     layout: Layout
     licence: str  # as its authors state it
-    where: str  # who hands it out
+    where: str  # who distributes it
     cite: str
     tables: tuple[Table, ...]
-    val: int = 0  # a validation split of its own, which the papers train on too
+    val: int = 0  # a validation split, which the papers train on too
     metric: Metric = "accuracy"
-    multi: bool = False  # several classes an image
+    multi: bool = False  # several labels per image
     notes: tuple[str, ...] = ()
 
     @property
@@ -49,5 +49,5 @@ class Entry:
         return self.train + self.val
 
     def metric_in(self, table: Table | Literal["all"]) -> Metric:
-        """IDMM and DRLoc report accuracy throughout; EsViT what the field reports of each."""
+        """Return the metric of a table: IDMM and DRLoc report accuracy, EsViT what is usual for each data set."""
         return self.metric if table in ("all", ESVIT) or self.multi else "accuracy"

@@ -1,5 +1,4 @@
-"""The English names of the classes of Oxford Flowers102 in their order, from the page of its authors; its files have
-numbers."""
+"""English class names of Oxford Flowers102 in their order, from its authors' page; the files only have numbers."""
 
 from __future__ import annotations
 

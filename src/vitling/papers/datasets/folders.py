@@ -1,4 +1,4 @@
-"""Data sets of class folders with something of their own: Caltech-101 without a split, GTSRB with tracks."""
+"""Readers of data sets with a folder per class, or without classes: Caltech-101, GTSRB, ImageNet, Open Images."""
 
 from __future__ import annotations
 
@@ -8,56 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from vitling.data.dataset import interleave_classes
-from vitling.data.sources.source import IMAGE_SUFFIXES, Source
+from vitling.data.sources.source import IMAGE_SUFFIXES, Source, SourceSplit
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, listed, words
+from vitling.papers.datasets.files import Copy, make_file_split
+from vitling.papers.datasets.lists import load_mat
 
-TRAINED_ON = 30  # images of each class of Caltech-101
-
-
-def caltech101(copy: Copy) -> Source:
-    """101_ObjectCategories/accordion/image_0001.jpg; the same 30 images a class are train whoever draws them."""
-    folder = copy.need("101_ObjectCategories")
-    paths, names = class_folders(folder)
-    numbers = np.unique(names, return_inverse=True)[1] if names else np.zeros(0, np.int64)
-    order = interleave_classes(numbers, seed=0)
-    found = Source(copy.entry.name, class_order=tuple(sorted(set(names))))
-    drawn = np.zeros(len(paths), bool)
-    for c in np.unique(numbers):
-        drawn[order[numbers[order] == c][:TRAINED_ON]] = True
-    for part, chosen in (("train", drawn), ("test", ~drawn)):
-        ids = np.flatnonzero(chosen).tolist()
-        found.splits[part] = listed(folder, [paths[i] for i in ids], words([names[i] for i in ids]))
-    return found
+CALTECH_TRAIN = 30  # images per class
+GTSRB_TABLES = [f"{top}GT-final_test.csv" for top in ("", "GTSRB/", "GTSRB/Final_Test/Images/", "Final_Test/Images/")]
+DEVKIT = "ILSVRC2012_devkit_t12/data"
+KAGGLE = "ILSVRC/Data/CLS-LOC"
+LISTS = ("imagenet-100.lst", "imagenet100.txt", "imagenet-100.txt")
 
 
-def gtsrb(copy: Copy) -> Source:
-    """GTSRB/Training/00000/00000_00000.ppm (or Final_Training/Images/): class, track and picture; the classes of the
-    test images are in GT-final_test.csv."""
-    places = [f"{top}{name}" for top in ("GTSRB/", "") for name in ("Training", "Final_Training/Images")]
-    folder = copy.need(*places)
-    paths, names = class_folders(folder)
-    tracks = [path.rpartition("_")[0] for path in paths]
-    found = Source(copy.entry.name, class_order=tuple(str(c) for c in sorted({int(name) for name in names})))
-    found.splits["train"] = listed(folder, paths, words([str(int(name)) for name in names]), tracks)
-    with copy.need(*_test_tables()).open(newline="") as file:
-        rows = list(csv.DictReader(file, delimiter=";", skipinitialspace=True))
-    if rows and "ClassId" not in rows[0]:
-        raise UserError(
-            f"{copy.root}: GT-final_test.csv has no ClassId. GT-final_test.test.csv is the one without labels."
-        )
-    images = copy.need("GTSRB/Final_Test/Images", "Final_Test/Images")
-    labels = [str(int(row["ClassId"])) for row in rows]
-    found.splits["test"] = listed(images, [row["Filename"] for row in rows], words(labels))
-    return found
-
-
-def _test_tables() -> list[str]:
-    return [f"{place}GT-final_test.csv" for place in ("", "GTSRB/", "GTSRB/Final_Test/Images/", "Final_Test/Images/")]
-
-
-def class_folders(folder: Path) -> tuple[list[str], list[str]]:
-    """Paths of the images in the folders of a folder, sorted, and the name of each one's folder."""
+def list_class_folders(folder: Path) -> tuple[list[str], list[str]]:
+    """List the images in the subfolders of a folder, sorted, and the name of each one's subfolder."""
     found = [
         (f"{inner.name}/{file.name}", inner.name)
         for inner in sorted(folder.iterdir())
@@ -66,3 +30,111 @@ def class_folders(folder: Path) -> tuple[list[str], list[str]]:
         if file.suffix.lower() in IMAGE_SUFFIXES
     ]
     return [path for path, _ in found], [name for _, name in found]
+
+
+def read_caltech101(copy: Copy) -> Source:
+    """Read 101_ObjectCategories/accordion/image_0001.jpg; a fixed draw of 30 images per class is train."""
+    folder = copy.require("101_ObjectCategories")
+    paths, names = list_class_folders(folder)
+    numbers = np.unique(names, return_inverse=True)[1] if names else np.zeros(0, np.int64)
+    order = interleave_classes(numbers, seed=0)
+    drawn = np.zeros(len(paths), bool)
+    for c in np.unique(numbers):
+        drawn[order[numbers[order] == c][:CALTECH_TRAIN]] = True
+    found = copy.make_source(sorted(set(names)))
+    for split, chosen in (("train", drawn), ("test", ~drawn)):
+        ids = np.flatnonzero(chosen).tolist()
+        found.splits[split] = make_file_split(folder, [paths[i] for i in ids], [names[i] for i in ids])
+    return found
+
+
+def read_gtsrb(copy: Copy) -> Source:
+    """Read GTSRB/Training/00000/00000_00000.ppm (or Final_Training/Images/): class, track and picture.
+
+    The classes of the test images are in GT-final_test.csv.
+    """
+    places = [f"{top}{name}" for top in ("GTSRB/", "") for name in ("Training", "Final_Training/Images")]
+    folder = copy.require(*places)
+    paths, names = list_class_folders(folder)
+    tracks = [path.rpartition("_")[0] for path in paths]
+    found = copy.make_source([str(c) for c in sorted({int(name) for name in names})])
+    found.splits["train"] = make_file_split(folder, paths, [str(int(name)) for name in names], tracks)
+    with copy.require(*GTSRB_TABLES).open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter=";", skipinitialspace=True))
+    if rows and "ClassId" not in rows[0]:
+        raise UserError(f"{copy.root}: GT-final_test.csv has no ClassId; it seems to be GT-final_test.test.csv.")
+    images = copy.require("GTSRB/Final_Test/Images", "Final_Test/Images")
+    labels = [str(int(row["ClassId"])) for row in rows]
+    found.splits["test"] = make_file_split(images, [row["Filename"] for row in rows], labels)
+    return found
+
+
+def read_imagenet1k(copy: Copy) -> Source:
+    """Read train/n01440764/*.JPEG; val/ is sorted likewise, or flat with the devkit's (or Kaggle's) labels beside."""
+    found = copy.make_source()
+    folder, val = copy.require("train", f"{KAGGLE}/train"), copy.require("val", f"{KAGGLE}/val")
+    found.splits["train"] = make_file_split(folder, *list_class_folders(folder))
+    paths, names = list_class_folders(val)
+    if not paths:
+        paths, names = _list_flat_val(copy, val)
+    found.splits["test"] = make_file_split(val, paths, names)
+    return found
+
+
+def read_imagenet100(copy: Copy) -> Source:
+    """Read the classes of a list, given by ?list=FILE or lying in the folder; or all, if there are 100."""
+    option = copy.options.pop("list", None)
+    inside = next((copy.root / name for name in LISTS if (copy.root / name).exists()), None)
+    listed = Path(option).expanduser() if option else inside
+    found = read_imagenet1k(copy)
+    classes = {names[0] for names in found.splits["train"].labels or ()}
+    if listed:
+        if not listed.is_file():
+            raise UserError(f"The list of classes {listed} does not exist.")
+        chosen = {line.split()[0] for line in listed.read_text().splitlines() if line.strip()}
+        if missing := sorted(chosen - classes):
+            raise UserError(f"{copy.root} has no class {missing[0]} of the list ({len(missing)} are missing).")
+        found.splits = {name: _select_classes(split, chosen) for name, split in found.splits.items()}
+    elif len(classes) > copy.entry.classes:
+        raise UserError(
+            f"{copy.root} has {len(classes):,} classes, not {copy.entry.classes}. Name those to read with "
+            f"{copy.entry.name}:{copy.root}?list=FILE (DRLoc's list is scripts/imagenet-100.lst in VTs-Drloc)."
+        )
+    return found
+
+
+def _select_classes(split: SourceSplit, chosen: set[str]) -> SourceSplit:
+    return split.take([i for i, names in enumerate(split.labels or ()) if names[0] in chosen])
+
+
+def _list_flat_val(copy: Copy, val: Path) -> tuple[list[str], list[str]]:
+    """Find the classes of ILSVRC2012_val_00000001.JPEG and so on."""
+    if (table := copy.root / "LOC_val_solution.csv").exists():
+        with table.open(newline="") as file:
+            rows = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in csv.DictReader(file)]
+        return [path for path, _ in rows], [name for _, name in rows]
+    truth = "ILSVRC2012_validation_ground_truth.txt"
+    numbers = copy.read_lines(f"{DEVKIT}/{truth}", truth)
+    synsets = np.atleast_1d(load_mat(copy.require(f"{DEVKIT}/meta.mat", "meta.mat"))["synsets"])
+    names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets if int(row["num_children"]) == 0}
+    paths = sorted(file.name for file in val.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+    if len(paths) != len(numbers):
+        raise UserError(f"{val} has {len(paths):,} images, but its list of labels {len(numbers):,}.")
+    return paths, [names[int(number)] for number in numbers]
+
+
+def read_imagenet22k(copy: Copy) -> Source:
+    """Read n01440764/*.JPEG, in the folder itself or in train/."""
+    folder = copy.root / "train" if (copy.root / "train").is_dir() else copy.root
+    found = copy.make_source()
+    found.splits["train"] = make_file_split(folder, *list_class_folders(folder))
+    return found
+
+
+def read_openimages(copy: Copy) -> Source:
+    """Read train/*.jpg without labels; folders in it (train_0, train_1, ...) are not classes."""
+    folder = copy.require("train")
+    paths = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES]
+    found = copy.make_source()
+    found.splits["train"] = make_file_split(folder, sorted(paths), None)
+    return found

@@ -1,131 +1,225 @@
-"""Data sets whose splits are text files with the paths of the images."""
+"""Readers of data sets whose splits and labels are lists: text, MATLAB, XML or JSON files beside the images."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
 
 from vitling.data.sources.source import Source
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, listed, words
+from vitling.papers.datasets.files import Copy, make_file_split
+from vitling.papers.datasets.flower_names import FLOWERS
+
+MEMES = ("not hateful", "hateful")
+VOC = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
+    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
 
 
-def food101(copy: Copy) -> Source:
-    """meta/train.txt: `apple_pie/1005649` for images/apple_pie/1005649.jpg."""
-    return _by_class_folder(copy, {"train": "meta/train.txt", "test": "meta/test.txt"}, "images", suffix=".jpg")
+def read_food101(copy: Copy) -> Source:
+    """Read meta/train.txt: `apple_pie/1005649` for images/apple_pie/1005649.jpg."""
+    return _read_lists(copy, {"train": "meta/train.txt", "test": "meta/test.txt"}, "images", suffix=".jpg")
 
 
-def dtd(copy: Copy) -> Source:
-    """labels/train1.txt: `banded/banded_0002.jpg`; ten splits, of which the first is the usual one."""
-    split = copy.choice("split", 10)
-    return _by_class_folder(copy, {part: f"labels/{part}{split}.txt" for part in ("train", "val", "test")}, "images")
+def read_dtd(copy: Copy) -> Source:
+    """Read labels/train1.txt: `banded/banded_0002.jpg`; there are ten splits, the first is the usual one."""
+    number = copy.pop_number("split", 10)
+    return _read_lists(copy, {split: f"labels/{split}{number}.txt" for split in ("train", "val", "test")}, "images")
 
 
-def indoor67(copy: Copy) -> Source:
-    """TrainImages.txt: `gameroom/bt_132294gameroom2.jpg`."""
-    return _by_class_folder(copy, {"train": "TrainImages.txt", "test": "TestImages.txt"}, "Images")
+def read_indoor67(copy: Copy) -> Source:
+    """Read TrainImages.txt: `gameroom/bt_132294gameroom2.jpg`."""
+    return _read_lists(copy, {"train": "TrainImages.txt", "test": "TestImages.txt"}, "Images")
 
 
-def sun397(copy: Copy) -> Source:
-    """Partitions/Training_01.txt: `/a/abbey/sun_aaalbzqrimafwbiv.jpg`; a class may be two folders deep."""
-    split = copy.choice("split", 10)
-    found = Source(copy.entry.name, class_order=tuple(_scene(line) for line in copy.lines("ClassName.txt")))
-    for part, file in (("train", "Training"), ("test", "Testing")):
-        name = f"{file}_{split:02d}.txt"
-        paths = [line.lstrip("/") for line in copy.lines(name, f"Partitions/{name}")]
-        found.splits[part] = listed(copy.root, paths, words([_scene(path.rpartition("/")[0]) for path in paths]))
+def _read_lists(copy: Copy, lists: dict[str, str], images: str, suffix: str = "") -> Source:
+    """Read lines `class/image`."""
+    found = copy.make_source()
+    for split, name in lists.items():
+        paths = [line + suffix for line in copy.read_lines(name)]
+        found.splits[split] = make_file_split(copy.require(images), paths, [path.split("/")[0] for path in paths])
     return found
 
 
-def _scene(folder: str) -> str:
-    """`/a/apartment_building/outdoor` is apartment_building/outdoor."""
+def read_sun397(copy: Copy) -> Source:
+    """Read Partitions/Training_01.txt: `/a/abbey/sun_aaalbzqrimafwbiv.jpg`; a class may be two folders deep."""
+    number = copy.pop_number("split", 10)
+    found = copy.make_source([_name_scene(line) for line in copy.read_lines("ClassName.txt")])
+    for split, kind in (("train", "Training"), ("test", "Testing")):
+        file = f"{kind}_{number:02d}.txt"
+        paths = [line.lstrip("/") for line in copy.read_lines(file, f"Partitions/{file}")]
+        names = [_name_scene(path.rpartition("/")[0]) for path in paths]
+        found.splits[split] = make_file_split(copy.root, paths, names)
+    return found
+
+
+def _name_scene(folder: str) -> str:
+    """Turn `/a/apartment_building/outdoor` into apartment_building/outdoor."""
     return folder.lstrip("/").partition("/")[2]
 
 
-def aircraft(copy: Copy) -> Source:
-    """images_variant_train.txt: `1025794 707-320`; variants.txt orders the classes."""
-    found = Source(copy.entry.name, class_order=tuple(copy.lines("variants.txt")))
-    for part in ("train", "val", "test"):
-        rows = [line.split(" ", 1) for line in copy.lines(f"images_variant_{part}.txt")]
+def read_aircraft(copy: Copy) -> Source:
+    """Read images_variant_train.txt: `1025794 707-320`; variants.txt orders the classes."""
+    found = copy.make_source(copy.read_lines("variants.txt"))
+    for split in ("train", "val", "test"):
+        rows = [line.split(" ", 1) for line in copy.read_lines(f"images_variant_{split}.txt")]
         paths = [f"{number}.jpg" for number, _ in rows]
-        found.splits[part] = listed(copy.need("images"), paths, words([variant for _, variant in rows]))
+        found.splits[split] = make_file_split(copy.require("images"), paths, [variant for _, variant in rows])
     return found
 
 
-def pets(copy: Copy) -> Source:
-    """annotations/trainval.txt: `Abyssinian_100 1 1 1`, that is image, class from 1, species, breed."""
-    found = Source(copy.entry.name)
-    names: dict[int, str] = {}
-    for part, file in (("train", "trainval"), ("test", "test")):
-        rows = [line.split() for line in copy.lines(f"annotations/{file}.txt") if not line.startswith("#")]
-        breeds = [_breed(row[0]) for row in rows]
-        names |= {int(row[1]): breed for row, breed in zip(rows, breeds)}
-        found.splits[part] = listed(copy.need("images"), [f"{row[0]}.jpg" for row in rows], words(breeds))
-    found.class_order = tuple(names[number] for number in sorted(names))
+def read_pets(copy: Copy) -> Source:
+    """Read annotations/trainval.txt: `Abyssinian_100 1 1 1`: image, class from 1, species, breed."""
+    found = copy.make_source()
+    order: dict[int, str] = {}
+    for split, file in (("train", "trainval"), ("test", "test")):
+        rows = [line.split() for line in copy.read_lines(f"annotations/{file}.txt") if not line.startswith("#")]
+        breeds = [_name_breed(row[0]) for row in rows]
+        order |= {int(row[1]): breed for row, breed in zip(rows, breeds)}
+        found.splits[split] = make_file_split(copy.require("images"), [f"{row[0]}.jpg" for row in rows], breeds)
+    found.class_order = tuple(order[number] for number in sorted(order))
     return found
 
 
-def _breed(image: str) -> str:
-    """`english_cocker_spaniel_12` is English Cocker Spaniel."""
+def _name_breed(image: str) -> str:
+    """Turn `english_cocker_spaniel_12` into English Cocker Spaniel."""
     return " ".join(word.title() for word in image.rpartition("_")[0].split("_"))
 
 
-def cub(copy: Copy) -> Source:
-    """images.txt, image_class_labels.txt, train_test_split.txt: each `number value`; 1 is train."""
+def read_cub(copy: Copy) -> Source:
+    """Read images.txt, image_class_labels.txt and train_test_split.txt: lines `number value`; 1 is train."""
     tables = {
-        name: dict(line.split(maxsplit=1) for line in copy.lines(f"{name}.txt"))
+        name: dict(line.split(maxsplit=1) for line in copy.read_lines(f"{name}.txt"))
         for name in ("images", "image_class_labels", "train_test_split", "classes")
     }
     classes = tables["classes"]
-    found = Source(copy.entry.name, class_order=tuple(classes[n] for n in sorted(classes, key=int)))
-    for part, mark in (("train", "1"), ("test", "0")):
+    found = copy.make_source([classes[n] for n in sorted(classes, key=int)])
+    for split, mark in (("train", "1"), ("test", "0")):
         numbers = [n for n in tables["images"] if tables["train_test_split"][n] == mark]
-        labels = [classes[tables["image_class_labels"][n]] for n in numbers]
-        found.splits[part] = listed(copy.need("images"), [tables["images"][n] for n in numbers], words(labels))
+        names = [classes[tables["image_class_labels"][n]] for n in numbers]
+        found.splits[split] = make_file_split(copy.require("images"), [tables["images"][n] for n in numbers], names)
     return found
 
 
-def domainnet(copy: Copy) -> Source:
-    """clipart_train.txt: `clipart/aircraft_carrier/clipart_001_000001.jpg 0`. The lists may lie in a folder beside the
-    images."""
+def read_domainnet(copy: Copy) -> Source:
+    """Read clipart_train.txt: `clipart/aircraft_carrier/clipart_001_000001.jpg 0`; lists may lie in a folder beside."""
     domain = copy.entry.name.partition("-")[2]
     folder = next((place for place in (copy.root, copy.root.parent) if (place / domain).is_dir()), None)
     if folder is None:
-        raise UserError(f"{copy.root} has the lists of {copy.entry.title}, and no folder {domain}/ with the images.")
-    found = Source(copy.entry.name)
-    names: dict[int, str] = {}
-    for part in ("train", "test"):
-        rows = [line.rsplit(" ", 1) for line in copy.lines(f"{domain}_{part}.txt")]
-        classes = [path.split("/")[-2] for path, _ in rows]
-        names |= {int(number): name for (_, number), name in zip(rows, classes)}
-        found.splits[part] = listed(folder, [path for path, _ in rows], words(classes))
-    found.class_order = tuple(names[number] for number in sorted(names))
+        raise UserError(f"{copy.root} has the lists of {copy.entry.title}, but no folder {domain}/ with the images.")
+    found = copy.make_source()
+    order: dict[int, str] = {}
+    for split in ("train", "test"):
+        rows = [line.rsplit(" ", 1) for line in copy.read_lines(f"{domain}_{split}.txt")]
+        names = [path.split("/")[-2] for path, _ in rows]
+        order |= {int(number): name for (_, number), name in zip(rows, names)}
+        found.splits[split] = make_file_split(folder, [path for path, _ in rows], names)
+    found.class_order = tuple(order[number] for number in sorted(order))
     return found
 
 
-def webvision(copy: Copy) -> Source:
-    """info/train_filelist_google.txt: `google/q0001/0ee0OAoP0dNPjM.jpg 0`; the number is a line of info/synsets.txt."""
-    names = [line.partition(" ")[0] for line in copy.lines("info/synsets.txt")]
-    lines: dict[str, list[str]] = defaultdict(list)
-    lines["train"] = [line for web in ("google", "flickr") for line in _web_list(copy, web)]
-    lines["test"] = copy.lines("info/val_filelist.txt")
-    found = Source(copy.entry.name, class_order=tuple(names))
-    for part, folder in (("train", copy.root), ("test", copy.need("val_images_256", "val_images_resized", "val"))):
-        rows = [line.rsplit(" ", 1) for line in lines[part]]
-        found.splits[part] = listed(
-            folder, [path for path, _ in rows], words([names[int(number)] for _, number in rows])
+def read_webvision(copy: Copy) -> Source:
+    """Read info/train_filelist_google.txt: `google/q0001/0ee0OAoP0dNPjM.jpg 0`, a line number of info/synsets.txt.
+
+    The list of Flickr or Google is skipped if its folder is missing.
+    """
+    names = [line.partition(" ")[0] for line in copy.read_lines("info/synsets.txt")]
+    webs = [web for web in ("google", "flickr") if (copy.root / web).is_dir()]
+    lines = {
+        "train": [line for web in webs for line in copy.read_lines(f"info/train_filelist_{web}.txt")],
+        "test": copy.read_lines("info/val_filelist.txt"),
+    }
+    found = copy.make_source(names)
+    for split, folder in (("train", copy.root), ("test", copy.require("val_images_256", "val_images_resized", "val"))):
+        rows = [line.rsplit(" ", 1) for line in lines[split]]
+        labels = [names[int(number)] for _, number in rows]
+        found.splits[split] = make_file_split(folder, [path for path, _ in rows], labels)
+    return found
+
+
+def read_hateful_memes(copy: Copy) -> Source:
+    """Read train.jsonl: {"id": 42953, "img": "img/42953.png", "label": 0, "text": "..."}; the text is not used."""
+    found = copy.make_source(MEMES)
+    for split, files in (("train", ("train.jsonl",)), ("test", ("dev.jsonl", "dev_seen.jsonl"))):
+        rows = [json.loads(line) for line in copy.read_lines(*files)]
+        names = [MEMES[row["label"]] for row in rows]
+        found.splits[split] = make_file_split(copy.root, [row["img"] for row in rows], names)
+    return found
+
+
+def read_voc2007(copy: Copy) -> Source:
+    """Read image numbers from ImageSets/Main/train.txt and others, and their objects from Annotations/NUMBER.xml."""
+    found, difficult = copy.make_source(VOC), 0
+    folder, annotations = copy.require("JPEGImages"), copy.require("Annotations")
+    for split in ("train", "val", "test"):
+        numbers = [line.split()[0] for line in copy.read_lines(f"ImageSets/Main/{split}.txt")]
+        objects = [_read_objects(annotations / f"{number}.xml") for number in numbers]
+        difficult += sum(bool(hard - plain) for plain, hard in objects)
+        labels = [tuple(name for name in VOC if name in plain) for plain, _ in objects]
+        found.splits[split] = make_file_split(folder, [f"{number}.jpg" for number in numbers], labels)
+    if difficult:
+        found.notes.append(
+            f"{difficult:,} images have a class of which every object is difficult. Here that class counts as absent; "
+            "the challenge leaves the image out of that class's precision."
         )
     return found
 
 
-def _web_list(copy: Copy, web: str) -> list[str]:
-    """Google's images serve alone too: of the other list nothing is read where its folder is not there."""
-    return copy.lines(f"info/train_filelist_{web}.txt") if (copy.root / web).is_dir() else []
+def _read_objects(path: Path) -> tuple[set[str], set[str]]:
+    """Return the classes of the objects that are not difficult, and of those that are."""
+    try:
+        objects = ElementTree.parse(path).getroot().findall("object")
+    except (OSError, ElementTree.ParseError) as error:
+        raise UserError(f"{path} cannot be read: {error}. The test images have an archive of their own.") from None
+    named = [(found.findtext("name", ""), found.findtext("difficult", "0") == "1") for found in objects]
+    return {name for name, hard in named if not hard}, {name for name, hard in named if hard}
 
 
-def _by_class_folder(copy: Copy, lists: dict[str, str], images: str, suffix: str = "") -> Source:
-    """Lines `class/image`."""
-    found = Source(copy.entry.name)
-    for part, name in lists.items():
-        paths = [line + suffix for line in copy.lines(name)]
-        found.splits[part] = listed(copy.need(images), paths, words([path.split("/")[0] for path in paths]))
+def read_flowers102(copy: Copy) -> Source:
+    """Read jpg/image_00001.jpg, its class (from 1) in imagelabels.mat and the splits in setid.mat.
+
+    Split names are as distributed: trnid and valid are the small ones, with 10 images per class.
+    """
+    labels, ids = load_mat(copy.require("imagelabels.mat"))["labels"].ravel(), load_mat(copy.require("setid.mat"))
+    found = copy.make_source(FLOWERS)
+    for split, key in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
+        numbers = ids[key].ravel().tolist()
+        names = [FLOWERS[labels[n - 1] - 1] for n in numbers]
+        found.splits[split] = make_file_split(copy.require("jpg"), [f"image_{n:05d}.jpg" for n in numbers], names)
     return found
+
+
+def read_cars(copy: Copy) -> Source:
+    """Read devkit/: cars_meta.mat names the classes, cars_train_annos.mat has a row per image.
+
+    The labels of the test images were published later: cars_test_annos_withlabels.mat.
+    """
+    names = [str(name) for name in load_mat(copy.require("devkit/cars_meta.mat"))["class_names"].ravel()]
+    test = ("cars_test_annos_withlabels.mat", "cars_test_annoswithlabels.mat")
+    lists = {
+        "train": ("devkit/cars_train_annos.mat",),
+        "test": tuple(place for name in test for place in (name, f"devkit/{name}")),
+    }
+    found = copy.make_source(names)
+    for split, places in lists.items():
+        rows = np.atleast_1d(load_mat(copy.require(*places))["annotations"])
+        labels = [names[int(row["class"]) - 1] for row in rows]
+        paths = [str(row["fname"]) for row in rows]
+        found.splits[split] = make_file_split(copy.require(f"cars_{split}"), paths, labels)
+    return found
+
+
+def load_mat(path: Path) -> dict[str, Any]:
+    """Load a MATLAB file."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        return {key: np.asarray(value) for key, value in loadmat(path, squeeze_me=True).items()}
+    except (MatReadError, ValueError, TypeError, OSError, NotImplementedError) as error:
+        raise UserError(f"{path} cannot be read as a MATLAB file: {error}") from None

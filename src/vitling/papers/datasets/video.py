@@ -1,4 +1,4 @@
-"""UCF101 as images: the middle frame of each video, from frames that somebody extracted or out of the video itself."""
+"""UCF101 as images: the middle frame of each video, from extracted frames or from the video itself."""
 
 from __future__ import annotations
 
@@ -12,78 +12,81 @@ import numpy as np
 
 from vitling.data.sources.source import IMAGE_SUFFIXES, Source, SourceSplit
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, listed, words
+from vitling.papers.datasets.files import Copy, make_file_split, make_split
 
 GROUP = re.compile(r"_(g\d+)_c\d+$")
 PLACES = ("UCF-101", "UCF101", "frames", ".")
 
 
 class MiddleFrameReader:
-    """Row i is the middle frame of videos[i]."""
+    """Reader of the middle frame of videos[row]."""
 
     def __init__(self, folder: Path, videos: list[str]):
         self.folder, self.videos = folder, videos
 
     def __call__(self, row: int) -> np.ndarray:
-        with _av().open(str(self.folder / self.videos[row])) as video:
+        with _import_av().open(str(self.folder / self.videos[row])) as video:
             stream = video.streams.video[0]
             count = stream.frames or sum(1 for _ in video.decode(stream))
             video.seek(0)
-            return _at(video.decode(stream), count // 2)
+            return _take_frame(video.decode(stream), count // 2)
 
 
-def ucf101(copy: Copy) -> Source:
-    """ucfTrainTestlist/trainlist01.txt: `ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1`. A video may be there as .avi,
-    as a folder of frames of its name, or as one image of its name."""
-    split = copy.choice("split", 3)
-    order = [line.split()[1] for line in copy.lines("ucfTrainTestlist/classInd.txt", "classInd.txt")]
-    found = Source(copy.entry.name, class_order=tuple(order))
-    for part in ("train", "test"):
-        lines = copy.lines(f"ucfTrainTestlist/{part}list{split:02d}.txt", f"{part}list{split:02d}.txt")
-        found.splits[part] = _part(copy, [line.split()[0].removesuffix(".avi") for line in lines])
+def read_ucf101(copy: Copy) -> Source:
+    """Read ucfTrainTestlist/trainlist01.txt: `ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1`.
+
+    A video may be there as .avi, as a folder of frames of its name, or as one image of its name.
+    """
+    number = copy.pop_number("split", 3)
+    found = copy.make_source(
+        [line.split()[1] for line in copy.read_lines("ucfTrainTestlist/classInd.txt", "classInd.txt")]
+    )
+    for split in ("train", "test"):
+        name = f"{split}list{number:02d}.txt"
+        lines = copy.read_lines(f"ucfTrainTestlist/{name}", name)
+        found.splits[split] = _make_split(copy, [line.split()[0].removesuffix(".avi") for line in lines])
     return found
 
 
-def _part(copy: Copy, clips: list[str]) -> SourceSplit:
-    labels = words([clip.split("/")[0] for clip in clips])
-    groups = [_group(clip) for clip in clips]
-    folder = _folder(copy, clips[0])
+def _make_split(copy: Copy, clips: list[str]) -> SourceSplit:
+    names, groups = [clip.split("/")[0] for clip in clips], [_name_group(clip) for clip in clips]
+    folder = _find_folder(copy, clips[0])
     if (folder / f"{clips[0]}.avi").exists():
-        _av()  # said now, not for each video
+        _import_av()  # fail now, not at each video
         reader = MiddleFrameReader(folder, [f"{clip}.avi" for clip in clips])
-        return SourceSplit(clips, reader, np.arange(len(clips)), labels, groups)
-    return listed(folder, [_frame(folder, clip) for clip in clips], labels, groups)
+        return make_split(clips, reader, names, groups)
+    return make_file_split(folder, [_find_frame(folder, clip) for clip in clips], names, groups)
 
 
-def _folder(copy: Copy, clip: str) -> Path:
+def _find_folder(copy: Copy, clip: str) -> Path:
     for place in (copy.root / name for name in PLACES):
-        if (place / f"{clip}.avi").exists() or (place / clip).is_dir() or _images((place / clip).parent, clip):
+        if (place / f"{clip}.avi").exists() or (place / clip).is_dir() or _list_images(place, clip):
             return place
     places = ", ".join(f"{name}/" for name in PLACES[:-1])
-    raise UserError(f"{copy.root} has no {clip}.avi, and no frames of it (looked in {places} and beside the lists).")
+    raise UserError(f"{copy.root} has no {clip}.avi, and no frames of it, in {places} or beside the lists.")
 
 
-def _frame(folder: Path, clip: str) -> str:
-    """The middle one of a folder of frames, or the one image there is."""
+def _find_frame(folder: Path, clip: str) -> str:
+    """Find the middle one of a folder of frames, or the one image there is."""
     if (folder / clip).is_dir():
         frames = sorted(file.name for file in (folder / clip).iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
         return f"{clip}/{frames[len(frames) // 2]}" if frames else clip
-    return next(iter(_images((folder / clip).parent, clip)), f"{clip}.jpg")
+    return next(iter(_list_images(folder, clip)), f"{clip}.jpg")
 
 
-def _images(folder: Path, clip: str) -> list[str]:
-    names = (f"{clip.rpartition('/')[2]}{suffix}" for suffix in (".jpg", ".jpeg", ".png"))
-    return [f"{clip.rpartition('/')[0]}/{name}" for name in names if (folder / name).exists()]
+def _list_images(folder: Path, clip: str) -> list[str]:
+    names = (f"{clip}{suffix}" for suffix in (".jpg", ".jpeg", ".png"))
+    return [name for name in names if (folder / name).exists()]
 
 
-def _group(clip: str) -> str:
-    """`ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01`: clips of g08 are cut from one video."""
+def _name_group(clip: str) -> str:
+    """Name the group of `ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01`: clips of g08 are cut from one video."""
     found = GROUP.search(clip)
     return f"{clip.split('/')[0]} {found[1]}" if found else clip
 
 
-def _at(frames: Iterable[Any], index: int) -> np.ndarray:
-    """The last one, if there are fewer than a container says."""
+def _take_frame(frames: Iterable[Any], index: int) -> np.ndarray:
+    """Return the frame at `index`, or the last one if there are fewer than the container says."""
     last = None
     for last in islice(frames, index + 1):  # noqa: B007
         pass
@@ -92,12 +95,12 @@ def _at(frames: Iterable[Any], index: int) -> np.ndarray:
     return last.to_ndarray(format="rgb24")
 
 
-def _av() -> Any:
+def _import_av() -> Any:
     try:
         import av
     except ImportError:
         raise UserError(
-            "Videos are decoded by PyAV, which is not here: pip install 'vitling[video]', or extract the middle frame "
-            "of each video as an image of the same name."
+            "Decoding videos needs PyAV: pip install 'vitling[video]'. Or extract the middle frame of each video as an "
+            "image of the same name."
         ) from None
     return av

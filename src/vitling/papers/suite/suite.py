@@ -26,7 +26,7 @@ from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import FrozenFeatures
 from vitling.files import atomic_write, read_json, write_json
 from vitling.metric_names import BY_PAPER, flag_of_paper_metric
-from vitling.papers import datasets as papers
+from vitling.papers import datasets
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
@@ -96,7 +96,7 @@ def suite(config: SuiteConfig) -> Outcome:
 
 def find(name: str, root: Path) -> str | None:
     """The DATA of a data set under the root: a copy as distributed, or one that `vitling reproduce` takes."""
-    if native := papers.find(name, root):
+    if native := datasets.find_copy(name, root):
         return native
     found = find_data(name, root)
     return f"train={found[0]},test={found[1]}" if found else None
