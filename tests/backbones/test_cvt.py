@@ -145,7 +145,7 @@ def test_a_state_dict_gives_the_same_features_at_any_size(form):
     one, two = tiny(form, seed=1), tiny(form, size=96, seed=2)
     one(drawn(4, 3, 64, 64))  # running statistics that are not the initial ones
     transfer = load_weights(two, one.state_dict())
-    assert transfer.left_out == {}
+    assert transfer.skipped == {}
     assert transfer.missing == transfer.resized == []
     x = drawn(1, 3, 64, 64)
     assert torch.equal(one.eval()(x).grid, two.eval()(x).grid)

@@ -9,7 +9,7 @@ import torch
 from timm.layers import DropPath
 
 from vitling.backbones import create
-from vitling.backbones.depth import StochasticDepth, with_one_depth
+from vitling.backbones.depth import StochasticDepth, replace_drop_paths
 
 
 def test_an_image_keeps_its_branch_or_loses_it_whole():
@@ -44,5 +44,5 @@ def test_every_block_has_its_rate_and_the_weights_have_their_names(name):
 def test_a_network_without_it_is_left_alone():
     model = create("vit_micro_patch4_32", seed=0).timm_model
     before = copy.deepcopy(model)
-    with_one_depth(model)
+    replace_drop_paths(model)
     assert str(model) == str(before)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitling.backbones import create
-from vitling.backbones.patches import PatchProjection, as_products
+from vitling.backbones.patches import PatchProjection, replace_patch_convolutions
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -17,7 +17,7 @@ def test_values_and_gradients_are_the_convolutions(bias, side, shape):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 7, side, stride=side, bias=bias))
     replaced = copy.deepcopy(model)
-    as_products(replaced)
+    replace_patch_convolutions(replaced)
     assert isinstance(replaced[0], PatchProjection)
     outputs = []
     for network in (model, replaced, replaced[0].product):
@@ -34,7 +34,7 @@ def test_values_and_gradients_are_the_convolutions(bias, side, shape):
 @pytest.mark.parametrize("arguments", [{"padding": 1}, {"groups": 3}, {"dilation": 2}, {"stride": 2}])
 def test_others_stay(arguments):
     model = nn.Sequential(nn.Conv2d(3, 6, 4, **{"stride": 4, **arguments}), nn.Conv2d(6, 6, 1))
-    as_products(model)
+    replace_patch_convolutions(model)
     assert not any(isinstance(module, PatchProjection) for module in model.modules())
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from timm.models.swin_transformer import SwinTransformerBlock
 
 from vitling.backbones import create
-from vitling.backbones.swin import WindowBlock, shift_mask
+from vitling.backbones.swin import WindowBlock, make_shift_mask
 
 SWIN = "swin_tiny_patch4_window7_224"
 
@@ -137,18 +137,18 @@ def test_a_mask_is_made_once_for_a_size(pair):
     block, theirs = backbone.timm_model.layers[0].blocks[1], twin.layers[0].blocks[1]
     for side in (56, 24):
         maps = torch.zeros(1, side, side, 96)
-        assert torch.equal(block.mask_for(maps), theirs.get_attn_mask(maps))
-        assert block.mask_for(maps) is block.mask_for(maps[:, :side])
+        assert torch.equal(block.make_mask(maps), theirs.get_attn_mask(maps))
+        assert block.make_mask(maps) is block.make_mask(maps[:, :side])
     with torch.inference_mode():
-        assert not block.mask_for(torch.zeros(1, 12, 12, 96)).is_inference()
-    assert backbone.timm_model.layers[-1].blocks[-1].mask_for(torch.zeros(1, 7, 7, 768)) is None
+        assert not block.make_mask(torch.zeros(1, 12, 12, 96)).is_inference()
+    assert backbone.timm_model.layers[-1].blocks[-1].make_mask(torch.zeros(1, 7, 7, 768)) is None
 
 
 def test_a_mask_that_is_traced_is_not_kept():
     block = WindowBlock(SwinTransformerBlock(8, (8, 8), num_heads=2, window_size=4, shift_size=2)).eval()
-    before = shift_mask.cache_info().currsize
+    before = make_shift_mask.cache_info().currsize
     exported = torch.export.export(block, (drawn(1, 8, 8, 8),)).module()
-    assert shift_mask.cache_info().currsize == before
+    assert make_shift_mask.cache_info().currsize == before
     torch.testing.assert_close(exported(drawn(1, 8, 8, 8, seed=2)), block(drawn(1, 8, 8, 8, seed=2)))
 
 

@@ -12,7 +12,7 @@ from vitling.backbones.position import resize_positions
 from vitling.backbones.t2t import (
     EPSILON,
     TokenPerformer,
-    orthogonal_features,
+    draw_orthogonal_features,
     performer_attention,
     sinusoids,
     soft_split,
@@ -122,7 +122,7 @@ def literal_performer(q, k, v, w):
 
 def test_performer_attention_is_the_literal_one():
     q, k, v = (drawn(2, 9, 8, seed=s) for s in range(3))
-    w = orthogonal_features(4, 8, torch.Generator().manual_seed(0))
+    w = draw_orthogonal_features(4, 8, torch.Generator().manual_seed(0))
     expected = torch.stack([literal_performer(*one, w) for one in zip(q, k, v)])
     torch.testing.assert_close(performer_attention(q, k, v, w), expected)
 
@@ -146,7 +146,7 @@ def test_more_features_come_nearer_to_softmax_attention():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_performer_attention_is_fp32_under_autocast(dtype):
     q, k, v = (drawn(2, 30, 8, seed=s) for s in range(3))
-    w = orthogonal_features(4, 8, torch.Generator().manual_seed(0))
+    w = draw_orthogonal_features(4, 8, torch.Generator().manual_seed(0))
     expected = performer_attention(q, k, v, w)
     with torch.autocast("cpu", dtype):
         inside = performer_attention(q, k, v, w)

@@ -23,7 +23,7 @@ def test_the_same_size_is_copied_whole(source):
     transfer = load_weights(target, source.state_dict())
     assert len(transfer.copied) == len(source.timm_model.state_dict())
     assert transfer.resized == transfer.missing == []
-    assert transfer.left_out == {}
+    assert transfer.skipped == {}
     x = torch.randn(1, 3, 32, 32)
     assert torch.equal(source.eval()(x).pooled, target.eval()(x).pooled)
 
@@ -34,10 +34,10 @@ def test_positions_are_resized_and_a_head_is_left_out(source, tmp_path):
     target = create("vit_micro_patch4_32", size=64)
     transfer = load_weights(target, tmp_path / "w.safetensors")
     assert transfer.resized == ["pos_embed"]
-    assert list(transfer.left_out) == ["head.weight"]
+    assert list(transfer.skipped) == ["head.weight"]
     expected = resize_positions(state["pos_embed"], (8, 8), (16, 16))
     assert torch.equal(target.timm_model.pos_embed.detach(), expected)
-    assert "1 resized, 1 left out" in transfer.summary()
+    assert "1 resized, 1 skipped" in transfer.summary()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_network_for_another_size_is_the_same_network(name, size, other):
 def test_other_shapes_are_left_out_with_the_reason(source):
     target = create("vit_micro_patch4_32", channels=1)
     transfer = load_weights(target, source.timm_model.state_dict())
-    assert transfer.left_out == {"patch_embed.proj.weight": "its shape [128, 3, 4, 4] is not [128, 1, 4, 4]"}
+    assert transfer.skipped == {"patch_embed.proj.weight": "shape [128, 3, 4, 4] instead of [128, 1, 4, 4]"}
     assert transfer.missing == ["patch_embed.proj.weight"]
 
 
@@ -86,7 +86,7 @@ def test_wrappers_and_prefixes(source, wrap, tmp_path):
     torch.save(wrap(source.timm_model.state_dict()), tmp_path / "w.pth")
     transfer = load_weights(create("vit_micro_patch4_32"), tmp_path / "w.pth")
     assert transfer.missing == []
-    assert transfer.left_out == {}
+    assert transfer.skipped == {}
 
 
 def test_swin_bias_tables_of_another_window_are_resized():
@@ -123,7 +123,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "match"), [("w.npz", "no weights"), ("w.pt", "damaged"), ("w.safetensors", "cannot be")]
+    ("name", "match"), [("w.npz", "not a weights file"), ("w.pt", "damaged"), ("w.safetensors", "cannot be")]
 )
 def test_files_that_are_not_weights(tmp_path, name, match):
     (tmp_path / name).write_bytes(b"not weights at all")

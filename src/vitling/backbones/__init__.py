@@ -1,4 +1,4 @@
-"""Names to networks: timm's through one adapter, and some that timm lacks. Importing this package imports no torch."""
+"""Networks by name: timm's through one adapter, and some that timm lacks. Importing this package imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last block's attention, computed again from its input: fused kernels do not hand it out."""
+"""The last block's attention, recomputed from its input, because fused kernels do not return it."""
 
 from __future__ import annotations
 
@@ -12,109 +12,110 @@ from timm.models.pvt_v2 import Attention as PyramidAttention
 from timm.models.swin_transformer import WindowAttention
 from torch import Tensor, nn
 
-from vitling.backbones.mix import Mix, to_heads
+from vitling.backbones.dot_product import DotProductAttention, split_heads
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
 
 @contextmanager
-def recorded(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """While the block runs, what `module` was called with."""
-    seen: dict[str, Any] = {}
+def record_input(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """Record the arguments of `module` while the context is open."""
+    recorded: dict[str, Any] = {}
 
     def keep(_: nn.Module, args: tuple, kwargs: dict) -> None:
-        seen.update(args=args, kwargs=kwargs)
+        recorded.update(args=args, kwargs=kwargs)
 
     handle = module.register_forward_pre_hook(keep, with_kwargs=True)
     try:
-        yield seen
+        yield recorded
     finally:
         handle.remove()
 
 
-def last_block(model: nn.Module) -> Any:
-    """The block whose attention is asked for; a network without attention is the caller's mistake."""
+def find_last_block(model: nn.Module) -> Any:
+    """Find the last block with attention, or raise UserError if the network has none."""
     stages = getattr(model, "stages", None) or getattr(model, "layers", None)
     blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
     kinds = TokenAttention | PyramidAttention | WindowAttention
-    if blocks is None or not (isinstance(blocks[-1].attn, kinds) or _mix(blocks[-1]) is not None):
+    if blocks is None or not (isinstance(blocks[-1].attn, kinds) or _dot_product(blocks[-1]) is not None):
         raise UserError(
-            f"{type(model).__name__} has no attention to show. ViT, DeiT, T2T-ViT, Swin, PVT, PVTv2, CvT and ViL have."
+            f"{type(model).__name__} has no attention to show. Use ViT, DeiT, T2T-ViT, Swin, PVT, PVTv2, CvT or ViL."
         )
     return blocks[-1]
 
 
-def watched(block: Any) -> nn.Module:
-    """Whose input to record."""
-    return _mix(block) or block.attn
+def find_attention(block: Any) -> nn.Module:
+    """Find the module whose input `compute_attention` needs."""
+    return _dot_product(block) or block.attn
 
 
-def _mix(block: Any) -> Mix | None:
+def _dot_product(block: Any) -> DotProductAttention | None:
     return getattr(block.attn, "mix", None)
 
 
-def attention_of(block: Any, seen: dict[str, Any], batch: int) -> Tensor:
+def compute_attention(block: Any, recorded: dict[str, Any], batch: int) -> Tensor:
+    """Compute the attention [B, heads, queries, keys] from what `record_input` recorded."""
     attn = block.attn
-    tokens = seen["args"][0]
+    tokens = recorded["args"][0]
     if isinstance(attn, WindowAttention):
-        return _of_one_window(block, tokens, batch)
-    if _mix(block) is not None:  # the recorded input is queries, keys, values and perhaps a bias
-        q, k, _, *bias = seen["args"]
-        _check_one(len(q) == batch)
+        return _compute_window_attention(block, tokens, batch)
+    if _dot_product(block) is not None:  # its input is queries, keys, values and perhaps a bias
+        q, k, _, *bias = recorded["args"]
+        _check_single_window(len(q) == batch)
         return _softmax(q, k, attn.mix.scale, *bias)
     if isinstance(attn, PyramidAttention):
-        return _of_pyramid(attn, tokens, seen["args"][1])
-    q, k = to_heads(attn.qkv(tokens), 3, attn.num_heads)[:2]
+        return _compute_pyramid_attention(attn, tokens, recorded["args"][1])
+    q, k = split_heads(attn.qkv(tokens), 3, attn.num_heads)[:2]
     return _softmax(attn.q_norm(q), attn.k_norm(k), attn.scale)
 
 
 def select_query_attention(model: nn.Module, attention: Tensor, grid: Grid, query: Grid) -> Tensor:
-    """[B, heads, rows, columns]: what the token at row and column `query` looks at, without class tokens and padding.
+    """Select what the token at (row, column) `query` attends to, [B, heads, rows, columns].
 
-    Keys may be fewer than the tokens: then a place of the map is that of several tokens.
+    Class tokens and padding are left out. If there are fewer keys than tokens, a position of the map covers several.
     """
-    attn = last_block(model).attn
+    attn = find_last_block(model).attn
     queries, keys = attention.shape[2:]
-    if isinstance(attn, WindowAttention):  # its window may be larger than the map
+    if isinstance(attn, WindowAttention):  # the window may be larger than the map
         across = attn.window_size[1]
-        seen = attention[:, :, query[0] * across + query[1]].unflatten(2, attn.window_size)
-        return seen[:, :, : grid[0], : grid[1]]
+        window = attention[:, :, query[0] * across + query[1]].unflatten(2, attn.window_size)
+        return window[:, :, : grid[0], : grid[1]]
     prefix = queries - grid[0] * grid[1]
-    seen = attention[:, :, prefix + query[0] * grid[1] + query[1], prefix:]
-    return seen.unflatten(2, _key_grid(keys - prefix, grid))
+    row = attention[:, :, prefix + query[0] * grid[1] + query[1], prefix:]
+    return row.unflatten(2, _find_key_grid(keys - prefix, grid))
 
 
-def _key_grid(keys: int, grid: Grid) -> Grid:
-    """As many as the tokens; by a convolution of stride 2 (CvT); or pooled to a square (the linear PVTv2)."""
+def _find_key_grid(keys: int, grid: Grid) -> Grid:
+    """Find the grid of the keys: that of the tokens, half of it (CvT), or a square (linear PVTv2)."""
     halved = (-(-grid[0] // 2), -(-grid[1] // 2))
     square = (math.isqrt(keys),) * 2
     return next(shape for shape in (grid, halved, square) if math.prod(shape) == keys)
 
 
-def _of_one_window(block: Any, windows: Tensor, batch: int) -> Tensor:
-    _check_one(len(windows) == batch and not any(block.shift_size))
+def _compute_window_attention(block: Any, windows: Tensor, batch: int) -> Tensor:
+    _check_single_window(len(windows) == batch and not any(block.shift_size))
     attn = block.attn
-    q, k = to_heads(attn.qkv(windows), 3, attn.num_heads)[:2]
+    q, k = split_heads(attn.qkv(windows), 3, attn.num_heads)[:2]
     return _softmax(q, k, attn.scale, attn._get_rel_pos_bias())
 
 
-def _check_one(window: bool) -> None:
-    if not window:
+def _check_single_window(is_single: bool) -> None:
+    if not is_single:
         raise UserError(
-            "The last stage of this network has several windows at this input size, so there is no one "
-            "attention map. Ask for it at 224 px or less, and square."
+            "The last stage of this network has several windows at this input size, so there is no single "
+            "attention map. Use a square input of at most 224 px."
         )
 
 
-def _of_pyramid(attn: Any, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Keys may be fewer than queries: PVTv2 reduces them by a strided convolution or by pooling."""
-    (q,) = to_heads(attn.q(tokens), 1, attn.num_heads)
+def _compute_pyramid_attention(attn: Any, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Compute PVTv2's attention; its keys may be reduced by a strided convolution or by pooling."""
+    (q,) = split_heads(attn.q(tokens), 1, attn.num_heads)
     if attn.sr is not None:
         maps = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
         maps = attn.sr(maps if attn.pool is None else attn.pool(maps))
         tokens = attn.norm(maps.flatten(2).transpose(1, 2))
         tokens = tokens if attn.act is None else attn.act(tokens)
-    k = to_heads(attn.kv(tokens), 2, attn.num_heads)[0]
+    k = split_heads(attn.kv(tokens), 2, attn.num_heads)[0]
     return _softmax(q, k, attn.scale)
 
 

@@ -1,4 +1,4 @@
-"""`create(name, size)` gives a `Backbone`; calling it gives `Features`."""
+"""`create(name, size)` builds a `Backbone`; calling it returns `Features`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones import names
-from vitling.backbones.attention import attention_of, last_block, recorded, watched
+from vitling.backbones.attention import compute_attention, find_attention, find_last_block, record_input
 from vitling.backbones.cvt import CvT
 from vitling.backbones.cvt4 import CvT4
-from vitling.backbones.depth import with_one_depth
-from vitling.backbones.families import family_of
+from vitling.backbones.depth import replace_drop_paths
+from vitling.backbones.families import find_family
 from vitling.backbones.features import Features, Stages
-from vitling.backbones.patches import as_products
+from vitling.backbones.patches import replace_patch_convolutions
 from vitling.backbones.position import Grid
 from vitling.backbones.pvt import PVT
-from vitling.backbones.swin import UnbiasedSwin, with_padding_first
+from vitling.backbones.swin import UnbiasedSwin, replace_swin_blocks
 from vitling.backbones.t2t import T2TViT
 from vitling.backbones.vil import ViL
 from vitling.errors import UserError
 
-# architectures that timm lacks
+# networks that timm lacks, by the name that saved models record as their architecture
 CUSTOM_MODELS: dict[str, type[nn.Module]] = {
     "t2t_vit": T2TViT,
     "cvt": CvT,
@@ -46,13 +46,13 @@ class Backbone(nn.Module):
         self.model_args = model_args
         self.size = size
         self.timm_model = timm_model
-        self.family = family_of(timm_model, name)
-        self.grid_size(size)
-        as_products(timm_model)
-        with_padding_first(timm_model)
-        with_one_depth(timm_model)
+        self.family = find_family(timm_model, name)
+        self.grid_size(size)  # raises UserError for a size that does not fit
+        replace_patch_convolutions(timm_model)
+        replace_swin_blocks(timm_model)
+        replace_drop_paths(timm_model)
         if isinstance(timm_model, VisionTransformer):
-            timm_model.patch_embed.strict_img_size = False  # our position step takes any grid
+            timm_model.patch_embed.strict_img_size = False  # `_add_positions` takes any grid
 
     @property
     def dim(self) -> int:
@@ -64,25 +64,25 @@ class Backbone(nn.Module):
 
     @property
     def classifier_name(self) -> str:
-        """Where timm keeps the linear head: head, head.fc, fc."""
+        """timm's name of the linear head: head, head.fc or fc."""
         return str(self._timm.pretrained_cfg["classifier"])
 
     def grid_size(self, size: int | Grid | None = None) -> Grid:
-        """Tokens down and across for an input of this size; a size that does not fit is an error."""
+        """Compute (rows, columns) of the tokens; raise UserError for an input size that does not fit."""
         size = self.size if size is None else size
         height, width = (size, size) if isinstance(size, int) else size
-        return self.family.grid_of(self.timm_model, height, width)
+        return self.family.compute_grid(self.timm_model, height, width)
 
     def token_centres(self, side: int, device: torch.device | None = None) -> Tensor:
-        """Where rows, or columns, of tokens lie in an image of so many pixels, from 0 to 1."""
+        """Compute where the rows (or columns) of tokens lie along a side of that many pixels, from 0 to 1."""
         return self.family.token_centres(self.timm_model, side, device)
 
     def blocks(self) -> list[nn.Module]:
-        """Where the time goes: the blocks, of which many are alike."""
+        """List the modules that take most of the time; many of them are alike."""
         return self.family.blocks(self.timm_model)
 
     def no_decay(self) -> set[str]:
-        """Names, as in `named_parameters()`, of matrices that weight decay must leave alone."""
+        """Collect the names, as in `named_parameters()`, of matrices that are exempt from weight decay."""
         listed = self._timm.no_weight_decay() if hasattr(self.timm_model, "no_weight_decay") else ()
         return {f"timm_model.{name}" for name, _ in self.timm_model.named_parameters() if name in listed}
 
@@ -90,10 +90,10 @@ class Backbone(nn.Module):
         self.grid_size((x.shape[-2], x.shape[-1]))
         if not attention:
             return self.family.run(self.timm_model, x, stages)
-        block = last_block(self.timm_model)
-        with recorded(watched(block)) as seen:
+        block = find_last_block(self.timm_model)
+        with record_input(find_attention(block)) as recorded:
             features = self.family.run(self.timm_model, x, stages)
-        return replace(features, attention=attention_of(block, seen, batch=x.shape[0]))
+        return replace(features, attention=compute_attention(block, recorded, batch=x.shape[0]))
 
     @property
     def _timm(self) -> Any:
@@ -103,17 +103,19 @@ class Backbone(nn.Module):
 def create(
     name: str, size: int | None = None, channels: int = 3, drop_path: float = 0.0, seed: int | None = None
 ) -> Backbone:
-    """A freshly initialised backbone for square images of `size` px (its native size if not given)."""
-    if channels < 1 or not 0 <= drop_path < 1:
-        raise UserError(f"channels={channels}, drop_path={drop_path}: at least 1, and from 0 to below 1.")
-    entry = names.find_entry(name) or _untested(name)
+    """Create a randomly initialised backbone for square images of `size` px (by default its native size)."""
+    if channels < 1:
+        raise UserError(f"channels must be at least 1, not {channels}.")
+    if not 0 <= drop_path < 1:
+        raise UserError(f"drop_path must be at least 0 and below 1, not {drop_path}.")
+    entry = names.find_entry(name) or _make_entry(name)
     size = entry.size if size is None else size
     model_args = {**entry.model_args, "in_chans": channels, "drop_path_rate": drop_path}
     return build(name, entry.network, model_args | _size_args(entry, size), size, seed)
 
 
 def build(name: str, architecture: str, model_args: dict[str, Any], size: int, seed: int | None = None) -> Backbone:
-    """A backbone from what a saved model says of itself."""
+    """Build a backbone from the arguments that a saved model records."""
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
@@ -124,17 +126,20 @@ def build(name: str, architecture: str, model_args: dict[str, Any], size: int, s
     return Backbone(name, model, architecture, model_args, size)
 
 
-def like(backbone: Backbone, size: int) -> Backbone:
-    """Another one of its kind for images of `size` px, freshly initialised. A Swin takes any size as it is: built
-    anew, its windows would be shifted where they were not."""
-    entry, args = names.find_entry(backbone.name) or _untested(backbone.name), backbone.model_args
+def recreate(backbone: Backbone, size: int) -> Backbone:
+    """Build the same network for images of `size` px, randomly initialised.
+
+    A Swin takes any size as it is. Built for another one, it would shift windows that it did not shift before.
+    """
+    entry, args = names.find_entry(backbone.name) or _make_entry(backbone.name), backbone.model_args
     sized = args if "strict_img_size" in args else args | _size_args(entry, size)
     return build(backbone.name, backbone.architecture, sized, size, seed=0)
 
 
-def _untested(name: str) -> names.Entry:
-    if not names.of_a_known_family(name) or not timm.is_model(name):
-        raise names.unknown(name, (n for n in timm.list_models() if names.of_a_known_family(n)))
+def _make_entry(name: str) -> names.Entry:
+    """Make the entry of a timm model that is not among the tested ones."""
+    if not names.is_supported_family(name) or not timm.is_model(name):
+        raise names.make_unknown_error(name, (n for n in timm.list_models() if names.is_supported_family(n)))
     cfg: Any = timm.get_pretrained_cfg(name)
     return names.Entry(name, parameters=0, grid=0, dim=0, size=int(cfg.input_size[-1]))
 
@@ -143,9 +148,9 @@ def _size_args(entry: names.Entry, size: int) -> dict[str, Any]:
     if entry.network.startswith(("vit_", "deit_", "t2t_vit")) or entry.network == "pvt":
         return {"img_size": size}
     if entry.network == "vil":
-        return {"img_size": max(size, entry.size)}  # of its tables, which serve every smaller size
+        return {"img_size": max(size, entry.size)}  # size of its tables, which serve every smaller size
     if entry.network.startswith("swin_"):
-        # Below its native size the windows stay those of the native grid, as in EsViT: the bias tables then
-        # fit at every size, and a grid that is smaller than a window is padded.
+        # Below the native size the windows stay those of the native grid, as in EsViT. The bias tables then fit at
+        # every size, and a grid that is smaller than a window is padded.
         return {"img_size": max(size, entry.size), "strict_img_size": False}
     return {}

@@ -1,7 +1,6 @@
-"""CvT (Wu et al., ICCV 2021): tokens embedded by convolutions in three stages, attention over depthwise convolutions.
+"""CvT (Wu et al., ICCV 2021): three stages of convolutional token embeddings and convolutional attention.
 
-It needs no positions. Two versions are public, and differ: the authors', and the one that DRLoc trained, without drop
-path.
+It needs no positions. The authors' version and the one that DRLoc trained (without drop path) differ; both are here.
 """
 
 from __future__ import annotations
@@ -10,17 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from timm.layers import DropPath, Mlp, QuickGELU
+from timm.layers import QuickGELU
 from timm.models.vision_transformer import init_weights_vit_timm
 from torch import Tensor, nn
 
+from vitling.backbones.dot_product import DotProductAttention, merge_heads
 from vitling.backbones.features import Features, Stages, to_map
-from vitling.backbones.mix import Mix
 from vitling.backbones.position import Grid
+from vitling.backbones.pyramid import Block
 
 
 class ChannelNorm(nn.Module):
-    """(x − μ) / (σ + ε) over the channels: ε beside σ, where nn.LayerNorm has it beside σ²."""
+    """(x − μ) / (σ + ε) over the channels, where nn.LayerNorm adds ε to σ²."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -28,19 +28,21 @@ class ChannelNorm(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         variance, mean = torch.var_mean(tokens.float(), dim=-1, correction=0, keepdim=True)
-        deviation = variance.clamp_min(1e-20).sqrt()  # at 0 the root's gradient is infinite
-        return ((tokens - mean) / (deviation + 1e-5) * self.weight + self.bias).to(self.weight.dtype)
+        std = variance.clamp_min(1e-20).sqrt()  # the gradient of the root is infinite at 0
+        return ((tokens - mean) / (std + 1e-5) * self.weight + self.bias).to(self.weight.dtype)
 
 
 class Form(NamedTuple):
+    """The differences between the two versions."""
+
     norm: Callable[[int], nn.Module]
     activation: type[nn.Module]
     first_padding: int
-    values_convolved: bool  # by themselves; else keys and values share one depthwise convolution
-    bias: bool  # of queries, keys and values
-    scale_by_head: bool  # 1/√(width of a head); else 1/√(width of all)
-    class_token: bool  # in the last stage, with a norm after it; else the mean of the map, without
-    trunc_normal: bool  # else torch's own initial values
+    values_convolved: bool  # on their own; else keys and values share a depthwise convolution
+    bias: bool  # in the projections of queries, keys and values
+    scale_by_head: bool  # 1/√(width of a head); else 1/√(whole width)
+    class_token: bool  # in the last stage, followed by a norm; else the mean of the map, without a norm
+    trunc_normal: bool  # else torch's default initialisation
 
 
 FORMS = {
@@ -68,7 +70,9 @@ FORMS = {
 
 
 class CvT(nn.Module):
-    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # what a saved model asks of timm's networks
+    """CvT with three stages."""
+
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # as timm's networks have it
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class CvT(nn.Module):
         self.stages = nn.ModuleList()
         for i, (dim_in, dim, depth) in enumerate(zip((in_chans, *dims), dims, depths)):
             embed = nn.Conv2d(dim_in, dim, 3, 2, 1) if i else nn.Conv2d(dim_in, dim, 7, 4, padding=chosen.first_padding)
-            drop_path = drop_path_rate if i == len(dims) - 1 else 0.0  # the authors drop in the last stage alone
+            drop_path = drop_path_rate if i == len(dims) - 1 else 0.0  # the authors drop only in the last stage
             self.stages.append(Stage(embed, dim, depth, heads[i], drop_path, chosen))
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dims[-1])) if chosen.class_token else None
         self.norm = chosen.norm(dims[-1]) if chosen.class_token else None
@@ -113,14 +117,19 @@ class CvT(nn.Module):
 
 
 class Stage(nn.Module):
+    """A convolutional embedding and blocks."""
+
     def __init__(self, embed: nn.Conv2d, dim: int, depth: int, heads: int, drop_path: float, form: Form):
         super().__init__()
         self.embed = embed
         self.norm = form.norm(dim)
-        self.blocks = nn.ModuleList(Block(dim, heads, drop_path * i / max(1, depth - 1), form) for i in range(depth))
+        rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
+        self.blocks = nn.ModuleList(
+            Block(dim, ConvAttention(dim, heads, form), rate, form.norm, activation=form.activation) for rate in rates
+        )
 
     def forward(self, maps: Tensor, cls_token: Tensor | None = None) -> tuple[list[Tensor], Grid]:
-        """The tokens that each block gives."""
+        """Return the tokens after each block, and their grid."""
         maps = self.embed(maps)
         grid = (maps.shape[-2], maps.shape[-1])
         tokens = self.norm(maps.flatten(2).transpose(1, 2))
@@ -133,22 +142,8 @@ class Stage(nn.Module):
         return outputs, grid
 
 
-class Block(nn.Module):
-    def __init__(self, dim: int, heads: int, drop_path: float, form: Form):
-        super().__init__()
-        self.norm1 = form.norm(dim)
-        self.attn = ConvAttention(dim, heads, form)
-        self.norm2 = form.norm(dim)
-        self.mlp = Mlp(dim, 4 * dim, act_layer=form.activation)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens), grid))
-        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
-
-
 class ConvAttention(nn.Module):
-    """Eq. 2: queries, keys and values are convolved as maps before they are projected; the latter two with stride 2."""
+    """Eq. 2: convolve queries, keys and values as maps before projecting them, the latter two with stride 2."""
 
     def __init__(self, dim: int, heads: int, form: Form):
         super().__init__()
@@ -156,7 +151,7 @@ class ConvAttention(nn.Module):
         self.conv_q, self.conv_k = DepthwiseConv(dim, stride=1), DepthwiseConv(dim, stride=2)
         self.conv_v = DepthwiseConv(dim, stride=2) if form.values_convolved else None
         self.proj_q, self.proj_k, self.proj_v = (nn.Linear(dim, dim, bias=form.bias) for _ in range(3))
-        self.mix = Mix((dim // heads if form.scale_by_head else dim) ** -0.5)
+        self.mix = DotProductAttention((dim // heads if form.scale_by_head else dim) ** -0.5)
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
@@ -164,11 +159,11 @@ class ConvAttention(nn.Module):
         values = keys if self.conv_v is None else self.conv_v(tokens, grid)
         projected = self.proj_q(self.conv_q(tokens, grid)), self.proj_k(keys), self.proj_v(values)
         mixed = self.mix(*(t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in projected))
-        return self.proj(mixed.transpose(1, 2).flatten(2))
+        return self.proj(merge_heads(mixed))
 
 
 class DepthwiseConv(nn.Module):
-    """3 x 3 with batch norm over the map's tokens; a class token passes by."""
+    """A 3 x 3 convolution and batch norm over the map; a class token bypasses it."""
 
     def __init__(self, dim: int, stride: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Stochastic depth whose rate is a tensor: blocks that differ in their rate only are then one graph to the compiler."""
+"""Stochastic depth with its rate as a tensor, so that blocks that differ only in their rate compile to one graph."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 
 class StochasticDepth(nn.Module):
-    """timm's DropPath: of a batch, each image's branch is left out with `drop_prob`; the others' grow in return."""
+    """timm's DropPath: drop each image's branch with `drop_prob` and scale up the others."""
 
     keep: Tensor
 
     def __init__(self, drop_prob: float):
         super().__init__()
-        self.drop_prob = drop_prob  # to be read; the compiler would make a graph for each value
+        self.drop_prob = drop_prob  # for reading only: the compiler would make a graph for each value
         self.register_buffer("keep", torch.tensor(1.0 - drop_prob), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -27,8 +27,8 @@ class StochasticDepth(nn.Module):
         return f"drop_prob={self.drop_prob:.3f}"
 
 
-def with_one_depth(model: nn.Module) -> None:
-    """Replaces timm's in place, and the identity that stands for a rate of 0: so the first block is like the rest."""
+def replace_drop_paths(model: nn.Module) -> None:
+    """Replace timm's DropPath in place, and the identity that stands for a rate of 0, so that all blocks are alike."""
     if not any(isinstance(module, DropPath) and module.drop_prob for module in model.modules()):
         return
     for parent in list(model.modules()):

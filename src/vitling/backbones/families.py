@@ -1,4 +1,4 @@
-"""What differs between the families: the input sizes they take, and how features come out of the network."""
+"""Differences between the families: the input sizes they take and how their features are read."""
 
 from __future__ import annotations
 
@@ -27,52 +27,56 @@ from vitling.errors import UserError
 
 @dataclass(frozen=True)
 class Family:
-    patch: Callable[[Any], int]  # sides must be a multiple of it
-    halvings: Callable[[Any], int]  # how often a side is halved, rounding up, after the patches
+    """Accessors of one kind of network."""
+
+    patch: Callable[[Any], int]  # side of a patch in pixels; input sides must be a multiple of it
+    halvings: Callable[[Any], int]  # how often the grid is halved, rounding up, after the patches
     run: Callable[[Any, Tensor, Stages], Features]
-    blocks: Callable[[Any], list[nn.Module]]  # the blocks, and what else takes time
-    smallest: int = 1
-    overlap: bool = False  # regions are made by padded convolutions, not of patches
+    blocks: Callable[[Any], list[nn.Module]]  # and other modules that take time
+    min_side: int = 1  # of the input, in pixels
+    overlap: bool = False  # tokens come from padded convolutions, not from patches
 
     def token_centres(self, model: nn.Module, side: int, device: torch.device | None = None) -> Tensor:
-        """Where the regions lie along a side of the image, from 0 to 1: the middle of what each covers of it. Patches
-        lie side by side from the edge on, and the last may cover less than the others. A padded convolution has its
-        first region around the edge (within 1.5 px)."""
+        """Compute the centre of what each token covers along a side of the image, from 0 to 1.
+
+        Patches lie side by side from the edge, and the last may cover less than the others. A padded convolution has
+        its first token around the edge (within 1.5 px).
+        """
         pitch = self.patch(model) * 2 ** self.halvings(model)
-        first = torch.arange(self._side(model, side), device=device) * pitch - self.overlap * pitch / 2
+        first = torch.arange(self._count_tokens(model, side), device=device) * pitch - self.overlap * pitch / 2
         return (first.clamp(min=0) + (first + pitch).clamp(max=side)) / (2 * side)
 
-    def grid_of(self, model: nn.Module, height: int, width: int) -> Grid:
-        return self._side(model, height), self._side(model, width)
+    def compute_grid(self, model: nn.Module, height: int, width: int) -> Grid:
+        return self._count_tokens(model, height), self._count_tokens(model, width)
 
-    def _side(self, model: nn.Module, side: int) -> int:
+    def _count_tokens(self, model: nn.Module, side: int) -> int:
         patch = self.patch(model)
         if side % patch:
             near = max(patch, round(side / patch) * patch)
-            raise UserError(f"{side} px does not divide into patches of {patch} px; {near} px would.")
-        if side < self.smallest:
-            raise UserError(f"{side} px is too small: this network needs {self.smallest} px.")
+            raise UserError(f"{side} px does not divide into patches of {patch} px; use {near} px.")
+        if side < self.min_side:
+            raise UserError(f"{side} px is too small for this network; use at least {self.min_side} px.")
         side //= patch
         for _ in range(self.halvings(model)):
             side = -(-side // 2)
         return side
 
 
-def family_of(model: nn.Module, name: str) -> Family:
+def find_family(model: nn.Module, name: str) -> Family:
     family = _FAMILIES.get(type(model))
     plain = not isinstance(model, VisionTransformer) or type(model.patch_embed) is PatchEmbed
     if family is None or not plain:
         raise UserError(
             f"{name} is a {type(model).__name__} of a kind that vitling does not train. "
-            "Of timm it takes ViT, DeiT, Swin (v1), PVTv2 and ResNet; `vitling list backbones` shows the tested ones."
+            "It takes timm's ViT, DeiT, Swin (v1), PVTv2 and ResNet; `vitling list backbones` shows the tested ones."
         )
     return family
 
 
 def _run_vit(model: VisionTransformer, x: Tensor, stages: Stages) -> Features:
-    """timm's forward_features with our own position step, so that every grid is resized by plain bicubic."""
+    """Run timm's forward_features, but resize positions by plain bicubic for every grid."""
     grid = model.patch_embed.dynamic_feat_size(x.shape[-2:])
-    tokens = model.norm_pre(_with_positions(model, model.patch_embed(x), grid))
+    tokens = model.norm_pre(_add_positions(model, model.patch_embed(x), grid))
     outputs = []
     for block in model.blocks:
         tokens = block(tokens)
@@ -88,7 +92,7 @@ def _run_vit(model: VisionTransformer, x: Tensor, stages: Stages) -> Features:
     )
 
 
-def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
+def _add_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
     prefix = [t.expand(tokens.shape[0], -1, -1) for t in (model.cls_token, model.reg_token) if t is not None]
     if model.pos_embed is None:
         return model.pos_drop(torch.cat([*prefix, tokens], dim=1))
@@ -101,14 +105,14 @@ def _with_positions(model: Any, tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def _run_swin(model: Any, x: Tensor, stages: Stages) -> Features:
-    maps = model.patches(x) if isinstance(model, UnbiasedSwin) else model.patch_embed(x)
+    maps = model.embed_patches(x) if isinstance(model, UnbiasedSwin) else model.patch_embed(x)
     outputs = []
     for layer in model.layers:
-        inside = [layer.downsample(maps)]
+        hidden = [layer.downsample(maps)]
         for block in layer.blocks:
-            inside.append(block(inside[-1], block.mask_for(inside[-1])))
-        maps = inside[-1]
-        outputs += [_channels_first(m) for m in _wanted(inside[1:], stages)]
+            hidden.append(block(hidden[-1], block.make_mask(hidden[-1])))
+        maps = hidden[-1]
+        outputs += [_channels_first(m) for m in _select_outputs(hidden[1:], stages)]
     final = model.norm(maps)
     return Features(
         model.forward_head(final, pre_logits=True),
@@ -119,8 +123,8 @@ def _run_swin(model: Any, x: Tensor, stages: Stages) -> Features:
     )
 
 
-def _wanted(blocks: list[Tensor], stages: Stages) -> list[Tensor]:
-    """Of the blocks of a stage: all, or the last."""
+def _select_outputs(blocks: list[Tensor], stages: Stages) -> list[Tensor]:
+    """Select the outputs of all blocks of a stage, or of the last."""
     return blocks if stages == "blocks" else blocks[-1:]
 
 
@@ -133,11 +137,11 @@ def _run_pvt(model: Any, x: Tensor, stages: Stages) -> Features:
     outputs = []
     for stage in model.stages:
         tokens = maps if stage.downsample is None else stage.downsample(maps)  # [B, h, w, D]
-        size, inside = tokens.shape[1:3], [tokens.flatten(1, 2)]
+        size, hidden = tokens.shape[1:3], [tokens.flatten(1, 2)]
         for block in stage.blocks:
-            inside.append(block(inside[-1], size))
-        maps = _channels_first(stage.norm(inside[-1]).unflatten(1, size)).contiguous()
-        blocks = [_channels_first(t.unflatten(1, size)) for t in inside[1:]]
+            hidden.append(block(hidden[-1], size))
+        maps = _channels_first(stage.norm(hidden[-1]).unflatten(1, size)).contiguous()
+        blocks = [_channels_first(t.unflatten(1, size)) for t in hidden[1:]]
         outputs += blocks if stages == "blocks" else [maps]
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
@@ -146,11 +150,11 @@ def _run_resnet(model: Any, x: Tensor, stages: Stages) -> Features:
     maps = model.maxpool(model.act1(model.bn1(model.conv1(x))))
     outputs = []
     for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
-        inside = [maps]
+        hidden = [maps]
         for block in layer:
-            inside.append(block(inside[-1]))
-        maps = inside[-1]
-        outputs += _wanted(inside[1:], stages)
+            hidden.append(block(hidden[-1]))
+        maps = hidden[-1]
+        outputs += _select_outputs(hidden[1:], stages)
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
 
@@ -158,34 +162,34 @@ def _run_own(model: nn.Module, x: Tensor, stages: Stages) -> Features:
     return model(x, stages)
 
 
-def _of_stages(stages: Any) -> list[nn.Module]:
+def _list_blocks(stages: Any) -> list[nn.Module]:
     return [block for stage in stages for block in stage.blocks]
 
 
-def _resnet_blocks(model: Any) -> list[nn.Module]:
+def _list_resnet_blocks(model: Any) -> list[nn.Module]:
     return [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
 
 
-def _patch(model: Any) -> int:
+def _patch_size(model: Any) -> int:
     return model.patch_embed.patch_size[0]
 
 
-_SWIN = Family(_patch, lambda m: len(m.layers) - 1, _run_swin, lambda m: _of_stages(m.layers))
-# patches of 4 x 4, and a halving before each further stage
-_OF_FOUR = Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own, lambda m: _of_stages(m.stages))
-_OF_CONVOLUTIONS = replace(_OF_FOUR, overlap=True)
+_SWIN = Family(_patch_size, lambda m: len(m.layers) - 1, _run_swin, lambda m: _list_blocks(m.layers))
+# patches of 4 x 4 px, and a halving before each further stage
+_PYRAMID = Family(lambda m: 4, lambda m: len(m.stages) - 1, _run_own, lambda m: _list_blocks(m.stages))
+_CONV_PYRAMID = replace(_PYRAMID, overlap=True)
 _FAMILIES: dict[type, Family] = {
-    VisionTransformer: Family(_patch, lambda m: 0, _run_vit, lambda m: list(m.blocks)),
+    VisionTransformer: Family(_patch_size, lambda m: 0, _run_vit, lambda m: list(m.blocks)),
     SwinTransformer: _SWIN,
     UnbiasedSwin: _SWIN,
-    # the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
+    # min_side: the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
     PyramidVisionTransformerV2: Family(
-        lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _of_stages(m.stages), smallest=29, overlap=True
+        lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _list_blocks(m.stages), min_side=29, overlap=True
     ),
-    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _resnet_blocks, overlap=True),
+    ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _list_resnet_blocks, overlap=True),
     T2TViT: Family(lambda m: 4, lambda m: 2, _run_own, lambda m: [m.tokens_to_token, *m.blocks], overlap=True),
-    CvT: _OF_CONVOLUTIONS,
-    CvT4: _OF_CONVOLUTIONS,
-    PVT: _OF_FOUR,
-    ViL: _OF_FOUR,
+    CvT: _CONV_PYRAMID,
+    CvT4: _CONV_PYRAMID,
+    PVT: _PYRAMID,
+    ViL: _PYRAMID,
 }

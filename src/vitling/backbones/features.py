@@ -1,4 +1,4 @@
-"""What a backbone makes of a batch of images."""
+"""The output of a backbone."""
 
 from __future__ import annotations
 
@@ -10,33 +10,28 @@ from torch import Tensor
 from vitling.backbones.position import Grid
 
 GridNorm = Literal["before", "after", "published"]
-Stages = bool | Literal["blocks"]  # one map a stage, or one a block, where they are asked for
+Stages = bool | Literal["blocks"]  # return no intermediate maps, one per stage, or one per block
 
 
 @dataclass
 class Features:
-    """`pooled` [B, D] is what a linear head sees. `grid` [B, D, h, w] is the last map after the final norm,
-    without class and register tokens. `stages`, on request: one map a stage (a block in a plain ViT), or one a block,
-    before the final norm. `attention`, on request: the last block's, [B, heads, queries, keys], class tokens
-    first where there are any; for Swin that of its one window, padding included. `raw_grid` is `grid` before the
-    final norm, None where there is no such norm; `published` says which of the two DRLoc's release takes.
-    """
+    """The features of a batch; `stages` and `attention` on request."""
 
-    pooled: Tensor
-    grid: Tensor
-    stages: list[Tensor] | None = None
-    attention: Tensor | None = None
-    raw_grid: Tensor | None = None
-    published: Literal["before", "after"] = "after"
+    pooled: Tensor  # [B, D], the input of a linear head
+    grid: Tensor  # [B, D, h, w], the last map after the final norm, without class and register tokens
+    stages: list[Tensor] | None = None  # maps before the final norm, one per stage (in a plain ViT per block) or block
+    attention: Tensor | None = None  # of the last block, [B, heads, queries, keys], class tokens first
+    raw_grid: Tensor | None = None  # `grid` before the final norm; None if there is no such norm
+    published: Literal["before", "after"] = "after"  # the grid, relative to the norm, that DRLoc's release uses
 
     def select_grid(self, norm: GridNorm) -> Tensor:
-        """The grid before or after the final norm, or the one of the two that DRLoc's release takes."""
+        """Return the grid before or after the final norm, or the one that DRLoc's release uses."""
         where = self.published if norm == "published" else norm
         return self.grid if where == "after" or self.raw_grid is None else self.raw_grid
 
 
 def to_map(tokens: Tensor, grid: Grid) -> Tensor:
-    """[B, prefix + h*w, D] to [B, D, h, w]: class and register tokens, which come first, are left out."""
+    """Convert [B, prefix + h*w, D] to [B, D, h, w], without the class and register tokens of the prefix."""
     height, width = grid
     spatial = tokens[:, tokens.shape[1] - height * width :]
     return spatial.transpose(1, 2).reshape(tokens.shape[0], -1, height, width)

@@ -1,4 +1,4 @@
-"""The backbones that are tested, and what to say about a name that is not among them. No torch here."""
+"""The tested backbones, and suggestions for unknown names. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FAMILIES = ("vit_", "deit_", "swin_", "pvt_v2_", "resnet")
 
 @dataclass(frozen=True)
 class Entry:
-    """A backbone at its native size: `grid` tokens a side, each `dim` wide; parameters without a head."""
+    """A backbone at its native size: `grid` tokens per side, each `dim` wide; `parameters` without a head."""
 
     name: str
     parameters: int
     grid: int
     dim: int
     size: int = 224
-    architecture: str = ""  # timm's name, or one of backbone.CUSTOM_MODELS; empty when it is `name`
+    architecture: str = ""  # timm's name or one of backbone.CUSTOM_MODELS; empty if it is `name`
     model_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -104,7 +104,7 @@ _TESTED = (
         architecture="swin_unbiased",
         model_args={"positions": "absolute", **_SWIN_T},
     ),
-    # IDMM's model of 0.8 M parameters (Fig. 3): half as wide as B0 in every stage, all else alike
+    # IDMM's model of 0.8 M parameters (Fig. 3): B0 at half the width in every stage
     Entry(
         "pvt_v2_b0_small",
         870_320,
@@ -119,14 +119,14 @@ _TESTED = (
     Entry("pvt_v2_b3", 44_725_696, grid=7, dim=512),
     Entry("resnet18", 11_176_512, grid=7, dim=512),
     Entry("resnet50", 23_508_032, grid=7, dim=2048),
-    # trained parameters: T2T-ViT's positions and random features are fixed, and papers count them too
+    # trained parameters only: papers also count T2T-ViT's fixed positions and random features
     Entry("t2t_vit_7", 3_998_694, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _PERFORMER),
     Entry("t2t_vit_14", 21_080_806, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _PERFORMER),
     Entry("t2t_vit_t_7", 3_998_310, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _TRANSFORMER),
     Entry("t2t_vit_t_14", 21_080_422, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _TRANSFORMER),
     Entry("cvt_13", 19_551_296, grid=14, dim=384, architecture="cvt", model_args={"form": "drloc", **_CVT}),
     Entry("cvt_13_official", 19_612_480, grid=14, dim=384, architecture="cvt", model_args={"form": "official", **_CVT}),
-    # 4-stage networks of EsViT's Table 4; ViL-T with the heads of the released command, and with those of Table 6
+    # 4-stage networks of EsViT's Table 4; ViL-T has the heads of the released command, or those of Table 6
     Entry("cvt_tiny", 29_303_616, grid=7, dim=768, architecture="cvt4", model_args=_CVT_T),
     Entry("pvt_small", 23_972_864, grid=7, dim=512, architecture="pvt", model_args=_PVT_S),
     Entry(
@@ -157,20 +157,20 @@ def find_entry(name: str) -> Entry | None:
 
 
 def get_native_size(name: str | None) -> int | None:
-    """Pixels of the views that a tested network is made for."""
+    """Return the native input size of a tested backbone in pixels, or None."""
     entry = find_entry(name or "")
     return entry.size if entry else None
 
 
-def of_a_known_family(name: str) -> bool:
+def is_supported_family(name: str) -> bool:
     return name.startswith(FAMILIES)
 
 
-def unknown(name: str, others: Iterable[str] = ()) -> UserError:
-    """The error for a name that nobody knows, with the nearest that exist: tested ones first."""
+def make_unknown_error(name: str, others: Iterable[str] = ()) -> UserError:
+    """Make the error for an unknown name, with the most similar names, tested ones first."""
     own = [entry.name for entry in _TESTED]
     rest = sorted(set(others) - set(own))
     near = difflib.get_close_matches(name, own, n=3, cutoff=0.5)
     near += difflib.get_close_matches(name, rest, n=4 - len(near), cutoff=0.6)
-    hint = f"Did you mean {' or '.join(near)}?" if near else "Nothing has a name like it."
+    hint = f"Did you mean {' or '.join(near)}?" if near else "No name is similar."
     return UserError(f"There is no backbone {name!r}. {hint} `vitling list backbones` shows the tested ones.")

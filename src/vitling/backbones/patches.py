@@ -1,8 +1,7 @@
-"""Convolutions whose patches do not overlap, as the matrix products that they are.
+"""Convolutions with non-overlapping patches, computed as matrix products on GPUs.
 
-cuDNN takes such a convolution of three channels through layout changes and a slow kernel for the weights' gradient. On
-CPUs the convolution stays, and with it timm's values to the last bit.
-Names and shapes of the parameters are those of the convolution.
+cuDNN runs such a convolution of three channels through layout changes and a slow kernel for the weight gradient. CPUs
+keep the convolution, and so timm's values to the last bit. Parameters keep their names and shapes.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from torch import Tensor, nn
 
 
 class PatchProjection(nn.Module):
+    """A patch-wise convolution with the same parameters."""
+
     def __init__(self, convolution: nn.Conv2d):
         super().__init__()
         self.weight, self.bias = convolution.weight, convolution.bias
@@ -21,7 +22,7 @@ class PatchProjection(nn.Module):
         return self.product(x) if x.is_cuda else F.conv2d(x, self.weight, self.bias, self.side)
 
     def product(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, D, H / side, W / side]; what is left over at the lower and right border is not used."""
+        """Project [B, C, H, W] to [B, D, H / side, W / side]; the remainder below and to the right is unused."""
         high, wide = self.side
         rows, columns = x.shape[-2] // high, x.shape[-1] // wide
         x = x[..., : rows * high, : columns * wide]
@@ -32,8 +33,8 @@ class PatchProjection(nn.Module):
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, side={self.side}"
 
 
-def as_products(model: nn.Module) -> None:
-    """Replaces them in place."""
+def replace_patch_convolutions(model: nn.Module) -> None:
+    """Replace patch-wise convolutions in place."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.Conv2d) and _is_patchwise(child):

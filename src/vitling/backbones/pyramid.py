@@ -1,4 +1,4 @@
-"""What the 4-stage networks of EsViT's Table 4 have in common: stages of blocks, and a map half as large in each.
+"""The common structure of the 4-stage networks of EsViT's Table 4: stages of blocks, each halving the map.
 
 They differ in their attention: vil.py, cvt4.py, pvt.py.
 """
@@ -6,7 +6,7 @@ They differ in their attention: vil.py, cvt4.py, pvt.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import ClassVar, cast
 
@@ -20,9 +20,9 @@ from vitling.backbones.position import Grid, resize_positions
 
 
 class Pyramid(nn.Module):
-    """Pooled is the class token where the last stage has one, else the mean of the tokens; both after the last norm."""
+    """Stages and a final norm. The pooled features are the class token if the last stage has one, else the mean."""
 
-    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # what a saved model asks of timm's networks
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # as timm's networks have it
 
     def __init__(self, stages: list[Stage], norm: nn.LayerNorm):
         super().__init__()
@@ -32,7 +32,7 @@ class Pyramid(nn.Module):
 
     @property
     def cls_token(self) -> Tensor | None:
-        """As timm's networks have it: None says that the pooled features are a mean."""
+        """The last stage's class token, as in timm's networks; None if the pooled features are a mean."""
         return cast(Stage, self.stages[-1]).cls_token
 
     def no_weight_decay(self) -> set[str]:
@@ -52,7 +52,7 @@ class Pyramid(nn.Module):
 
 
 class Stage(nn.Module):
-    """`built_for` is the grid of its positions, if it has any; at another grid they are resized."""
+    """An embedding and blocks. `built_for` is the grid of the positions, if any; other grids have them resized."""
 
     def __init__(self, embed: Embedding, blocks: Sequence[Block], class_token: bool, built_for: Grid | None = None):
         super().__init__()
@@ -60,11 +60,11 @@ class Stage(nn.Module):
         self.embed = embed
         self.blocks = nn.ModuleList(blocks)
         self.built_for = built_for
-        self.cls_token = _drawn(1, dim) if class_token else None
-        self.pos_embed = _drawn(class_token + math.prod(built_for), dim) if built_for else None
+        self.cls_token = _init_tokens(1, dim) if class_token else None
+        self.pos_embed = _init_tokens(class_token + math.prod(built_for), dim) if built_for else None
 
     def forward(self, maps: Tensor) -> tuple[list[Tensor], Grid]:
-        """The tokens that each block gives."""
+        """Return the tokens after each block, and their grid."""
         tokens, grid = self.embed(maps)
         if self.cls_token is not None:
             tokens = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1).to(tokens.dtype), tokens], dim=1)
@@ -77,33 +77,35 @@ class Stage(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A strided convolution and a norm. Where its patches do not overlap, a side that they do not divide is padded."""
+    """A strided convolution and a norm. If its patches do not overlap, sides are padded to a multiple of them."""
 
-    def __init__(self, convolution: nn.Conv2d, eps: float):
+    def __init__(self, convolution: nn.Conv2d, norm: Callable[[int], nn.LayerNorm] = nn.LayerNorm):
         super().__init__()
         self.proj = convolution
         self.side = convolution.stride[0] if convolution.padding == (0, 0) else 1
-        self.norm = nn.LayerNorm(convolution.out_channels, eps)
+        self.norm = norm(convolution.out_channels)
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Grid]:
-        maps = self.proj(padded(maps, self.side))
+        maps = self.proj(pad_to_multiple(maps, self.side))
         return self.norm(maps.flatten(2).transpose(1, 2)), (maps.shape[-2], maps.shape[-1])
 
 
 class Block(nn.Module):
+    """Attention and an MLP, each after a norm and with a residual."""
+
     def __init__(
         self,
         dim: int,
         attention: nn.Module,
         drop_path: float,
-        eps: float,
+        norm: Callable[[int], nn.Module],
         mlp_ratio: int = 4,
         activation: type[nn.Module] = nn.GELU,
     ):
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps)
+        self.norm1 = norm(dim)
         self.attn = attention
-        self.norm2 = nn.LayerNorm(dim, eps)
+        self.norm2 = norm(dim)
         self.mlp = Mlp(dim, mlp_ratio * dim, act_layer=activation)
         self.drop_path = DropPath(drop_path)
 
@@ -112,18 +114,18 @@ class Block(nn.Module):
         return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
 
-def padded(maps: Tensor, side: int) -> Tensor:
-    """[B, D, h, w] with zeros below and to the right, up to multiples of `side`."""
+def pad_to_multiple(maps: Tensor, side: int) -> Tensor:
+    """Pad [B, D, h, w] with zeros below and to the right, up to multiples of `side`."""
     down, across = (-length % side for length in maps.shape[-2:])
     return F.pad(maps, (0, across, 0, down)) if down or across else maps
 
 
-def drop_paths(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """From 0 to `rate` over all blocks, a list a stage."""
+def make_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Make rates that rise from 0 to `rate` over all blocks, one list per stage."""
     rates = [rate * i / max(1, sum(depths) - 1) for i in range(sum(depths))]
     ends = [sum(depths[:i]) for i in range(len(depths) + 1)]
     return [rates[start:end] for start, end in pairwise(ends)]
 
 
-def _drawn(count: int, dim: int) -> nn.Parameter:
+def _init_tokens(count: int, dim: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, count, dim), std=0.02))

@@ -1,7 +1,7 @@
-"""Swin as EsViT runs it: maps that windows do not divide are padded and then rolled, where timm rolls and then pads.
+"""Swin as in EsViT: maps that windows do not divide are padded and then rolled, where timm rolls and then pads.
 
-At 224 px nothing is padded, and the two are equal. And Swin without its relative position bias, to ask what that bias
-gives (DRLoc's supplement, Sec. 2.2).
+At 224 px nothing is padded and the two are equal. Also Swin without its relative position bias, to measure what that
+bias contributes (DRLoc's supplement, Sec. 2.2).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitling.backbones.position import Grid, resize_map
 
 
 class UnbiasedSwin(SwinTransformer):
-    """timm's Swin with no positions at all, or with absolute ones, added to the patches as in Swin's release."""
+    """timm's Swin without positions, or with absolute ones that are added to the patches as in Swin's release."""
 
     pretrained_cfg: ClassVar = {"classifier": "head.fc", "first_conv": "patch_embed.proj"}
 
@@ -33,15 +33,15 @@ class UnbiasedSwin(SwinTransformer):
         super().__init__(num_classes=0, **arguments)
         for module in self.modules():
             if isinstance(module, WindowAttention):
-                _take_bias_from(module)
-        self.absolute_pos_embed = self._fresh_positions() if positions == "absolute" else None
+                _remove_bias(module)
+        self.absolute_pos_embed = self._init_positions() if positions == "absolute" else None
 
-    def _fresh_positions(self) -> nn.Parameter:
+    def _init_positions(self) -> nn.Parameter:
         high, wide = cast(Grid, self.patch_embed.grid_size)
         return nn.Parameter(trunc_normal_(torch.zeros(1, high, wide, self.embed_dim), std=0.02))
 
-    def patches(self, x: Tensor) -> Tensor:
-        """[B, h, w, D], with positions where there are any; another grid has them resized."""
+    def embed_patches(self, x: Tensor) -> Tensor:
+        """Embed patches as [B, h, w, D], with positions, if any, resized to the grid."""
         maps = self.patch_embed(x)
         if self.absolute_pos_embed is None:
             return maps
@@ -55,16 +55,18 @@ class UnbiasedSwin(SwinTransformer):
         return {"absolute_pos_embed"}
 
 
-def _take_bias_from(attention: WindowAttention) -> None:
-    """Zeros that are neither trained nor saved."""
+def _remove_bias(attention: WindowAttention) -> None:
+    """Replace the bias by zeros that are neither trained nor saved."""
     zeros = torch.zeros_like(attention.relative_position_bias_table.data)
     del attention.relative_position_bias_table
     attention.register_buffer("relative_position_bias_table", zeros, persistent=False)
 
 
 class WindowBlock(nn.Module):
-    """timm's block, its layers and their names. Window and shift stay those of the grid that it was built for; padding
-    is not masked, and takes its part of the attention."""
+    """timm's block with the same layers and names.
+
+    Window and shift stay those of the grid that it was built for. Padding is not masked and receives attention.
+    """
 
     def __init__(self, block: SwinTransformerBlock):
         super().__init__()
@@ -73,23 +75,23 @@ class WindowBlock(nn.Module):
         self.norm1, self.attn, self.drop_path1 = block.norm1, block.attn, block.drop_path1
         self.norm2, self.mlp, self.drop_path2 = block.norm2, block.mlp, block.drop_path2
 
-    def mask_for(self, maps: Tensor) -> Tensor | None:
-        """What keeps tokens apart that only the rolling made neighbours; to be asked for outside of compiled code."""
+    def make_mask(self, maps: Tensor) -> Tensor | None:
+        """Make the mask between tokens that only rolling made neighbours; call it outside compiled code."""
         if not any(self.shift_size):
             return None
         grid = tuple(side + pad for side, pad in zip(maps.shape[1:3], self._padding(maps)))
         arguments = (grid, self.window_size, self.shift_size, maps.device, maps.dtype)
-        return shift_mask.__wrapped__(*arguments) if torch.compiler.is_compiling() else shift_mask(*arguments)
+        return make_shift_mask.__wrapped__(*arguments) if torch.compiler.is_compiling() else make_shift_mask(*arguments)
 
     def forward(self, maps: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[B, h, w, D] as it came; `mask` is `mask_for(maps)`."""
-        mask = self.mask_for(maps) if mask is None else mask
-        maps = maps + self.drop_path1(self._attended(self.norm1(maps), mask))
+        """Transform [B, h, w, D]; `mask` is `make_mask(maps)`."""
+        mask = self.make_mask(maps) if mask is None else mask
+        maps = maps + self.drop_path1(self._attend(self.norm1(maps), mask))
         tokens = maps.flatten(1, 2)
         tokens = tokens + self.drop_path2(self.mlp(self.norm2(tokens)))
         return tokens.unflatten(1, maps.shape[1:3])
 
-    def _attended(self, maps: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, maps: Tensor, mask: Tensor | None) -> Tensor:
         high, wide = maps.shape[1:3]
         down, across = self._padding(maps)
         maps = F.pad(maps, (0, 0, 0, across, 0, down)) if down or across else maps
@@ -104,29 +106,29 @@ class WindowBlock(nn.Module):
         return maps[:, :high, :wide]
 
     def _padding(self, maps: Tensor) -> Grid:
-        """Rows below and columns to the right, up to whole windows."""
+        """Compute the rows below and columns to the right that complete the windows."""
         down, across = (-side % window for side, window in zip(maps.shape[1:3], self.window_size))
         return down, across
 
 
 @lru_cache(maxsize=256)
-def shift_mask(grid: Grid, window: Grid, shift: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """[windows, tokens, tokens]: 0, or −100 between tokens of a window that lie on two sides of a border of the map."""
+def make_shift_mask(grid: Grid, window: Grid, shift: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Make [windows, tokens, tokens]: −100 between tokens of a window that a border of the map separates, else 0."""
     with torch.inference_mode(False):
-        parts = [_side_parts(*axis, device) for axis in zip(grid, window, shift)]
-        regions = (3 * parts[0][:, None] + parts[1])[None, :, :, None]
+        bands = [_label_bands(*axis, device) for axis in zip(grid, window, shift)]
+        regions = (3 * bands[0][:, None] + bands[1])[None, :, :, None]
         inside = window_partition(regions, window).flatten(1)
         return -100.0 * (inside[:, None] != inside[:, :, None]).to(dtype)
 
 
-def _side_parts(side: int, window: int, shift: int, device: torch.device) -> Tensor:
-    """0 for whole windows, then 1, and 2 for what was rolled from the other end."""
-    places = torch.arange(side, device=device)
-    return (places >= side - window).long() + (places >= side - shift).long()
+def _label_bands(side: int, window: int, shift: int, device: torch.device) -> Tensor:
+    """Label positions: 0 in whole windows, 1 in the last window, 2 if rolled from the other end."""
+    positions = torch.arange(side, device=device)
+    return (positions >= side - window).long() + (positions >= side - shift).long()
 
 
-def with_padding_first(model: nn.Module) -> None:
-    """Replaces timm's blocks in place."""
+def replace_swin_blocks(model: nn.Module) -> None:
+    """Replace timm's blocks in place."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, SwinTransformerBlock):
@@ -134,7 +136,7 @@ def with_padding_first(model: nn.Module) -> None:
 
 
 def matches_timm(model: nn.Module, size: int) -> bool:
-    """Whether timm's network with these weights gives the same at `size` px: where no map is both padded and rolled."""
+    """Tell whether timm's network gives the same output at `size` px: no map is both padded and rolled."""
     if not isinstance(model, SwinTransformer):
         return True
     network = cast(Any, model)

@@ -1,6 +1,6 @@
 """T2T-ViT (Yuan et al., ICCV 2021): three soft splits with attention between them make the tokens of a narrow ViT.
 
-Tensors have the names of the authors' checkpoints, so that these load.
+Tensors have the names of the authors' checkpoints, so those can be loaded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from vitling.backbones.position import Grid, resize_positions
 
 SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # kernel, stride, padding
 TOKEN_DIM = 64  # width of the attention between the splits
-EPSILON = 1e-8
+EPSILON = 1e-8  # added to the denominator of Performer attention
 
 
 class T2TViT(nn.Module):
-    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # what a saved model asks of timm's networks
+    """T2T-ViT with fixed sinusoidal positions."""
+
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # as timm's networks have it
     pos_embed: Tensor
 
     def __init__(
@@ -75,12 +77,12 @@ class T2TViT(nn.Module):
 
 
 class TokensToToken(nn.Module):
-    """Eq. 4: attention, back to an image, soft split; at the end a projection to the ViT's width."""
+    """Eq. 4: attention, back to a map, soft split, repeated; then a projection to the ViT's width."""
 
     def __init__(self, channels: int, dim: int, kind: str, dropout: float):
         super().__init__()
         widths = [c * kernel**2 for c, (kernel, _, _) in zip((channels, TOKEN_DIM, TOKEN_DIM), SPLITS)]
-        generator = torch.Generator().manual_seed(torch.initial_seed())  # the run's seed, whatever was drawn before
+        generator = torch.Generator().manual_seed(torch.initial_seed())  # the run's seed, independent of earlier draws
         self.attention1, self.attention2 = (
             TokenPerformer(width, TOKEN_DIM, dropout, generator)
             if kind == "performer"
@@ -97,7 +99,7 @@ class TokensToToken(nn.Module):
 
 
 def soft_split(maps: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, Grid]:
-    """Overlapping patches of [B, C, H, W] as tokens [B, h*w, C*kernel²], and (h, w) by Eq. 3."""
+    """Unfold [B, C, H, W] into overlapping patches, tokens [B, h*w, C*kernel²], and return (h, w) of Eq. 3."""
     tokens = F.unfold(maps, kernel, padding=padding, stride=stride).transpose(1, 2)
     height, width = (_split_side(side, kernel, stride, padding) for side in maps.shape[-2:])
     return tokens, (height, width)
@@ -115,7 +117,7 @@ def _split_grid(size: Grid) -> Grid:
 
 
 class TokenPerformer(nn.Module):
-    """Attention of linear cost and a small MLP. The residual is the values: the input has another width."""
+    """Attention of linear cost and a small MLP. The residual is the values, because the input has another width."""
 
     w: Tensor
 
@@ -127,8 +129,8 @@ class TokenPerformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim), nn.Dropout(dropout))
-        drawn = orthogonal_features(dim // 2, dim, generator)
-        self.register_buffer("w", torch.empty(drawn.shape).copy_(drawn))  # drawn on the CPU, kept on torch's device
+        drawn = draw_orthogonal_features(dim // 2, dim, generator)
+        self.register_buffer("w", torch.empty(drawn.shape).copy_(drawn))  # drawn on the CPU, kept on the default device
 
     def forward(self, tokens: Tensor) -> Tensor:
         k, q, v = self.kqv(self.norm1(tokens)).chunk(3, dim=-1)
@@ -137,30 +139,30 @@ class TokenPerformer(nn.Module):
 
 
 def performer_attention(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
-    """softmax(q kᵀ) v, estimated with the features w [m, D] at a cost linear in the tokens.
+    """Estimate softmax(q kᵀ) v with the features w [m, D], at a cost linear in the tokens.
 
-    In fp32 whatever autocast says: φ spans many orders of magnitude, and half precision has no 1e-8.
+    Always in fp32: φ spans many orders of magnitude, and half precision cannot represent 1e-8.
     """
     with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-        q, k = positive_features(q.float(), w), positive_features(k.float(), w)
+        q, k = compute_positive_features(q.float(), w), compute_positive_features(k.float(), w)
         mixed = q @ (k.transpose(1, 2) @ v.float())
         total = q @ k.sum(dim=1, keepdim=True).transpose(1, 2)
         return mixed / (total + EPSILON)
 
 
-def positive_features(x: Tensor, w: Tensor) -> Tensor:
-    """φ(x) = exp(wᵀx − ‖x‖²/2) / √m, so that E[φ(x)ᵀφ(y)] = exp(xᵀy): Choromanski et al. 2021, Lemma 1."""
+def compute_positive_features(x: Tensor, w: Tensor) -> Tensor:
+    """Compute φ(x) = exp(wᵀx − ‖x‖²/2) / √m, with E[φ(x)ᵀφ(y)] = exp(xᵀy) (Choromanski et al. 2021, Lemma 1)."""
     return torch.exp(x @ w.float().T - x.square().sum(dim=-1, keepdim=True) / 2) / math.sqrt(w.shape[0])
 
 
-def orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:
-    """[count, dim] with orthogonal rows of length √count, as in T2T-ViT's release; Lemma 1's are about √dim long."""
+def draw_orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:
+    """Draw [count, dim] with orthogonal rows of length √count, as in the release; Lemma 1 has about √dim."""
     q, r = torch.linalg.qr(torch.randn(dim, count, generator=generator, device="cpu"))
-    return (q * r.diagonal().sign()).T * math.sqrt(count)  # the signs make the draw uniform
+    return (q * r.diagonal().sign()).T * math.sqrt(count)  # the signs make the distribution uniform
 
 
 class TokenTransformer(nn.Module):
-    """The same block with softmax attention."""
+    """Softmax attention and an MLP, in place of `TokenPerformer`."""
 
     def __init__(self, dim_in: int, dim: int, dropout: float):
         super().__init__()
@@ -175,7 +177,7 @@ class TokenTransformer(nn.Module):
 
 
 class NarrowingAttention(nn.Module):
-    """One head from `dim_in` to `dim`, with the values as residual; scaled by the width of its input."""
+    """One head from `dim_in` to `dim`, with the values as residual, scaled by the input's width."""
 
     def __init__(self, dim_in: int, dim: int, dropout: float):
         super().__init__()
@@ -190,7 +192,7 @@ class NarrowingAttention(nn.Module):
 
 
 def sinusoids(count: int, dim: int) -> Tensor:
-    """[1, count, dim]: sin and cos of position / 10000^(2i/dim) in turns (Vaswani et al. 2017, Sec. 3.5)."""
-    rates = 10_000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angles = torch.arange(count, dtype=torch.float64)[:, None] * rates
+    """Compute [1, count, dim]: sin and cos of position / 10000^(2i/dim) interleaved (Vaswani et al. 2017, Sec. 3.5)."""
+    frequencies = 10_000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).reshape(1, count, dim).float()

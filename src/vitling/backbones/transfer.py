@@ -1,4 +1,4 @@
-"""Weights from a file into a backbone, perhaps at another size: what was copied, resized and left out."""
+"""Loading weights into a backbone, possibly of another size, with a record of what was copied, resized or skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitling.backbones.backbone import Backbone, like
+from vitling.backbones.backbone import Backbone, recreate
 from vitling.backbones.position import Grid, resize_map, resize_positions
 from vitling.errors import UserError
 
@@ -21,79 +21,78 @@ _TEACHER = "teacher.backbone."
 _PREFIXES = ("module.", "model.", "backbone.", "timm_model.", "encoder.", "_orig_mod.")
 _TABLE = "relative_position_bias_table"
 _HEADS = ("head.", "head_dist.", "fc.", "classifier.")
-_DROPPED = "a head: dropped"
+_HEAD = "a head"
 
 
 @dataclass
 class Transfer:
-    """`left_out` names what the source had and the backbone did not take, with the reason; `missing` what the
-    backbone has and the source had not, so that it keeps its initial values."""
+    """Names of the tensors that were or were not loaded."""
 
     copied: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # in the source only or of another shape, with the reason
+    missing: list[str] = field(default_factory=list)  # in the backbone only: these keep their initial values
 
     @property
     def dropped_heads(self) -> list[str]:
-        return [name for name, reason in self.left_out.items() if reason == _DROPPED]
+        return [name for name, reason in self.skipped.items() if reason == _HEAD]
 
     def summary(self) -> str:
         return (
-            f"{len(self.copied)} tensors copied, {len(self.resized)} resized, {len(self.left_out)} left out, "
-            f"{len(self.missing)} of the backbone not in the source"
+            f"{len(self.copied)} tensors copied, {len(self.resized)} resized, {len(self.skipped)} skipped, "
+            f"{len(self.missing)} missing from the source"
         )
 
 
 def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Transfer:
-    """Fill the backbone from a timm-style or vitling state dict; it is left as it was when nothing fits."""
-    weights = _as_timm_names(_unwrapped(source if isinstance(source, dict) else read_weights(Path(source))))
+    """Load a state dict of timm or vitling; raise UserError and change nothing if no tensor fits."""
+    weights = _to_timm_names(_unwrap(source if isinstance(source, dict) else read_weights(Path(source))))
     own = backbone.timm_model.state_dict()
-    transfer, fitted = Transfer(), {}
+    transfer, loaded = Transfer(), {}
     for name, value in weights.items():
         if name not in own:
-            transfer.left_out[name] = _DROPPED if name.startswith(_HEADS) else "the backbone has no such tensor"
+            transfer.skipped[name] = _HEAD if name.startswith(_HEADS) else "not in the backbone"
         elif value.shape == own[name].shape:
             transfer.copied.append(name)
-            fitted[name] = value
-        elif (resized := _resized(backbone, name, value, own[name])) is not None:
+            loaded[name] = value
+        elif (resized := _resize(backbone, name, value, own[name])) is not None:
             transfer.resized.append(name)
-            fitted[name] = resized
+            loaded[name] = resized
         else:
-            transfer.left_out[name] = f"its shape {list(value.shape)} is not {list(own[name].shape)}"
-    if not fitted:
-        raise UserError(_nothing_fits(backbone, weights, transfer))
-    transfer.missing = [name for name in own if name not in fitted]
-    backbone.timm_model.load_state_dict(fitted, strict=False)
+            transfer.skipped[name] = f"shape {list(value.shape)} instead of {list(own[name].shape)}"
+    if not loaded:
+        raise UserError(_explain_mismatch(backbone, weights, transfer))
+    transfer.missing = [name for name in own if name not in loaded]
+    backbone.timm_model.load_state_dict(loaded, strict=False)
     return transfer
 
 
 def resize_backbone(backbone: Backbone, size: int) -> Backbone:
-    """The same network built for images of `size` px, with positions resized; itself, where that is its size."""
+    """Build the same network for images of `size` px, with positions resized; return it as is if it has that size."""
     if size == backbone.size:
         return backbone
-    other, weights = like(backbone, size), backbone.timm_model.state_dict()
+    other, weights = recreate(backbone, size), backbone.timm_model.state_dict()
     transfer = load_weights(other, weights)
-    lost = {*transfer.left_out, *transfer.missing} & weights.keys()
+    lost = {*transfer.skipped, *transfer.missing} & weights.keys()
     if lost:
-        raise ValueError(f"{backbone.name} at {size} px has no place for {', '.join(sorted(lost))}")
+        raise ValueError(f"{backbone.name} at {size} px does not take {', '.join(sorted(lost))}")
     return other.to(next(backbone.parameters()).device).train(backbone.training)
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """The content of a weights file. Nothing in it is run: a pickle with more than tensors is refused."""
+    """Read a weights file without running code from it: a pickle with more than tensors raises UserError."""
     if not path.is_file():
         raise UserError(f"There is no weights file {path}.")
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     if path.suffix not in (".pth", ".pt", ".bin"):
-        raise UserError(f"{path} is no weights file: .safetensors, .pth, .pt and .bin are.")
+        raise UserError(f"{path} is not a weights file; use .safetensors, .pth, .pt or .bin.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{path} is damaged, or holds Python objects beside tensors, and reading those could run any "
-            "code. Save its state dict alone, best as .safetensors."
+            f"{path} is damaged, or holds Python objects besides tensors, and reading those could run any code. "
+            "Save only its state dict, preferably as .safetensors."
         ) from error
     except (RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"{path} cannot be read as weights: {error}") from error
@@ -112,46 +111,47 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read as safetensors: {error}") from error
 
 
-def _unwrapped(content: dict[str, Any]) -> dict[str, Tensor]:
+def _unwrap(content: dict[str, Any]) -> dict[str, Tensor]:
     while inner := next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), None):
         content = inner
-    if any(name.startswith(_TEACHER) for name in content):  # a checkpoint of DINO or EsViT, which keep their teacher
+    if any(name.startswith(_TEACHER) for name in content):  # from DINO or EsViT, whose teacher is the result
         content = {name: value for name, value in content.items() if name.startswith(_TEACHER)}
-    return {_bare(name.removeprefix(_TEACHER)): value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    return {_strip_prefixes(name.removeprefix(_TEACHER)): value for name, value in tensors.items()}
 
 
-def _bare(name: str) -> str:
+def _strip_prefixes(name: str) -> str:
     while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
         name = name.removeprefix(prefix)
     return name
 
 
-def _as_timm_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Swin's release (and timm before 0.9) counts the merging of patches to the stage before it."""
+def _to_timm_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename downsampling: Swin's release (and timm before 0.9) counts it to the stage before."""
     if "layers.0.downsample.reduction.weight" not in weights:
         return weights
-    return {re.sub(r"^layers\.(\d+)\.downsample", _one_later, name): value for name, value in weights.items()}
+    return {re.sub(r"^layers\.(\d+)\.downsample", _shift_stage, name): value for name, value in weights.items()}
 
 
-def _one_later(found: re.Match) -> str:
+def _shift_stage(found: re.Match) -> str:
     return f"layers.{int(found[1]) + 1}.downsample"
 
 
-def _resized(backbone: Backbone, name: str, value: Tensor, own: Tensor) -> Tensor | None:
+def _resize(backbone: Backbone, name: str, value: Tensor, own: Tensor) -> Tensor | None:
     if name.endswith("pos_embed") and value.ndim == 3 and value.shape[2] == own.shape[2]:
-        return _resized_positions(value, own, backbone.grid_size() if name == "pos_embed" else _square(own))
+        return _resize_positions(value, own, backbone.grid_size() if name == "pos_embed" else _infer_grid(own))
     if name.endswith(_TABLE) and value.shape[1:] == own.shape[1:]:
-        return _resized_table(value, own)
+        return _resize_table(value, own)
     return None
 
 
-def _square(positions: Tensor) -> Grid:
-    """The grid of a stage of PVT, but for its class token."""
+def _infer_grid(positions: Tensor) -> Grid:
+    """Return the grid of a PVT stage's positions, ignoring a class token."""
     side = math.isqrt(positions.shape[1])
     return side, side
 
 
-def _resized_positions(value: Tensor, own: Tensor, new: Grid) -> Tensor | None:
+def _resize_positions(value: Tensor, own: Tensor, new: Grid) -> Tensor | None:
     prefix = own.shape[1] - new[0] * new[1]
     side = round((value.shape[1] - prefix) ** 0.5)
     if side < 1 or side * side + prefix != value.shape[1]:
@@ -159,18 +159,18 @@ def _resized_positions(value: Tensor, own: Tensor, new: Grid) -> Tensor | None:
     return resize_positions(value, (side, side), new)
 
 
-def _resized_table(value: Tensor, own: Tensor) -> Tensor:
-    """A Swin bias table, [(2W-1)^2, heads], for another window W: plain bicubic, as Swin's release does."""
+def _resize_table(value: Tensor, own: Tensor) -> Tensor:
+    """Resize a Swin bias table, [(2W-1)^2, heads], for another window W, by plain bicubic as in Swin's release."""
     old, new = (math.isqrt(len(t)) for t in (value, own))
     maps = resize_map(value.T.reshape(1, -1, old, old), (new, new))
     return maps.reshape(-1, new * new).T
 
 
-def _nothing_fits(backbone: Backbone, weights: dict[str, Tensor], transfer: Transfer) -> str:
+def _explain_mismatch(backbone: Backbone, weights: dict[str, Tensor], transfer: Transfer) -> str:
     if not weights:
-        return f"The source holds no tensors, so there is nothing to load into {backbone.name}."
-    name, reason = next(iter(transfer.left_out.items()))
+        return f"The source holds no tensors to load into {backbone.name}."
+    name, reason = next(iter(transfer.skipped.items()))
     return (
-        f"None of the {len(weights)} tensors fits {backbone.name}. {name}, for one, was left out: {reason}. "
-        "Is it a checkpoint of another architecture?"
+        f"None of the {len(weights)} tensors fits {backbone.name}; for example {name}: {reason}. "
+        "Is this a checkpoint of another architecture?"
     )

@@ -101,7 +101,7 @@ def test_a_gradient_reaches_every_parameter(kind, size):
 def test_a_state_dict_gives_the_same_features_at_any_size(kind):
     one, two = shaken(tiny(kind)), tiny(kind, seed=2).eval()
     transfer = load_weights(two, one.state_dict())
-    assert transfer.left_out == {}
+    assert transfer.skipped == {}
     assert transfer.missing == transfer.resized == []
     for size in (64, 96):
         assert torch.equal(one(drawn(1, 3, size, size)).grid, two(drawn(1, 3, size, size)).grid)
@@ -112,7 +112,7 @@ def test_a_state_dict_gives_the_same_features_at_any_size(kind):
 def test_a_network_built_for_another_size_takes_the_weights(kind, resized):
     larger = {} if kind == "cvt4" else {"img_size": 96}
     transfer = load_weights(tiny(kind, 96, **larger), tiny(kind).state_dict())
-    assert transfer.left_out == {}
+    assert transfer.skipped == {}
     assert transfer.missing == []
     assert len(transfer.resized) == resized
 
@@ -195,18 +195,18 @@ def test_the_bias_of_full_attention(form, has_global):
         rows = [[table[(i - m + 3) * 7 + j - n + 3] for m, n in places] for i, j in places]
         return torch.stack([torch.stack(row) for row in rows]).permute(2, 0, 1)
 
-    assert torch.equal(attn.bias((4, 4)), literal((4, 4)))
+    assert torch.equal(attn.compute_bias((4, 4)), literal((4, 4)))
     if form == "paper":
-        assert torch.equal(attn.bias((2, 3)), literal((2, 3)))
+        assert torch.equal(attn.compute_bias((2, 3)), literal((2, 3)))
         larger = F.interpolate(table.T.reshape(1, 2, 7, 7), size=(11, 11), mode="bicubic")
-        torch.testing.assert_close(attn.bias((6, 6))[:, 0, -1], larger[0, :, 0, 0])
+        torch.testing.assert_close(attn.compute_bias((6, 6))[:, 0, -1], larger[0, :, 0, 0])
     else:
         resized = F.interpolate(literal((4, 4))[None], size=(6, 6), mode="bicubic")[0]
-        torch.testing.assert_close(attn.bias((2, 3)), resized)
+        torch.testing.assert_close(attn.compute_bias((2, 3)), resized)
     tokens = drawn(1, has_global + 6, 8)
     q, k, v = (rank_heads(t, 2) for t in attn.qkv(tokens[0]).chunk(3, dim=1))
     scores = q @ k.transpose(1, 2) * 4**-0.5
-    scores[:, -6:, -6:] += attn.bias((2, 3))
+    scores[:, -6:, -6:] += attn.compute_bias((2, 3))
     if has_global:
         scores[:, 0, 1:] += attn.global_bias.local_position_bias[0]
         scores[:, 1:, 0] += attn.global_bias.local_position_bias[1]

@@ -1,0 +1,28 @@
+"""Scaled dot-product attention as a module, so that hooks can read its queries and keys."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class DotProductAttention(nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Attend, all [B, heads, tokens, d]; `bias` is added to the scores and broadcasts to their shape."""
+        bias = None if bias is None else bias.to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, bias, scale=self.scale)
+
+
+def split_heads(projected: Tensor, count: int, heads: int) -> tuple[Tensor, ...]:
+    """Split [B, N, count * heads * d] into `count` tensors [B, heads, N, d]."""
+    batch, tokens = projected.shape[:2]
+    return projected.reshape(batch, tokens, count, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def merge_heads(mixed: Tensor) -> Tensor:
+    """Merge [B, heads, N, d] to [B, N, heads * d]."""
+    return mixed.transpose(1, 2).flatten(2)
