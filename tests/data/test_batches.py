@@ -4,26 +4,26 @@ import numpy as np
 import pytest
 
 from vitling.data.batches import (
-    batch_sizes,
-    class_weights,
+    compute_batch_sizes,
+    compute_class_weights,
     count_images_per_process,
-    epoch_order,
-    local_slices,
+    draw_epoch_order,
+    slice_batch,
     split_batches,
 )
 
 
 def test_each_epoch_has_every_image_once_in_its_own_order():
-    orders = [epoch_order(50, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [draw_epoch_order(50, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     for order in orders:
         assert sorted(order) == list(range(50))
     assert len({tuple(order) for order in orders}) == 4
-    assert np.array_equal(orders[1], epoch_order(50, 0, 1))
+    assert np.array_equal(orders[1], draw_epoch_order(50, 0, 1))
 
 
 def test_balanced_epochs_have_equal_class_counts():
     labels = np.repeat([0, 1, 2], [80, 15, 5])
-    order = epoch_order(100, 0, 0, balanced_by=labels)
+    order = draw_epoch_order(100, 0, 0, balanced_by=labels)
     counts = np.bincount(labels[order % 100])
     assert len(order) == 100
     assert counts.max() - counts.min() <= 1
@@ -39,7 +39,7 @@ def test_balanced_epochs_have_equal_class_counts():
     (600, 512, "even", [512, 88]),
 ])  # fmt: skip
 def test_batches(n, batch, remainder, sizes):
-    assert batch_sizes(n, batch, remainder) == sizes
+    assert compute_batch_sizes(n, batch, remainder) == sizes
     batches = split_batches(np.arange(n), sizes)
     assert [len(b) for b in batches] == sizes
     assert np.array_equal(np.concatenate(batches), np.arange(sum(sizes)))
@@ -48,7 +48,7 @@ def test_batches(n, batch, remainder, sizes):
 def test_even_batches_drop_few_images_and_divide_into_passes():
     evened = 0
     for n, batch, passes in np.random.default_rng(0).integers([2, 1, 1], [3000, 400, 9], (300, 3)).tolist():
-        sizes, kept = batch_sizes(n, batch, "even", passes), batch_sizes(n, batch)
+        sizes, kept = compute_batch_sizes(n, batch, "even", passes), compute_batch_sizes(n, batch)
         assert len(sizes) == len(kept)
         if sizes != kept:
             evened += 1
@@ -67,7 +67,7 @@ def test_weighted_slices_average_to_the_global_mean(total, world, accumulate):
     values = np.random.default_rng(0).normal(size=total)
     seen, sums = [], []
     for rank in range(world):
-        slices = local_slices(total, rank, world, accumulate)
+        slices = slice_batch(total, rank, world, accumulate)
         assert len(slices) == min(accumulate, total)  # all processes need the same number of passes
         sums.append(sum(weight * values[part].mean() for part, weight in slices))
         seen += [i for part, weight in slices if weight for i in part]
@@ -79,14 +79,14 @@ def test_weighted_slices_average_to_the_global_mean(total, world, accumulate):
 def test_image_counts_match_local_slices(total, world, accumulate):
     passes = count_images_per_process(total, world, accumulate)
     for rank in range(world):
-        own = [round(weight * total / world) for _, weight in local_slices(total, rank, world, accumulate)]
+        own = [round(weight * total / world) for _, weight in slice_batch(total, rank, world, accumulate)]
         assert [held[rank] for held in passes] == own
     assert sum(map(sum, passes)) == total
 
 
 def test_class_weights_balance_the_loss():
     labels = np.repeat([0, 1], [30, 10])
-    weights = class_weights(labels, 3)
+    weights = compute_class_weights(labels, 3)
     assert np.isclose(weights[labels].mean(), 1)
     assert np.isclose(30 * weights[0], 10 * weights[1])
     assert weights[2] == 0
@@ -94,4 +94,4 @@ def test_class_weights_balance_the_loss():
 
 def test_multi_label_class_weights_are_negatives_over_positives():
     labels = np.array([[True, False], [False, False], [True, True], [False, False]])
-    assert class_weights(labels, 2).tolist() == [1.0, 3.0]
+    assert compute_class_weights(labels, 2).tolist() == [1.0, 3.0]

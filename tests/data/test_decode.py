@@ -12,7 +12,7 @@ import pytest
 from pictures import encoded, picture
 from PIL import Image, ImageFile
 
-from vitling.data.decode import BadImage, decode, squash, thumbnail
+from vitling.data.decode import BadImage, decode, make_thumbnail, squash
 
 
 def pixels(raw, **options) -> np.ndarray:
@@ -200,7 +200,7 @@ def test_arrays_of_any_channel_count():
     found = decode(seven, channels=7)
     assert (found.width, found.height, found.format) == (8, 6, "array")
     assert squash(found, 4, 7).shape == (7, 4, 4)
-    assert thumbnail(found).shape == (16, 16)
+    assert make_thumbnail(found).shape == (16, 16)
     with pytest.raises(BadImage, match="7 channels, expected 3"):
         decode(seven)
     with pytest.raises(BadImage, match="1, 3 or 4 channels, not 7"):

@@ -22,7 +22,7 @@ from vitling.data.store import (
     choose_placement,
     choose_size,
     compute_mean_std,
-    median_side,
+    measure_median_side,
 )
 from vitling.errors import UserError
 
@@ -66,17 +66,17 @@ def test_second_start_decodes_nothing(dataset, own_cache, monkeypatch):
 
 
 def test_other_size_or_image_is_another_entry(folder, dataset, own_cache):
-    keys = {cache.content_key(dataset, 12, DataConfig()), cache.content_key(dataset, 13, DataConfig())}
-    keys.add(cache.content_key(dataset, 12, DataConfig(channels=1)))
+    keys = {cache.hash_dataset(dataset, 12, DataConfig()), cache.hash_dataset(dataset, 13, DataConfig())}
+    keys.add(cache.hash_dataset(dataset, 12, DataConfig(channels=1)))
     make_image(0, 999).save(folder / "class-0" / "image-00.png")
-    keys.add(cache.content_key(dataset, 12, DataConfig()))
+    keys.add(cache.hash_dataset(dataset, 12, DataConfig()))
     assert len(keys) == 4
 
 
 def test_moved_folder_finds_its_cache(folder, tmp_path):
-    before = cache.content_key(data.open(str(folder), val="none").train, SIZE, DataConfig())
+    before = cache.hash_dataset(data.open(str(folder), val="none").train, SIZE, DataConfig())
     shutil.move(folder, tmp_path / "elsewhere")
-    assert cache.content_key(data.open(str(tmp_path / "elsewhere"), val="none").train, SIZE, DataConfig()) == before
+    assert cache.hash_dataset(data.open(str(tmp_path / "elsewhere"), val="none").train, SIZE, DataConfig()) == before
 
 
 @pytest.mark.parametrize("damage", ["flip a bit", "cut pixels", "cut facts", "no done.json"])
@@ -152,7 +152,7 @@ def test_identity_depends_on_labels_and_partial_labels(dataset):
 def test_placement_depends_on_free_memory(monkeypatch):
     from vitling.data import store as module
 
-    monkeypatch.setattr(module, "free_host_memory", lambda: 1000)
+    monkeypatch.setattr(module, "get_free_memory", lambda: 1000)
     assert choose_placement(500, torch.device("cpu")) == "host"
     assert choose_placement(501, torch.device("cpu")) == "stream"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 4000))
@@ -164,8 +164,8 @@ def test_placement_depends_on_free_memory(monkeypatch):
 def test_size_is_limited_by_views_and_images(tmp_path):
     large = data.open(str(make_folder(tmp_path / "large", 2, 3, width=900, height=600)), val="none").train
     small = data.open(str(make_folder(tmp_path / "small", 2, 3, width=28, height=28)), val="none").train
-    assert median_side(large) == 900
-    assert median_side(small) == 28
+    assert measure_median_side(large) == 900
+    assert measure_median_side(small) == 28
     assert choose_size(large, 384) == 384
     assert choose_size(small, 384) == 28
 

@@ -197,7 +197,7 @@ def test_a_helper_that_does_not_end_is_not_waited_for(wanted, tmp_path, monkeypa
 )
 def test_when_it_is_worth_it(device, compile, cores, gigabytes, worth, monkeypatch):
     monkeypatch.setattr(meanwhile, "count_cores", lambda: cores)
-    monkeypatch.setattr(meanwhile, "free_host_memory", lambda: gigabytes * 2**30)
+    monkeypatch.setattr(meanwhile, "get_free_memory", lambda: gigabytes * 2**30)
     config = TrainConfig(loop=LoopConfig(compile=compile))
     assert meanwhile._is_worth_it(config, torch.device(device)) is worth
     assert not meanwhile._is_worth_it(replace(config, cache=False), torch.device(device))

@@ -18,7 +18,7 @@ from torch import Tensor
 from tests.tiny import tiny_backbone
 from tests.training.sharded_run import Ends
 from vitling import data
-from vitling.data.batches import count_images_per_process, local_slices
+from vitling.data.batches import count_images_per_process, slice_batch
 from vitling.data.store import Store, build_store
 from vitling.methods.simclr.loss import SimCLR
 from vitling.methods.supcon.loss import SupCon
@@ -43,7 +43,7 @@ def gradients(kind: str, images: int, rank: int = 0, world: int = 1) -> dict[str
     random = torch.Generator().manual_seed(1)
     inputs = torch.randn(2, images, 6, generator=random)
     matrix = torch.randn(6, 4, generator=random).requires_grad_()
-    ((local, weight),) = local_slices(images, rank, world, 1)
+    ((local, weight),) = slice_batch(images, rank, world, 1)
     held = count_images_per_process(images, world, 1)[0] if world > 1 else ()
     model = objective(kind, torch.tensor([0, 1, 0, -1, 1]))
     z = F.normalize(inputs[:, local].flatten(0, 1) @ matrix, dim=1)

@@ -14,7 +14,7 @@ MIN_EVEN_FRACTION = 7 / 8  # of --batch; below it the remainder is kept, so that
 Remainder = Literal["keep", "drop", "even"]
 
 
-def epoch_order(n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None) -> np.ndarray:
+def draw_epoch_order(n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None) -> np.ndarray:
     """Return the draw ids (instance id + n * repetition) of one epoch.
 
     `balanced_by` (class of each image) makes all classes equally frequent: small ones repeat, large ones are sampled.
@@ -36,7 +36,7 @@ def _repeat_shuffled(members: np.ndarray, count: int, n: int, rng: np.random.Gen
     return np.concatenate([rng.permutation(members) + n * r for r in range(repetitions)])[:count]
 
 
-def batch_sizes(n: int, batch: int, remainder: Remainder = "keep", passes: int = 1) -> list[int]:
+def compute_batch_sizes(n: int, batch: int, remainder: Remainder = "keep", passes: int = 1) -> list[int]:
     """Return the sizes of the batches of an epoch; fewer images than `batch` make one batch.
 
     Even batches are multiples of `passes` and leave out fewer images than there are steps times passes. If they would
@@ -55,7 +55,7 @@ def split_batches(order: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
     return np.split(order[: sum(sizes)], np.cumsum(sizes)[:-1])
 
 
-def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, float]]:
+def slice_batch(total: int, rank: int, world: int, accumulate: int) -> list[tuple[np.ndarray, float]]:
     """Return this process's positions in a global batch of `total`, one slice for each accumulated pass, with weights.
 
     With these weights the average over processes of the sum over slices is the mean over the global batch. A slice
@@ -68,12 +68,12 @@ def local_slices(total: int, rank: int, world: int, accumulate: int) -> list[tup
 
 
 def count_images_per_process(total: int, world: int, accumulate: int) -> list[tuple[int, ...]]:
-    """Count, for each pass, the images that `local_slices` gives every process; 0 for a placeholder."""
+    """Count, for each pass, the images that `slice_batch` gives every process; 0 for a placeholder."""
     slices = np.array_split(np.arange(total), world * accumulate)
     return [tuple(map(len, slices[i::accumulate])) for i in range(min(accumulate, total))]
 
 
-def class_weights(labels: np.ndarray, classes: int) -> np.ndarray:
+def compute_class_weights(labels: np.ndarray, classes: int) -> np.ndarray:
     """Return inverse class frequencies, scaled to average 1 over the images.
 
     For multi-label data: the weight of a positive, negatives / positives, between 0.01 and 100.

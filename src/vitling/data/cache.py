@@ -24,7 +24,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset
 from vitling.data.host import count_cores
-from vitling.data.scan import ImageFacts, content_digest, describe_error, scan
+from vitling.data.scan import ImageFacts, describe_error, hash_image, scan
 from vitling.files import read_json, write_json
 
 _FORMAT = 1  # increase when decoding or the layout changes
@@ -72,7 +72,7 @@ def decode_all(
 
     if not use_cache:
         return decode_uncached()
-    entry = cache_root() / "pixels" / content_key(dataset, size, config)
+    entry = cache_root() / "pixels" / hash_dataset(dataset, size, config)
     try:
         found = _open(entry, shape)
         if found is not None:
@@ -89,7 +89,7 @@ def decode_all(
         return decode_uncached()
 
 
-def content_key(dataset: Dataset, size: int, config: DataConfig) -> str:
+def hash_dataset(dataset: Dataset, size: int, config: DataConfig) -> str:
     """Hash all images and the settings that affect decoding."""
     with ThreadPoolExecutor(count_cores()) as pool:
         digests = pool.map(lambda i: _digest(dataset, i), range(len(dataset)), chunksize=16)
@@ -106,7 +106,7 @@ def _digest(dataset: Dataset, i: int) -> bytes:
         raw = dataset.read(i)
     except Exception as problem:  # such as a row without an image, which the scan reports
         return describe_error(problem).encode()
-    return content_digest(raw).tobytes()
+    return hash_image(raw).tobytes()
 
 
 class _Corrupt(Exception):
@@ -129,7 +129,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         raise _Corrupt(f"{type(problem).__name__}: {problem}") from problem
     if not fits:
         raise _Corrupt("wrong shape")
-    if not np.array_equal(_checksums(array), checksums):
+    if not np.array_equal(_compute_checksums(array), checksums):
         raise _Corrupt("checksum")
     with suppress(OSError):  # an entry of another user is usable but not writable
         (entry / "done.json").touch()  # marks the last use for `_make_room`
@@ -153,7 +153,7 @@ def _build(
         array = np.memmap(partial / "pixels.bin", np.uint8, "r+", shape=shape)
         facts = scan(dataset, size, array, config, on_progress=on_progress)
         array.flush()
-        columns: dict[str, Any] = {"crc": _checksums(array), **facts.to_arrays()}
+        columns: dict[str, Any] = {"crc": _compute_checksums(array), **facts.to_arrays()}
         np.savez(partial / "facts.npz", **columns)
         write_json(partial / "done.json", {"shape": list(shape), "name": dataset.name})
         if not entry.exists():  # another process may have been faster
@@ -163,7 +163,7 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _checksums(array: np.ndarray) -> np.ndarray:
+def _compute_checksums(array: np.ndarray) -> np.ndarray:
     with ThreadPoolExecutor(count_cores()) as pool:
         values = pool.map(lambda i: zlib.crc32(array[i].data), range(len(array)), chunksize=64)
         return np.fromiter(values, np.uint32, len(array))
@@ -175,12 +175,12 @@ def _make_room(folder: Path, wanted: int) -> None:
     if wanted > limit:
         raise OSError(f"{wanted / 1e9:.1f} GB exceeds the cache limit of {limit / 1e9:.0f} GB (VITLING_CACHE_GB)")
     for partial in folder.glob(f"{_PARTIAL}*"):
-        if time.time() - _last_change(partial) > _ABANDONED_AFTER:
+        if time.time() - _read_last_change(partial) > _ABANDONED_AFTER:
             shutil.rmtree(partial, ignore_errors=True)
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     kept = wanted
-    for entry in sorted(entries, key=_last_use, reverse=True):
-        size = _size_of(entry)
+    for entry in sorted(entries, key=_read_last_use, reverse=True):
+        size = _measure_size(entry)
         if kept + size > limit:
             shutil.rmtree(entry, ignore_errors=True)
         else:
@@ -192,22 +192,22 @@ def _make_room(folder: Path, wanted: int) -> None:
 # Another process may delete an entry at any time, so a missing file counts as old and empty.
 
 
-def _last_use(entry: Path) -> float:
-    return _mtime(entry / "done.json")
+def _read_last_use(entry: Path) -> float:
+    return _read_mtime(entry / "done.json")
 
 
-def _last_change(partial: Path) -> float:
-    return max(map(_mtime, (partial, *partial.glob("*"))))
+def _read_last_change(partial: Path) -> float:
+    return max(map(_read_mtime, (partial, *partial.glob("*"))))
 
 
-def _mtime(path: Path) -> float:
+def _read_mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _size_of(entry: Path) -> int:
+def _measure_size(entry: Path) -> int:
     try:
         return (entry / "pixels.bin").stat().st_size
     except OSError:

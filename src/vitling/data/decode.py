@@ -110,7 +110,7 @@ def squash(decoded: Decoded, size: int, channels: int) -> np.ndarray:
     return resized[None] if resized.ndim == 2 else np.ascontiguousarray(resized.transpose(2, 0, 1))
 
 
-def thumbnail(decoded: Decoded, size: int = 16) -> np.ndarray:
+def make_thumbnail(decoded: Decoded, size: int = 16) -> np.ndarray:
     """Resize to uint8 [size, size], grey, by area averages."""
     pixels = decoded.pixels
     if isinstance(pixels, np.ndarray):

@@ -37,8 +37,8 @@ class Leak:
 
 
 def find_duplicates(facts: ImageFacts) -> Duplicates:
-    exact = exact_clusters(facts)
-    return Duplicates(_list_members(exact), _list_members(near_clusters(facts), not_within=exact))
+    exact = cluster_exact(facts)
+    return Duplicates(_list_members(exact), _list_members(cluster_near(facts), not_within=exact))
 
 
 def find_leaks(splits: dict[str, ImageFacts]) -> list[Leak]:
@@ -50,7 +50,7 @@ def find_leaks(splits: dict[str, ImageFacts]) -> list[Leak]:
     owner = np.repeat(np.arange(len(names)), sizes)
     train = names.index("train")
     leaks: dict[int, Leak] = {}
-    for kind, cluster in (("exact", exact_clusters(everything)), ("near", near_clusters(everything))):
+    for kind, cluster in (("exact", cluster_exact(everything)), ("near", cluster_near(everything))):
         first_in_train = {int(cluster[i]): int(i) for i in np.flatnonzero(owner == train)[::-1]}
         for i in np.flatnonzero(owner != train):
             twin = first_in_train.get(int(cluster[i]))
@@ -60,16 +60,16 @@ def find_leaks(splits: dict[str, ImageFacts]) -> list[Leak]:
     return [leaks[i] for i in sorted(leaks)]
 
 
-def exact_clusters(facts: ImageFacts) -> np.ndarray:
+def cluster_exact(facts: ImageFacts) -> np.ndarray:
     """Return each image's cluster, numbered by its smallest id; images that cannot be decoded stay alone."""
     keys = facts.digests.view([("digest", "V16")]).reshape(-1)
     _, first, cluster = np.unique(keys, return_index=True, return_inverse=True)
     return np.where(facts.ok, first[cluster], np.arange(len(facts)))
 
 
-def near_clusters(facts: ImageFacts) -> np.ndarray:
+def cluster_near(facts: ImageFacts) -> np.ndarray:
     """Return each image's cluster of near and exact duplicates, numbered by its smallest id."""
-    cluster = exact_clusters(facts)
+    cluster = cluster_exact(facts)
     thumbs = facts.thumbs.reshape(len(facts), THUMB * THUMB).astype(np.int16)
     brightness = thumbs.mean(axis=1)
     contrast = np.abs(thumbs - brightness[:, None]).mean(axis=1)
@@ -122,22 +122,22 @@ def _merge(cluster: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarr
     return first[merged]
 
 
-def difference_hash(thumbs: np.ndarray) -> np.ndarray:
+def hash_thumbnails(thumbs: np.ndarray) -> np.ndarray:
     """Hash thumbnails to uint64 [N]: 8 x 9 area means, one bit for each that is darker than the next in its row."""
     n = len(thumbs)
     rows = thumbs.astype(np.float32).reshape(n, 8, 2, 16).mean(axis=2)
-    cells = rows @ _area_weights(16, 9)
+    cells = rows @ _compute_area_weights(16, 9)
     bits = cells[:, :, 1:] > cells[:, :, :-1]
     return np.packbits(bits.reshape(n, 64), axis=1).view(np.uint64).reshape(n)
 
 
 def _hash_bands(thumbs: np.ndarray) -> list[np.ndarray]:
-    hashes = difference_hash(thumbs)
+    hashes = hash_thumbnails(thumbs)
     width = 64 // BANDS
     return [(hashes >> np.uint64(width * k)) & np.uint64(2**width - 1) for k in range(BANDS)]
 
 
-def _area_weights(n: int, m: int) -> np.ndarray:
+def _compute_area_weights(n: int, m: int) -> np.ndarray:
     """Return [n, m]: the overlap of n equal cells with m equal cells, with columns that sum to one."""
     edges, cells = np.arange(m + 1) * n / m, np.arange(n)[:, None]
     overlap = np.minimum(cells + 1, edges[1:]) - np.maximum(cells, edges[:-1])

@@ -9,7 +9,7 @@ import numpy as np
 
 def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fraction: float, seed: int) -> np.ndarray:
     """Return bool [N]: the images held out. Every class keeps at least one group (or image) in train."""
-    units, classes = _units_and_classes(labels, groups, n)
+    units, classes = _find_units(labels, groups, n)
     bins = _stratify(units, classes, (1 - fraction, fraction), seed)
     _return_lost_classes(units, classes, bins)
     return bins[units] == 1
@@ -17,7 +17,7 @@ def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fract
 
 def assign_folds(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
     """Return int [N]: the fold of each image, or -1 if it is always in train because only its group has its class."""
-    units, classes = _units_and_classes(labels, groups, n)
+    units, classes = _find_units(labels, groups, n)
     bins = _stratify(units, classes, (1 / folds,) * folds, seed)
     _spread_classes(units, classes, bins, folds)
     return bins[units]
@@ -26,7 +26,7 @@ def assign_folds(labels: np.ndarray | None, groups: np.ndarray | None, n: int, f
 Classes = tuple[np.ndarray, np.ndarray]  # distinct pairs (unit, class)
 
 
-def _units_and_classes(labels: np.ndarray | None, groups: np.ndarray | None, n: int) -> tuple[np.ndarray, Classes]:
+def _find_units(labels: np.ndarray | None, groups: np.ndarray | None, n: int) -> tuple[np.ndarray, Classes]:
     """Return the unit of each image (its group, or itself) and the classes of each unit.
 
     Images without a label count as a class of their own, so that they are stratified too.
@@ -46,11 +46,11 @@ def _units_and_classes(labels: np.ndarray | None, groups: np.ndarray | None, n: 
 def _stratify(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: int) -> np.ndarray:
     """Assign a bin to each unit by iterative stratification: rarest class first, each unit to the neediest bin.
 
-    Quotas count units, not images: with few large groups per class, quotas of images would never be met.
+    Quotas count units, not images: with few large groups per class, a quota of images would be smaller than any group.
     """
     rng = np.random.default_rng(seed)
     of_unit, of_class = _group_values(*classes), _group_values(*reversed(classes))
-    quota = _quotas(np.array([len(members) for members in of_class]), np.array(shares), rng).tolist()
+    quota = _round_quotas(np.array([len(members) for members in of_class]), np.array(shares), rng).tolist()
     room = (np.array(shares) * len(of_unit)).tolist()
     bins = np.full(len(of_unit), -1)
     left = np.array([len(members) for members in of_class])
@@ -69,7 +69,7 @@ def _stratify(units: np.ndarray, classes: Classes, shares: Sequence[float], seed
     return bins
 
 
-def _quotas(counts: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _round_quotas(counts: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return int [bins, classes]. Remainders go to the bin that is owed most so far, so that many small classes do not
     all round the same way."""
     wanted = np.outer(shares, counts)
@@ -98,17 +98,17 @@ def _spread_classes(units: np.ndarray, classes: Classes, bins: np.ndarray, folds
     size = np.bincount(units, minlength=len(bins))
     of_unit, of_class = _group_values(*classes), _group_values(*reversed(classes))
 
-    def in_one_fold(c: int) -> bool:
+    def is_in_one_fold(c: int) -> bool:
         return len({bins[u] for u in of_class[c]}) == 1 and bins[of_class[c][0]] >= 0
 
     for c, members in enumerate(of_class):
-        if not members or not in_one_fold(c):
+        if not members or not is_in_one_fold(c):
             continue
         unit = min(members, key=lambda u: (size[u], u))
         fullness = np.bincount(bins[bins >= 0], minlength=folds)
         for fold in (*np.argsort(fullness, kind="stable"), -1):
             bins[unit] = fold
-            if not any(in_one_fold(other) for other in of_unit[unit]):
+            if not any(is_in_one_fold(other) for other in of_unit[unit]):
                 break
 
 
@@ -116,4 +116,4 @@ def _group_values(index: np.ndarray, value: np.ndarray) -> list[list[int]]:
     """Return a list with, for each index, the values paired with it."""
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index))
-    return [part.tolist() for part in np.split(value[order], ends[:-1])]
+    return [values.tolist() for values in np.split(value[order], ends[:-1])]

@@ -15,13 +15,13 @@ _V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inacti
 def count_cores() -> int:
     """Count the cores this process may use: its CPU affinity, capped by the container's CPU quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.floor(min([affinity, *container_cores(_CGROUPS, _own_groups())])))
+    return max(1, math.floor(min([affinity, *container_cores(_CGROUPS, _read_own_groups())])))
 
 
 def container_cores(root: Path, groups: dict[str, str]) -> list[float]:
     """Return the CPU quotas, in cores, of this process's cgroups. `groups`: its paths under "" (v2) and "cpu" (v1)."""
-    quotas = [_read_quota(group / "cpu.max") for group in _ancestors(root, "", groups)]
-    v1 = _ancestors(root, "cpu", groups)
+    quotas = [_read_quota(group / "cpu.max") for group in _list_ancestors(root, "", groups)]
+    v1 = _list_ancestors(root, "cpu", groups)
     quotas += [_read_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us") for group in v1]
     return [quota for quota in quotas if quota is not None]
 
@@ -35,22 +35,22 @@ def _read_quota(*files: Path) -> float | None:
     return time / period if time > 0 and period > 0 else None
 
 
-def free_host_memory() -> int:
+def get_free_memory() -> int:
     """Return the bytes that can be used without swapping or exceeding the container's limit."""
-    return min([_machine_memory(), *container_memory(_CGROUPS, _own_groups())])
+    return min([_read_machine_memory(), *container_memory(_CGROUPS, _read_own_groups())])
 
 
 def container_memory(root: Path, groups: dict[str, str]) -> list[int]:
     """Return the bytes left in each cgroup of this process. `groups`: its paths under "" (v2) and "memory" (v1)."""
     left = []
     for controller, limit, usage, reclaimable in (_V2, _V1):
-        for group in _ancestors(root, controller, groups):
+        for group in _list_ancestors(root, controller, groups):
             free = _read_free(group / limit, group / usage, group / "memory.stat", reclaimable)
             left += [] if free is None else [free]
     return left
 
 
-def _ancestors(root: Path, controller: str, groups: dict[str, str]) -> set[Path]:
+def _list_ancestors(root: Path, controller: str, groups: dict[str, str]) -> set[Path]:
     """List the folders of this process's cgroups. Inside a container the path is often the host's and does not exist;
     the container's own limit is at the top."""
     top = root / controller
@@ -67,7 +67,7 @@ def _read_free(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | 
         return None
 
 
-def _own_groups() -> dict[str, str]:
+def _read_own_groups() -> dict[str, str]:
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -76,7 +76,7 @@ def _own_groups() -> dict[str, str]:
     return {controller: path for _, controllers, path in fields for controller in controllers.split(",")}
 
 
-def _machine_memory() -> int:
+def _read_machine_memory() -> int:
     try:
         with open("/proc/meminfo") as file:
             available = next(line for line in file if line.startswith("MemAvailable"))

@@ -88,8 +88,8 @@ def inspect(
         name=posixpath.dirname(splits.train.name),
         task=splits.train.task,
         splits={split: _summarise(present[split], facts[split]) for split in present},
-        bad=[*splits.bad, *(file for split in present for file in _bad_files(present[split], facts[split], split))],
-        leakage=[_leak_keys(leak, present) for leak in leaks],
+        bad=[*splits.bad, *_list_bad_files(present, facts)],
+        leakage=[_name_leak(leak, present) for leak in leaks],
         notes=[*splits.notes, *_note_mismatches(present, facts)],
     )
     result.warnings = _collect_warnings(result, leaks)
@@ -128,7 +128,7 @@ def _scan_all(
 
 def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
     ok = facts.ok
-    classes = _class_counts(dataset)
+    classes = _count_classes(dataset)
     filled = [n for n in classes.values() if n]
     duplicates = find_duplicates(facts)
     return SplitSummary(
@@ -140,14 +140,14 @@ def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
         width=_range(facts.width[ok]),
         height=_range(facts.height[ok]),
         aspect=_range(facts.width[ok] / facts.height[ok]),
-        modes=_counts(facts.modes),
-        formats=_counts(facts.formats),
+        modes=_count_words(facts.modes),
+        formats=_count_words(facts.formats),
         exact_duplicates=[[dataset.keys[i] for i in cluster] for cluster in duplicates.exact],
         near_duplicates=[[dataset.keys[i] for i in cluster] for cluster in duplicates.near],
     )
 
 
-def _class_counts(dataset: Dataset) -> dict[str, int]:
+def _count_classes(dataset: Dataset) -> dict[str, int]:
     if dataset.labels is None:
         return {}
     if dataset.labels.ndim == 1:
@@ -164,15 +164,19 @@ def _range(values: np.ndarray) -> tuple[float, float, float] | None:
     return smallest, median, largest
 
 
-def _counts(words: list[str]) -> dict[str, int]:
+def _count_words(words: list[str]) -> dict[str, int]:
     return dict(Counter(word for word in words if word).most_common())
 
 
-def _bad_files(dataset: Dataset, facts: ImageFacts, split: str) -> list[BadFile]:
-    return [BadFile(dataset.keys[i], reason, split) for i, reason in facts.reasons.items()]
+def _list_bad_files(datasets: dict[str, Dataset], facts: dict[str, ImageFacts]) -> list[BadFile]:
+    return [
+        BadFile(dataset.keys[i], reason, split)
+        for split, dataset in datasets.items()
+        for i, reason in facts[split].reasons.items()
+    ]
 
 
-def _leak_keys(leak: Leak, datasets: dict[str, Dataset]) -> dict[str, str]:
+def _name_leak(leak: Leak, datasets: dict[str, Dataset]) -> dict[str, str]:
     return {
         "split": leak.split,
         "key": datasets[leak.split].keys[leak.id],

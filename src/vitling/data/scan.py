@@ -11,7 +11,7 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Raw
-from vitling.data.decode import BadImage, decode, squash, thumbnail
+from vitling.data.decode import BadImage, decode, make_thumbnail, squash
 from vitling.data.host import count_cores
 
 DIGEST_BYTES = 16
@@ -144,11 +144,11 @@ def _scan_image(
 ) -> None:
     try:
         raw = dataset.read(i)
-        facts.digests[k] = content_digest(raw)
+        facts.digests[k] = hash_image(raw)
         decoded = decode(raw, config.channels, config.bits, config.max_pixels, draft_size=size or MIN_DRAFT)
         if out is not None and size is not None:
             out[k] = squash(decoded, size, config.channels)
-        facts.thumbs[k] = thumbnail(decoded, THUMB)
+        facts.thumbs[k] = make_thumbnail(decoded, THUMB)
     except Exception as error:  # one bad image must not stop the scan
         facts.reasons[k] = describe_error(error)
         return
@@ -157,7 +157,7 @@ def _scan_image(
     facts.ok[k] = True
 
 
-def content_digest(raw: Raw) -> np.ndarray:
+def hash_image(raw: Raw) -> np.ndarray:
     """Hash the encoded file, or the shape and pixels of an array, to 16 bytes of blake2b."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     if isinstance(raw, np.ndarray):

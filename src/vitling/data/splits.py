@@ -57,7 +57,7 @@ def read_splits(
         source.splits["train"] = concat_splits([source.splits["train"], source.splits.pop("val")])
         source.notes.append(f"The val split of the data ({n:,} images) is used as part of train.")
     _reconcile_labels(source)
-    names = _class_names(source)
+    names = _list_class_names(source)
     _check_classes_known(source, names)
     groups = _number_groups(source)
     datasets = {split: _make_dataset(source, split, names, groups.get(split)) for split in source.splits}
@@ -76,19 +76,19 @@ def require_labels(splits: Splits) -> None:
     train = splits.train
     if train.task == "none":
         raise UserError(
-            f"{_display_name(train)} has no labels. Put the images into one folder per class, or pass a CSV with a "
+            f"{_format_name(train)} has no labels. Put the images into one folder per class, or pass a CSV with a "
             "label column; to train without labels, use `vitling pretrain --method idmm`."
         )
-    present = [train.class_names[c] for c in sorted(_classes(train))]
+    present = [train.class_names[c] for c in sorted(_find_classes(train))]
     if len(present) < 2:
         has = f'images of one class only, "{present[0]}"' if present else "no image with a class"
         raise UserError(
-            f"{_display_name(train)} has {has}. A classifier needs two classes: pass the folder that contains the "
+            f"{_format_name(train)} has {has}. A classifier needs two classes: pass the folder that contains the "
             "class folders; `vitling pretrain --method idmm` needs no classes."
         )
 
 
-def _display_name(split: Dataset) -> str:
+def _format_name(split: Dataset) -> str:
     """Return `train of photos`; `photos/train` would look like a folder that may not exist."""
     where, _, name = split.name.rpartition("/")
     return f"{name} of {where}" if where else name
@@ -116,13 +116,13 @@ def drop_bad(
         fix = "Fix or remove them, or pass --allow-bad to continue without them."
         if len(all_bad) > MAX_BAD_FRACTION * total:
             raise UserError(f"{count} ({len(all_bad) / total:.1%}; up to 1 % is allowed): {listed}. {fix}")
-        if split == "train" and (lost := _classes(dataset) - _classes(kept)):
+        if split == "train" and (lost := _find_classes(dataset) - _find_classes(kept)):
             names = shorten_list([dataset.class_names[c] for c in sorted(lost)])
             raise UserError(f"{count}, and no image of {names} is left: {listed}. {fix}")
     return kept, bad
 
 
-def _classes(dataset: Dataset) -> set[int]:
+def _find_classes(dataset: Dataset) -> set[int]:
     if dataset.labels is None:
         return set()
     return set((dataset.labels if dataset.labels.ndim == 1 else dataset.labels.nonzero()[1]).tolist())
@@ -143,11 +143,11 @@ def _parse_fraction(val: str) -> float:
 def _hold_out_val(splits: Splits, fraction: float, seed: int) -> Splits:
     train = splits.train
     held = hold_out(train.labels, train.groups, len(train), fraction, seed)
-    if len(_classes(train)) == 1:
+    if len(_find_classes(train)) == 1:
         require_labels(splits)
     if not held.any() or held.all():
         raise UserError(
-            f"{_display_name(train)} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none "
+            f"{_format_name(train)} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none "
             "to train on everything, or --val 0.5."
         )
     how = ["by class"] * (train.task != "none") + ["by group"] * (train.groups is not None)
@@ -168,7 +168,7 @@ def _open_fold(spec: str | os.PathLike[str], config: DataConfig, val: str | None
     folds = assign_folds(train.labels, train.groups, len(train), config.folds, seed)
     held = folds == config.fold
     if not held.any() or held.all():
-        raise UserError(f"{_display_name(train)} has too few images or groups for {config.folds} folds; use fewer.")
+        raise UserError(f"{_format_name(train)} has too few images or groups for {config.folds} folds; use fewer.")
     splits.notes.append(f"Fold {config.fold} of {config.folds}: {held.sum():,} of {len(train):,} train images are val.")
     if fixed := int((folds < 0).sum()):
         splits.notes.append(f"{fixed:,} images are in train in every fold: their class has no others.")
@@ -217,7 +217,7 @@ def _reconcile_labels(source: Source) -> None:
         source.splits["pool"].labels = None
 
 
-def _class_names(source: Source) -> tuple[str, ...]:
+def _list_class_names(source: Source) -> tuple[str, ...]:
     train = source.splits["train"]
     if train.labels is None:
         return ()

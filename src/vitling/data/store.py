@@ -18,7 +18,7 @@ from vitling.data.cache import Pixels, decode_all
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.decode import decode, squash
-from vitling.data.host import count_cores, free_host_memory
+from vitling.data.host import count_cores, get_free_memory
 from vitling.data.scan import ImageFacts
 from vitling.data.splits import drop_bad
 
@@ -99,18 +99,18 @@ def choose_placement(wanted: int, device: torch.device) -> Literal["device", "ho
     """Choose the device if `wanted` bytes take at most half of its free memory, else the host likewise, else stream."""
     if device.type == "cuda" and wanted <= MEMORY_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return "device"
-    return "host" if wanted <= MEMORY_FRACTION * free_host_memory() else "stream"
+    return "host" if wanted <= MEMORY_FRACTION * get_free_memory() else "stream"
 
 
 def choose_size(dataset: Dataset, useful: int) -> int:
     """Choose S: the most that the views can use (`views.Plan.store_side`), but not more than the images have."""
-    return min(useful, median_side(dataset) or useful)
+    return min(useful, measure_median_side(dataset) or useful)
 
 
-def median_side(dataset: Dataset, sample: int = 256) -> int | None:
+def measure_median_side(dataset: Dataset, sample: int = 256) -> int | None:
     """Return the median of the images' longer sides, or None if no image can be read."""
     ids = np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(int)
-    longer = [side for i in ids if (side := _longer_side(dataset, int(i)))]
+    longer = [side for i in ids if (side := _measure_longer_side(dataset, int(i)))]
     return int(max(np.median(longer), 8)) if longer else None
 
 
@@ -177,7 +177,7 @@ def _make_decoding_fetcher(
     return lambda ids: _upload(torch.from_numpy(np.stack(list(pool.map(decode_one, ids.tolist())))), device)
 
 
-def _longer_side(dataset: Dataset, i: int) -> int | None:
+def _measure_longer_side(dataset: Dataset, i: int) -> int | None:
     try:
         raw = dataset.read(i)
         if isinstance(raw, np.ndarray):

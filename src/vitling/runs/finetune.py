@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from vitling.data.dataset import Dataset
-from vitling.data.store import median_side
+from vitling.data.store import measure_median_side
 from vitling.errors import UserError
 from vitling.evaluation.bundle import find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
@@ -57,7 +57,7 @@ def finetune_in(config: FinetuneConfig, run: RunDirectory, processes: Processes)
     splits = open_labelled(config)
     before, about = _trained_at(source) if asked.size is None else None, []
     if before is not None:
-        usual = usual_size(config.backbone, median_side(splits.train), VIEW)
+        usual = usual_size(config.backbone, measure_median_side(splits.train), VIEW)
         if usual < before:
             config, notes = with_preset(replace(asked, size=before))
             about = [f"Chosen: --size {before}, at which {source} was trained."]

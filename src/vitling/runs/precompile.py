@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from vitling.data.host import count_cores, free_host_memory
+from vitling.data.host import count_cores, get_free_memory
 from vitling.files import read_json
 from vitling.objectives.moments import Moment
 from vitling.runs.labelled import ready
@@ -128,7 +128,7 @@ class _Look:
 def _is_worth_it(config: TrainConfig, device: torch.device) -> bool:
     """How many steps there will be is not known yet; runs with few of them are short."""
     compiles = choose_compile(config.loop, device, steps=sys.maxsize) != "off"
-    able = hasattr(os, "killpg") and count_cores() >= CORES and free_host_memory() >= HOST
+    able = hasattr(os, "killpg") and count_cores() >= CORES and get_free_memory() >= HOST
     return device.type == "cuda" and compiles and config.cache and able
 
 

@@ -22,7 +22,7 @@ from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.inspection import describe_leakage
 from vitling.data.splits import require_labels
-from vitling.data.store import Store, build_store, choose_normalisation, median_side
+from vitling.data.store import Store, build_store, choose_normalisation, measure_median_side
 from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, find_bundle
 from vitling.evaluation.meta import BundleMeta
@@ -124,7 +124,7 @@ def settle_network(config: Config, train: Dataset, view: int) -> tuple[Config, l
     """Fills in size, backbone, store size and the weight of an auxiliary term from the images, with a note that says
     so. `view` is the usual size of a view; images that have too little for it get a smaller one, and so does a network
     that is made for less: patches of 4 px, meant for 32 px, are 3,136 at 224."""
-    longer = median_side(train)
+    longer = measure_median_side(train)
     size = config.size or usual_size(config.backbone, longer, view)
     backbone = config.backbone or ("vit_micro_patch4_32" if size <= TINY else "pvt_v2_b0")
     useful = max(_views(config, size).store_side(len(train)), _to_judge(config), config.store_least)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.data.splits import read_splits
-from vitling.data.store import median_side
+from vitling.data.store import measure_median_side
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.methods import idmm
@@ -102,7 +102,7 @@ def look(config: TrainConfig, processes: Processes) -> Sight:
         classes=len(splits.train.class_names) if labelled else 0,
         own_val=splits.val is not None,
         test=splits.has_test and config.test,
-        longer=median_side(splits.train) or VIEW,
+        longer=measure_median_side(splits.train) or VIEW,
         gpu=processes.device.type != "cpu",
     )
 

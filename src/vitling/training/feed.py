@@ -13,10 +13,10 @@ from torch import Tensor
 
 from vitling.data.batches import (
     Remainder,
-    batch_sizes,
+    compute_batch_sizes,
     count_images_per_process,
-    epoch_order,
-    local_slices,
+    draw_epoch_order,
+    slice_batch,
     split_batches,
 )
 from vitling.data.store import Store
@@ -32,10 +32,10 @@ def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> 
     """Return the sizes of an epoch's batches."""
     loop = config.loop
     remainder: Remainder = "drop" if loop.drop_last else "keep"
-    usual = batch_sizes(images, config.batch, remainder)
+    usual = compute_batch_sizes(images, config.batch, remainder)
     compiled = choose_compile(loop, device, config.epochs * len(usual)) != "off"
     if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
-        return batch_sizes(images, config.batch, "even", config.optim.accumulate)
+        return compute_batch_sizes(images, config.batch, "even", config.optim.accumulate)
     return usual
 
 
@@ -88,7 +88,7 @@ class Feed:
 
     def load(self, key: BatchKey) -> LoadedBatch:
         accumulate, world = self.accumulate, self.processes.world
-        slices = local_slices(len(key.ids), self.processes.rank, world, accumulate)
+        slices = slice_batch(len(key.ids), self.processes.rank, world, accumulate)
         counts = count_images_per_process(len(key.ids), world, accumulate) if world > 1 else [()] * len(slices)
         micro_batches = []
         for (local, weight), held in zip(slices, counts, strict=True):
@@ -99,7 +99,7 @@ class Feed:
     def _keys(self, epoch: int, done: int) -> list[BatchKey]:
         n, loop = len(self.store), self.config.loop
         classes = self.store.dataset.labels if loop.sampler == "balanced" else None
-        order = epoch_order(n, self.config.seed, epoch, classes)
+        order = draw_epoch_order(n, self.config.seed, epoch, classes)
         return [
             BatchKey(self.config.seed, epoch, step, ids, n)
             for step, ids in enumerate(split_batches(order, self.sizes))

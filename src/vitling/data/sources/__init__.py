@@ -52,11 +52,11 @@ def _read(spec: str, config: DataConfig) -> Source:
     if path.is_file():
         return _read_files([path], path.stem, config)
     if matches := _expand(str(path)):
-        return _read_files(matches, _pattern_name(path), config)
+        return _read_files(matches, _name_pattern(path), config)
     if rest and (close := difflib.get_close_matches(scheme, [*SCHEMES, *READERS], n=3)):
         hint = f"Did you mean {' or '.join(f'{name}:{rest}' for name in close)}?"
         raise UserError(f"Unknown dataset {scheme!r}. {hint} `vitling list datasets` shows all.")
-    raise _missing_path(path)
+    raise _make_missing_path_error(path)
 
 
 def _import_reader(name: str):
@@ -114,7 +114,7 @@ def _choose_split(source: Source, wanted: str, spec: str) -> str:
     raise UserError(f"{wanted}={spec} has {has}, but not {wanted}. Pass a folder or file with that split alone.")
 
 
-def _pattern_name(path: Path) -> str:
+def _name_pattern(path: Path) -> str:
     """Name a dataset after its pattern: cifar100 for `cifar100-*.parquet`, the folder's name for `*.tar`."""
     return re.split(r"[*?{\[]", path.name)[0].strip("-_. ") or path.resolve().parent.name
 
@@ -134,7 +134,7 @@ def _expand(pattern: str) -> list[Path]:
     return [path for paths in found for path in paths]
 
 
-def _missing_path(path: Path) -> UserError:
+def _make_missing_path_error(path: Path) -> UserError:
     wrong, folder = path, path.parent
     while not folder.is_dir():
         wrong, folder = folder, folder.parent

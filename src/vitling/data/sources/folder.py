@@ -49,7 +49,7 @@ def read(root: Path, config: DataConfig) -> Source:
     for path in dead:
         if place := layout.place(path):
             source.bad.append(BadFile(make_printable(path), "broken link", place[0]))
-    if empty := _empty_folders(folders, paths):
+    if empty := _find_empty_folders(folders, paths):
         source.notes.append(f"No images in {shorten_list(empty)}.")
     if others:
         kinds = shorten_list([f"{n:,} {suffix}" for suffix, n in others.most_common()])
@@ -85,7 +85,7 @@ def _kind(entry: os.DirEntry) -> Kind:
         return "dead"
 
 
-def _empty_folders(folders: list[str], paths: list[str]) -> list[str]:
+def _find_empty_folders(folders: list[str], paths: list[str]) -> list[str]:
     """List folders at the level of classes that have no image."""
     filled = {"/".join(path.split("/")[:depth]) for path in paths for depth in (1, 2)}
     at_class_level = [f for f in folders if "/" not in f or (f.count("/") == 1 and f.split("/")[0] in SPLIT_OF)]

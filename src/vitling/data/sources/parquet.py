@@ -20,8 +20,8 @@ from vitling.data.sources.source import (
     SourceSplit,
     concat_splits,
     drop_empty_labels,
+    find_split_in_name,
     sort_class_names,
-    split_from_name,
 )
 from vitling.errors import UserError
 
@@ -66,12 +66,12 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     by_split: dict[str, list[SourceSplit]] = defaultdict(list)
     for path in paths:
         schema = _read_schema(path)
-        label = _label_column(schema, config)
+        label = _find_label_column(schema, config)
         names = _read_class_names(schema, label)
         source.class_order = source.class_order or names
         source.multi |= label is not None and _is_list(schema.field(label).type)
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
-        by_split[split_from_name(where) or "train"].append(_read_split(path, schema, label, names, config))
+        by_split[find_split_in_name(where) or "train"].append(_read_split(path, schema, label, names, config))
     source.splits = {name: concat_splits(splits) for name, splits in by_split.items()}
     drop_empty_labels(source)
     train = source.splits.get("train")
@@ -93,7 +93,7 @@ def _read_split(
     group = config.group_column if config.group_column in schema.names else None
     columns = [column for column in (label, group) if column]
     table = pq.read_table(path, columns=columns, partitioning=None) if columns else None
-    reader = ParquetReader(path, _image_column(path, schema))
+    reader = ParquetReader(path, _find_image_column(path, schema))
     n = reader.starts[-1]
     split = SourceSplit([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
     if table is not None and label:
@@ -103,7 +103,7 @@ def _read_split(
     return split
 
 
-def _image_column(path: Path, schema: pa.Schema) -> str:
+def _find_image_column(path: Path, schema: pa.Schema) -> str:
     candidates = [field.name for field in schema if _holds_images(field.type)]
     if not candidates:
         raise UserError(f"{path} has no column with image bytes, only {', '.join(schema.names)}.")
@@ -116,7 +116,7 @@ def _holds_images(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def _label_column(schema: pa.Schema, config: DataConfig) -> str | None:
+def _find_label_column(schema: pa.Schema, config: DataConfig) -> str | None:
     if config.label_column in ("", *schema.names):
         return config.label_column or None
     if config.label_column != "label":

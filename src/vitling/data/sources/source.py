@@ -143,7 +143,7 @@ def _keep_negatives(source: Source) -> None:
             )
 
 
-def split_from_name(name: str) -> str | None:
+def find_split_in_name(name: str) -> str | None:
     """Find the split in a file name such as `cifar100-train-10k.parquet` or `data/test.tar`."""
     for separator in "-_./\\ ":
         name = name.replace(separator, " ")

@@ -25,7 +25,7 @@ def read(path: Path, config: DataConfig) -> Source:
     label_column = _check_label_column(path, columns, config)
     for flag, column in (("split", config.split_column), ("group", config.group_column)):
         if column not in columns and column != flag:
-            raise _missing_column(path, column, columns, flag)
+            raise _make_missing_column_error(path, column, columns, flag)
     source = Source(path.stem)
     splits = [_parse_split(path, row.get(config.split_column, ""), number) for number, row in enumerate(rows, 2)]
     labels, source.multi, separator = _parse_labels([row.get(label_column, "") for row in rows], config)
@@ -68,7 +68,7 @@ def _read_rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", skipinitialspace=True)
     columns, rows, lines = _parse_rows(path, reader)
     if config.path_column not in columns:
-        raise _missing_column(path, config.path_column, columns, "path")
+        raise _make_missing_column_error(path, config.path_column, columns, "path")
     used = {config.path_column, config.label_column, config.split_column, config.group_column}
     _check_quotes(path, rows, lines, used, odd=text.count('"') % 2 == 1)
     if not rows:
@@ -106,12 +106,12 @@ def _check_quotes(path: Path, rows: list[Row], lines: list[int], used: set[str],
 def _check_label_column(path: Path, columns: list[str], config: DataConfig) -> str:
     rest = set(columns) - {config.path_column, config.split_column, config.group_column}
     if config.label_column and config.label_column not in columns and (rest or config.label_column != "label"):
-        error = _missing_column(path, config.label_column, columns, "label")
+        error = _make_missing_column_error(path, config.label_column, columns, "label")
         raise UserError(f"{error}, or pass --data.label-column '' to use the images without labels.")
     return config.label_column
 
 
-def _missing_column(path: Path, column: str, columns: list[str], flag: str) -> UserError:
+def _make_missing_column_error(path: Path, column: str, columns: list[str], flag: str) -> UserError:
     has = ", ".join(columns) or "none"
     return UserError(f'{path} has no column "{column}", only {has}. Pass --data.{flag}-column NAME')
 

@@ -23,9 +23,9 @@ from vitling.data.sources.source import (
     SourceSplit,
     concat_splits,
     drop_empty_labels,
+    find_split_in_name,
     remove_unlabelled,
     sort_class_names,
-    split_from_name,
 )
 from vitling.errors import UserError
 from vitling.formatting import shorten_list
@@ -75,7 +75,7 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
             unlabelled |= {prefix + key for key in missing}
         else:
             shard = _read_tree(path, members, source)
-        if set(shard) == {"train"} and (found_split := split_from_name(path.stem)):
+        if set(shard) == {"train"} and (found_split := find_split_in_name(path.stem)):
             shard = {found_split: shard["train"]}
         for split_name, split in shard.items():
             split.keys = [prefix + key for key in split.keys]
