@@ -53,6 +53,7 @@ def test_help_lists_the_verbs(capsys):
         assert run(argv) == 0
         shown = capsys.readouterr().out
         assert all(f"\n  {verb} " in shown for verb in FLAGS)
+        assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_help_imports_no_torch():

@@ -20,9 +20,9 @@ def compare(
     weights: Weights = "last",
     out: OptionalOut = None,
 ) -> None:
-    """Compare runs on the same images and test whether they differ significantly.
+    """Compare runs and test whether they differ significantly.
 
-    A RUN is a run directory, or a folder made with --seeds: its runs count as one, with mean and standard deviation.
+    All runs are compared on the same images. A RUN is a run directory, or a folder made with --seeds: its runs count as one, with mean and standard deviation.
 
     Args:
         runs: Two or more runs, trained on the same classes.

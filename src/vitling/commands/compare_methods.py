@@ -17,7 +17,9 @@ FEW_EPOCHS = 3  # a stage with fewer says little about a method
 
 
 def compare_methods(config: Annotated[ComparisonConfig, NO_PREFIX]) -> None:
-    """Train with every pre-training method for the same time on your images, and rank the results.
+    """Train with every pre-training method and rank the results.
+
+    Each method gets the same time on your images.
 
     Example: vitling compare-methods images/ --out runs/methods --minutes 8
     """

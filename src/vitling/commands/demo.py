@@ -22,10 +22,10 @@ def demo(
     resume: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Show the gain from pre-training without labels on embedded digits, on the CPU, in under three minutes.
+    """Show what pre-training adds on small digits, in three minutes.
 
-    The data are scikit-learn's 1,797 scanned digits of 8 x 8 pixels. Two networks learn from the same 100 labels: one
-    starts at random, one was pre-trained with IDMM.
+    The data are scikit-learn's 1,797 scanned digits of 8 x 8 pixels, which a CPU can train on. Two networks learn from
+    the same 100 labels: one starts at random, one was pre-trained with IDMM.
 
     Args:
         out: Directory for the runs.

@@ -15,7 +15,7 @@ def embed(
     weights: Weights = "last",
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
-    """Write the features of images, or of a whole data set, to an npz or Parquet file.
+    """Write features of images to an npz or Parquet file.
 
     Args:
         run: A run directory or a model folder.

@@ -22,7 +22,7 @@ def explain(
     seed: int = 0,
     weights: Weights = "last",
 ) -> None:
-    """Draw which regions of two views a network matches, and what each attention head attends to.
+    """Draw attention maps and matching regions of two views.
 
     The second view is IMAGE2, or else the mirrored image. If IMAGE is a folder, measure how many regions of its images
     are matched correctly in their mirrored views.
@@ -32,8 +32,8 @@ def explain(
         image: An image, or a folder of images.
         image2: A second image. By default the first one, mirrored and with changed colours.
         out: Folder for the pictures and explained.json.
-        query: Region whose attention is drawn: object (the region most similar to the whole image), background (the
-            least similar), or a row and column such as 3,5.
+        query: Region whose attention is drawn: object, background, or a row and column such as 3,5.
+            The object is the region most similar to the whole image, the background the least similar one.
         grey: How often the mirrored view turns grey: paper, one in five; released, always, as in EsViT's code.
         seed: Random seed of the colour changes.
         weights: Weights of the last epoch, or of the best epoch on validation.

@@ -8,7 +8,7 @@ from vitling.commands.flags import Out, Run, Weights
 
 
 def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights: Weights = "last") -> None:
-    """Export a trained model for timm (safetensors) or as ONNX.
+    """Export a model for timm (safetensors) or as ONNX.
 
     Args:
         run: A run directory or a model folder.

@@ -11,7 +11,9 @@ from vitling.settings.config import FinetuneConfig
 
 
 def finetune(config: Annotated[FinetuneConfig, NO_PREFIX]) -> None:
-    """Fine-tune a pre-trained network on your labelled images, with IDMM's recipe.
+    """Fine-tune a pre-trained network on your labelled images.
+
+    The defaults are IDMM's recipe.
 
     Example: vitling finetune images/ --from runs/pre --out runs/first
 

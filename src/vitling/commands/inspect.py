@@ -24,15 +24,15 @@ def inspect(
     store_loss: Annotated[str | None, arg(metavar="PX|POLICY", help_behavior_hint="")] = None,
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
-    """Report counts, sizes, unreadable files, duplicates and leakage between splits of a data set.
+    """Find unreadable files, duplicates and leakage in a data set.
 
-    DATA is anything that `vitling train` accepts.
+    It also counts images, classes and sizes. DATA is anything that `vitling train` accepts.
 
     Args:
         data_set: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
         out: File for the findings, as JSON.
-        store_loss: Also measure the detail that the pixel store loses, at several store sizes, for random crops of this
-            many pixels or for the crops of a policy (`vitling list policies`).
+        store_loss: Also measure how much detail the pixel store loses at several sizes.
+            Name the size of random crops in pixels, or a policy (`vitling list policies`).
         data: How images are read.
     """
     from vitling.console import Log

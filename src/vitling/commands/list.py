@@ -19,9 +19,9 @@ def list_(
     """List methods, backbones, data sets, policies or tables.
 
     Args:
-        what: methods: pre-training methods. backbones: tested networks, with their parameters and grids. datasets: the
-            papers' data sets and where to get them. policies: the papers' augmentations. tables: what
-            `vitling reproduce` can run, and the data it needs.
+        what: methods: pre-training methods. backbones: tested networks. policies: the papers' augmentations.
+            datasets: the papers' data sets and where to get them.
+            tables: what `vitling reproduce` can run, and the data it needs.
     """
     tables = {
         "methods": _method_table,

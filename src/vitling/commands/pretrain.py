@@ -13,7 +13,9 @@ from vitling.settings.config import PretrainConfig
 
 
 def pretrain(config: Annotated[PretrainConfig, NO_PREFIX]) -> None:
-    """Pre-train a network on your images; labels are used only by --method supervised and supcon.
+    """Pre-train a network on your images, without labels.
+
+    Only --method supervised and supcon use labels.
 
     Example: vitling pretrain images/ --out runs/pre, then vitling finetune images/ --from runs/pre --out runs/first
     """

@@ -24,7 +24,7 @@ def reproduce(
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
     at_once: int = 1,
 ) -> None:
-    """Reproduce a paper's table: train what is missing and print our results beside the paper's.
+    """Train a paper's table and print our results beside it.
 
     Runs that are in results/NAME.json or finished in --runs-out are not repeated; interrupted runs are resumed.
 
@@ -37,8 +37,8 @@ def reproduce(
         epochs: Train every run for only this many epochs, as a trial; its results are kept separate.
         runs_out: Directory for the run directories.
         out: File for the results.
-        at_once: Processes that train at the same time. Use two or three on a large GPU if compiling takes as long as
-            training.
+        at_once: Number of processes that train at the same time.
+            Use two or three on a large GPU if compiling takes as long as training.
     """
     from vitling.papers.reproduce import reproduce as run_study
     from vitling.papers.studies import find_study

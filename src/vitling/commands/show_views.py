@@ -21,7 +21,7 @@ def show_views(
     seed: int = 0,
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
-    """Draw the random views that a network is trained on, each image beside its own.
+    """Draw the random views that a network is trained on.
 
     DATA is anything that `vitling train` accepts.
 

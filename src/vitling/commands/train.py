@@ -11,7 +11,7 @@ from vitling.settings.config import TrainConfig
 
 
 def train(config: Annotated[TrainConfig, NO_PREFIX]) -> None:
-    """Train a network on your images from scratch: first without labels, then with them.
+    """Train a network from scratch: without labels, then with them.
 
     Settings that you do not give are planned from the images and the machine; the plan is printed with its reasons.
 
