@@ -1,4 +1,4 @@
-"""Runs of the command line in this process: small enough for a test, and read back from their files."""
+"""Run the command line in this process, with tiny runs, and read their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TINY = [
 
 
 def train(source: Path | str, out: Path, *flags: str) -> int:
-    """The exit code. A flag that is given twice counts as given last."""
+    """Train a tiny network and return the exit code. The last value of a repeated flag wins."""
     return run(["train", str(source), "--out", str(out), *TINY, *flags])
 
 
@@ -29,10 +29,10 @@ def lines(path: Path) -> list[Any]:
 
 
 def refused(capsys: Any, *argv: Any) -> str:
-    """The message of a command that must end with exit code 2 and without a traceback."""
+    """Return the error message of a command that must end with exit code 2 and without a traceback."""
     capsys.readouterr()
     assert run([str(word) for word in argv]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert len(said) < 1500
-    return said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert len(message) < 1500
+    return message

@@ -41,11 +41,16 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("verb", FLAGS)
-def test_every_verb_explains_itself(verb, capsys):
+def test_every_verb_has_help(verb, capsys):
     assert run([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in FLAGS[verb])
-    assert "None" not in shown or verb in ("train", "pretrain", "finetune", "compare-methods")  # of the loop's settings
+    assert "None" not in shown or verb in (
+        "train",
+        "pretrain",
+        "finetune",
+        "compare-methods",
+    )  # their nested settings have such defaults
 
 
 def test_help_lists_the_verbs(capsys):
@@ -66,12 +71,12 @@ def test_help_imports_no_torch():
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(("said", "there", "expected"), [(None, 2, "2"), ("5", 2, "5"), (None, 64, None)])
-def test_torch_has_as_many_threads_as_the_container_has_cores(monkeypatch, said, there, expected):
-    monkeypatch.setattr("vitling.cli.count_cores", lambda: there)
+@pytest.mark.parametrize(("given", "cores", "expected"), [(None, 2, "2"), ("5", 2, "5"), (None, 64, None)])
+def test_torch_gets_as_many_threads_as_the_container_has_cores(monkeypatch, given, cores, expected):
+    monkeypatch.setattr("vitling.cli.count_cores", lambda: cores)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    monkeypatch.setenv("OMP_NUM_THREADS", said or "")
-    if said is None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given or "")
+    if given is None:
         monkeypatch.delenv("OMP_NUM_THREADS")
     run(["list", "methods"])
     assert os.environ.get("OMP_NUM_THREADS") == expected
@@ -82,12 +87,12 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == vitling.__version__
 
 
-def test_verbs_that_do_not_exist(capsys):
+def test_unknown_verbs(capsys):
     assert "Did you mean 'train'?" in refused(capsys, "trian")
     assert "vitling --help" in refused(capsys, "cook")
 
 
-def test_flags_that_do_not_exist_and_values_that_cannot_be(folder, tmp_path, capsys):
+def test_unknown_flags_and_invalid_values(folder, tmp_path, capsys):
     start = ["train", folder, "--out", tmp_path / "run"]
     assert "--optim.lr " in refused(capsys, *start, "--optim.lrr", "1")
     assert "--epochs" in refused(capsys, *start, "--epochs", "many")
@@ -95,7 +100,7 @@ def test_flags_that_do_not_exist_and_values_that_cannot_be(folder, tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
-WRONG = {  # flags behind `vitling train FOLDER --out RUN`, and what the message says
+WRONG = {  # flags after `vitling train FOLDER --out RUN`, and words of the message
     "backbone": (["--backbone", "vit_tinny_patch16_224"], ["vit_tiny_patch16_224", "vitling list backbones"]),
     "size": (["--size", "9", "--backbone", "vit_micro_patch4_32"], ["9 px", "8 px"]),
     "size 0": (["--size", "0"], ["--size"]),
@@ -120,31 +125,31 @@ WRONG = {  # flags behind `vitling train FOLDER --out RUN`, and what the message
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_settings(folder, tmp_path, capsys, what):
     flags, words = WRONG[what]
-    said = refused(capsys, "train", folder, "--out", tmp_path / "run", *flags)
-    assert all(word in said for word in words), said
+    message = refused(capsys, "train", folder, "--out", tmp_path / "run", *flags)
+    assert all(word in message for word in words), message
     assert not (tmp_path / "run").exists()
 
 
-def test_a_mistyped_backbone_is_no_matter_of_the_first_stage(folder, tmp_path, capsys):
-    said = refused(capsys, "train", folder, "--out", tmp_path / "run", "--backbone", "pvt_v2_b00")
-    assert "Did you mean pvt_v2_b0" in said
-    assert "first stage" not in said
+def test_a_mistyped_backbone_is_not_blamed_on_the_first_stage(folder, tmp_path, capsys):
+    message = refused(capsys, "train", folder, "--out", tmp_path / "run", "--backbone", "pvt_v2_b00")
+    assert "Did you mean pvt_v2_b0" in message
+    assert "first stage" not in message
 
 
-def test_an_interrupted_table_is_told_how_to_go_on(monkeypatch, capsys):
-    """Its runs say --resume, which `reproduce` does not have."""
+def test_an_interrupted_table_says_how_to_continue(monkeypatch, capsys):
+    """The message of its run names --resume, which `reproduce` does not have."""
 
-    def stopped(*_: object) -> None:
+    def stop(*_: object) -> None:
         raise Interrupted("Stopped at step 1 of 2; continue with --resume.", INTERRUPTED)
 
-    monkeypatch.setattr("vitling.papers.reproduce.reproduce", stopped)
+    monkeypatch.setattr("vitling.papers.reproduce.reproduce", stop)
     assert run(["reproduce", "esvit-t6"]) == INTERRUPTED
-    said = capsys.readouterr().err
-    assert "Run the same command again" in said
-    assert "--resume" not in said
+    message = capsys.readouterr().err
+    assert "Run the same command again" in message
+    assert "--resume" not in message
 
 
-def test_what_is_missing_is_asked_for(folder, tmp_path, capsys):
+def test_missing_arguments(folder, tmp_path, capsys):
     assert "--out DIR" in refused(capsys, "train", folder)
     assert "Which images?" in refused(capsys, "train", "--out", tmp_path / "run")
 
@@ -175,7 +180,7 @@ def csv_without_labels(root):
     return root / "list.csv", ["label"]
 
 
-def labels_that_train_lacks(root):
+def labels_missing_in_train(root):
     source = make_folder(root / "images", classes=2, split="train")
     make_folder(source, classes=3, each=2, split="test", first=50)
     return source, ["test has classes that train does not have", "class-2"]
@@ -190,23 +195,23 @@ def an_image(root):
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make",
     [
         no_such_path,
         no_images,
         one_class,
         csv_without_columns,
         csv_without_labels,
-        labels_that_train_lacks,
+        labels_missing_in_train,
         only_a_test_split,
         an_image,
     ],
-    ids=lambda made: made.__name__,
+    ids=lambda make: make.__name__,
 )
-def test_wrong_data(tmp_path, capsys, made):
-    source, words = made(tmp_path)
-    said = refused(capsys, "train", source, "--out", tmp_path / "run")
-    assert all(word in said for word in words), said
+def test_wrong_data(tmp_path, capsys, make):
+    source, words = make(tmp_path)
+    message = refused(capsys, "train", source, "--out", tmp_path / "run")
+    assert all(word in message for word in words), message
     assert not (tmp_path / "run").exists()
 
 
@@ -226,7 +231,7 @@ def test_list_backbones_fits_a_terminal(capsys):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_inspect_prints_and_writes_what_it_finds(tmp_path, capsys):
+def test_inspect_prints_and_writes_its_findings(tmp_path, capsys):
     source = make_folder(tmp_path / "images", split="train")
     make_folder(source, each=3, split="test", first=50)
     shutil.copy(source / "train/class-1/image-03.png", source / "test/class-1/again.png")
@@ -242,7 +247,7 @@ def test_inspect_prints_and_writes_what_it_finds(tmp_path, capsys):
     assert found["bad"][0]["reason"] == "truncated"
 
 
-def test_inspect_refuses_before_it_works(folder, capsys):
+def test_inspect_fails_early(folder, capsys):
     assert "does not exist" in refused(capsys, "inspect", "no/such/folder", "--out", "/tmp/x.json")
     assert "cannot be written" in refused(capsys, "inspect", folder, "--out", "/proc/nowhere/x.json")
 
@@ -251,12 +256,12 @@ def test_inspect_refuses_before_it_works(folder, capsys):
     "problem",
     [PermissionError(13, "Permission denied", "/data/x"), OSError(28, "No space left on device"), OSError("odd")],
 )
-def test_an_error_of_the_system_is_one_line(folder, tmp_path, capsys, monkeypatch, problem):
+def test_a_system_error_is_one_line(folder, tmp_path, capsys, monkeypatch, problem):
     def fail(*arguments, **named):
         raise problem
 
     monkeypatch.setattr("vitling.data.inspection.inspect", fail)
-    said = refused(capsys, "inspect", folder, "--out", tmp_path / "x.json")
-    assert said.startswith("Error: ")
-    assert (problem.strerror or "odd") in said
-    assert (problem.filename or "") in said
+    message = refused(capsys, "inspect", folder, "--out", tmp_path / "x.json")
+    assert message.startswith("Error: ")
+    assert (problem.strerror or "odd") in message
+    assert (problem.filename or "") in message

@@ -24,17 +24,17 @@ def tiny_backbone(size: int = 16, drop_path: float = 0.0, channels: int = 3) -> 
 
 
 def strayed(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
-    """How far two trained state dicts lie apart, as a share of the way from the start.
+    """Return the distance of two trained state dicts, relative to their distance from the start.
 
-    The key's part of an attention bias is left out: softmax cancels it, so its gradient is zero but for rounding, which
-    Adam turns into steps of full size.
+    The key bias of attention is ignored: softmax cancels it, so its gradient is only rounding noise, which Adam scales
+    up to full steps.
     """
-    apart = torch.cat([_counted(name, one[name] - other[name]) for name in one])
-    way = torch.cat([_counted(name, one[name] - start[name]) for name in one])
-    return float(apart.norm() / way.norm())
+    difference = torch.cat([_flatten(name, one[name] - other[name]) for name in one])
+    distance = torch.cat([_flatten(name, one[name] - start[name]) for name in one])
+    return float(difference.norm() / distance.norm())
 
 
-def _counted(name: str, difference: Tensor) -> Tensor:
+def _flatten(name: str, difference: Tensor) -> Tensor:
     if name.endswith("qkv.bias"):
         difference = torch.cat([difference.chunk(3)[0], difference.chunk(3)[2]])
     return difference.float().flatten().cpu()
@@ -45,7 +45,7 @@ class Stop(Exception):
 
 
 class StopsAfter:
-    """A watcher that ends a run in the epoch behind this one."""
+    """Watcher that stops a run in the epoch after this one."""
 
     every = 1
 

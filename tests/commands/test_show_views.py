@@ -1,3 +1,5 @@
+"""The picture of views, and the verbs show-views and list."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,13 +24,13 @@ def cell(picture: np.ndarray, row: int, column: int) -> np.ndarray:
     return picture[top : top + CELL, left : left + CELL]
 
 
-def picture_of(folder, tmp_path, **settings) -> np.ndarray:
+def draw_picture(folder, tmp_path, **settings) -> np.ndarray:
     path = draw_sheet(str(folder), out=str(tmp_path / "views.png"), images=3, draws=5, **settings)
     return np.asarray(Image.open(path).convert("RGB")).astype(int)
 
 
-def test_originals_stand_beside_their_views(folder, tmp_path):
-    picture = picture_of(folder, tmp_path, policy="simclr", size=32)
+def test_originals_are_beside_their_views(folder, tmp_path):
+    picture = draw_picture(folder, tmp_path, policy="simclr", size=32)
     assert picture.shape == (HEAD + STEP * 3 + GAP, STEP * 6 + GAP, 3)
     original = np.asarray(Image.open(folder / "class-0" / "image-00.png").resize((CELL, round(CELL * 16 / 20)))).astype(
         int
@@ -43,7 +45,7 @@ def test_originals_stand_beside_their_views(folder, tmp_path):
 
 
 def test_local_views_are_shown_in_proportion(folder, tmp_path):
-    picture = picture_of(folder, tmp_path, policy="dino")
+    picture = draw_picture(folder, tmp_path, policy="dino")
     local, side = cell(picture, 0, 3), CELL * 96 // 224
     margin = (CELL - side) // 2
     assert (local[: margin - 1] == 255).all()
@@ -56,18 +58,18 @@ def test_all_views_of_a_policy_are_shown(folder, tmp_path):
 
 
 def test_boxes_are_drawn_on_the_original_only(folder, tmp_path):
-    plain, boxed = (picture_of(folder, tmp_path, policy="byol", size=32, boxes=b) for b in (False, True))
+    plain, boxed = (draw_picture(folder, tmp_path, policy="byol", size=32, boxes=b) for b in (False, True))
     assert (cell(plain, 0, 0) != cell(boxed, 0, 0)).any()
     assert (plain[:, STEP:] == boxed[:, STEP:]).all()
 
 
-def test_the_same_seed_draws_the_same_picture(folder, tmp_path):
-    one, again, other = (picture_of(folder, tmp_path, size=32, seed=seed) for seed in (0, 0, 1))
+def test_same_seed_same_picture(folder, tmp_path):
+    one, again, other = (draw_picture(folder, tmp_path, size=32, seed=seed) for seed in (0, 0, 1))
     assert (one == again).all()
     assert (one != other).any()
 
 
-def test_the_verb(folder, tmp_path, capsys):
+def test_show_views(folder, tmp_path, capsys):
     out = tmp_path / "made" / "views.png"
     assert run(["show-views", str(folder), "--policy", "moco-v2", "--size", "32", "--out", str(out)]) == 0
     assert out.exists()
@@ -86,14 +88,14 @@ def test_list(what, capsys):
     assert expected[what] in capsys.readouterr().out
 
 
-def test_methods_that_share_a_policy_are_led_to_it(folder, tmp_path, capsys):
-    for name, said in (("esvit", "The views of esvit are dino."), ("dinoo", "Did you mean dino?")):
+def test_error_names_the_policy_of_a_method(folder, tmp_path, capsys):
+    for name, message in (("esvit", "The views of esvit are dino."), ("dinoo", "Did you mean dino?")):
         assert run(["show-views", str(folder), "--policy", name, "--out", str(tmp_path / "x.png")]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("method", ["idmm", "supcon", "esvit", "densecl"])
-def test_the_views_of_a_method_are_those_that_are_named(method):
+def test_policy_of_a_method_equals_its_views(method):
     own = plan_of(PretrainConfig(method=method), 224)
     shown = Plan(tuple(replace(group, return_boxes=False) for group in own.groups))
     assert shown == make_plan(POLICY_OF_METHOD[method], 224)

@@ -1,3 +1,5 @@
+"""The detail that the pixel store loses, and inspect --store-loss."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +26,7 @@ def test_a_larger_store_loses_less(tmp_path):
     assert losses[0].megabytes == pytest.approx(3 * losses[0].size ** 2 / 1000)
 
 
-def test_nothing_is_lost_of_a_smooth_image(tmp_path):
+def test_a_smooth_image_loses_nothing(tmp_path):
     """A ramp is the same at every size."""
     (tmp_path / "images").mkdir()
     ramp = np.broadcast_to(np.linspace(0, 255, 256)[None, :, None], (256, 256, 3)).astype(np.uint8)
@@ -32,7 +34,7 @@ def test_nothing_is_lost_of_a_smooth_image(tmp_path):
     assert min(loss.mean for loss in measure_store_loss(str(tmp_path / "images"), Plan((Group(64),)))) > 40
 
 
-def test_the_command_prints_and_writes_it(tmp_path, capsys):
+def test_inspect_prints_and_writes_it(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", classes=2, each=3, width=80, height=60)
     out = tmp_path / "found.json"
     assert run(["inspect", str(folder), "--out", str(out), "--store-loss", "32"]) == 0
@@ -41,7 +43,7 @@ def test_the_command_prints_and_writes_it(tmp_path, capsys):
     assert "224" in refused(capsys, "inspect", folder, "--out", out, "--store-loss", "0")
 
 
-def test_of_a_policy_all_views_count_and_small_crops_lose_most(tmp_path, capsys):
+def test_all_views_of_a_policy_count_and_small_crops_lose_most(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", classes=2, each=3, width=480, height=400)
     plans = (make_plan("idmm-pretrain"), Plan((Group(112),)))
     both, usual = ({loss.size: loss for loss in measure_store_loss(str(folder), plan)} for plan in plans)
