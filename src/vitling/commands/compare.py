@@ -22,7 +22,8 @@ def compare(
 ) -> None:
     """Compare runs and test whether they differ significantly.
 
-    All runs are compared on the same images. A RUN is a run directory, or a folder made with --seeds: its runs count as one, with mean and standard deviation.
+    All runs are compared on the same images. A RUN is a run directory, or a folder made with --seeds: its runs count as
+    one, with mean and standard deviation.
 
     Args:
         runs: Two or more runs, trained on the same classes.
