@@ -1,86 +1,70 @@
-"""What no run can be told: numbers that cannot be meant, and settings that contradict each other. No torch here."""
+"""Checks of settings that depend on each other. Ranges of single settings stand beside their fields. Imports no torch."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import get_args, get_type_hints
-
 from vitling.errors import UserError
-from vitling.methods import registry as methods
+from vitling.methods import METHODS
 from vitling.methods.drloc import DRLocConfig
+from vitling.ranges import check_ranges
 from vitling.settings.config import PLANNED, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.settings.names import flag, leaves
-
-_AT_LEAST_ONE = (
-    *("seeds", "size", "store_size", "test_size", "pretrain_size", "pretrain_epochs", "final_size"),
-    *("eval_every", "watch_every", "loop.log_every", "views.mix_parts", "pretrain_views.mix_parts"),
-)
-_SHARES = (
-    *("drop_path", "objective.smoothing", "objective.drop_path"),
-    *("views.flip", "views.blur", "views.erase", "views.mix_prob", "pretrain_views.flip", "pretrain_views.blur"),
-)
-_NOT_NEGATIVE = (
-    *("views.mixup", "views.cutmix"),
-    *("optim.lr", "optim.warmup_lr", "optim.weight_decay", "optim.final_weight_decay"),
-)
-_ANGLES = ("views.rotate", "pretrain_views.rotate")
+from vitling.settings.views import views_of
 
 
 def check(config: RunConfig) -> None:
-    """A UserError for a number that cannot be meant."""
-    loop = config.for_the_loop()
-    if isinstance(config, PretrainConfig | TrainConfig):  # what is filled in fits
-        planned = isinstance(config, TrainConfig) and loop.epochs == PLANNED
-        epochs = loop.optim.over_epochs(1) if planned else loop.epochs
-        loop = replace(loop, epochs=epochs, batch=loop.optim.accumulate if loop.batch == PLANNED else loop.batch)
-    loop.check()
-    if config.minutes is not None and not config.minutes > 0:
-        raise UserError(f"--minutes must be more than 0, not {config.minutes:g}.")
-    for name, value in leaves(config):
-        if value is None:
-            continue
-        if name in _AT_LEAST_ONE and value < 1:
-            raise UserError(f"--{flag(name)} must be at least 1, not {value}.")
-        if name in _SHARES and not 0 <= value <= 1:
-            raise UserError(f"--{flag(name)} must lie in 0..1, not {value}.")
-        if name in _NOT_NEGATIVE and value < 0:
-            raise UserError(f"--{flag(name)} must not be negative, but is {value}.")
-        if name in _ANGLES and not 0 <= value <= 180:
-            raise UserError(f"--{flag(name)} must lie in 0..180 degrees, not {value:g}.")
-    if config.aux not in get_args(get_type_hints(RunConfig)["aux"]):
-        raise UserError(f"--aux {config.aux}: there is none and drloc.")
+    """Raise UserError for values out of range, and for settings that contradict each other."""
+    check_ranges(config)
+    _check_loop(config)
     if config.aux == "none" and config.drloc != DRLocConfig():
-        raise UserError("--drloc says how the auxiliary term is computed, and there is none: add --aux drloc.")
-    config.drloc.check()
+        raise UserError("--drloc.* needs the auxiliary loss: add --aux drloc.")
     if isinstance(config, LabelledConfig):
-        config.views.check()
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig | TrainConfig):
         _check_method(config)
+    if isinstance(config, PretrainConfig):
+        _check_pretraining(config)
+
+
+def check_batch(config: PretrainConfig, images: int) -> None:
+    """Raise UserError if a method that compares images would get one at a time."""
+    if METHODS[config.method].compares_images and min(config.batch // config.optim.accumulate, images) < 2:
+        raise UserError(
+            f"--method {config.method} compares images with each other, but each pass has one. Use 2 or more images "
+            "and a --batch of at least 2 x --optim.accumulate."
+        )
+
+
+def check_task(name: str, task: str) -> None:
+    """Raise UserError for labels that the method cannot use."""
+    if METHODS[name].labels == "some" and task == "multi":
+        raise UserError(
+            f"--method {name} needs one class per image, but these images have several labels. --method idmm needs "
+            "no labels."
+        )
+
+
+def _check_loop(config: RunConfig) -> None:
+    """Check the loop's settings; those that the plan fills in are taken to fit."""
+    epochs = config.optim.schedule_epochs or 1 if config.epochs == PLANNED else config.epochs
+    batch = config.optim.accumulate if config.batch == PLANNED else config.batch
+    config.fit_config(epochs=epochs, batch=batch).check()
 
 
 def _check_method(config: PretrainConfig | TrainConfig) -> None:
-    names = get_args(get_type_hints(type(config))["method"])
-    if config.method not in names:
-        raise UserError(f"--method {config.method}: there is {', '.join(names)}.")
-    methods.check_settings(config)
-    if isinstance(config, TrainConfig):
-        config.pretrain_views.check("--pretrain-views")
-        return
+    """Raise UserError for settings of another method, or settings that contradict each other."""
+    for name, method in METHODS.items():
+        own = method.config_of(config)
+        if own is None:
+            continue
+        if config.method not in ("auto", name) and own != type(own)():
+            raise UserError(f"--{name}.* needs --method {name}, but the method is {config.method}.")
+        if hasattr(own, "check"):
+            own.check()
+
+
+def _check_pretraining(config: PretrainConfig) -> None:
     if config.continue_from is not None and (config.from_ or config.minutes):
-        raise UserError("--continue-from takes all from a run, its schedule too: leave out --from and --minutes.")
-    if config.views_budget is not None:
-        if config.minutes is not None or "epochs" in config.said:
-            other = "--epochs" if config.minutes is None else "--minutes"
-            raise UserError(f"--views-budget and {other} both say how long the run is. Leave one out.")
-        if not 0 < config.views_budget < math.inf:
-            raise UserError(f"--views-budget must be more than 0, not {config.views_budget:g}.")
-    config.views.check()
-    plan = methods.plan_of(config, methods.SIZE)
-    plan.check_channels(config.data.channels)
-    if plan.loses_boxes and "esvit.match" in config.said:
-        raise UserError(
-            "--esvit.match place: views that are turned have no places. Leave out --views.rotate, or take "
-            "--esvit.match argmax."
-        )
+        raise UserError("--continue-from takes weights and schedule from a run: leave out --from and --minutes.")
+    if config.views_budget is not None and (config.minutes is not None or "epochs" in config.explicit):
+        other = "--epochs" if config.minutes is None else "--minutes"
+        raise UserError(f"--views-budget and {other} both set the length of the run. Leave one out.")
+    views_of(config, 224).check_channels(config.data.channels)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from vitling.data.config import DataConfig
-from vitling.methods import METHODS, idmm
-from vitling.methods import registry as methods
-from vitling.methods.byol import BYOLConfig
-from vitling.methods.densecl import DenseCLConfig
-from vitling.methods.dino import DINOConfig
+from vitling.methods import METHODS, MethodName, default_preset
 from vitling.methods.drloc import DRLocConfig
-from vitling.methods.esvit import EsViTConfig
-from vitling.methods.idmm import IDMMConfig
-from vitling.methods.moco_v2 import MoCoV2Config
-from vitling.methods.moco_v3 import MoCoV3Config
+from vitling.methods.idmm import default_preset as default_idmm_preset
+from vitling.methods.method import MethodPreset
 from vitling.methods.optim import IDMMPreset
-from vitling.methods.simclr import SimCLRConfig
-from vitling.methods.supcon import SupConConfig
 from vitling.methods.supervised import SupervisedConfig
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
@@ -31,11 +23,11 @@ def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
 
-_Method = Literal["auto", methods.Name]
-_Preset = Literal["auto", methods.Preset]
+_Method = Literal["auto", MethodName]
+_Preset = Literal["auto", MethodPreset]
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunConfig:
     """Settings that all training verbs share."""
 
@@ -85,23 +77,20 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    said: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
-    store_least: Annotated[int, tyro.conf.Suppress] = 0  # of a store whose size is not given; images may have less
-    """Dotted names of settings that were named by whoever started the run: no preset and no plan changes those, also
-    where they are what is usual. Where none are known, they are those that differ from what is usual."""
+    store_least: Annotated[int, tyro.conf.Suppress] = 0  # px; lower limit of a store size that is not set
+    explicit: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    """Settings the user passed, by dotted name. Presets and the plan never override them, even at the default value.
+    Settings that differ from the default count as explicit too."""
 
-    def said_of(self, part: str) -> set[str]:
-        """Of the settings in `optim`, for example, those that were named."""
-        return {name.removeprefix(f"{part}.") for name in self.said if name.startswith(f"{part}.")}
-
-    def held_out_by(self) -> int:
+    def hold_out_seed(self) -> int:
         return self.seed if self.split_seed is None else self.split_seed
 
-    def for_the_loop(self, best: str | None = None) -> FitConfig:
-        return FitConfig(self.epochs, self.batch, self.seed, self.optim, self.loop, self.checkpoint, best)
+    def fit_config(self, best: str | None = None, epochs: int | None = None, batch: int | None = None) -> FitConfig:
+        epochs, batch = epochs or self.epochs, batch or self.batch
+        return FitConfig(epochs, batch, self.seed, self.optim, self.loop, self.checkpoint, best)
 
 
-@dataclass
+@dataclass(frozen=True)
 class LabelledConfig(RunConfig):
     """Settings of training on labels."""
 
@@ -117,37 +106,34 @@ class LabelledConfig(RunConfig):
 
     @property
     def eval_size(self) -> int:
-        """Pixels of a view in validation and test, of a config whose size is settled."""
+        """Pixels of a view in validation and test, once the size is resolved."""
         if self.size is None:
-            raise ValueError("the size is resolved before anything is evaluated")
+            raise ValueError("size is not resolved")
         return self.test_size or self.size
 
 
-Preset = IDMMPreset
-POLICY = "idmm-finetune"  # the views of fine-tuning, unless others are asked for
-PLANNED = -1  # a number that is filled in: by the plan, or by the method
+FINETUNE_POLICY = "idmm-finetune"  # the views of fine-tuning by default
+PLANNED = -1  # a number that the plan or the method fills in
+
+if TYPE_CHECKING:
+
+    class MethodsConfig:
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    MethodsConfig = make_dataclass(
+        "MethodsConfig",
+        [(m.field, m.config, field(default_factory=m.config)) for m in METHODS.values() if m.config],
+        frozen=True,
+        namespace={"__doc__": "The settings of each method; only those of --method may be set."},
+    )
 
 
-@dataclass
-class MethodsConfig:
-    """Settings of each pre-training method; only those of --method may be set."""
-
-    idmm: IDMMConfig = field(default_factory=IDMMConfig)
-    simclr: SimCLRConfig = field(default_factory=SimCLRConfig)
-    supcon: SupConConfig = field(default_factory=SupConConfig)
-    moco_v2: MoCoV2Config = field(default_factory=MoCoV2Config)
-    moco_v3: MoCoV3Config = field(default_factory=MoCoV3Config)
-    byol: BYOLConfig = field(default_factory=BYOLConfig)
-    dino: DINOConfig = field(default_factory=DINOConfig)
-    esvit: EsViTConfig = field(default_factory=EsViTConfig)
-    densecl: DenseCLConfig = field(default_factory=DenseCLConfig)
-
-
-@dataclass
+@dataclass(frozen=True)
 class PretrainConfig(MethodsConfig, RunConfig):
     """Settings of `vitling pretrain`."""
 
-    method: methods.Name = "idmm"
+    method: MethodName = "idmm"
     """Pre-training method; `vitling list methods` describes them. idmm: tell every image from every other."""
     preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
     """Optimiser, learning rate, warm-up and smoothing: paper; released, from its code (idmm); or adamw.
@@ -177,24 +163,24 @@ class PretrainConfig(MethodsConfig, RunConfig):
     views: ViewChanges = field(default_factory=ViewChanges)
 
 
-@dataclass
+@dataclass(frozen=True)
 class FinetuneConfig(LabelledConfig):
     """Settings of `vitling finetune`."""
 
     from_: Annotated[str | None, _shown("PATH", "(required, unless with --resume)", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm weights file."""
     keep_head: bool = False
-    """Also keep the head of --from, which must be a run or model folder trained on the same classes."""
-    preset: Preset = "paper"
-    """Learning rate and warm-up: the paper's, or those of its released code. Settings that you pass win."""
+    """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
+    preset: IDMMPreset = "paper"
+    """Learning rate and warm-up of the paper or of its code. What you set yourself wins."""
     epochs: int = 200
     """Passes over the training images. The default above 224 px is 100."""
     batch: int = 256
-    """Images per optimiser step, over all processes. The default above 224 px is 128 (T2T-ViT: 32)."""
-    views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy=POLICY))
+    """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
+    views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy=FINETUNE_POLICY))
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainConfig(MethodsConfig, LabelledConfig):
     """Settings of `vitling train`."""
 
@@ -221,25 +207,28 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
 
     @property
-    def second_preset(self) -> Preset:
-        """Of the stage that learns the labels, also where it is the only one."""
-        return idmm.default_preset(self.backbone or "") if self.preset == "auto" else self.preset
+    def second_preset(self) -> IDMMPreset:
+        """Preset of the stage that learns the labels, also if it is the only one."""
+        return default_idmm_preset(self.backbone or "") if self.preset == "auto" else self.preset
 
     @property
-    def first_preset(self) -> methods.Preset:
+    def first_preset(self) -> MethodPreset:
         if self.pretrain_preset != "auto":
             return self.pretrain_preset
         if self.method == "idmm":
             return self.second_preset
-        return methods.usual_preset(self.method, self.pretrain_optim)
+        return default_preset(self.method, self.pretrain_optim.name)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ComparisonConfig(TrainConfig):
     """Settings of `vitling compare-methods`."""
 
+    vitling compare-methods images/ --out runs/methods --minutes 8
+    """
+
     methods: tuple[str, ...] = tuple(METHODS)
-    """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
+    """Which to compare. supervised learns the labels at once: what a first stage has to beat."""
     minutes: Annotated[float | None, _shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
     val: Annotated[str | None, _shown("FRACTION")] = None

@@ -1,74 +1,68 @@
-"""--continue-from: what a run takes over from the settings of the one that it goes on from."""
+"""--continue-from: the settings that a run inherits from the one it continues. Imports no torch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
 from vitling.files import read_json
 from vitling.methods import METHODS
-from vitling.methods.esvit import EsViTConfig
-from vitling.settings.config import PLANNED, PretrainConfig
-from vitling.training.config import Optimiser
+from vitling.methods.method import Method
+from vitling.settings.config import PretrainConfig
+from vitling.settings.layers import Draft
 
-USUAL: Optimiser = "adamw"
-SHAPES = ("prototypes", "hidden", "bottleneck")
+_OPTIMISER = "adamw"  # of a run that names none
 
 
-def settings_before(config: PretrainConfig) -> dict[str, Any]:
-    """Of the run in --continue-from, as its config.json has them; nothing where there is none, or a file is named."""
+def read_previous(config: PretrainConfig) -> dict[str, Any]:
+    """Read the settings of the run in --continue-from; nothing for a checkpoint file."""
     if config.continue_from is None:
         return {}
     start = Path(config.continue_from)
     if not start.exists():
-        raise UserError(f"--continue-from {start}: there is no such run, and no such checkpoint.")
+        raise UserError(f"--continue-from {start}: there is no such run or checkpoint.")
     saved = start / "config.json"
     return read_json(saved) if saved.exists() else {}
 
 
-def with_batch(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
-    return replace(config, batch=before["batch"]) if config.batch == PLANNED and "batch" in before else config
+def inherit_settings(draft: Draft[PretrainConfig], previous: Mapping[str, Any]) -> None:
+    """Take over what a checkpoint depends on: the decoded size, the batch and the optimiser of the same method."""
+    if not previous:
+        return
+    reason = f"as in {draft.config.continue_from}"
+    if (side := previous.get("store_size")) is not None:
+        draft.fill("store_size", side, "method", reason)
+    draft.fill("batch", previous["batch"], "method", reason)
+    if previous.get("method") == draft.config.method:
+        draft.fill("preset", previous.get("preset", "paper"), "method", reason)
 
 
-def with_preset(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
-    """The optimiser's moments are those of one kind."""
-    same = config.method == before.get("method") and config.preset == "auto"
-    return replace(config, preset=before.get("preset", "paper")) if same else config
+def inherit_method_settings(draft: Draft[PretrainConfig], method: Method, previous: Mapping[str, Any]) -> None:
+    """Take over the shapes of heads, and how regions were matched."""
+    other = METHODS.get(previous.get("method", ""))
+    if other is None or other.field is None:
+        return
+    saved = previous.get(other.field, {})
+    names = [name for name in method.inherited if name in saved]
+    if other is method and method.inherits_also is not None:
+        names += method.inherits_also(saved)
+    for name in names:
+        draft.set(f"{method.field}.{name}", saved[name], "method", f"as in {draft.config.continue_from}")
 
 
-def with_store(config: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
-    """Images decoded at another size are other images to a checkpoint."""
-    return replace(config, store_size=config.store_size or before.get("store_size"))
-
-
-def with_match(config: PretrainConfig, asked: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
-    """Regions are compared as they were, where there were some and nothing else was asked for."""
-    was = before.get("esvit", {}) if before.get("method") == config.method == "esvit" else {}
-    said = "esvit.match" in config.said or asked.esvit.match != EsViTConfig.match
-    if said or not was.get("region_weight"):
-        return config
-    return replace(config, esvit=replace(config.esvit, match=was.get("match", "argmax")))
-
-
-def with_shapes(config: PretrainConfig, asked: PretrainConfig, before: dict[str, Any]) -> PretrainConfig:
-    """The heads are as wide as they were, where nothing else was asked for; what is not as it was is named."""
-    if not before:
-        return config
-    method, other = METHODS[config.method], METHODS.get(before.get("method", ""))
-    wrong = [(name, before.get(name), getattr(config, name)) for name in ("backbone", "size", "batch")]
-    if "optim" in before:
-        wrong.append(("optim.name", before["optim"].get("name") or USUAL, config.optim.name or USUAL))
+def check_continues(config: PretrainConfig, previous: Mapping[str, Any]) -> None:
+    """Raise UserError for settings that the checkpoint does not allow to change."""
+    if not previous:
+        return
+    method, other = METHODS[config.method], METHODS.get(previous.get("method", ""))
+    pairs = [(name, previous.get(name), getattr(config, name)) for name in ("backbone", "size", "batch")]
+    if "optim" in previous:
+        pairs.append(("optim.name", previous["optim"].get("name") or _OPTIMISER, config.optim.name or _OPTIMISER))
     if method.field and other is not None and other.field:
-        own, saved = method.config_of(config), before.get(other.field, {})
-        usual = {name: getattr(type(own)(), name) for name in SHAPES if hasattr(own, name)}
-        wanted, said = method.config_of(asked), config.said_of(method.field)
-        unsaid = [name for name in usual if name in saved and name not in said and getattr(wanted, name) == usual[name]]
-        own = replace(own, **{name: saved[name] for name in unsaid})
-        config = replace(config, **{method.field: own})
-        wrong += [(f"{config.method}.{name}", saved.get(name), getattr(own, name)) for name in usual]
-    flags = [f"--{name} {was}" for name, was, now in wrong if was is not None and was != now]
+        own, saved = method.config_of(config), previous.get(other.field, {})
+        pairs += [(f"{config.method}.{name}", saved.get(name), getattr(own, name)) for name in method.inherited]
+    flags = [f"--{name} {was}" for name, was, now in pairs if was is not None and was != now]
     if flags:
         raise UserError(f"--continue-from {config.continue_from}: that run had {', '.join(flags)}. Pass the same.")
-    return config

@@ -1,258 +1,237 @@
-"""A plan from the data: what `vitling train` chooses from the images and the machine, and why. Plain data, no torch.
+"""The plan of `vitling train`: what it chooses from the images and the machine, and why. Imports no torch.
 
 Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040 images: 800 and 200 epochs, batches of
-256); beyond it the rules are this project's own.
+256); the rules for other numbers of images are vitling's own.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import fields, replace
+from typing import Any
 
 from vitling.backbones.names import get_native_size
 from vitling.errors import UserError
-from vitling.methods import METHODS, idmm
+from vitling.methods import METHODS
+from vitling.methods.idmm import default_preset as default_idmm_preset
+from vitling.methods.idmm import finetune_recipe
 from vitling.methods.method import Recipe
-from vitling.settings.config import PLANNED, MethodsConfig, TrainConfig
-from vitling.training.config import OptimConfig
+from vitling.settings.config import MethodsConfig, TrainConfig
+from vitling.settings.facts import Facts
+from vitling.settings.layers import Draft
+from vitling.settings.names import flag_name, format_value
 
-TINY = 64  # pixels; images up to here get small views and the small network
-VIEW, FIRST_VIEW, CPU_VIEW = 224, 112, 96
-TEST_VIEW = 288  # for networks that learned at VIEW: results/finetuning-choices-h200.json
-PAPER_IMAGES = 2_040
-MOST_FOR_IDMM = 20_000  # labelled images
-SMALL = 5_000
-STEPS = 7  # of an epoch, at least
-SMALLEST_BATCH = 32
+TINY = 64  # px; images up to this size get small views and a small network
+VIEW, PRETRAIN_VIEW, CPU_VIEW = 224, 112, 96  # px; the paper's two stages, and the most a CPU trains in an hour
+TEST_VIEW = 288  # px, for networks trained at VIEW: results/finetuning-choices-h200.json
+PAPER_IMAGES = 2_040  # Flowers-102's training images
+MOST_FOR_IDMM = 20_000  # labelled images; the paper's data sets have up to 8,144
+SMALL = 5_000  # images; no hold-out below this if there is a test split
+MIN_STEPS = 7  # optimiser steps per epoch; 2,040 images in batches of 256 give 8
+MIN_BATCH = 32
 CPU_MINUTES = 60.0
-FIRST_SHARE = 0.6  # of the time of a run with two stages
-LEAST_SHARE = 1 / 8  # of a first stage's usual length; where less fits into the time, the second has all of it
-TIMED = 6  # times its usual length that a run may have if the time allows
-OF_TWO_STAGES = (
+PRETRAIN_SHARE = 0.6  # of the minutes of a two-stage run
+MIN_PRETRAIN_SHARE = 1 / 8  # of a first stage's default length; if less fits, the second stage gets all the time
+TIMED_FACTOR = 6  # times its default length that a run may have if --minutes allows
+STAGE_SETTINGS = (
     *("pretrain_epochs", "pretrain_size", "pretrain_optim", "pretrain_views", "pretrain_preset"),
     *("on_collapse", "preset"),
 )
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What the plan is made from."""
-
-    images: int  # of the training split, with val
-    pool: int = 0
-    classes: int = 0  # 0: no labels
-    own_val: bool = False
-    test: bool = False
-    longer: int = 512  # median of the images' longer sides, px
-    gpu: bool = True
-
-
-class Choice(NamedTuple):
-    name: str
-    value: Any
-    why: str
-
-    @property
-    def flag(self) -> str:
-        return self.name.replace("_", "-")
-
-    @property
-    def shown(self) -> str:
-        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
-
-
-@dataclass(frozen=True)
-class Plan:
-    config: TrainConfig  # with everything filled in
-    choices: tuple[Choice, ...]
-
-    def chose(self, name: str) -> bool:
-        return any(choice.name == name for choice in self.choices)
-
-    def in_words(self, before: Plan | None = None) -> list[str]:
-        """Of a plan that takes the place of another, what is new."""
-        choices = [choice for choice in self.choices if before is None or choice not in before.choices]
-        width = max((len(f"--{choice.flag} {choice.shown}") for choice in choices), default=0)
-        lines = [f"  {f'--{choice.flag} {choice.shown}':<{width}}  {choice.why}" for choice in choices]
-        return ["The plan; each of these can be set:", *lines] if lines else []
-
-
-def make_plan(config: TrainConfig, sight: Sight) -> Plan:
-    """What was set stays as it is, and other choices follow from it."""
-    choices: list[Choice] = []
-
-    def choose(name: str, value: Any, why: str) -> None:
-        nonlocal config
-        if getattr(config, name) in (None, PLANNED, "auto"):
-            config = replace(config, **{name: value})
-            choices.append(Choice(name, value, why))
-
-    choose("method", *_method(config, sight))
-    two = config.method != "supervised"
-    if not two:
-        _check_one_stage(config)
-    if sight.classes and not sight.own_val and not config.data.folds:
-        choose("val", *_val(sight))
-    choose("size", *_size(config.backbone, sight))
-    choose("backbone", *_backbone(config.size or 0, sight))
-    if sight.classes and _sees_larger(config, sight):
-        choose("test_size", TEST_VIEW, f"9/7 of {VIEW}: a network that learns from random crops sees things larger")
-    if two:
-        choose("preset", *_preset(config.backbone or ""))
-        if config.method != "idmm":
-            choose("pretrain_preset", *_first_preset(config))
-        choose("pretrain_size", *_first_size(config.size or 0))
-    choose("batch", *_batch(sight))
-    unknown = (two and config.pretrain_epochs is None) or (sight.classes > 0 and config.epochs == PLANNED)
-    if not sight.gpu and unknown:
-        choose("minutes", CPU_MINUTES, "there is no GPU, and the paper's length would take days; epochs are the most")
-    timed = config.minutes is not None
-    if two:
-        choose("pretrain_epochs", *_epochs(800, 50, sight.images + sight.pool, timed))
-    if sight.classes:
-        choose("epochs", *_epochs(200 if two else 300, 30, sight.images, timed))
+def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
+    """Fill in every setting of `train` that is still open."""
+    _choose(draft, "method", *_method(draft.config, facts))
+    two_stages = draft.config.method != "supervised"
+    if not two_stages:
+        _check_one_stage(draft)
+    if facts.classes and not facts.has_val and not draft.config.data.folds:
+        _choose(draft, "val", *_val(facts))
+    _choose(draft, "size", *_size(draft.config.backbone, facts))
+    _choose(draft, "backbone", *default_backbone(draft.config.size or 0, facts.gpu))
+    if facts.classes and _gains_from_larger_views(draft, facts):
+        _choose(draft, "test_size", TEST_VIEW, f"9/7 of {VIEW}: random crops show objects larger than they are")
+    if two_stages:
+        _choose(draft, "preset", *_preset(draft.config.backbone or ""))
+        if draft.config.method != "idmm":
+            _choose(draft, "pretrain_preset", *_pretrain_preset(draft.config))
+        _choose(draft, "pretrain_size", *_pretrain_size(draft.config.size or 0))
+    _choose(draft, "batch", *_batch(facts))
+    open_length = (two_stages and draft.is_open("pretrain_epochs")) or (facts.classes > 0 and draft.is_open("epochs"))
+    if not facts.gpu and open_length:
+        _choose(draft, "minutes", CPU_MINUTES, "no GPU: the paper's length would take days; epochs are an upper limit")
+    timed = draft.config.minutes is not None
+    if two_stages:
+        _choose(draft, "pretrain_epochs", *_epochs(800, 50, facts.images + facts.pool, timed))
+    if facts.classes:
+        _choose(draft, "epochs", *_epochs(200 if two_stages else 300, 30, facts.images, timed))
     else:
-        config = replace(config, epochs=1)  # there is no such stage
-    return Plan(_with_rates(config), tuple(choices))
+        draft.override("epochs", 1, "plan", "no labels: there is no second stage")
+    _scale_learning_rates(draft)
 
 
-def least_of_first(config: TrainConfig) -> int:
-    """Epochs of a planned first stage that must fit into the time."""
-    return max(1, round(LEAST_SHARE * (config.pretrain_epochs or 0) / TIMED))
+def describe_plan(draft: Draft[TrainConfig], before: Draft[TrainConfig] | None = None) -> list[str]:
+    """Write the plan's choices with their reasons; of a plan that replaces another, only the new ones."""
+    known = {} if before is None else {name: (before.get(name), source) for name, source in before.sources.items()}
+    chosen = [
+        (f"--{flag_name(name)} {format_value(draft.get(name))}", source.reason)
+        for name, source in draft.sources.items()
+        if source.origin == "plan" and source.reason and known.get(name) != (draft.get(name), source)
+    ]
+    width = max((len(flag) for flag, _ in chosen), default=0)
+    return ["Plan (pass a flag to change a choice):", *(f"  {f:<{width}}  {why}" for f, why in chosen)] if chosen else []
 
 
-def first_stage_is_planned(asked: TrainConfig, plan: Plan) -> bool:
-    """Nothing was said of it. Of a run that is resumed, what was said on its command line counts: its settings are
-    filled in."""
-    if plan.chose("method"):
-        return all(getattr(asked, name) == getattr(TrainConfig(), name) for name in _of_a_first_stage())
-    said = {name.partition(".")[0] for name in asked.said}
-    return asked.resume and bool(said) and said.isdisjoint({"method", *_of_a_first_stage()})
+def min_pretrain_epochs(config: TrainConfig) -> int:
+    """Return the epochs that must fit into the time for a planned first stage to be worth it."""
+    return max(1, round(MIN_PRETRAIN_SHARE * (config.pretrain_epochs or 0) / TIMED_FACTOR))
 
 
-def one_stage(asked: TrainConfig) -> TrainConfig:
-    """The same request, for the labels alone."""
-    usual = TrainConfig()
-    return replace(asked, method="supervised", **{name: getattr(usual, name) for name in _of_a_first_stage()})
+def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
+    """Return whether the plan chose the first stage and the user set nothing of it."""
+    touched = {name.partition(".")[0] for name, source in draft.sources.items() if source.origin == "explicit"}
+    return not draft.is_explicit("method") and touched.isdisjoint(_first_stage_fields())
 
 
-def _of_a_first_stage() -> list[str]:
-    return [*OF_TWO_STAGES, *(f.name for f in fields(MethodsConfig))]
+def without_pretraining(request: TrainConfig) -> TrainConfig:
+    """Return the same request for one stage, on the labels alone."""
+    default = TrainConfig()
+    return replace(request, method="supervised", **{name: getattr(default, name) for name in _first_stage_fields()})
 
 
-def _check_one_stage(config: TrainConfig) -> None:
-    """A UserError for what was said of a stage that there is not."""
-    usual = TrainConfig()
-    said = [name for name in _of_a_first_stage() if getattr(config, name) != getattr(usual, name)]
-    if said:
-        raise UserError(
-            f"--{said[0].replace('_', '-')} belongs to the two stages of other methods, and this run has one stage, "
-            "supervised. Leave it out, or pass --method idmm."
-        )
+def default_backbone(size: int, gpu: bool) -> tuple[str, str]:
+    if size <= TINY and not gpu:
+        return "vit_nano_patch4_32", "0.2 M parameters: larger networks are too slow without a GPU"
+    if size <= TINY:
+        return "vit_micro_patch4_32", f"1.2 M parameters, 4 px patches for {size} px views"
+    return "pvt_v2_b0", "3.4 M parameters; learns best from few images among the paper's small networks"
 
 
-def _with_rates(config: TrainConfig) -> TrainConfig:
-    """The preset's learning rates are for its own batches (IDMM's have 256 images) and networks. One stage has the rate
-    of the second, but with SGD, for which that is none."""
-    second = idmm.finetune_recipe(config.backbone or "", config.second_preset)
-    one = config.method == "supervised"
-    if one and config.optim.name == "sgd":
-        return config
-    config = replace(config, optim=_with_rate(config.optim, second, config))
-    if one:
-        return config
-    first = METHODS[config.method].recipe(config.backbone or "", config.first_preset)
-    return replace(config, pretrain_optim=_with_rate(config.pretrain_optim, first, config))
+def default_size(backbone: str | None, side: int | None, view: int) -> int:
+    """Return the size of a view for images with this longer side: smaller images and networks get a smaller view.
+
+    Networks with 4 px patches are made for 32 px; at 224 px they would see 3,136 tokens.
+    """
+    view = min(view, get_native_size(backbone) or view)
+    return view if side is None or side >= view * 5 // 7 else smaller_view(side)
 
 
-def _with_rate(optim: OptimConfig, stage: Recipe, config: TrainConfig) -> OptimConfig:
-    lr = stage.lr_for(config.batch, optim.name)
-    unsaid = optim if config.method == "supervised" else stage.optim  # which has the rate, if none is filled in
-    batch = config.batch if config.method == "supervised" else stage.batch
-    return optim if optim.lr is not None or lr == unsaid.peak_lr(batch) else replace(optim, lr=lr)
+def smaller_view(side: int) -> int:
+    """Return the size of a view for images that are too small for the usual one."""
+    return 16 if side <= 16 else -(-side // 32) * 32
 
 
-def _method(config: TrainConfig, sight: Sight) -> tuple[str, str]:
-    if config.from_ and sight.classes:
-        return "supervised", "the start is given (--from)"
-    if not sight.classes:
-        return "idmm", "there are no labels: the images themselves teach, and there is no second stage"
-    if sight.pool:
-        return "idmm", f"{sight.pool:,} images without labels teach the first stage"
-    if sight.images <= MOST_FOR_IDMM:
-        return "idmm", f"{sight.images:,} images: a first stage without labels helps where there are few"
-    return "supervised", f"IDMM was shown on a few thousand images; these are {sight.images:,}"
+def _choose(draft: Draft[TrainConfig], name: str, value: Any, reason: str) -> None:
+    draft.fill(name, value, "plan", reason)
 
 
-def _val(sight: Sight) -> tuple[str, str]:
-    if sight.test and sight.images <= SMALL:
-        return "none", "few images, and a test split to judge by: all are trained on, the last epoch counts"
-    return "0.1", "held out, to judge by"
+def _first_stage_fields() -> list[str]:
+    return [*STAGE_SETTINGS, *(f.name for f in fields(MethodsConfig))]
 
 
-def _size(backbone: str | None, sight: Sight) -> tuple[int, str]:
-    usual = VIEW if sight.gpu else CPU_VIEW
+def _check_one_stage(draft: Draft[TrainConfig]) -> None:
+    """Raise UserError for settings of a first stage that does not exist."""
+    default = TrainConfig()
+    for name in _first_stage_fields():
+        if getattr(draft.config, name) != getattr(default, name):
+            raise UserError(
+                f"--{flag_name(name)} is for two-stage runs, and --method supervised has one stage. Leave it out, or "
+                "pass --method idmm."
+            )
+
+
+def _scale_learning_rates(draft: Draft[TrainConfig]) -> None:
+    """Set learning rates for this batch and network, where they differ from the preset's.
+
+    A preset's rate is for its own batch (IDMM: 256 images). A single stage has the rate of the second one, except with
+    SGD, for which no rate is published.
+    """
+    config = draft.config
+    one_stage = config.method == "supervised"
+    if one_stage and config.optim.name == "sgd":
+        return
+    second = finetune_recipe(config.backbone or "", config.second_preset)
+    _scale_learning_rate(draft, "optim", second, one_stage)
+    if not one_stage:
+        first = METHODS[config.method].recipe(config.backbone or "", config.first_preset)
+        _scale_learning_rate(draft, "pretrain_optim", first, one_stage)
+
+
+def _scale_learning_rate(draft: Draft[TrainConfig], group: str, recipe: Recipe, one_stage: bool) -> None:
+    optim, batch = getattr(draft.config, group), draft.config.batch
+    lr = recipe.lr_for(batch, optim.name)
+    otherwise = optim.peak_lr(batch) if one_stage else recipe.optim.peak_lr(recipe.batch)
+    if optim.lr is None and lr != otherwise:
+        draft.set(f"{group}.lr", lr, "plan", "")
+
+
+def _method(config: TrainConfig, facts: Facts) -> tuple[str, str]:
+    if config.from_ and facts.classes:
+        return "supervised", "--from gives the start"
+    if not facts.classes:
+        return "idmm", "no labels: the images alone, in one stage"
+    if facts.pool:
+        return "idmm", f"{facts.pool:,} unlabelled images for a first stage"
+    if facts.images <= MOST_FOR_IDMM:
+        return "idmm", f"a first stage without labels helps with few images ({facts.images:,})"
+    return "supervised", f"IDMM was shown on a few thousand images; these are {facts.images:,}"
+
+
+def _val(facts: Facts) -> tuple[str, str]:
+    if facts.has_test and facts.images <= SMALL:
+        return "none", "few images and a test split: train on all of them, report the last epoch"
+    return "0.1", "hold-out for validation"
+
+
+def _size(backbone: str | None, facts: Facts) -> tuple[int, str]:
+    usual, side = VIEW if facts.gpu else CPU_VIEW, facts.side or VIEW
     own = get_native_size(backbone)
-    if own is not None and own < min(usual, sight.longer):
+    if own is not None and own < min(usual, side):
         return own, f"{backbone} is made for it"
-    if sight.longer >= usual * 5 // 7:
-        return usual, "the usual size of a view" if sight.gpu else "without a GPU, larger views take too long"
-    return smaller_view(sight.longer), f"the images have {sight.longer} px"
+    if side >= usual * 5 // 7:
+        return usual, "the usual size of a view" if facts.gpu else "larger views are too slow without a GPU"
+    return smaller_view(side), f"the images have {side} px"
 
 
-def smaller_view(longer: int) -> int:
-    """For images that have too little for the usual view."""
-    return 16 if longer <= 16 else -(-longer // 32) * 32
-
-
-def _sees_larger(config: TrainConfig, sight: Sight) -> bool:
-    """A network that takes any size as it is; others have positions that would have to be resized, untrained."""
-    takes_any = (config.backbone or "").startswith("pvt_v2")
-    return takes_any and config.size == VIEW <= sight.longer and "test_size" not in config.said
+def _gains_from_larger_views(draft: Draft[TrainConfig], facts: Facts) -> bool:
+    """Return whether to test on larger views: for networks without positions that would have to be resized."""
+    takes_any_size = (draft.config.backbone or "").startswith("pvt_v2")
+    return takes_any_size and draft.config.size == VIEW <= (facts.side or VIEW) and not draft.is_explicit("test_size")
 
 
 def _preset(backbone: str) -> tuple[str, str]:
-    if idmm.default_preset(backbone) == "released":
-        return "released", "the authors' code, which trains such networks with twice the paper's learning rate"
-    return "paper", "IDMM's rates, as they are written"
+    if default_idmm_preset(backbone) == "released":
+        return "released", "the released code trains such networks at twice the paper's learning rate"
+    return "paper", "IDMM's learning rates as published"
 
 
-def _first_preset(config: TrainConfig) -> tuple[str, str]:
+def _pretrain_preset(config: TrainConfig) -> tuple[str, str]:
     preset = config.first_preset
-    return preset, "the optimiser of IDMM, with which it does better" if preset == "adamw" else "its paper's settings"
+    return preset, "IDMM's optimiser, with which it does better" if preset == "adamw" else "its paper's settings"
 
 
-def _first_size(size: int) -> tuple[int, str]:
+def _pretrain_size(size: int) -> tuple[int, str]:
     if size <= TINY:
-        return size, "the same: such views have nothing to spare"
-    half = FIRST_VIEW if size == VIEW else -(-size // 64) * 32
-    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several crops an image, small ones"
+        return size, "the same: such views are small already"
+    half = PRETRAIN_VIEW if size == VIEW else -(-size // 64) * 32
+    return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several small crops per image"
 
 
-def _backbone(size: int, sight: Sight) -> tuple[str, str]:
-    if size <= TINY and not sight.gpu:
-        return "vit_nano_patch4_32", "0.2 M parameters: without a GPU, larger networks take too long"
-    if size <= TINY:
-        return "vit_micro_patch4_32", f"1.2 M parameters, patches of 4 px for views of {size} px"
-    return "pvt_v2_b0", "3.4 M parameters; of the paper's small networks the one that learns best from few images"
-
-
-def _batch(sight: Sight) -> tuple[int, str]:
-    fitting = 2 ** int(math.log2(max(sight.images / STEPS, 1)))
-    batch = min(256, max(fitting, SMALLEST_BATCH))
+def _batch(facts: Facts) -> tuple[int, str]:
+    fitting = 2 ** int(math.log2(max(facts.images / MIN_STEPS, 1)))
+    batch = min(256, max(fitting, MIN_BATCH))
     if batch == 256:
         return 256, "the paper's"
     if batch > fitting:
-        return batch, "the smallest that is planned"
-    return batch, f"at least {STEPS} steps in each pass over {sight.images:,} images"
+        return batch, "the smallest planned"
+    return batch, f"at least {MIN_STEPS} steps per epoch of {facts.images:,} images"
 
 
 def _epochs(base: int, least: int, images: int, timed: bool) -> tuple[int, str]:
-    """More images want fewer passes, but not so few that the steps stay the same."""
+    """Return fewer epochs for more images, but not so few that the number of steps stays the same."""
     epochs = max(least, min(base, round(base * math.sqrt(PAPER_IMAGES / max(images, 1)))))
     if timed:
-        return TIMED * epochs, "at most; as many as fit into the time are set when the pace is known"
+        return TIMED_FACTOR * epochs, "upper limit; the measured pace decides how many fit into the time"
     if epochs < base:
         return epochs, f"{base} for {PAPER_IMAGES:,} images, fewer for more"
-    return epochs, "the paper's" if base != 300 else f"for {PAPER_IMAGES:,} images and fewer"
+    return epochs, "the paper's" if base != 300 else f"for up to {PAPER_IMAGES:,} images"

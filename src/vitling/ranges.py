@@ -1,0 +1,77 @@
+"""Ranges of settings, written beside their fields: `lr: Annotated[float | None, NOT_NEGATIVE] = None`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from vitling.errors import UserError
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both allowed unless excluded; infinity and NaN never are."""
+
+    low: float
+    high: float = math.inf
+    low_excluded: bool = False
+    high_excluded: bool = False
+    also: tuple[float, ...] = ()  # values with a meaning of their own
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.low_excluded else value >= self.low
+        below = value < self.high if self.high_excluded or self.high == math.inf else value <= self.high
+        return value in self.also or (above and below)
+
+    def __str__(self) -> str:
+        low = f"above {self.low:g}" if self.low_excluded else f"at least {self.low:g}"
+        if self.high == math.inf:
+            return low
+        return f"{low} and {'below' if self.high_excluded else 'at most'} {self.high:g}"
+
+
+AT_LEAST_1 = Range(1)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, low_excluded=True)
+FRACTION = Range(0, 1)
+FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
+FRACTION_ABOVE_0 = Range(0, 1, low_excluded=True)
+DEGREES = Range(0, 180)
+
+
+def check_ranges(config: Any, path: str = "") -> None:
+    """Raise UserError for a value outside the range or the choices of its field; nested configs included."""
+    for name, (ranges, choices) in _limits(type(config)).items():
+        value, flag = getattr(config, name), f"--{path}{name.rstrip('_').replace('_', '-')}"
+        if choices and value is not None and value not in choices:
+            raise UserError(f"{flag} {value}: choose {' or '.join(filter(None, [', '.join(choices[:-1]), choices[-1]]))}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and (wrong := next((r for r in ranges if number not in r), None)):
+                raise UserError(f"{flag} {number}: must be {wrong}.")
+    for f in fields(config):
+        if is_dataclass(nested := getattr(config, f.name)):
+            check_ranges(nested, f"{path}{f.name.replace('_', '-')}.")
+
+
+@cache
+def _limits(kind: type) -> dict[str, tuple[tuple[Range, ...], tuple[str, ...]]]:
+    hints = get_type_hints(kind, include_extras=True)
+    found = {f.name: (_ranges(hints[f.name]), _choices(hints[f.name])) for f in fields(kind)}
+    return {name: limits for name, limits in found.items() if any(limits)}
+
+
+def _ranges(hint: Any) -> tuple[Range, ...]:
+    own = getattr(hint, "__metadata__", ()) if get_origin(hint) is Annotated else ()
+    return tuple(extra for extra in own if isinstance(extra, Range))
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Return the strings of a Literal, or of a Literal | None; nothing for other types."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    kinds = [hint] if get_origin(hint) is Literal else [kind for kind in get_args(hint) if kind is not type(None)]
+    if not kinds or any(get_origin(kind) is not Literal for kind in kinds):
+        return ()
+    return tuple(choice for kind in kinds for choice in get_args(kind))

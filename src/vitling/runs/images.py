@@ -1,0 +1,161 @@
+"""The images of a run: open its data once, split it for each stage, decode it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from vitling import data
+from vitling.data.cache import decode_all
+from vitling.data.dataset import Dataset, Splits, merge_unlabelled
+from vitling.data.inspection import leakage_warning
+from vitling.data.splits import read_splits, require_labels
+from vitling.data.store import Store, build_store, median_side, normalisation
+from vitling.errors import UserError
+from vitling.methods import METHODS
+from vitling.runs.opening import OpenRun
+from vitling.settings.checks import check_task
+from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
+from vitling.settings.facts import Facts
+from vitling.training.processes import Processes
+
+
+def look_at_images(config: RunConfig, processes: Processes) -> Facts:
+    """Gather the facts for the plan. The test split is counted, not opened."""
+    splits = read_splits(config.source, config.data)
+    labelled = splits.train.task != "none"
+    if labelled:
+        check_labels(config, splits)
+    return Facts(
+        images=len(splits.train) + len(splits.val or ()),
+        pool=len(splits.pool or ()),
+        classes=len(splits.train.class_names) if labelled else 0,
+        has_val=splits.val is not None,
+        has_test=splits.has_test and getattr(config, "test", True),
+        side=median_side(splits.train),
+        gpu=processes.device.type != "cpu",
+    )
+
+
+def stage_facts(splits: Splits, processes: Processes) -> Facts:
+    """Gather the facts for one stage from the images it trains on."""
+    return Facts(len(splits.train), side=median_side(splits.train), gpu=processes.device.type != "cpu")
+
+
+def open_labelled(config: RunConfig) -> Splits:
+    """Open data for training on its labels."""
+    splits = data.open(config.source, config.data, val=config.val, seed=config.hold_out_seed())
+    check_labels(config, splits)
+    if isinstance(config, LabelledConfig) and not config.test:
+        splits.hidden_test = None
+    return splits
+
+
+def open_for_pretraining(config: PretrainConfig) -> Splits:
+    """Open data for pre-training; an unlabelled pool joins in unless the method needs labels."""
+    labels = METHODS[config.method].labels
+    if labels == "ignored":
+        splits = data.open(config.source, config.data, val=config.val, seed=config.hold_out_seed())
+        check_sampler(config, splits.train)
+        return _add_pool(splits)
+    splits = open_labelled(config)
+    check_task(config.method, splits.train.task)
+    if splits.val is None:
+        note = "k-NN accuracy is optimistic: its labels are trained on. --val 0.1 holds some images out."
+        splits = replace(splits, notes=[*splits.notes, note])
+    return _add_pool(splits) if labels == "some" else _drop_pool(splits, config.method)
+
+
+def check_labels(config: RunConfig, splits: Splits) -> None:
+    """Raise UserError if the data has no labels to train on, or the sampler cannot use them."""
+    require_labels(splits)
+    check_sampler(config, splits.train)
+
+
+def check_sampler(config: RunConfig, train: Dataset) -> None:
+    if config.loop.sampler != "balanced":
+        return
+    if not train.has_labels:
+        raise UserError("--loop.sampler balanced needs labels, and these images have none. Leave it out.")
+    if train.task == "multi":
+        raise UserError(
+            "--loop.sampler balanced needs one class per image, but these images have several labels. Leave it out; in "
+            "train and finetune, --objective.class-weights inverse weighs rare labels more."
+        )
+
+
+def _add_pool(splits: Splits) -> Splits:
+    if splits.pool is None:
+        return splits
+    notes = [*splits.notes, f"{len(splits.train)} images and {len(splits.pool)} of the unlabelled pool."]
+    return replace(splits, train=merge_unlabelled(splits.train, splits.pool), pool=None, notes=notes)
+
+
+def _drop_pool(splits: Splits, method: str) -> Splits:
+    if splits.pool is None:
+        return splits
+    note = f"The unlabelled pool ({len(splits.pool)} images) is not used: --method {method} needs labels."
+    return replace(splits, pool=None, notes=[*splits.notes, note])
+
+
+class Stores:
+    """The decoded splits of a run. The test split is decoded when it is opened, at the end."""
+
+    def __init__(self, config: RunConfig, splits: Splits, run: OpenRun):
+        self.config, self.splits = config, splits
+        self.run, self.processes = run.directory, run.processes
+        self.bad = list(splits.bad)
+        began = time.monotonic()
+        self.train = self._build(splits.train, "train")
+        self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
+        self.train.mean, self.train.std = normalisation(self.train, config.data)
+        self.val = None if splits.val is None else self._build_like_train(splits.val, "val")
+        self.run.list_bad(self.bad)
+        if self.val is not None:
+            self._warn_of_leaks("val", self.val)
+
+    def open_test(self, reason: str) -> Store:
+        store = self._build_like_train(self.splits.open_test(reason), "test")
+        self.run.list_bad(self.bad)
+        self._warn_of_leaks("test", store)
+        return store
+
+    def decode_test(self) -> None:
+        """Decode the test split into the cache without opening it."""
+        if self.splits.hidden_test is not None and self.config.cache:
+            decode_all(self.splits.hidden_test, self.config.store_size or 0, self.config.data, in_memory=False)
+
+    def describe(self) -> str:
+        size, store = self.train.gigabytes, self.train
+        amount = f"{size:.1f} GB" if size >= 1 else f"{1000 * size:.1f} MB"
+        several = f", {self.processes.world} processes" if self.processes.world > 1 else ""
+        return f"store {store.size} px on {store.where}, {amount}; {self.processes.device}{several}."
+
+    def _build_like_train(self, dataset: Dataset, split: str) -> Store:
+        store = self._build(dataset, split)
+        store.mean, store.std = self.train.mean, self.train.std
+        return store
+
+    def _build(self, dataset: Dataset, split: str) -> Store:
+        c, log = self.config, self.run.log
+        with self.processes.main_first(), log.progress(f"Decoding {split}", len(dataset)) as progress:
+            store = build_store(
+                dataset,
+                c.store_size or 0,
+                c.data,
+                self.processes.device,
+                c.store,
+                c.allow_bad,
+                split,
+                c.cache,
+                progress,
+                log.warning,
+                known=self.splits.bad,
+            )
+        self.bad += store.bad
+        return store
+
+    def _warn_of_leaks(self, split: str, store: Store) -> None:
+        warning = leakage_warning({"train": self.train.facts, split: store.facts})
+        if warning:
+            self.run.log.warning(warning)

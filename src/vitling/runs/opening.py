@@ -1,0 +1,118 @@
+"""Open the directory of a run: new, overwritten, or resumed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from vitling.console import Log
+from vitling.errors import UserError
+from vitling.settings.checks import check
+from vitling.settings.config import Config, RunConfig
+from vitling.settings.layers import Draft
+from vitling.settings.resolve import Resolved
+from vitling.settings.saved import load_resolved, reopen, resume_run, to_json
+from vitling.training.processes import Processes, init_processes
+from vitling.training.rundir import RunDirectory
+from vitling.training.trackers import check_trackers
+
+
+@contextmanager
+def start_processes(request: RunConfig, verb: str) -> Iterator[Processes]:
+    """Join the processes of torchrun, after checking that data and output are named."""
+    if not request.source and not request.resume:
+        raise UserError(f"No images given. Pass a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA")
+    if not request.out:
+        raise UserError("No output directory given. Pass --out DIR, for example --out runs/first.")
+    with init_processes(request.loop.device) as processes:
+        yield processes
+
+
+@dataclass
+class OpenRun(Generic[Config]):
+    """A run directory in use."""
+
+    draft: Draft[Config]  # what the user passed, or the saved settings of a resumed run
+    directory: RunDirectory
+    processes: Processes
+    saved: Resolved[Config] | None = None  # settings of the start that this one resumes
+    result: dict[str, Any] | None = None  # of a run that has finished already
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return any(self.directory.checkpoints.glob("step-*.pt"))
+
+    @property
+    def start(self) -> str | None:
+        """Weights to start from; a run with a checkpoint has its own."""
+        return None if self.saved is not None and self.has_checkpoint else self.draft.config.from_
+
+    def prepare(self) -> None:
+        """Create or clear the directory; all processes wait for it."""
+        if self.processes.main:
+            self.directory.prepare(self.draft.config.resume, self.draft.config.overwrite)
+        self.processes.barrier()
+
+    def write_settings(self, resolved: Resolved, trackers: tuple[str, ...] | None = None) -> None:
+        """Write config.json; with trackers, start the log and the trackers too."""
+        if trackers is None:
+            self.directory.update_config(to_json(resolved))
+        else:
+            self.directory.start(to_json(resolved), trackers)
+
+    def finish(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write result.json, which marks the run as finished."""
+        self.directory.write("result.json", result)
+        return result
+
+
+@contextmanager
+def open_run(
+    request: Config | Draft[Config], verb: str, processes: Processes, is_stage: bool = False
+) -> Iterator[OpenRun[Config]]:
+    """Open a run, or a stage of one, for a training command; a run that fails on its input leaves nothing behind.
+
+    A stage resumes whenever it has begun, with the settings it has saved.
+    """
+    draft = request if isinstance(request, Draft) else Draft(request)
+    run = OpenRun(draft, RunDirectory(draft.config.out, writes=processes.main), processes)
+    try:
+        _resume(run, verb, is_stage)
+        yield run
+        processes.barrier()
+    except UserError:
+        run.directory.abandon()
+        raise
+    except Exception:
+        with suppress(OSError):  # the directory may not exist yet; the first error counts
+            run.directory.log.debug(traceback.format_exc())
+        raise
+    finally:
+        run.directory.close()
+
+
+def _resume(run: OpenRun[Config], verb: str, is_stage: bool) -> None:
+    config, path = run.draft.config, run.directory.path
+    if config.resume and (path / "config.json").exists():
+        run.prepare()
+        saved = load_resolved(type(config), run.directory.read("config.json"))
+        run.saved = resume_run(config if not is_stage else _at(saved.config, config), saved)
+        run.draft = reopen(run.saved)
+        if (path / "result.json").exists():
+            run.directory.log.info(f"{path} has finished; there is nothing to resume.")
+            run.result = run.directory.read("result.json")
+            return
+    elif "resume" in config.explicit and config.source:
+        Log(silent=not run.directory.writes).info(f"{path} has nothing to resume; starting a new run.")
+    if not run.draft.config.source:
+        raise UserError(f"{config.out} has no run to resume. To start one, name the images: vitling {verb} DATA")
+    check(run.draft.config)
+    check_trackers(run.draft.config.loop.trackers)
+
+
+def _at(saved: Config, stage: Config) -> Config:
+    """Return the saved settings as a request: those of a stage are resolved again only if it has not begun."""
+    return replace(saved, out=stage.out, allow_bad=stage.allow_bad)

@@ -1,0 +1,61 @@
+"""Saved settings: config.json of a run, and what --resume makes of it. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from vitling.errors import UserError
+from vitling.methods import METHODS
+from vitling.settings.config import PLANNED, Config, MethodsConfig
+from vitling.settings.layers import Draft, Source
+from vitling.settings.names import flag_name, format_value, from_json, leaves
+from vitling.settings.resolve import Resolved
+
+_PER_START = ("out", "resume", "overwrite", "allow_bad", "explicit")  # settings of one start, not of the run
+_PACED = ("epochs", "optim.warmup_epochs", "loop.compile")  # --minutes lowers or replaces what was passed
+_OPEN = (None, PLANNED, "auto")
+
+
+def to_json(resolved: Resolved) -> dict[str, Any]:
+    """Return what config.json stores: every setting, and under `origins` where it comes from."""
+    origins = {name: [source.origin, source.reason] for name, source in resolved.sources.items()}
+    return asdict(resolved.config) | {"origins": origins}
+
+
+def load_resolved(kind: type[Config], values: dict[str, Any]) -> Resolved[Config]:
+    """Read config.json of a run."""
+    sources = {name: Source(origin, reason) for name, (origin, reason) in values.get("origins", {}).items()}
+    return Resolved(load_config(kind, values), sources)
+
+
+def load_config(kind: type[Config], values: dict[str, Any]) -> Config:
+    """Read settings that `asdict` and JSON stored, without those of other methods, whose defaults may have changed."""
+    method = METHODS.get(values.get("method", ""))
+    others = {f.name for f in fields(MethodsConfig)} - {method.field} if method else set()
+    return from_json(kind, {name: value for name, value in values.items() if name not in others})
+
+
+def resume_config(request: Config, saved: Config) -> Config:
+    """Return the saved settings; raise UserError if the request has others, because only the same run can resume."""
+    before, default = dict(leaves(saved)), dict(leaves(type(request)()))
+    for name, value in leaves(request):
+        implicit = value == default[name] and (name not in request.explicit or value in _OPEN)
+        paced = name in _PACED and saved.minutes is not None
+        if name in _PER_START or implicit or paced or value == before[name]:
+            continue
+        raise UserError(
+            f"--{flag_name(name)} {format_value(value)} differs from the run's {format_value(before[name])}. --resume "
+            "continues the same run; use a new --out for other settings."
+        )
+    allow_bad = saved.allow_bad or request.allow_bad  # the test split may need it although training did not
+    return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad)
+
+
+def resume_run(request: Config, saved: Resolved[Config]) -> Resolved[Config]:
+    return replace(saved, config=resume_config(request, saved.config))
+
+
+def reopen(resolved: Resolved[Config]) -> Draft[Config]:
+    """Return a draft of settings that were resolved before, with the same origins."""
+    return Draft(resolved.config, resolved.sources)
