@@ -30,6 +30,7 @@ def look_at_images(config: RunConfig, processes: Processes) -> Facts:
         images=len(splits.train) + len(splits.val or ()),
         pool=len(splits.pool or ()),
         classes=len(splits.train.class_names) if labelled else 0,
+        multi_label=splits.train.task == "multi",
         has_val=splits.val is not None,
         has_test=splits.has_test and getattr(config, "test", True),
         side=median_side(splits.train),

@@ -1,9 +1,8 @@
-"""Training on labels: open, decode, train, evaluate, save."""
+"""Training on labels: open, decode, train, evaluate, save. Shared by `train` and `finetune`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,213 +10,196 @@ import torch
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.backbones.transfer import resize_backbone
-from vitling.data.batches import compute_class_weights
+from vitling.backbones.transfer import at_size
+from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
+from vitling.evaluation.answers import Answers, make_answers, save_answers
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
-from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
+from vitling.evaluation.classify import Validation, labels_of, logits_over
 from vitling.evaluation.metrics import summarise
-from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
 from vitling.methods.supervised.loss import Supervised
-from vitling.runs.auxiliary import attach_auxiliary, make_auxiliary
-from vitling.runs.pacing import fitted
-from vitling.runs.running import (
-    Stores,
-    auxiliary_in_words,
+from vitling.runs.images import Stores, stage_facts
+from vitling.runs.opening import OpenRun
+from vitling.runs.stage import (
+    Clock,
+    attach_auxiliary,
     begin,
+    build_auxiliary,
+    build_backbone,
     check_test_size,
-    figures,
-    meta_of,
-    new_backbone,
-    open_labelled,
-    setting,
-    settle_network,
+    describe_auxiliary,
+    fit_to_time,
+    make_meta,
+    summarise_fit,
 )
 from vitling.settings.config import LabelledConfig
+from vitling.settings.facts import Facts
+from vitling.settings.facts import Start as StartFacts
+from vitling.settings.layers import Draft
+from vitling.settings.resolve import Resolved, resolve
 from vitling.training.loop import fit
-from vitling.training.processes import Processes
 from vitling.training.result import FitResult
-from vitling.training.rundir import RunDirectory
-
-
-def train_in(
-    config: LabelledConfig,
-    run: RunDirectory,
-    processes: Processes,
-    began: float | None = None,
-    notes: Sequence[str] = (),
-    start: str | None = None,
-) -> dict[str, Any]:
-    """Trains, evaluates, and gives what is also in the run's result.json. `began` is when the clock of --minutes
-    started, `notes` is what to say first, `start` the stage before this one."""
-    began = time.monotonic() if began is None else began
-    splits = open_labelled(config)
-    splits.notes += notes
-    return train_on(config, splits, run, processes, None, began, start)
-
-
-def train_on(
-    config: LabelledConfig,
-    splits: Splits,
-    run: RunDirectory,
-    processes: Processes,
-    head: nn.Linear | None = None,
-    began: float | None = None,
-    start: str | None = None,
-) -> dict[str, Any]:
-    """`head`: to start from; otherwise it is a new one."""
-    began = time.monotonic() if began is None else began
-    stage = ready(config, splits, run, processes, head, start)
-    stores, objective = stage.stores, stage.objective
-    _introduce(stage.config, stores, objective, run)
-    config = fitted(stage.config, objective, stores, run, processes, began)
-    attach_auxiliary(objective, stage.auxiliary, config)  # again: its schedule is laid out for these epochs
-    looks = 50 if config.minutes is None else 10
-    config = replace(config, eval_every=config.eval_every or max(1, round(config.epochs / looks)))
-    run.update_config(config)
-    watcher = _validation(config, stores)
-    settings = config.for_the_loop(best=watcher.metric if watcher else None)
-    outcome = fit(objective, stores.train, settings, [watcher] if watcher else [], run=run, processes=processes)
-    return _conclude(config, stores, objective, outcome, run)
 
 
 @dataclass
-class Ready:
-    """All that training needs. In the config what was left open is settled, but for how many epochs fit into a time."""
+class Stage:
+    """Everything that training on labels needs, before the pace is measured."""
 
-    config: LabelledConfig
+    resolved: Resolved[LabelledConfig]
+    facts: Facts
+    backbone: Backbone
     stores: Stores
-    objective: Supervised
     auxiliary: nn.Module | None
+    head: nn.Linear | None  # to start from; None: a new one
+
+    def build(self, config: LabelledConfig, backbone: Backbone, auxiliary: nn.Module | None) -> Supervised:
+        objective = make_objective(config, backbone, self.stores.train)
+        if self.head is not None:
+            objective.head.load_state_dict(self.head.state_dict())
+        attach_auxiliary(objective, auxiliary, config)
+        return objective
+
+    def build_trial(self, config: LabelledConfig) -> Supervised:
+        """Build an objective for measurements, which leaves the backbone as it is."""
+        return self.build(config, copy.deepcopy(self.backbone), copy.deepcopy(self.auxiliary))
 
 
-def ready(
-    config: LabelledConfig,
+def prepare_stage(
+    run: OpenRun,
+    draft: Draft,
     splits: Splits,
-    run: RunDirectory,
-    processes: Processes,
     head: nn.Linear | None = None,
     start: str | None = None,
-) -> Ready:
-    config, notes = settle_network(config, splits.train, view=224)
-    backbone = new_backbone(config, config.objective.drop_path)
-    check_test_size(config, backbone)
-    auxiliary = make_auxiliary(config, backbone)
-    stores = begin(config, splits, backbone, notes, run, processes, head is not None, start)
-    objective = make_objective(config, backbone, stores.train)
-    if head is not None:
-        objective.head.load_state_dict(head.state_dict())
-    attach_auxiliary(objective, auxiliary, config)
-    return Ready(config, stores, objective, auxiliary)
+    start_facts: StartFacts | None = None,
+) -> Stage:
+    """Resolve the settings, build the network and decode the images. `start`: the directory of the stage before."""
+    facts = replace(stage_facts(splits, run.processes), classes=len(splits.train.class_names))
+    if start_facts is not None:
+        facts = replace(facts, start=start_facts)
+    resolved = run.saved if run.saved is not None and run.has_checkpoint else resolve(draft, facts)
+    backbone = build_backbone(resolved.config, resolved.config.objective.drop_path)
+    check_test_size(resolved.config, backbone)
+    auxiliary = build_auxiliary(resolved.config, backbone)
+    stores = begin(resolved, splits, backbone, run, start, head is not None)
+    return Stage(resolved, facts, backbone, stores, auxiliary, head)
 
 
-def _validation(config: LabelledConfig, stores: Stores) -> ValidationWatcher | None:
-    if stores.val is None:
-        return None
-    return ValidationWatcher(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
+def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
+    """Train, evaluate the last and the best weights, save both; return the entries of result.json."""
+    resolved = fit_to_time(stage.resolved, stage.facts, stage.build_trial, stage.stores, run, clock)
+    config, stores = resolved.config, stage.stores
+    objective = stage.build(config, stage.backbone, stage.auxiliary)
+    _introduce(config, stores, objective, run)
+    run.write_settings(resolved)
+    watcher = _make_validation(config, stores)
+    fit_config = config.fit_config(best=watcher.metric if watcher else None)
+    watchers = [watcher] if watcher else []
+    fitted = fit(objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes)
+    return _conclude(config, stores, objective, fitted, run)
 
 
 def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> Supervised:
     dataset, settings = store.dataset, config.objective
     weights = None
     if settings.class_weights == "inverse" and dataset.labels is not None:
-        weights = torch.from_numpy(compute_class_weights(dataset.labels, len(dataset.class_names))).float()
+        weights = torch.from_numpy(class_weights(dataset.labels, len(dataset.class_names))).float()
     plan = config.views.plan(backbone.size)
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
 
 
-def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: RunDirectory) -> None:
-    held = f", {len(stores.val)} held out" if stores.val else ", none held out"
-    run.log.info(
-        f"{len(stores.train)} images{held}, {objective.classes} classes; {config.backbone} at {config.size} px, "
-        f"{_parameters(objective) / 1e6:.2f} M parameters{auxiliary_in_words(config)}; {setting(stores)}"
+def _make_validation(config: LabelledConfig, stores: Stores) -> Validation | None:
+    if stores.val is None:
+        return None
+    return Validation(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
+
+
+def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: OpenRun) -> None:
+    held_out = f", {len(stores.val)} held out" if stores.val else ", none held out"
+    run.directory.log.info(
+        f"{len(stores.train)} images{held_out}, {objective.classes} classes; {config.backbone} at {config.size} px, "
+        f"{_count_parameters(objective) / 1e6:.2f} M parameters{describe_auxiliary(config)}; {stores.describe()}"
     )
 
 
-def _parameters(objective: Supervised) -> int:
-    """Of what is saved: auxiliary terms have their own, which are not."""
+def _count_parameters(objective: Supervised) -> int:
+    """Count the parameters that are saved: backbone and head, not those of auxiliary terms."""
     return sum(p.numel() for part in (objective.backbone, objective.head) for p in part.parameters())
 
 
 @dataclass
-class _Evaluation:
-    """Metrics and predictions of one set of weights on the splits."""
+class _Evaluated:
+    """One set of weights on the splits."""
 
     epoch: int
     temperature: float
     splits: dict[str, dict[str, Any]]
-    predictions: dict[str, SplitPredictions]
+    answers: dict[str, Answers]
 
     def short(self) -> dict[str, Any]:
-        """Return the metrics that result.json has: all but the tables."""
+        """Return the figures for result.json, without the tables."""
         keep = ("top1", "top5", "mean_per_class", "mean_average_precision", "log_loss", "calibration_error", "n")
         numbers = {split: {k: v for k, v in full.items() if k in keep} for split, full in self.splits.items()}
         return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
 
 
 def _conclude(
-    config: LabelledConfig, stores: Stores, objective: Supervised, outcome: FitResult, run: RunDirectory
+    config: LabelledConfig, stores: Stores, objective: Supervised, fitted: FitResult, run: OpenRun
 ) -> dict[str, Any]:
-    """Evaluate and save the last epoch's weights and the best ones, and write result.json."""
+    """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
     objective.eval()
-    to_evaluate: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
-    if outcome.best:
-        to_evaluate.append(("best", "best", outcome.best.epoch, outcome.best.weights))
-    test = (
-        stores.open_test(f"final evaluation of {' and '.join(j[0] for j in to_evaluate)}")
-        if stores.splits.has_test
-        else None
-    )
-    evaluations = {}
-    for name, folder, epoch, weights in to_evaluate:
+    candidates: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
+    if fitted.best:
+        candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
+    reason = f"final evaluation of {' and '.join(name for name, *_ in candidates)}"
+    test = stores.open_test(reason) if stores.splits.has_test else None
+    directory, evaluated = run.directory, {}
+    for name, folder, epoch, weights in candidates:
         if weights is not None:
             objective.load_state_dict(weights)
-        evaluations[name] = _evaluate(config, objective, epoch, stores.val, test)
-        if run.writes:
-            backbone = resize_backbone(objective.backbone, config.eval_size)
-            save_bundle(run.path / folder, backbone, objective.head, _meta(config, stores.train, evaluations[name]))
-    run.write("evaluation.json", {name: j.splits for name, j in evaluations.items()})
-    if run.writes:
-        predictions = {f"{name}/{split}": p for name, e in evaluations.items() for split, p in e.predictions.items()}
-        save_predictions(run.path, predictions)
-    result = {
-        **figures(config, stores, outcome),
+        evaluated[name] = _evaluate(config, objective, epoch, stores.val, test)
+        if directory.writes:
+            backbone = at_size(objective.backbone, config.eval_size)
+            save_bundle(directory.path / folder, backbone, objective.head, _meta(config, stores.train, evaluated[name]))
+    directory.write("evaluation.json", {name: e.splits for name, e in evaluated.items()})
+    if directory.writes:
+        answers = {f"{name}/{split}": a for name, e in evaluated.items() for split, a in e.answers.items()}
+        save_answers(directory.path, answers)
+    return {
+        **summarise_fit(config, stores, fitted),
         "method": "supervised",
-        "parameters": _parameters(objective),
+        "parameters": _count_parameters(objective),
         "classes": objective.classes,
         "judged_at": config.eval_size,
-        **{name: j.short() for name, j in evaluations.items()},
+        **{name: e.short() for name, e in evaluated.items()},
     }
-    run.write("result.json", result)
-    return result
 
 
 def _evaluate(
     config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None
-) -> _Evaluation:
-    """Evaluate on both splits; the temperature is fitted on validation and stays 1 without one."""
-    temperature, splits, predictions = 1.0, {}, {}
+) -> _Evaluated:
+    """Evaluate on val and test. The temperature is fitted on val; without one it stays 1."""
+    temperature, splits, answers = 1.0, {}, {}
     for name, store in (("val", val), ("test", test)):
         if store is None:
             continue
-        logits = compute_logits(objective.logits, store, config.eval_size, config.views.crop_fraction)
+        logits = logits_over(objective.logits, store, config.eval_size, config.views.crop_fraction)
         if name == "val":
-            temperature = fit_temperature(logits, get_labels(store))
-        splits[name] = summarise(logits, get_labels(store), store.dataset.class_names, temperature)
+            temperature = fit_temperature(logits, labels_of(store))
+        splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
         dataset = store.dataset
-        predictions[name] = make_predictions(logits.numpy(), get_labels(store).numpy(), dataset.keys, dataset.groups)
-    return _Evaluation(epoch, temperature, splits, predictions)
+        answers[name] = make_answers(logits.numpy(), labels_of(store).numpy(), dataset.keys, dataset.groups)
+    return _Evaluated(epoch, temperature, splits, answers)
 
 
-def _meta(config: LabelledConfig, store: Store, evaluation: _Evaluation) -> BundleMeta:
-    return meta_of(
+def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluated) -> BundleMeta:
+    return make_meta(
         config,
         store,
         task=store.dataset.task,
         class_names=store.dataset.class_names,
         crop_fraction=config.views.crop_fraction,
         size=config.eval_size,
-        temperature=evaluation.temperature,
+        temperature=evaluated.temperature,
     )

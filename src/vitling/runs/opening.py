@@ -40,6 +40,7 @@ class OpenRun(Generic[Config]):
     processes: Processes
     saved: Resolved[Config] | None = None  # settings of the start that this one resumes
     result: dict[str, Any] | None = None  # of a run that has finished already
+    prepared: bool = False
 
     @property
     def has_checkpoint(self) -> bool:
@@ -51,9 +52,10 @@ class OpenRun(Generic[Config]):
         return None if self.saved is not None and self.has_checkpoint else self.draft.config.from_
 
     def prepare(self) -> None:
-        """Create or clear the directory; all processes wait for it."""
-        if self.processes.main:
+        """Create or clear the directory, once; all processes wait for it."""
+        if self.processes.main and not self.prepared:
             self.directory.prepare(self.draft.config.resume, self.draft.config.overwrite)
+        self.prepared = True
         self.processes.barrier()
 
     def write_settings(self, resolved: Resolved, trackers: tuple[str, ...] | None = None) -> None:

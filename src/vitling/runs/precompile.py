@@ -1,7 +1,7 @@
-"""While the first stage trains, another process decodes the images of the second one and compiles it.
+"""Precompile the second stage in another process while the first stage trains.
 
-What it leaves are entries in vitling's cache: decoded pixels, and the compiler's graphs. The second stage finds them
-there, as one that is started again does. Where the helper fails, the second stage does the work itself.
+The process decodes the images and compiles the network; both end up in vitling's cache, where the second stage finds
+them. If it fails, the second stage does the work itself.
 """
 
 from __future__ import annotations
@@ -18,157 +18,163 @@ from typing import IO, Any
 
 import torch
 
-from vitling.data.host import count_cores, get_free_memory
+from vitling.data.host import count_cores, free_host_memory
 from vitling.files import read_json
 from vitling.objectives.moments import Moment
-from vitling.runs.labelled import ready
-from vitling.runs.running import open_labelled
+from vitling.runs.images import open_labelled
+from vitling.runs.labelled import prepare_stage
+from vitling.runs.opening import OpenRun
 from vitling.settings.config import TrainConfig
-from vitling.settings.names import saved_config
+from vitling.settings.resolve import Resolved
+from vitling.settings.saved import load_resolved, reopen
 from vitling.training.pace import warm_compile_cache
 from vitling.training.precision import choose_compile
-from vitling.training.processes import Processes, init_processes
+from vitling.training.processes import init_processes
 from vitling.training.rundir import RunDirectory
 from vitling.training.signals import call_on_parent_exit
 
-CORES = 4  # with fewer it would take the first stage's
-HOST = 8 * 2**30  # bytes that must be free: torch, and the compiler's processes
-LEAST = 2**31  # bytes of a GPU's memory
-STEPS = 20  # by then all that the first stage records has been
-CONTEXT = 2**30  # bytes that CUDA takes in a process, beside the tensors
-PATIENCE = 900.0  # seconds to wait for it; it began earlier than the second stage could
-SHARE = 1 / 4  # of the time that --minutes leaves, at most
-KILLING = 5.0  # seconds to clean up
+_MIN_CORES = 4  # with fewer it would slow down the first stage
+_MIN_HOST_BYTES = 8 * 2**30  # for torch and the compiler's processes
+_MIN_GPU_BYTES = 2**31
+_CUDA_CONTEXT_BYTES = 2**30  # that CUDA takes in a process beside the tensors
+_FIRST_STEP = 20  # by then the first stage has captured all its graphs
+_MAX_WAIT_SECONDS = 900.0
+_MAX_WAIT_SHARE = 1 / 4  # of the time that --minutes leaves
+_KILL_SECONDS = 5.0  # to clean up after SIGTERM
 
 
-class Meanwhile:
-    """Begins at a look at the network that trains, when it is known how much memory that takes: half of the rest is
-    the helper's. Leaving the block ends it, and so does the end of this process, whatever it dies of."""
+class Precompiler:
+    """Starts the process once the memory of the first stage is known, with half of what is left on the GPU.
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, processes: Processes):
-        self.run, self.device = run, processes.device
-        self.wanted = processes.world == 1 and _is_worth_it(config, self.device)
-        self.helper: subprocess.Popen | None = None
+    Leaving the block ends it, and so does the end of this process, whatever the cause.
+    """
+
+    def __init__(self, run: OpenRun, config: TrainConfig, wanted: bool = True):
+        self.directory, self.device = run.directory, run.processes.device
+        self.wanted = wanted and run.processes.world == 1 and _is_worthwhile(config, self.device)
+        self.process: subprocess.Popen | None = None
         self.output: IO[str] | None = None
-        self.opened = ExitStack()
+        self.resources = ExitStack()
 
-    def __enter__(self) -> Meanwhile:
+    def __enter__(self) -> Precompiler:
         if self.wanted and self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         return self
 
-    def __exit__(self, *problem: Any) -> None:
-        if self.helper is not None and self.helper.poll() is None:
-            self._end(self.helper)
-        self.opened.close()
+    def __exit__(self, *exception: Any) -> None:
+        if self.process is not None and self.process.poll() is None:
+            _stop(self.process)
+        self.resources.close()
 
-    @staticmethod
-    def _end(helper: subprocess.Popen) -> None:
-        """With the processes of its compiler; first in a way that lets it clean up."""
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(helper.pid, how)
-            with suppress(subprocess.TimeoutExpired):
-                helper.wait(timeout=KILLING)
-                return
-
-    def watcher(self, every: int) -> _Look:
-        return _Look(self, every)
+    def make_watcher(self, every: int) -> _StartWatcher:
+        return _StartWatcher(self, every)
 
     def start(self) -> None:
-        memory = _memory_to_spare(self.device)
-        if not self.wanted or self.helper is not None or memory < LEAST:
+        memory = _spare_memory(self.device)
+        if not self.wanted or self.process is not None or memory < _MIN_GPU_BYTES:
             return
-        command = [sys.executable, "-P", "-m", __name__, str(self.run.path / "config.json"), str(memory)]
+        command = [sys.executable, "-P", "-m", __name__, str(self.directory.path / "config.json"), str(memory)]
         try:
-            said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed on leaving
-            self.output = self.opened.enter_context(said)
-            self.helper = subprocess.Popen(
+            output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed on exit
+            self.output = self.resources.enter_context(output)
+            self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
             )
         except OSError as problem:
             self.wanted = False
-            self.run.log.debug(f"The second stage is not prepared meanwhile: {problem}")
+            self.directory.log.debug(f"The second stage is not precompiled: {problem}")
         else:
-            assert self.helper.stdin is not None
-            self.opened.enter_context(self.helper.stdin)
-            self.run.log.debug("Another process decodes the images of the second stage meanwhile, and compiles it.")
+            assert self.process.stdin is not None
+            self.resources.enter_context(self.process.stdin)
+            self.directory.log.debug("Precompiling the second stage in another process.")
 
-    def finish(self, left: float | None) -> None:
-        """Waits for the helper, but for no more than a part of the seconds that are `left`."""
-        if self.helper is None or self.output is None:
+    def finish(self, seconds_left: float | None) -> None:
+        """Wait for the process, at most a quarter of the time left."""
+        if self.process is None or self.output is None:
             return
         try:
-            self.helper.wait(timeout=1)
+            self.process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            self.run.log.info("Waiting for the second stage to be compiled.")
+            self.directory.log.info("Waiting for the second stage to compile.")
+            limit = _MAX_WAIT_SECONDS if seconds_left is None else _MAX_WAIT_SHARE * seconds_left
             with suppress(subprocess.TimeoutExpired):
-                self.helper.wait(timeout=PATIENCE if left is None else max(0.0, min(PATIENCE, SHARE * left)))
-        status = self.helper.poll()
+                self.process.wait(timeout=max(0.0, min(_MAX_WAIT_SECONDS, limit)))
+        status = self.process.poll()
         if status != 0:
             self.output.seek(0)
-            said = self.output.read().strip()[-4000:]
-            ended = "it took too long" if status is None else f"it ended with {status}"
-            self.run.log.debug(f"The second stage was not prepared, which costs time and nothing else; {ended}. {said}")
+            text = self.output.read().strip()[-4000:]
+            reason = "it took too long" if status is None else f"exit code {status}"
+            self.directory.log.debug(f"The second stage was not precompiled ({reason}), which only costs time. {text}")
 
 
-class _Look:
-    """A watcher, which the loop calls when it looks at the network anyway."""
+class _StartWatcher:
+    """Watcher that starts the precompiler when the loop evaluates the network anyway."""
 
-    def __init__(self, meanwhile: Meanwhile, every: int):
-        self.meanwhile, self.every = meanwhile, every
+    def __init__(self, precompiler: Precompiler, every: int):
+        self.precompiler, self.every = precompiler, every
 
     def __call__(self, moment: Moment) -> dict[str, float]:
         grows = moment.objective.phases > 1 and not moment.objective.phase  # a later phase takes more memory
-        if moment.step >= STEPS and not grows and not moment.last:
-            self.meanwhile.start()
+        if moment.step >= _FIRST_STEP and not grows and not moment.last:
+            self.precompiler.start()
         return {}
 
 
-def _is_worth_it(config: TrainConfig, device: torch.device) -> bool:
-    """How many steps there will be is not known yet; runs with few of them are short."""
+def _stop(process: subprocess.Popen) -> None:
+    """End the process and its compiler's processes, first with SIGTERM so that they can clean up."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal_number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_KILL_SECONDS)
+            return
+
+
+def _is_worthwhile(config: TrainConfig, device: torch.device) -> bool:
+    """Return whether the second stage compiles and the machine can spare a process; its steps are not known yet."""
     compiles = choose_compile(config.loop, device, steps=sys.maxsize) != "off"
-    able = hasattr(os, "killpg") and count_cores() >= CORES and get_free_memory() >= HOST
+    able = hasattr(os, "killpg") and count_cores() >= _MIN_CORES and free_host_memory() >= _MIN_HOST_BYTES
     return device.type == "cuda" and compiles and config.cache and able
 
 
-def _memory_to_spare(device: torch.device) -> int:
+def _spare_memory(device: torch.device) -> int:
     if device.type != "cuda":
-        return LEAST
+        return _MIN_GPU_BYTES
     free = torch.cuda.mem_get_info(device)[0]
-    may_still_take = torch.cuda.max_memory_reserved(device) - torch.cuda.memory_reserved(device)
-    return (free - may_still_take) // 2 - CONTEXT
+    growth = torch.cuda.max_memory_reserved(device) - torch.cuda.memory_reserved(device)
+    return (free - growth) // 2 - _CUDA_CONTEXT_BYTES
 
 
-def prepare(config: TrainConfig, memory: int) -> None:
-    """The helper's work: the second stage up to its first steps, in a folder that is thrown away. The test split is
-    decoded, not opened."""
-    with init_processes(config.loop.device) as processes, tempfile.TemporaryDirectory() as folder:
+def prepare(saved: Resolved[TrainConfig], memory: int) -> None:
+    """Run the second stage up to its first steps, in a temporary folder. The test split is decoded, not opened."""
+    with init_processes(saved.config.loop.device) as processes, tempfile.TemporaryDirectory() as folder:
         if processes.device.type == "cuda":
             whole = torch.cuda.get_device_properties(processes.device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, memory / whole), processes.device)
-        config = replace(config, out=folder, from_=None, resume=False, overwrite=False)
-        run = RunDirectory(folder, writes=False)
-        stage = ready(config, open_labelled(config), run, processes)
-        warm_compile_cache(stage.objective, stage.stores.train, stage.config.for_the_loop(), processes)
+        config = replace(saved.config, out=folder, from_=None, resume=False, overwrite=False)
+        draft = reopen(replace(saved, config=config))
+        run = OpenRun(draft, RunDirectory(folder, writes=False), processes)
+        stage = prepare_stage(run, draft, open_labelled(config))
+        resolved = stage.resolved.config
+        warm_compile_cache(stage.build_trial(resolved), stage.stores.train, resolved.fit_config(), processes)
         stage.stores.decode_test()
 
 
-def _end_with_the_parent() -> None:
-    def end() -> None:
+def _exit_with_parent() -> None:
+    def stop() -> None:
         os.killpg(0, signal.SIGTERM)
-        time.sleep(KILLING)
+        time.sleep(_KILL_SECONDS)
         os.killpg(0, signal.SIGKILL)
 
-    call_on_parent_exit(end)
+    call_on_parent_exit(stop)
 
 
 def _main() -> None:
-    signal.signal(signal.SIGTERM, lambda *signal: sys.exit(1))
-    _end_with_the_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    _exit_with_parent()
     with suppress(OSError, AttributeError):
         os.nice(10)
-    prepare(saved_config(TrainConfig, read_json(sys.argv[1])), int(sys.argv[2]))
+    prepare(load_resolved(TrainConfig, read_json(sys.argv[1])), int(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class Facts:
     images: int  # images to train on; for the plan of `train`, with the data's own val split
     pool: int = 0  # unlabelled images beside them
     classes: int = 0  # 0: no labels
+    multi_label: bool = False
     has_val: bool = False  # the data has its own val split
     has_test: bool = False
     side: int | None = 512  # median of the images' longer sides, px; None: unknown

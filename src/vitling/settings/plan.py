@@ -7,7 +7,7 @@ Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from vitling.backbones.names import get_native_size
@@ -93,10 +93,13 @@ def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
     return not draft.is_explicit("method") and touched.isdisjoint(_first_stage_fields())
 
 
-def without_pretraining(request: TrainConfig) -> TrainConfig:
-    """Return the same request for one stage, on the labels alone."""
-    default = TrainConfig()
-    return replace(request, method="supervised", **{name: getattr(default, name) for name in _first_stage_fields()})
+def without_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
+    """Return what the user passed, as a request for one stage on the labels."""
+    kept = {name for name in plan.sources if plan.is_explicit(name) and name.partition(".")[0] not in _first_stage_fields()}
+    alone = Draft(TrainConfig(method="supervised"))
+    for name in kept:
+        alone.override(name, plan.get(name), "explicit", plan.sources[name].reason)
+    return alone
 
 
 def default_backbone(size: int, gpu: bool) -> tuple[str, str]:

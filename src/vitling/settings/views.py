@@ -20,3 +20,8 @@ def unused_view_changes(config: PretrainConfig, size: int) -> list[str]:
     """List the user's changes that the method's views have no place for."""
     method = METHODS[config.method]
     return config.views.list_unused(method.views(method.config_of(config), size))
+
+
+def has_colours(config: RunConfig) -> bool:
+    """Return whether colour augmentation applies: to grey and RGB images."""
+    return config.data.channels in (1, 3)

@@ -1,0 +1,209 @@
+"""Steps that all training stages share, from the network to the figures of result.json."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitling.backbones.backbone import Backbone, create
+from vitling.backbones.transfer import load_weights
+from vitling.data.dataset import Splits
+from vitling.data.store import Store
+from vitling.errors import UserError
+from vitling.evaluation.bundle import WEIGHTS, bundle_folder
+from vitling.evaluation.meta import BundleMeta
+from vitling.methods.drloc.loss import drloc_term
+from vitling.objectives.objective import Objective, Weight
+from vitling.runs.images import Stores
+from vitling.runs.opening import OpenRun
+from vitling.settings.config import LabelledConfig, RunConfig
+from vitling.settings.facts import Facts, Fit
+from vitling.settings.resolve import Resolved, resolve
+from vitling.settings.saved import reopen
+from vitling.training.pace import measure_pace
+from vitling.training.result import FitResult
+from vitling.training.schedules import rise_and_fall
+from vitling.training.signals import raise_on_signal
+
+_SAFETY = 0.96  # of the time left: checkpoints and evaluations take some of it
+_SAVING_SECONDS = 5.0  # for the last checkpoint, and for Python to exit
+_EVALUATION_SPEED = 3  # times as fast as training
+_DRLOC_RISE = 20  # epochs, of the released schedule
+
+
+class TooFewEpochsError(UserError):
+    """Fewer epochs fit into the time than are worth training."""
+
+
+def build_backbone(config: RunConfig, drop_path: float) -> Backbone:
+    torch.manual_seed(config.seed)
+    return create(config.backbone or "", config.size, config.data.channels, drop_path)
+
+
+def build_auxiliary(config: RunConfig, backbone: Backbone) -> nn.Module | None:
+    return None if config.aux == "none" else drloc_term(backbone, config.drloc, config.seed)
+
+
+def attach_auxiliary(objective: Objective, term: nn.Module | None, config: RunConfig) -> None:
+    if term is not None:
+        objective.attach(config.aux, term, _auxiliary_weight(config))
+
+
+def _auxiliary_weight(config: RunConfig) -> Weight:
+    weight = config.drloc.weight or 0.0
+    if config.drloc.schedule == "constant":
+        return weight
+    return rise_and_fall(weight, _DRLOC_RISE, config.optim.over_epochs(config.epochs))
+
+
+def check_test_size(config: RunConfig, backbone: Backbone) -> None:
+    """Raise UserError if the network cannot take views of that size."""
+    if isinstance(config, LabelledConfig) and config.test_size is not None:
+        try:
+            backbone.grid_size(config.test_size)
+        except UserError as problem:
+            raise UserError(f"--test-size {config.test_size}: {problem}") from None
+
+
+def begin(
+    resolved: Resolved,
+    splits: Splits,
+    backbone: Backbone,
+    run: OpenRun,
+    start: str | None = None,
+    keep_head: bool = False,
+) -> Stores:
+    """Load the weights to start from, open the run directory, write config.json and decode the images.
+
+    Call it after all checks: --overwrite deletes an earlier run here. `start` replaces --from after a first stage.
+    """
+    source = None if run.saved is not None and run.has_checkpoint else start or resolved.config.from_
+    notes = [*splits.notes, *resolved.notes, *start_from(backbone, source, keep_head)]
+    run.prepare()
+    splits.on_test_opened = run.directory.log_test_opening
+    for note in notes:
+        run.directory.log.info(note)
+    run.write_settings(resolved, resolved.config.loop.trackers)
+    return Stores(resolved.config, splits, run)
+
+
+def start_from(backbone: Backbone, source: str | None, keep_head: bool) -> list[str]:
+    """Load weights into the backbone; return notes on what was loaded and what was not."""
+    if source is None:
+        return []
+    path = Path(source)
+    transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
+    notes = [f"Started from {source}: {transfer.summary()}."]
+    if transfer.heads:
+        notes.append(f"Its head is {'kept' if keep_head else 'dropped'}: {', '.join(sorted(transfer.heads))}.")
+    if transfer.missing:
+        notes.append(f"Missing there, so left as initialised: {', '.join(transfer.missing[:5])} ...")
+    return notes
+
+
+class Clock:
+    """The time that --minutes counts, from the start of the command."""
+
+    def __init__(self, already: float = 0.0):
+        self.began = time.monotonic() - already
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+
+def fit_to_time(
+    resolved: Resolved,
+    facts: Facts,
+    build: Callable[[RunConfig], Objective],
+    stores: Stores,
+    run: OpenRun,
+    clock: Clock,
+    min_epochs: int = 1,
+) -> Resolved:
+    """Return the settings with as many epochs as fit into --minutes, at most those of the config.
+
+    Measures the pace on an objective that is thrown away, which also fills the compiler's cache. Raises
+    TooFewEpochsError if fewer than `min_epochs` fit.
+    """
+    config, log = resolved.config, run.directory.log
+    if config.minutes is None or run.has_checkpoint:
+        return resolved
+    log.info("Measuring the pace to fit the run into the time.")
+    with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
+        pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes)
+    free_memory()
+    left = 60 * config.minutes - clock.elapsed - _ending_seconds(config, stores, pace)
+    share = torch.tensor(_SAFETY * left * pace / len(stores.train), device=run.processes.device)
+    fitting = int(run.processes.mean(share))
+    epochs = max(1, min(config.epochs, fitting))
+    if epochs < min_epochs:
+        few = f"{max(fitting, 0)} epoch{'s' * (fitting != 1)} would fit into the time"
+        raise TooFewEpochsError(f"only {few}, fewer than the {min_epochs} that are worth it.")
+    log.info(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
+    if fitting < 1:
+        log.warning(
+            f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, and one epoch "
+            f"takes {max(1, len(stores.train) / pace):.0f} s."
+        )
+    return resolve(reopen(resolved), replace(facts, fit=Fit(epochs, compile_mode)))
+
+
+def free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _ending_seconds(config: RunConfig, stores: Stores, pace: float) -> float:
+    """Estimate what follows training: decode the test split, evaluate it and val, on views that may be larger."""
+    if isinstance(config, LabelledConfig):
+        pace *= (config.size or 1) ** 2 / config.eval_size**2
+    hidden = stores.splits.hidden_test
+    test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
+    return _SAVING_SECONDS + test * stores.seconds_per_image + (test + val) / (_EVALUATION_SPEED * pace)
+
+
+def describe_auxiliary(config: RunConfig) -> str:
+    return "" if config.aux == "none" else f", {config.aux} with weight {config.drloc.weight:g}"
+
+
+def make_meta(config: RunConfig, store: Store, **head: Any) -> BundleMeta:
+    """Describe a saved model: its input, and its head if it has one."""
+    about: dict[str, Any] = {"task": "none", "class_names": (), "size": config.size or 0} | head
+    return BundleMeta(
+        store_size=store.size,
+        mean=store.mean,
+        std=store.std,
+        channels=config.data.channels,
+        bits=config.data.bits,
+        max_pixels=config.data.max_pixels,
+        **about,
+    )
+
+
+def summarise_fit(config: RunConfig, stores: Stores, fitted: FitResult) -> dict[str, Any]:
+    """Return the entries that every result.json has."""
+    return {
+        "finished": True,
+        "aux": config.aux,
+        "backbone": config.backbone,
+        "size": config.size,
+        "store_size": stores.train.size,
+        "images": len(stores.train),
+        "epochs": config.epochs,
+        "steps": fitted.steps,
+        "seed": config.seed,
+        "seconds": round(fitted.seconds, 2),
+        "seconds_compiling": round(fitted.seconds_compiling, 2),
+        "images_per_second": round(fitted.images_per_second, 1),
+        "accumulate": fitted.accumulate,
+        "bad_files": len(stores.bad),
+    }
