@@ -25,7 +25,7 @@ import torch
 from record import format_command, write_rows
 
 from vitling import data
-from vitling.methods.registry import SIZE
+from vitling.methods.method import SIZE
 from vitling.runs.pretrain import pretrain
 from vitling.settings.config import PretrainConfig
 from vitling.training.config import LoopConfig

@@ -23,10 +23,10 @@ def train(source: str, out: str, **settings: Any) -> dict[str, Any]:
     from vitling.papers.datasets import register_readers
     from vitling.runs.train import train as run
     from vitling.settings.config import TrainConfig
-    from vitling.settings.names import with_overrides
+    from vitling.settings.names import apply_overrides
 
     register_readers()
-    return run(with_overrides(TrainConfig(source=str(source), out=str(out)), settings))
+    return run(apply_overrides(TrainConfig(source=str(source), out=str(out)), settings))
 
 
 def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cpu") -> Model:

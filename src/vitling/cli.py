@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NoReturn
 
@@ -32,7 +33,7 @@ from vitling.data.host import count_cores
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
 from vitling.papers.datasets import register_readers
 from vitling.settings.config import RunConfig
-from vitling.settings.names import named_in
+from vitling.settings.names import settings_in
 from vitling.version import __version__
 
 _VERBS: dict[str, Callable[..., None]] = {
@@ -104,12 +105,12 @@ def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
     """Bind the verb to its arguments for a later call: tyro would report a ValueError of the work as a wrong flag."""
     function = _VERBS[verb]
 
+    def mark(value: Any) -> Any:
+        return replace(value, explicit=settings_in(argv)) if isinstance(value, RunConfig) else value
+
     @wraps(function)
     def bind(*values: Any, **named: Any) -> Callable[[], None]:
-        for value in (*values, *named.values()):
-            if isinstance(value, RunConfig):
-                value.said = named_in(argv)
-        return partial(function, *values, **named)
+        return partial(function, *map(mark, values), **{name: mark(value) for name, value in named.items()})
 
     markers = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     return tyro.cli(bind, args=argv, prog=f"vitling {verb}", config=markers)

@@ -43,10 +43,11 @@ DEGREES = Range(0, 180)
 
 def check_ranges(config: Any, path: str = "") -> None:
     """Raise UserError for a value outside the range or the choices of its field; nested configs included."""
-    for name, (ranges, choices) in _limits(type(config)).items():
+    kind: Any = type(config)
+    for name, (ranges, choices) in _limits(kind).items():
         value, flag = getattr(config, name), f"--{path}{name.rstrip('_').replace('_', '-')}"
         if choices and value is not None and value not in choices:
-            raise UserError(f"{flag} {value}: choose {' or '.join(filter(None, [', '.join(choices[:-1]), choices[-1]]))}.")
+            raise UserError(f"{flag} {value}: choose from {', '.join(choices)}.")
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and (wrong := next((r for r in ranges if number not in r), None)):
                 raise UserError(f"{flag} {number}: must be {wrong}.")

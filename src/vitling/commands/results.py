@@ -80,12 +80,12 @@ def _score_table(result: dict[str, Any]) -> Table:
 
 def run_over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
     """Run once per seed and print the scores if --seeds is above 1 or such runs are resumed; return whether it did."""
-    from vitling.runs.asked import goes_on
-    from vitling.runs.seeds import over_seeds
+    from vitling.runs.group import resumes_group
+    from vitling.runs.seeds import train_seeds
 
-    if config.seeds == 1 and not goes_on(config):
+    if config.seeds == 1 and not resumes_group(config):
         return False
-    result = over_seeds(config, run)
+    result = train_seeds(config, run)
     if is_main_process():
         _print_seeds(result, config.out)
     return True

@@ -1,19 +1,23 @@
 """The methods of pre-training by name. No torch.
 
-To add a method, give it a folder with its settings, recipe, loss and `METHOD`, and name it here twice.
+To add a method, give it a folder with its settings, recipe, loss and `METHOD`, and add it to the list here.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vitling.methods import byol, densecl, dino, esvit, idmm, moco_v2, moco_v3, simclr, supcon, supervised
 from vitling.methods.method import Method, MethodPreset
 
-MethodName = Literal["idmm", "supervised", "simclr", "supcon", "moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]
 _FOLDERS = (idmm, supervised, simclr, supcon, moco_v2, moco_v3, byol, dino, esvit, densecl)
 
 METHODS: dict[str, Method] = {folder.METHOD.name: folder.METHOD for folder in _FOLDERS}
+
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(METHODS)]
 
 
 def default_preset(method: str, optimiser: str | None) -> MethodPreset:

@@ -111,6 +111,10 @@ class Method:
     """Names of the settings that `adapt` changes, besides the batch."""
     adapted_to_epochs: tuple[str, ...] = ()
     """Those of `adapted` that depend on the number of epochs."""
+    shapes: tuple[str, ...] = ()
+    """Settings that fix the shapes of its heads: a run that continues another one (--continue-from) inherits them."""
+    continued: tuple[str, ...] = ()
+    """Further settings that a run inherits from one of the same method."""
     complete: Callable[[Any, Collection[str]], Any] | None = None
     fit_views: Callable[[Any, Plan, Collection[str]], tuple[Any, list[str]]] | None = None
     check_run: Callable[[Any, Backbone, int], None] | None = None

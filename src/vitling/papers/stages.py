@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.files import lock_folder, read_json, try_lock_folder, write_json
-from vitling.methods.method import Recipe
-from vitling.methods.registry import METHODS, SIZE, Name, plan_of
+from vitling.methods import METHODS, MethodName
+from vitling.methods.method import SIZE, MethodPreset, Recipe
 from vitling.papers.ledger import digest
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import (
@@ -27,8 +27,9 @@ from vitling.papers.train_task import (
     history,
     shorten,
 )
-from vitling.settings.config import FinetuneConfig, Preset, PretrainConfig
-from vitling.settings.names import all_said
+from vitling.settings.config import FinetuneConfig, PretrainConfig
+from vitling.settings.names import mark_all_explicit
+from vitling.settings.views import views_of
 from vitling.views.policies import idmm_pretrain
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ Kind = Literal["pretrain", "finetune", "enlarge"]
 FEW = 2_040  # images; of many the store has less
 
 
-def pretrain_config(stage: Recipe, preset: Preset = "paper", method: Name = "idmm") -> PretrainConfig:
+def pretrain_config(stage: Recipe, preset: MethodPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
     """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
     another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
 
@@ -58,13 +59,13 @@ def pretrain_config(stage: Recipe, preset: Preset = "paper", method: Name = "idm
         **({field: stage.objective} if field else {}),
         **others,
     )
-    return _as_fine(all_said(config))
+    return _as_fine(mark_all_explicit(config))
 
 
 def _as_fine(config: PretrainConfig) -> PretrainConfig:
     """Out of images that are decoded as large as IDMM's, where the method's own crops would be content with less: so
     that methods, and the parts of one, are compared on the same pixels."""
-    own, idmm = (plan.store_side(FEW) for plan in (plan_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
+    own, idmm = (plan.store_side(FEW) for plan in (views_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
     return replace(config, store_least=idmm) if own < idmm else config
 
 
@@ -102,7 +103,7 @@ class StageRun:
         if isinstance(self.config, PretrainConfig):
             result = pretrain.pretrain(self.config)
         else:
-            result = finetune.by_the_recipe(self.config)
+            result = finetune.finetune_from_any_start(self.config)
         drop_checkpoints(self.out)
         free_memory()  # for the next stage
         return result

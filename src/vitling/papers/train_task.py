@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.methods.registry import plan_of, preset_of
 from vitling.papers.study import RunContext
 from vitling.settings.config import Config, PretrainConfig, RunConfig, TrainConfig
-from vitling.settings.names import leaves
+from vitling.settings.names import leaves, replace_leaf
+from vitling.settings.pretraining import resolve_preset
+from vitling.settings.views import views_of
 from vitling.views.config import Group
 
 POINTS = 10  # of a curve
@@ -59,7 +60,7 @@ class TrainTask:
             seed=context.seed,
             from_=context.weights or None,
             resume=True,
-            said=(*config.said, "test_size"),  # a study is judged at the size of its table
+            explicit=(*config.explicit, "test_size"),  # a study is judged at the size of its table
         )
 
     def _tidy(self, out: Path) -> None:
@@ -75,13 +76,13 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
     than the usual one (of as many images as studies have)."""
     default = dict(leaves(type(config)()))
     if isinstance(config, PretrainConfig):
-        config = replace(config, preset=preset_of(config))
+        config = replace(config, preset=resolve_preset(config))
         default["preset"] = "paper"  # these are as they were when the first rows were trained, whose fingerprints stay
         if config.method == "esvit":
             default["esvit.match"] = "argmax"
-    own = {name: value for name, value in leaves(config) if value != default[name] and name != "said"}
+    own = {name: value for name, value in leaves(config) if value != default[name] and name != "explicit"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
-        side, usual = plan_of(config, config.size).store_side(0), Group(config.size).store_side
+        side, usual = views_of(config, config.size).store_side(0), Group(config.size).store_side
         own |= {"store_size": side} if side != usual else {}
     return own
 
@@ -117,7 +118,7 @@ def shorten(config: Config, epochs: int | None) -> Config:
     optim = replace(config.optim, warmup_epochs=config.optim.warmup(config.epochs) * min(1.0, share))
     if isinstance(config, PretrainConfig) and config.esvit.region_from:
         later = min(epochs - 1, round(config.esvit.region_from * share))
-        config = replace(config, esvit=replace(config.esvit, region_from=later))
+        config = replace_leaf(config, "esvit.region_from", later)
     return replace(config, epochs=epochs, optim=optim)
 
 

@@ -10,7 +10,7 @@ from vitling.errors import UserError
 from vitling.evaluation.comparison import RunGroup, Weights, compare_pair, rank_runs
 from vitling.files import check_writable, write_json
 from vitling.metric_names import primary_metric
-from vitling.runs.seeds import runs_of
+from vitling.runs.seeds import list_runs
 
 
 def compare(
@@ -24,7 +24,7 @@ def compare(
         check_writable(out)
     if len(runs) < 2:
         raise UserError("Name two runs or more: vitling compare runs/first runs/second")
-    folders = {run: runs_of(run) for run in runs}
+    folders = {run: list_runs(run) for run in runs}
     times = Counter(folder.resolve() for run in runs for folder in folders[run])
     if twice := [str(folder) for folder, count in times.items() if count > 1]:
         raise UserError(f"{twice[0]} is named twice, or belongs to a folder of seeds that is named too.")

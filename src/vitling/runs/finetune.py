@@ -10,7 +10,7 @@ from torch import nn
 
 from vitling.data.dataset import Dataset
 from vitling.errors import UserError
-from vitling.evaluation.bundle import bundle_folder, load_bundle, read_config
+from vitling.evaluation.bundle import find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.files import read_json
 from vitling.runs.images import open_labelled
@@ -59,13 +59,13 @@ def _backbone_of(source: str) -> str:
         raise UserError(f"{source} does not exist. --from takes a run directory, a model folder or a weights file.")
     if not Path(source).is_dir():
         raise UserError(f"{source} does not name its network. Pass --backbone NAME (`vitling list backbones`).")
-    return str(read_config(bundle_folder(Path(source)))["vitling"]["backbone"])
+    return str(read_config(find_bundle(Path(source)))["vitling"]["backbone"])
 
 
 def _load_with_head(source: str) -> Model:
     if Path(source).is_file():
         raise UserError(f"--keep-head needs a run or a model folder, not a weights file ({source}). {NEW_HEAD}")
-    model = load_bundle(bundle_folder(source))
+    model = load_bundle(find_bundle(source))
     if model.head is None:
         raise UserError(f"--keep-head: {source} is a pre-trained backbone without a head. {NEW_HEAD}")
     return model

@@ -8,19 +8,18 @@ from dataclasses import replace
 from vitling import data
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits, merge_unlabelled
-from vitling.data.inspection import leakage_warning
+from vitling.data.inspection import describe_leakage
 from vitling.data.splits import read_splits, require_labels
-from vitling.data.store import Store, build_store, median_side, normalisation
+from vitling.data.store import Store, build_store, choose_normalisation, median_side
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.runs.opening import OpenRun
 from vitling.settings.checks import check_task
 from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
 from vitling.settings.facts import Facts
-from vitling.training.processes import Processes
 
 
-def look_at_images(config: RunConfig, processes: Processes) -> Facts:
+def look_at_images(config: RunConfig, gpu: bool) -> Facts:
     """Gather the facts for the plan. The test split is counted, not opened."""
     splits = read_splits(config.source, config.data)
     labelled = splits.train.task != "none"
@@ -34,13 +33,13 @@ def look_at_images(config: RunConfig, processes: Processes) -> Facts:
         has_val=splits.val is not None,
         has_test=splits.has_test and getattr(config, "test", True),
         side=median_side(splits.train),
-        gpu=processes.device.type != "cpu",
+        gpu=gpu,
     )
 
 
-def stage_facts(splits: Splits, processes: Processes) -> Facts:
+def stage_facts(splits: Splits, gpu: bool) -> Facts:
     """Gather the facts for one stage from the images it trains on."""
-    return Facts(len(splits.train), side=median_side(splits.train), gpu=processes.device.type != "cpu")
+    return Facts(len(splits.train), side=median_side(splits.train), gpu=gpu)
 
 
 def open_labelled(config: RunConfig) -> Splits:
@@ -109,15 +108,15 @@ class Stores:
         began = time.monotonic()
         self.train = self._build(splits.train, "train")
         self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
-        self.train.mean, self.train.std = normalisation(self.train, config.data)
+        self.train.mean, self.train.std = choose_normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._build_like_train(splits.val, "val")
-        self.run.list_bad(self.bad)
+        self.run.report_bad_files(self.bad)
         if self.val is not None:
             self._warn_of_leaks("val", self.val)
 
     def open_test(self, reason: str) -> Store:
         store = self._build_like_train(self.splits.open_test(reason), "test")
-        self.run.list_bad(self.bad)
+        self.run.report_bad_files(self.bad)
         self._warn_of_leaks("test", store)
         return store
 
@@ -130,7 +129,7 @@ class Stores:
         size, store = self.train.gigabytes, self.train
         amount = f"{size:.1f} GB" if size >= 1 else f"{1000 * size:.1f} MB"
         several = f", {self.processes.world} processes" if self.processes.world > 1 else ""
-        return f"store {store.size} px on {store.where}, {amount}; {self.processes.device}{several}."
+        return f"store {store.size} px on {store.placement}, {amount}; {self.processes.device}{several}."
 
     def _build_like_train(self, dataset: Dataset, split: str) -> Store:
         store = self._build(dataset, split)
@@ -157,6 +156,6 @@ class Stores:
         return store
 
     def _warn_of_leaks(self, split: str, store: Store) -> None:
-        warning = leakage_warning({"train": self.train.facts, split: store.facts})
+        warning = describe_leakage({"train": self.train.facts, split: store.facts})
         if warning:
             self.run.log.warning(warning)

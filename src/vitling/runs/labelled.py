@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.backbones.transfer import at_size
+from vitling.backbones.transfer import resize_backbone
 from vitling.data.batches import class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
-from vitling.evaluation.answers import Answers, make_answers, save_answers
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
-from vitling.evaluation.classify import Validation, labels_of, logits_over
+from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
+from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores, stage_facts
 from vitling.runs.opening import OpenRun
@@ -75,7 +75,7 @@ def prepare_stage(
     start_facts: StartFacts | None = None,
 ) -> Stage:
     """Resolve the settings, build the network and decode the images. `start`: the directory of the stage before."""
-    facts = replace(stage_facts(splits, run.processes), classes=len(splits.train.class_names))
+    facts = stage_facts(splits, run.has_gpu)
     if start_facts is not None:
         facts = replace(facts, start=start_facts)
     resolved = run.saved if run.saved is not None and run.has_checkpoint else resolve(draft, facts)
@@ -109,10 +109,10 @@ def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> 
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
 
 
-def _make_validation(config: LabelledConfig, stores: Stores) -> Validation | None:
+def _make_validation(config: LabelledConfig, stores: Stores) -> ValidationWatcher | None:
     if stores.val is None:
         return None
-    return Validation(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
+    return ValidationWatcher(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
 
 
 def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: OpenRun) -> None:
@@ -129,13 +129,13 @@ def _count_parameters(objective: Supervised) -> int:
 
 
 @dataclass
-class _Evaluated:
-    """One set of weights on the splits."""
+class _Evaluation:
+    """Metrics and predictions of one set of weights."""
 
     epoch: int
     temperature: float
     splits: dict[str, dict[str, Any]]
-    answers: dict[str, Answers]
+    predictions: dict[str, SplitPredictions]
 
     def short(self) -> dict[str, Any]:
         """Return the figures for result.json, without the tables."""
@@ -160,12 +160,12 @@ def _conclude(
             objective.load_state_dict(weights)
         evaluated[name] = _evaluate(config, objective, epoch, stores.val, test)
         if directory.writes:
-            backbone = at_size(objective.backbone, config.eval_size)
+            backbone = resize_backbone(objective.backbone, config.eval_size)
             save_bundle(directory.path / folder, backbone, objective.head, _meta(config, stores.train, evaluated[name]))
     directory.write("evaluation.json", {name: e.splits for name, e in evaluated.items()})
     if directory.writes:
-        answers = {f"{name}/{split}": a for name, e in evaluated.items() for split, a in e.answers.items()}
-        save_answers(directory.path, answers)
+        predictions = {f"{name}/{split}": p for name, e in evaluated.items() for split, p in e.predictions.items()}
+        save_predictions(directory.path, predictions)
     return {
         **summarise_fit(config, stores, fitted),
         "method": "supervised",
@@ -178,22 +178,22 @@ def _conclude(
 
 def _evaluate(
     config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None
-) -> _Evaluated:
+) -> _Evaluation:
     """Evaluate on val and test. The temperature is fitted on val; without one it stays 1."""
-    temperature, splits, answers = 1.0, {}, {}
+    temperature, splits, predictions = 1.0, {}, {}
     for name, store in (("val", val), ("test", test)):
         if store is None:
             continue
-        logits = logits_over(objective.logits, store, config.eval_size, config.views.crop_fraction)
+        logits = compute_logits(objective.logits, store, config.eval_size, config.views.crop_fraction)
         if name == "val":
-            temperature = fit_temperature(logits, labels_of(store))
-        splits[name] = summarise(logits, labels_of(store), store.dataset.class_names, temperature)
+            temperature = fit_temperature(logits, get_labels(store))
+        splits[name] = summarise(logits, get_labels(store), store.dataset.class_names, temperature)
         dataset = store.dataset
-        answers[name] = make_answers(logits.numpy(), labels_of(store).numpy(), dataset.keys, dataset.groups)
-    return _Evaluated(epoch, temperature, splits, answers)
+        predictions[name] = make_predictions(logits.numpy(), get_labels(store).numpy(), dataset.keys, dataset.groups)
+    return _Evaluation(epoch, temperature, splits, predictions)
 
 
-def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluated) -> BundleMeta:
+def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluation) -> BundleMeta:
     return make_meta(
         config,
         store,

@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from vitling.console import Log
 from vitling.errors import UserError
-from vitling.settings.checks import check
+from vitling.ranges import check_ranges
 from vitling.settings.config import Config, RunConfig
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved
@@ -47,13 +47,17 @@ class OpenRun(Generic[Config]):
         return any(self.directory.checkpoints.glob("step-*.pt"))
 
     @property
+    def has_gpu(self) -> bool:
+        return self.processes.device.type != "cpu"
+
+    @property
     def start(self) -> str | None:
         """Weights to start from; a run with a checkpoint has its own."""
         return None if self.saved is not None and self.has_checkpoint else self.draft.config.from_
 
     def prepare(self) -> None:
         """Create or clear the directory, once; all processes wait for it."""
-        if self.processes.main and not self.prepared:
+        if self.processes.is_main and not self.prepared:
             self.directory.prepare(self.draft.config.resume, self.draft.config.overwrite)
         self.prepared = True
         self.processes.barrier()
@@ -80,7 +84,7 @@ def open_run(
     A stage resumes whenever it has begun, with the settings it has saved.
     """
     draft = request if isinstance(request, Draft) else Draft(request)
-    run = OpenRun(draft, RunDirectory(draft.config.out, writes=processes.main), processes)
+    run = OpenRun(draft, RunDirectory(draft.config.out, writes=processes.is_main), processes)
     try:
         _resume(run, verb, is_stage)
         yield run
@@ -111,7 +115,7 @@ def _resume(run: OpenRun[Config], verb: str, is_stage: bool) -> None:
         Log(silent=not run.directory.writes).info(f"{path} has nothing to resume; starting a new run.")
     if not run.draft.config.source:
         raise UserError(f"{config.out} has no run to resume. To start one, name the images: vitling {verb} DATA")
-    check(run.draft.config)
+    check_ranges(run.draft.config)
     check_trackers(run.draft.config.loop.trackers)
 
 

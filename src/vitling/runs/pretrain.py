@@ -30,16 +30,14 @@ from vitling.runs.stage import (
     make_meta,
     summarise_fit,
 )
-from vitling.settings.checks import check_batch
 from vitling.settings.config import PretrainConfig
 from vitling.settings.continuing import read_previous
 from vitling.settings.plan import PRETRAIN_VIEW
 from vitling.settings.pretraining import default_epochs
-from vitling.settings.resolve import Resolved, resolve
+from vitling.settings.resolve import resolve
 from vitling.settings.views import unused_view_changes, views_of
-from vitling.training.feed import batch_sizes
+from vitling.training.feed import choose_batch_sizes
 from vitling.training.loop import fit
-from vitling.training.processes import Processes
 from vitling.training.result import FitResult
 from vitling.views.config import ViewsConfig
 
@@ -59,10 +57,10 @@ def pretrain_in(
     """Train in an open run directory. `make_watcher` makes a further watcher, for the epochs of the first one."""
     clock, processes = clock or Clock(), run.processes
     splits = open_for_pretraining(run.draft.config)
-    facts = replace(stage_facts(splits, processes), previous=read_previous(run.draft.config))
+    facts = replace(stage_facts(splits, run.has_gpu), previous=read_previous(run.draft.config))
     resolved = run.saved or resolve(run.draft, facts)
     backbone = build_backbone(resolved.config, resolved.config.drop_path)
-    _check(resolved.config, backbone, len(splits.train))
+    _check(resolved.config, backbone)
     auxiliary = build_auxiliary(resolved.config, backbone)
     stores = begin(resolved, splits, backbone, run)
     _introduce(resolved.config, backbone, stores, run)
@@ -88,13 +86,12 @@ def pretrain_in(
     return run.finish(_conclude(config, stores, objective, fitted, watcher.words, run))
 
 
-def _check(config: PretrainConfig, backbone: Backbone, images: int) -> None:
-    """Raise UserError for views that the network cannot take, or a batch too small to compare images."""
+def _check(config: PretrainConfig, backbone: Backbone) -> None:
+    """Raise UserError for views that the network cannot take."""
     for group in views_of(config, backbone.size).groups:
         if group.size > backbone.size:
             raise UserError(f"Local crops of {group.size} px are larger than the global ones of {backbone.size} px.")
         backbone.grid_size(group.size)
-    check_batch(config, images)
     _check_method(config, backbone)
 
 
@@ -105,21 +102,22 @@ def _check_method(config: PretrainConfig, backbone: Backbone) -> None:
 
 
 def _build(config: PretrainConfig, backbone: Backbone, auxiliary: Any, store: Store) -> Objective:
-    method = METHODS[config.method]
-    objective = method.build(backbone, views_of(config, backbone.size), method.config_of(config), _describe(config, store))
+    method, plan = METHODS[config.method], views_of(config, backbone.size)
+    objective = method.build(backbone, plan, method.config_of(config), _describe(config, store))
     attach_auxiliary(objective, auxiliary, config)
     return objective
 
 
 def _describe(config: PretrainConfig, store: Store) -> TrainingData:
-    dataset, single_pass = store.dataset, config.optim.accumulate == 1
+    dataset, method = store.dataset, METHODS[config.method]
+    compares = method.compares_images and config.optim.accumulate == 1
     return TrainingData(
         images=len(store),
         classes=len(dataset.class_names),
         labels=dataset.labels if dataset.labels is not None else dataset.partial_labels,
         multi_label=dataset.task == "multi",
         seed=config.seed,
-        batch_sizes=batch_sizes(config.fit_config(), len(store), store.device) if single_pass else [],
+        batch_sizes=choose_batch_sizes(config.fit_config(), len(store), store.device) if compares else (),
     )
 
 
@@ -160,13 +158,13 @@ def _conclude(
 ) -> dict[str, Any]:
     objective.eval()
     if run.directory.writes:
-        save_bundle(run.directory.path / "model", objective.kept, None, make_meta(config, stores.train))
+        save_bundle(run.directory.path / "model", objective.final_backbone, None, make_meta(config, stores.train))
     return {
         **summarise_fit(config, stores, fitted),
         "method": config.method,
         "labelled": stores.train.dataset.has_labels,
         "preset": config.preset,
-        "parameters": sum(p.numel() for p in objective.kept.parameters()),
+        "parameters": sum(p.numel() for p in objective.final_backbone.parameters()),
         "last": fitted.metrics,
         "warnings": warnings,
     }

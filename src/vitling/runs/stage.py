@@ -17,7 +17,7 @@ from vitling.backbones.transfer import load_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
 from vitling.errors import UserError
-from vitling.evaluation.bundle import WEIGHTS, bundle_folder
+from vitling.evaluation.bundle import WEIGHTS, find_bundle
 from vitling.evaluation.meta import BundleMeta
 from vitling.methods.drloc.loss import drloc_term
 from vitling.objectives.objective import Objective, Weight
@@ -99,10 +99,10 @@ def start_from(backbone: Backbone, source: str | None, keep_head: bool) -> list[
     if source is None:
         return []
     path = Path(source)
-    transfer = load_weights(backbone, bundle_folder(path) / WEIGHTS if path.is_dir() else path)
+    transfer = load_weights(backbone, find_bundle(path) / WEIGHTS if path.is_dir() else path)
     notes = [f"Started from {source}: {transfer.summary()}."]
-    if transfer.heads:
-        notes.append(f"Its head is {'kept' if keep_head else 'dropped'}: {', '.join(sorted(transfer.heads))}.")
+    if transfer.dropped_heads:
+        notes.append(f"Its head is {'kept' if keep_head else 'dropped'}: {', '.join(sorted(transfer.dropped_heads))}.")
     if transfer.missing:
         notes.append(f"Missing there, so left as initialised: {', '.join(transfer.missing[:5])} ...")
     return notes
@@ -122,7 +122,7 @@ class Clock:
 def fit_to_time(
     resolved: Resolved,
     facts: Facts,
-    build: Callable[[RunConfig], Objective],
+    build: Callable[[Any], Objective],
     stores: Stores,
     run: OpenRun,
     clock: Clock,
@@ -140,8 +140,8 @@ def fit_to_time(
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
         pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes)
     free_memory()
-    left = 60 * config.minutes - clock.elapsed - _ending_seconds(config, stores, pace)
-    share = torch.tensor(_SAFETY * left * pace / len(stores.train), device=run.processes.device)
+    left = 60 * config.minutes - clock.elapsed - ending_seconds(config, stores, pace)
+    share = torch.tensor(fitting_epochs(left, pace, len(stores.train)), device=run.processes.device)
     fitting = int(run.processes.mean(share))
     epochs = max(1, min(config.epochs, fitting))
     if epochs < min_epochs:
@@ -156,13 +156,18 @@ def fit_to_time(
     return resolve(reopen(resolved), replace(facts, fit=Fit(epochs, compile_mode)))
 
 
+def fitting_epochs(seconds: float, pace: float, images: int) -> float:
+    """Return the epochs that fit into the seconds left, with some of them for checkpoints and evaluations."""
+    return _SAFETY * seconds * pace / images
+
+
 def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def _ending_seconds(config: RunConfig, stores: Stores, pace: float) -> float:
+def ending_seconds(config: RunConfig, stores: Stores, pace: float) -> float:
     """Estimate what follows training: decode the test split, evaluate it and val, on views that may be larger."""
     if isinstance(config, LabelledConfig):
         pace *= (config.size or 1) ** 2 / config.eval_size**2

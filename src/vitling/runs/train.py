@@ -43,7 +43,7 @@ def train(request: TrainConfig) -> dict[str, Any]:
         if run.result:
             return run.result
         clock = Clock(already=STARTUP_SECONDS)
-        facts = look_at_images(run.draft.config, processes)
+        facts = look_at_images(run.draft.config, run.has_gpu)
         plan = make_plan(run, facts)
         if plan.config.method == "supervised":
             result = _train_on_labels(run, plan, describe_plan(plan), clock)
@@ -54,17 +54,22 @@ def train(request: TrainConfig) -> dict[str, Any]:
 
 def make_plan(run: OpenRun[TrainConfig], facts: Facts) -> Draft[TrainConfig]:
     """Plan a new run; a resumed one has its plan in config.json."""
-    config = run.draft.config
-    if config.method != "auto":
-        if METHODS[config.method].labels != "ignored" and not facts.classes:
-            raise UserError(f"--method {config.method} needs labels, and these images have none. Use --method idmm.")
-        if facts.classes:
-            check_task(config.method, "multi" if facts.multi_label else "single")
     plan = run.draft
+    check_method(plan.config, facts)
     if run.saved is None:
         plan_run(plan, facts)
     check(plan.config)
     return plan
+
+
+def check_method(config: TrainConfig, facts: Facts) -> None:
+    """Raise UserError if the method needs labels that the images do not have."""
+    if config.method == "auto":
+        return
+    if METHODS[config.method].labels != "ignored" and not facts.classes:
+        raise UserError(f"--method {config.method} needs labels, and these images have none. Use --method idmm.")
+    if facts.classes:
+        check_task(config.method, "multi" if facts.multi_label else "single")
 
 
 def _train_on_labels(

@@ -1,4 +1,4 @@
-"""Checks of settings that depend on each other. Ranges of single settings stand beside their fields. Imports no torch."""
+"""Checks of settings that depend on each other; ranges stand beside their fields. Imports no torch."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from vitling.methods.idmm import default_preset as default_idmm_preset
 from vitling.methods.method import MethodPreset
 from vitling.methods.optim import IDMMPreset
 from vitling.methods.supervised import SupervisedConfig
+from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, Range
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 
@@ -23,8 +24,15 @@ def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
 
-_Method = Literal["auto", MethodName]
+if TYPE_CHECKING:
+    _Method = str
+else:
+    _Method = Literal["auto", MethodName]
 _Preset = Literal["auto", MethodPreset]
+
+
+PLANNED = -1  # a number that the plan or the method fills in
+_OPEN_NUMBER = Range(1, also=(PLANNED,))
 
 
 @dataclass(frozen=True)
@@ -40,17 +48,17 @@ class RunConfig:
     """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images."""
     from_: Annotated[str | None, _shown("PATH", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm weights file, without its head."""
-    size: Annotated[int | None, _shown("INT")] = None
+    size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels. Default: 224, less for smaller images."""
-    epochs: int = 100
+    epochs: Annotated[int, AT_LEAST_1] = 100
     """Passes over the training images."""
-    batch: int = 128
+    batch: Annotated[int, AT_LEAST_1] = 128
     """Images per optimiser step, over all processes."""
-    minutes: Annotated[float | None, _shown("MINUTES")] = None
+    minutes: Annotated[float | None, POSITIVE, _shown("MINUTES")] = None
     """Fit the run, compilation included, into this many minutes by training fewer epochs than --epochs if needed."""
     seed: int = 0
     """Random seed of the weights, the views and the order of images."""
-    seeds: int = 1
+    seeds: Annotated[int, AT_LEAST_1] = 1
     """Number of runs with different seeds, in --out/seed0, seed1, ...; all hold out the same images."""
     split_seed: Annotated[int | None, _shown("INT")] = None
     """Random seed of the hold-out or the folds. Default: --seed."""
@@ -61,7 +69,7 @@ class RunConfig:
     `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Where decoded images are kept: GPU memory, host memory, or on disk and read as needed."""
-    store_size: Annotated[int | None, _shown("INT")] = None
+    store_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of the decoded images in pixels.
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
@@ -94,9 +102,9 @@ class RunConfig:
 class LabelledConfig(RunConfig):
     """Settings of training on labels."""
 
-    eval_every: Annotated[int | None, _shown("INT")] = None
+    eval_every: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Epochs between evaluations on the validation split. Default: about 50 evaluations per run, 10 with --minutes."""
-    test_size: Annotated[int | None, _shown("INT")] = None
+    test_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels for validation, test and the saved model. Default: --size, or what `train` plans.
     Random crops enlarge objects in training, so larger views in the test often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
@@ -113,10 +121,10 @@ class LabelledConfig(RunConfig):
 
 
 FINETUNE_POLICY = "idmm-finetune"  # the views of fine-tuning by default
-PLANNED = -1  # a number that the plan or the method fills in
 
 if TYPE_CHECKING:
 
+    @dataclass(frozen=True)
     class MethodsConfig:
         def __getattr__(self, name: str) -> Any: ...
 
@@ -139,23 +147,23 @@ class PretrainConfig(MethodsConfig, RunConfig):
     """Optimiser, learning rate, warm-up and smoothing: paper; released, from its code (idmm); or adamw.
     adamw replaces SGD by IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
     Settings that you pass win over any preset."""
-    epochs: int = 800
+    epochs: Annotated[int, AT_LEAST_1] = 800
     """Passes over the training images. The default for esvit is higher below 2,000 images and lower above."""
-    views_budget: Annotated[float | None, _shown("VIEWS")] = None
+    views_budget: Annotated[float | None, POSITIVE, _shown("VIEWS")] = None
     """Instead of --epochs: train for about this many views in total (3.8e9 in the EsViT paper)."""
-    batch: Annotated[int, _shown("INT", "(default: the method's)")] = PLANNED
+    batch: Annotated[int, _OPEN_NUMBER, _shown("INT", "(default: the method's)")] = PLANNED
     """Images per optimiser step, over all processes.
     Default: 256; 512 for simclr, supcon, dino; 64 to 512 for esvit, depending on the number of images."""
-    size: Annotated[int | None, _shown("INT")] = None
+    size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels. Default: 112, less for smaller images."""
     val: Annotated[str | None, _shown("none|FRACTION")] = "none"
     """Images to hold out: none (pre-train on everything except a test split), or a fraction such as 0.2."""
     continue_from: Annotated[str | None, _shown("RUN")] = None
     """Continue from the step, weights and optimiser state of a run or checkpoint file, with an additional loss.
     Use it for esvit after dino or after its view loss. Images, --batch and shared settings must be the same."""
-    drop_path: float = 0.1
+    drop_path: Annotated[float, FRACTION] = 0.1
     """Stochastic depth of the last block; it decreases linearly towards the first."""
-    watch_every: Annotated[int | None, _shown("INT")] = None
+    watch_every: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Epochs between evaluations of the features: k-NN if there are labels, else their standard deviation.
     Default: 40 evaluations per run, 10 with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
@@ -170,13 +178,13 @@ class FinetuneConfig(LabelledConfig):
     from_: Annotated[str | None, _shown("PATH", "(required, unless with --resume)", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm weights file."""
     keep_head: bool = False
-    """Keep the head of --from too: of a run or a model folder that was trained on the same classes."""
+    """Also keep the head of --from, which must be a run or model folder trained on the same classes."""
     preset: IDMMPreset = "paper"
-    """Learning rate and warm-up of the paper or of its code. What you set yourself wins."""
-    epochs: int = 200
+    """Learning rate and warm-up: the paper's, or those of its released code. Settings that you pass win."""
+    epochs: Annotated[int, AT_LEAST_1] = 200
     """Passes over the training images. The default above 224 px is 100."""
-    batch: int = 256
-    """Images for each step of the optimiser, over all processes. Above 224 px 128 (T2T-ViT 32), likewise."""
+    batch: Annotated[int, AT_LEAST_1] = 256
+    """Images per optimiser step, over all processes. The default above 224 px is 128 (T2T-ViT: 32)."""
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(policy=FINETUNE_POLICY))
 
 
@@ -189,19 +197,19 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
     """Learning rate, warm-up and smoothing of the second stage and of IDMM's first: the paper's, or its code's.
     Settings that you pass win."""
-    epochs: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
+    epochs: Annotated[int, _OPEN_NUMBER, _shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
-    batch: Annotated[int, _shown("INT", "(default: planned)")] = PLANNED
+    batch: Annotated[int, _OPEN_NUMBER, _shown("INT", "(default: planned)")] = PLANNED
     """Images per optimiser step, over all processes, in both stages."""
-    pretrain_epochs: Annotated[int | None, _shown("INT")] = None
+    pretrain_epochs: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Passes over all images in the first stage. Default: planned."""
-    pretrain_size: Annotated[int | None, _shown("INT")] = None
+    pretrain_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels in the first stage. Default: planned."""
     pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: planned)")] = "auto"
     """Preset of the first stage, like --preset of `vitling pretrain`."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do if the features of the first stage collapse (docs/watching.md)."""
-    final_size: Annotated[int | None, _shown("INT")] = None
+    final_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Then fine-tune at this size as well, keeping the head: 448 in the paper. --minutes does not include it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
@@ -224,12 +232,9 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 class ComparisonConfig(TrainConfig):
     """Settings of `vitling compare-methods`."""
 
-    vitling compare-methods images/ --out runs/methods --minutes 8
-    """
-
     methods: tuple[str, ...] = tuple(METHODS)
-    """Which to compare. supervised learns the labels at once: what a first stage has to beat."""
-    minutes: Annotated[float | None, _shown("MINUTES", "(default: 8)")] = 8.0
+    """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
+    minutes: Annotated[float | None, POSITIVE, _shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
     val: Annotated[str | None, _shown("FRACTION")] = None
     """Fraction of the training images to evaluate on. Default: the data's own val split, else 0.2."""

@@ -45,11 +45,9 @@ def inherit_method_settings(draft: Draft[PretrainConfig], method: Method, previo
     if other is None or other.field is None:
         return
     saved = previous.get(other.field, {})
-    names = [name for name in method.inherited if name in saved]
-    if other is method and method.inherits_also is not None:
-        names += method.inherits_also(saved)
-    for name in names:
-        draft.set(f"{method.field}.{name}", saved[name], "method", f"as in {draft.config.continue_from}")
+    for name in (*method.shapes, *(method.continued if other is method else ())):
+        if name in saved:
+            draft.set(f"{method.field}.{name}", saved[name], "method", f"as in {draft.config.continue_from}")
 
 
 def check_continues(config: PretrainConfig, previous: Mapping[str, Any]) -> None:
@@ -62,7 +60,7 @@ def check_continues(config: PretrainConfig, previous: Mapping[str, Any]) -> None
         pairs.append(("optim.name", previous["optim"].get("name") or _OPTIMISER, config.optim.name or _OPTIMISER))
     if method.field and other is not None and other.field:
         own, saved = method.config_of(config), previous.get(other.field, {})
-        pairs += [(f"{config.method}.{name}", saved.get(name), getattr(own, name)) for name in method.inherited]
+        pairs += [(f"{config.method}.{name}", saved.get(name), getattr(own, name)) for name in method.shapes]
     flags = [f"--{name} {was}" for name, was, now in pairs if was is not None and was != now]
     if flags:
         raise UserError(f"--continue-from {config.continue_from}: that run had {', '.join(flags)}. Pass the same.")

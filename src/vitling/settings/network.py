@@ -17,8 +17,10 @@ def resolve_network(draft: Draft, facts: Facts, view: int) -> list[str]:
     opened = [name for name in ("backbone", "size") if draft.is_open(name)]
     draft.fill("size", default_size(draft.config.backbone, facts.side, view), "plan", "from the images' size")
     size = draft.config.size
-    draft.fill("backbone", *_with_origin(default_backbone(size, facts.gpu)))
-    useful = max(views_of(draft.config, size).store_side(facts.images), _test_side(draft.config), draft.config.store_least)
+    backbone, reason = default_backbone(size, facts.gpu)
+    draft.fill("backbone", backbone, "plan", reason)
+    in_training = views_of(draft.config, size).store_side(facts.images)
+    useful = max(in_training, _test_side(draft.config), draft.config.store_least)
     draft.fill("store_size", min(useful, facts.side or useful), "method", "the pixels that the views can use")
     if draft.config.aux == "drloc":
         draft.fill("drloc.weight", drloc_weight(draft.config.backbone), "method", "DRLoc's weight for this backbone")
@@ -36,10 +38,6 @@ def resolve_length(draft: Draft, facts: Facts) -> None:
     draft.override("epochs", epochs, "pace", reason)
     draft.override("optim.warmup_epochs", min(warmup, epochs / 10), "pace", "at most a tenth of the run")
     draft.override("loop.compile", facts.fit.compile, "pace", "as compiled when the pace was measured")
-
-
-def _with_origin(choice: tuple[str, str]) -> tuple[str, str, str]:
-    return choice[0], "plan", choice[1]
 
 
 def _test_side(config: RunConfig) -> int:

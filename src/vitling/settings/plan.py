@@ -79,7 +79,8 @@ def describe_plan(draft: Draft[TrainConfig], before: Draft[TrainConfig] | None =
         if source.origin == "plan" and source.reason and known.get(name) != (draft.get(name), source)
     ]
     width = max((len(flag) for flag, _ in chosen), default=0)
-    return ["Plan (pass a flag to change a choice):", *(f"  {f:<{width}}  {why}" for f, why in chosen)] if chosen else []
+    lines = [f"  {flag:<{width}}  {reason}" for flag, reason in chosen]
+    return ["Plan (pass a flag to change a choice):", *lines] if lines else []
 
 
 def min_pretrain_epochs(config: TrainConfig) -> int:
@@ -95,10 +96,10 @@ def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
 
 def without_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
     """Return what the user passed, as a request for one stage on the labels."""
-    kept = {name for name in plan.sources if plan.is_explicit(name) and name.partition(".")[0] not in _first_stage_fields()}
-    alone = Draft(TrainConfig(method="supervised"))
-    for name in kept:
-        alone.override(name, plan.get(name), "explicit", plan.sources[name].reason)
+    alone, first_stage = Draft(TrainConfig(method="supervised")), _first_stage_fields()
+    for name, source in plan.sources.items():
+        if source.origin == "explicit" and name.partition(".")[0] not in first_stage:
+            alone.override(name, plan.get(name), "explicit", source.reason)
     return alone
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from vitling.errors import UserError
 from vitling.methods import METHODS, default_preset
 from vitling.methods.method import Method, MethodPreset, Recipe
+from vitling.settings.checks import check_batch
 from vitling.settings.config import PretrainConfig
 from vitling.settings.continuing import check_continues, inherit_method_settings, inherit_settings
 from vitling.settings.facts import Facts
@@ -39,6 +40,7 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
         inherit_method_settings(draft, method, facts.previous)
         notes += _complete(draft, method)
     check_continues(draft.config, facts.previous)
+    check_batch(draft.config, facts.images)
     return [*notes, *_describe_adaptation(draft, method, facts)]
 
 
@@ -70,7 +72,8 @@ def _recipe(
 def _complete(draft: Draft[PretrainConfig], method: Method) -> list[str]:
     """Let the method settle what follows from its other settings and from the views; return its notes."""
     explicit = {name.partition(".")[2] for name in draft.sources if draft.is_explicit(name)}
-    config, notes = method.config_of(draft.config), []
+    config = method.config_of(draft.config)
+    notes: list[str] = []
     if method.complete is not None:
         config = method.complete(config, explicit)
     if method.fit_views is not None:

@@ -27,6 +27,7 @@ from vitling.settings.plan import VIEW
 from vitling.settings.pretraining import resolve_pretraining
 from vitling.settings.views import has_colours
 
+
 @dataclass(frozen=True)
 class Resolved(Generic[Config]):
     """Complete settings of a run, and where each of them comes from."""

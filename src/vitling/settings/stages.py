@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from vitling.methods.idmm import finetune_recipe
-from vitling.settings.config import FinetuneConfig, LabelledConfig, MethodsConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.config import (
+    FinetuneConfig,
+    LabelledConfig,
+    MethodsConfig,
+    PretrainConfig,
+    RunConfig,
+    TrainConfig,
+)
 from vitling.settings.layers import Draft, Source
 from vitling.settings.names import leaves
 from vitling.settings.plan import PRETRAIN_SHARE

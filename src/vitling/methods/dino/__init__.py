@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective
 
 
+SHAPES = ("prototypes", "hidden", "bottleneck")
+
+
 @dataclass
 class DINOConfig:
     """DINO: predict a momentum teacher's answer to another, global view."""
@@ -123,5 +126,11 @@ def _build(backbone: Backbone, plan: Plan, config: DINOConfig, data: TrainingDat
 
 
 METHOD = Method(
-    "dino", "predicts a momentum teacher's answer to another, global view", recipe, dino_plan, _build, DINOConfig
+    "dino",
+    "predicts a momentum teacher's answer to another, global view",
+    recipe,
+    dino_plan,
+    _build,
+    DINOConfig,
+    shapes=SHAPES,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from vitling.errors import UserError
-from vitling.methods.dino import DINOConfig, dino_plan
+from vitling.methods.dino import SHAPES, DINOConfig, dino_plan
 from vitling.methods.method import (
     Method,
     MethodPreset,
@@ -223,6 +223,8 @@ METHOD = Method(
     adapt=adapt,
     adapted=("prototypes", "teacher_temperature", "match", "momentum"),
     adapted_to_epochs=("momentum",),
+    shapes=SHAPES,
+    continued=("match",),
     complete=complete_weights,
     fit_views=fit_views,
     check_run=check_run,

@@ -1,0 +1,65 @@
+"""Resolve the settings of all stages of a run without training: --explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from vitling.data.dataset import Splits
+from vitling.errors import UserError
+from vitling.ranges import check_ranges
+from vitling.runs.finetune import describe_start
+from vitling.runs.images import look_at_images, open_for_pretraining, open_labelled, stage_facts
+from vitling.runs.train import check_method
+from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.continuing import read_previous
+from vitling.settings.facts import Facts
+from vitling.settings.layers import Draft
+from vitling.settings.plan import plan_run
+from vitling.settings.resolve import Resolved, resolve
+from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, first_stage, large_stage
+
+RUN = "run"  # the stage whose directory is --out
+Measure = Callable[[Resolved, Facts, Splits], Resolved]
+
+
+def _keep(resolved: Resolved, facts: Facts, splits: Splits) -> Resolved:
+    return resolved
+
+
+def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> dict[str, Resolved]:
+    """Return the settings of each stage; `measure` may shorten them to what fits into --minutes."""
+    check_ranges(request)
+    if isinstance(request, PretrainConfig):
+        return {RUN: _resolve_pretraining(Draft(request), gpu, measure)}
+    if isinstance(request, FinetuneConfig):
+        return {RUN: _resolve_labelled(Draft(request), gpu, measure)}
+    if not isinstance(request, TrainConfig):
+        raise UserError("Only train, pretrain and finetune have settings to explain.")
+    facts = look_at_images(request, gpu)
+    check_method(request, facts)
+    plan = Draft(request)
+    plan_run(plan, facts)
+    stages: dict[str, Resolved] = {}
+    if plan.config.method != "supervised":
+        stages[PRETRAIN_FOLDER] = _resolve_pretraining(first_stage(plan, facts.classes > 0), gpu, measure)
+    if facts.classes:
+        stages[RUN] = _resolve_labelled(plan, gpu, measure)
+        if plan.config.final_size:
+            stages[LARGE_FOLDER] = _resolve_labelled(large_stage(stages[RUN].config), gpu, _keep)
+    return stages
+
+
+def _resolve_pretraining(draft: Draft[PretrainConfig], gpu: bool, measure: Measure) -> Resolved:
+    splits = open_for_pretraining(draft.config)
+    facts = replace(stage_facts(splits, gpu), previous=read_previous(draft.config))
+    return measure(resolve(draft, facts), facts, splits)
+
+
+def _resolve_labelled(draft: Draft[Any], gpu: bool, measure: Measure) -> Resolved:
+    splits = open_labelled(draft.config)
+    facts = stage_facts(splits, gpu)
+    if isinstance(draft.config, FinetuneConfig):
+        facts = replace(facts, start=describe_start(draft.config, draft.config.from_))
+    return measure(resolve(draft, facts), facts, splits)

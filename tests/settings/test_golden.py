@@ -1,0 +1,167 @@
+"""Resolved settings of 400 commands, compared with golden ones that an earlier implementation recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tyro
+
+from tests.settings.golden_cases import FACTS, cases
+from vitling.data.dataset import Dataset, Splits
+from vitling.errors import UserError
+from vitling.runs.resolving import resolve_stages
+from vitling.runs.stage import TooFewEpochsError, ending_seconds, fitting_epochs
+from vitling.settings.config import FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.settings.facts import Fit
+from vitling.settings.layers import Draft
+from vitling.settings.names import leaves, settings_in
+from vitling.settings.plan import is_pretraining_optional, min_pretrain_epochs, plan_run, without_pretraining
+from vitling.settings.resolve import Resolved, resolve
+from vitling.settings.saved import load_config, resume_config
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "settings.json").read_text())
+KINDS = {"train": TrainConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+PER_START = {"out", "source", "from_", "resume", "overwrite", "explicit", "continue_from"}
+FIXES: dict[str, dict[str, Any]] = {}
+NEW_SETTINGS: set[str] = set()
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Replace the data by images that exist in number only."""
+
+    def use(facts: dict[str, Any]) -> None:
+        def read_splits(spec: Any, config: Any, merge_val: bool = False, needs_train: bool = True) -> Splits:
+            classes, multi, held = facts.get("classes", 0), facts.get("multi", False), facts.get("own_val", 0)
+            val = None if merge_val or not held else made_dataset("val", held, classes, multi)
+            n = facts["images"] - (held if val is not None else 0)
+            pool = made_dataset("pool", facts["pool"], 0) if facts.get("pool") else None
+            test = made_dataset("test", facts["images"] // 2, classes, multi) if facts.get("test") else None
+            return Splits(made_dataset("train", n, classes, multi), val, pool, hidden_test=test)
+
+        for module in ("vitling.data.splits", "vitling.runs.images"):
+            monkeypatch.setattr(f"{module}.read_splits", read_splits)
+        monkeypatch.setattr("vitling.runs.images.median_side", lambda dataset: facts.get("longer", 512))
+
+    return use
+
+
+def made_dataset(name: str, n: int, classes: int, multi: bool = False) -> Dataset:
+    labels = np.arange(n) % classes if classes else None
+    if multi:
+        labels = np.eye(classes, dtype=bool)[labels]
+    names = tuple(f"c{i}" for i in range(classes))
+    return Dataset(name, [f"{name}/{i}" for i in range(n)], lambda i: b"", np.arange(n), labels, names)
+
+
+class Stores:
+    """What the estimate of the time after training reads."""
+
+    seconds_per_image = 0.001
+
+    def __init__(self, splits: Splits):
+        self.splits, self.val = splits, splits.val
+
+
+def measure(facts: dict[str, Any], elapsed: float):
+    """Fit stages into --minutes at a fixed pace."""
+    pace, compiled = (3000.0, "on") if facts.get("gpu", True) else (60.0, "off")
+
+    def shorten(resolved: Resolved, known: Any, splits: Splits, least: int = 1) -> Resolved:
+        config = resolved.config
+        if config.minutes is None:
+            return resolved
+        left = 60 * config.minutes - elapsed - ending_seconds(config, Stores(splits), pace)
+        epochs = max(1, min(config.epochs, int(fitting_epochs(left, pace, len(splits.train)))))
+        if epochs < least:
+            raise TooFewEpochsError("too few")
+        return resolve(Draft(config, resolved.sources), replace(known, fit=Fit(epochs, compiled)))
+
+    return shorten
+
+
+def resolve_case(case: dict[str, Any], flags: list[str]) -> dict[str, Resolved]:
+    """Resolve as the verb does; a first stage that is too short for its time is left out."""
+    facts, request = FACTS[case["facts"]], parse(case["verb"], ["DATA", "--out", "out", *flags])
+    gpu, shorten = facts.get("gpu", True), measure(facts, 8.0 if case["verb"] == "train" else 0.0)
+    try:
+        return resolve_stages(request, gpu, lambda *known: shorten(*known, least=least_epochs(request, gpu, known[0])))
+    except TooFewEpochsError:
+        from vitling.runs.images import look_at_images
+
+        seen = look_at_images(request, gpu)
+        plan = Draft(request)
+        plan_run(plan, seen)
+        return resolve_stages(without_pretraining(plan).config, gpu, shorten)
+
+
+def least_epochs(request: Any, gpu: bool, resolved: Resolved) -> int:
+    if not isinstance(request, TrainConfig) or not isinstance(resolved.config, PretrainConfig):
+        return 1
+    from vitling.runs.images import look_at_images
+
+    seen, plan = look_at_images(request, gpu), Draft(request)
+    plan_run(plan, seen)
+    optional = plan.config.minutes is not None and seen.classes > 0 and is_pretraining_optional(plan)
+    return min_pretrain_epochs(plan.config) if optional else 1
+
+
+def parse(verb: str, flags: list[str]) -> Any:
+    config = tyro.cli(KINDS[verb], args=flags, config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone))
+    return replace(config, explicit=settings_in(flags))
+
+
+def plain(config: Any) -> dict[str, Any]:
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in leaves(config)}
+    return {name: value for name, value in values.items() if name not in PER_START}
+
+
+def expected(verb: str, stage: str, settings: dict[str, Any]) -> dict[str, Any]:
+    kind = {"large": "finetune", "pretrain": "pretrain"}.get(stage, verb)
+    return GOLDEN["defaults"][kind] | settings
+
+
+def made_start(folder: Path, case: dict[str, Any]) -> None:
+    """Write what --from is asked for: the network and the size of its views."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps({"size": case.get("start_size", 112)}))
+    about = {"model_args": {}, "vitling": {"backbone": case.get("start", "pvt_v2_b0")}}
+    (folder / "model" / "config.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("name", cases())
+def test_settings_are_resolved_as_before(name, pretend, tmp_path):
+    case, golden = cases()[name], GOLDEN["cases"][name]
+    golden = FIXES.get(name, golden)
+    pretend(FACTS[case["facts"]])
+    made_start(tmp_path / "start", case)
+    flags = [str(tmp_path / "start") if flag == "START" else flag for flag in case["flags"]]
+    flags += ["--from", str(tmp_path / "start")] if "start" in case else []
+    try:
+        stages = {stage: resolved.config for stage, resolved in resolve_case(case, flags).items()}
+        if "again" in case:
+            saved = load_config(KINDS[case["verb"]], json.loads(json.dumps(asdict(stages["run"]))))
+            again = parse(case["verb"], ["--out", "out", "--resume", *case["again"]])
+            stages = {"run": resume_config(again, saved)}
+        if "after" in case:
+            (tmp_path / "before").mkdir()
+            (tmp_path / "before" / "config.json").write_text(json.dumps(asdict(stages["run"])))
+            later = [*case["after"], "--continue-from", str(tmp_path / "before")]
+            stages = {stage: resolved.config for stage, resolved in resolve_case(case, later).items()}
+    except UserError as problem:
+        assert golden == {"error": True}, problem
+        return
+    assert "error" not in golden
+    for stage, config in stages.items():
+        found = plain(config)
+        wanted = {n: v for n, v in expected(case["verb"], stage, golden[stage]).items() if n in found}
+        assert found.keys() - wanted.keys() <= NEW_SETTINGS
+        differing = {n: (found[n], wanted[n]) for n in wanted if found[n] != wanted[n]}
+        assert not differing, stage
+    without_labels = case["verb"] == "train" and case["facts"] == "unlabelled"  # its second stage never runs
+    assert stages.keys() == golden.keys() - ({"run"} if without_labels else set())
