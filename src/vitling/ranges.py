@@ -19,6 +19,7 @@ class Range:
     low_excluded: bool = False
     high_excluded: bool = False
     also: tuple[float, ...] = ()  # values with a meaning of their own
+    ordered: bool = False  # of several numbers, none is smaller than the one before
 
     def __contains__(self, value: float) -> bool:
         above = value > self.low if self.low_excluded else value >= self.low
@@ -39,6 +40,7 @@ FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
 FRACTION_ABOVE_0 = Range(0, 1, low_excluded=True)
 DEGREES = Range(0, 180)
+SCALE = Range(0, 1, low_excluded=True, ordered=True)  # smallest and largest fraction of an image's area
 
 
 def check_ranges(config: Any, path: str = "") -> None:
@@ -48,9 +50,12 @@ def check_ranges(config: Any, path: str = "") -> None:
         value, flag = getattr(config, name), f"--{path}{name.rstrip('_').replace('_', '-')}"
         if choices and value is not None and value not in choices:
             raise UserError(f"{flag} {value}: choose from {', '.join(choices)}.")
-        for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and (wrong := next((r for r in ranges if number not in r), None)):
-                raise UserError(f"{flag} {number}: must be {wrong}.")
+        numbers = [n for n in (value if isinstance(value, tuple) else (value,)) if n is not None]
+        for limits in ranges:
+            if wrong := [n for n in numbers if n not in limits]:
+                raise UserError(f"{flag} {wrong[0]}: must be {limits}.")
+            if limits.ordered and numbers != sorted(numbers):
+                raise UserError(f"{flag} {' '.join(map(str, numbers))}: the smaller number comes first.")
     for f in fields(config):
         if is_dataclass(nested := getattr(config, f.name)):
             check_ranges(nested, f"{path}{f.name.replace('_', '-')}.")

@@ -27,7 +27,16 @@ from vitling.settings.saved import load_config, resume_config
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "settings.json").read_text())
 KINDS = {"train": TrainConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
 PER_START = {"out", "source", "from_", "resume", "overwrite", "explicit", "continue_from"}
-FIXES: dict[str, dict[str, Any]] = {}
+FIXES: dict[str, dict[str, dict[str, Any]]] = {  # differences from the earlier implementation, on purpose
+    # `pretrain` chose another network than `train` for the same images without a GPU
+    "pretrain tiny-cpu": {"run": {"backbone": "vit_nano_patch4_32"}},
+    # the plan's 800 epochs became EsViT's default of 798, although the plan said 800
+    **{
+        f"train photos --method esvit{more}": {"pretrain": {"epochs": 800, "optim.warmup_epochs": 800 / 30}}
+        for more in ("", " --esvit.match argmax")
+    },
+}
+NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 NEW_SETTINGS: set[str] = set()
 
 
@@ -134,10 +143,9 @@ def made_start(folder: Path, case: dict[str, Any]) -> None:
     (folder / "model" / "config.json").write_text(json.dumps(about))
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", [name for name in cases() if name not in NEEDS_NETWORK])
 def test_settings_are_resolved_as_before(name, pretend, tmp_path):
     case, golden = cases()[name], GOLDEN["cases"][name]
-    golden = FIXES.get(name, golden)
     pretend(FACTS[case["facts"]])
     made_start(tmp_path / "start", case)
     flags = [str(tmp_path / "start") if flag == "START" else flag for flag in case["flags"]]
@@ -153,13 +161,15 @@ def test_settings_are_resolved_as_before(name, pretend, tmp_path):
             (tmp_path / "before" / "config.json").write_text(json.dumps(asdict(stages["run"])))
             later = [*case["after"], "--continue-from", str(tmp_path / "before")]
             stages = {stage: resolved.config for stage, resolved in resolve_case(case, later).items()}
-    except UserError as problem:
-        assert golden == {"error": True}, problem
+    except UserError:
+        if "error" not in golden:
+            raise
         return
     assert "error" not in golden
     for stage, config in stages.items():
         found = plain(config)
-        wanted = {n: v for n, v in expected(case["verb"], stage, golden[stage]).items() if n in found}
+        wanted = expected(case["verb"], stage, golden[stage]) | FIXES.get(name, {}).get(stage, {})
+        wanted = {n: v for n, v in wanted.items() if n in found}
         assert found.keys() - wanted.keys() <= NEW_SETTINGS
         differing = {n: (found[n], wanted[n]) for n in wanted if found[n] != wanted[n]}
         assert not differing, stage

@@ -1,6 +1,6 @@
-"""The tables and figures of the IDMM paper that compare methods of pre-training.
+"""Tables and figures of the IDMM paper that compare methods of pre-training.
 
-The figures are the authors': single runs. What a method's settings are, Table 10 says (recipes/baselines.py).
+The paper's figures are single runs. The settings of each method are Table 10's (methods/baselines.py).
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from vitling.methods import METHODS, MethodName
 from vitling.methods.method import SIZE
-from vitling.papers.idmm_stages import COLUMNS, NETWORKS, after, finetune_only, pretrain_by_method
+from vitling.papers.idmm_recipes import COLUMNS, NETWORKS, finetune_only, pretrain_and_finetune, pretrain_by_method
 from vitling.papers.locations import DATASETS
+from vitling.papers.stages import StagedTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.tsne import TsneTask
 
-Figures = tuple[float, ...]  # of the seven data sets
+Figures = tuple[float, ...]  # top-1 on the seven data sets of COLUMNS, %
 TITLES: dict[MethodName, str] = {
     "idmm": "IDMM",
     "supervised": "supervised",
@@ -39,7 +40,7 @@ TABLE_2: dict[MethodName, Figures] = {
     "idmm": (79.9, 56.7, 61.2, 53.9, 43.1, 43.2, 66.4),
 }
 RANDOM_5: Figures = (76.3, 65.1, 55.7, 58.9, 55.2, 41.7, 76.7)
-TABLE_5: dict[str, dict[MethodName, Figures]] = {  # pre-trained on, and fine-tuned on
+TABLE_5: dict[str, dict[MethodName, Figures]] = {  # by pre-training data and method
     "flowers102": {
         "idmm": (92.4, 83.1, 64.8, 66.3, 69.9, 77.1, 87.3),
         "simclr": (90.1, 80.7, 61.6, 64.3, 62.3, 72.8, 86.6),
@@ -76,9 +77,7 @@ TABLE_5: dict[str, dict[MethodName, Figures]] = {  # pre-trained on, and fine-tu
         "supcon": (91.1, 84.6, 65.1, 68.3, 70.4, 79.3, 90.6),
     },
 }
-TABLE_6: dict[
-    str, dict[MethodName, Figures | None]
-] = {  # pre-trained on SIN-10k; None: did not train
+TABLE_6: dict[str, dict[MethodName, Figures | None]] = {  # pre-trained on SIN-10k; None: failed to train
     "pvtv2-b0": {
         "supervised": (92.9, 81.7, 66.1, 65.9, 66.6, 78.7, 86.0),
         "moco-v3": (91.0, 81.4, 62.3, 66.3, 63.7, 74.5, 86.2),
@@ -99,189 +98,151 @@ TABLE_6: dict[
     },
 }
 BY_SGD: tuple[MethodName, ...] = ("simclr", "supcon", "moco-v2")
-MOCO_RATE = 0.03  # of MoCo v2's own paper, for batches of 256
+MOCO_LR = 0.03  # MoCo v2's own paper, for batches of 256
 LENGTHS = (100, 200, 400, 800)  # epochs of pre-training
 
-CORNER = ("flowers102", "cifar100-10k")  # what has labels
+CORNER = ("flowers102", "cifar100-10k")  # the labelled data sets
 CORNER_BEFORE = (*CORNER, "camvid")
 CORNER_METHODS: tuple[MethodName, ...] = ("idmm", "simclr")
 CORNER_EPOCHS, CORNER_SIZE = (200, 100), 112  # epochs of Flowers-102 before and after; pixels of both stages
 
 
 def studies() -> tuple[Study, ...]:
-    paper = "IDMM,"
-    matrix = "pre-trained on one data set, fine-tuned on another"
+    """List the studies that compare methods."""
+    paper, matrix, new = "IDMM,", "pre-trained on one data set, fine-tuned on another", Study.from_runs
     pre, fine = CORNER_EPOCHS
     seen = f"as many images as {pre} epochs of Flowers-102 show, then {fine} epochs, all at {CORNER_SIZE} px"
     nearest = "leave-one-out 5-NN among test images of ten classes before fine-tuning, %"
     return (
-        Study("idmm-t2", "methods of pre-training", f"{paper} Table 2", _methods()),
-        Study("idmm-t2-causes", "what may lie between Table 2's baselines and us", f"{paper} Table 2", _otherwise()),
-        Study("idmm-t5", matrix, f"{paper} Table 5", _transfer(), picture="heatmap"),
-        Study("idmm-t5-corner", f"{matrix}, shortened: {seen}", f"after {paper} Table 5", _corner(), picture="heatmap"),
-        Study("idmm-t6", "after 10,000 images of ImageNet", f"{paper} Table 6", _ten_thousand()),
-        Study("idmm-f2", "t-SNE of ten classes", f"{paper} Figure 2", _before_and_after(), nearest, picture="tsne"),
-        Study("idmm-f4", "methods by length of pre-training", f"{paper} Figure 4 and Table 2", _lengths()),
+        new("idmm-t2", "methods of pre-training", f"{paper} Table 2", _methods()),
+        new("idmm-t2-causes", "what may lie between Table 2's baselines and us", f"{paper} Table 2", _optimisers()),
+        new("idmm-t5", matrix, f"{paper} Table 5", _transfer(), picture="heatmap"),
+        new("idmm-t5-corner", f"{matrix}, shortened: {seen}", f"after {paper} Table 5", _corner(), picture="heatmap"),
+        new("idmm-t6", "after 10,000 images of ImageNet", f"{paper} Table 6", _ten_thousand()),
+        new("idmm-f2", "t-SNE of ten classes", f"{paper} Figure 2", _before_and_after(), nearest, picture="tsne"),
+        new("idmm-f4", "methods by length of pre-training", f"{paper} Figure 4 and Table 2", _lengths()),
     )
 
 
-def _methods() -> tuple[StudyRun, ...]:
-    """BYOL is not in the paper."""
-
-    def rows() -> Iterator[StudyRun]:
-        for i, data in enumerate(COLUMNS):
-            base = f"deit-tiny-{data}-random"
-            yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[i])
-            for method, figures in TABLE_2.items():
-                task = pretrain_by_method("deit-tiny", method)
-                yield StudyRun(f"deit-tiny-{data}-{method}", task, data, paper=figures[i], baseline=base)
-            yield StudyRun(
-                f"deit-tiny-{data}-byol", pretrain_by_method("deit-tiny", "byol"), data, baseline=base, note=NOT_THERE
-            )
-
-    return tuple(rows())
+def _methods() -> Iterator[StudyRun]:
+    """Compare the methods of Table 2, and BYOL, which is not in the paper."""
+    for i, data in enumerate(COLUMNS):
+        base = f"deit-tiny-{data}-random"
+        yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[i])
+        for method, figures in TABLE_2.items():
+            task = pretrain_by_method("deit-tiny", method)
+            yield StudyRun(f"deit-tiny-{data}-{method}", task, data, paper=figures[i], baseline=base)
+        task = pretrain_by_method("deit-tiny", "byol")
+        yield StudyRun(f"deit-tiny-{data}-byol", task, data, baseline=base, note=NOT_THERE)
 
 
-def _otherwise() -> tuple[StudyRun, ...]:
-    """Table 10 gives three methods SGD at 5e-4, a sixtieth of the rate of MoCo v2's own paper. Here they have, in the
-    place of that, all of IDMM's optimiser, and SGD at MoCo v2's 0.03 for each 256 images. And MoCo v2, whose queue is
-    longer than the data set, leaves an image's own keys out. Each stands beside the method as Table 10 has it, and the
-    paper's figure beside that."""
-    data = "flowers102"
+def _optimisers() -> Iterator[StudyRun]:
+    """Vary what may explain the gap to Table 2's baselines.
 
-    def rows() -> Iterator[StudyRun]:
-        for method in BY_SGD:
-            name = f"deit-tiny-{data}-{method}"
-            yield StudyRun(
-                name, pretrain_by_method("deit-tiny", method), data, paper=TABLE_2[method][COLUMNS.index(data)]
-            )
-            stage = METHODS[method].recipe(NETWORKS["deit-tiny"], "paper", 800, SIZE)
-            rate = MOCO_RATE * stage.batch / 256
-            changes = {
-                "-adamw": METHODS[method].recipe(NETWORKS["deit-tiny"], "adamw", 800, SIZE),
-                "-sgd0.03": replace(stage, optim=replace(stage.optim, lr=rate)),
-            }
-            if method == "moco-v2":
-                changes["-mask-own"] = replace(stage, objective=replace(stage.objective, mask_own=True))
-            for change, changed in changes.items():
-                yield StudyRun(f"{name}{change}", after(changed, 200, method=method), data, baseline=name)
-
-    return tuple(rows())
+    Table 10 gives three methods SGD at 5e-4, a sixtieth of the learning rate in MoCo v2's own paper. Here they use
+    IDMM's optimiser instead, and SGD at MoCo v2's 0.03 for each 256 images. MoCo v2, whose queue is longer than the
+    data set, also masks an image's own keys. Each is compared with the method as Table 10 has it.
+    """
+    data, backbone = "flowers102", NETWORKS["deit-tiny"]
+    for method in BY_SGD:
+        name = f"deit-tiny-{data}-{method}"
+        paper = TABLE_2[method][COLUMNS.index(data)]
+        yield StudyRun(name, pretrain_by_method("deit-tiny", method), data, paper=paper)
+        recipe = METHODS[method].recipe(backbone, "paper", 800, SIZE)
+        changes = {
+            "-adamw": METHODS[method].recipe(backbone, "adamw", 800, SIZE),
+            "-sgd0.03": replace(recipe, optim=replace(recipe.optim, lr=MOCO_LR * recipe.batch / 256)),
+        }
+        if method == "moco-v2":
+            changes["-mask-own"] = replace(recipe, objective=replace(recipe.objective, mask_own=True))
+        for change, changed in changes.items():
+            task = pretrain_and_finetune(changed, 200, method=method)
+            yield StudyRun(f"{name}{change}", task, data, baseline=name)
 
 
-def _transfer() -> tuple[StudyRun, ...]:
-    """A column of the matrix after the other, Flowers-102 first. `--only to-cars` is a column, `--only cars-to` what
-    was pre-trained on cars, `--only cars` both."""
-
-    def rows() -> Iterator[StudyRun]:
-        for i, data in enumerate(COLUMNS):
-            base = f"pvtv2-b0-random-to-{data}"
-            yield StudyRun(base, finetune_only("pvtv2-b0", 200), data, paper=RANDOM_5[i], cell=(RANDOM, data))
-            for source, methods in TABLE_5.items():
-                for method, figures in methods.items():
-                    yield StudyRun(
-                        f"pvtv2-b0-{method}-{source}-to-{data}",
-                        pretrain_by_method("pvtv2-b0", method),
-                        data,
-                        paper=figures[i],
-                        baseline=base,
-                        pretrain_data=_other(source, data),
-                        cell=(f"{source}, {TITLES[method]}", data),
-                    )
-
-    return tuple(rows())
+def _make_transfer(
+    method: MethodName, source: str, data: str, task: StagedTask, paper: float | None = None
+) -> StudyRun:
+    """Make a cell of the matrix; on its diagonal there is one data set."""
+    return StudyRun(
+        f"pvtv2-b0-{method}-{source}-to-{data}",
+        task,
+        data,
+        paper=paper,
+        baseline=f"pvtv2-b0-random-to-{data}",
+        pretrain_data=source if source != data else "",
+        cell=(f"{source}, {TITLES[method]}", data),
+    )
 
 
-def _corner() -> tuple[StudyRun, ...]:
-    """What labels allow of a 3 x 3 corner: three sources, one of them frames without labels, and two targets. In the
-    place of a third target SimCLR stands beside IDMM, its pre-training at a third of the cost. Of every
-    source as many images are shown in all; CamVid's few come in smaller batches, and so in more steps. In Table 5 each
-    has as many epochs."""
+def _transfer() -> Iterator[StudyRun]:
+    """List the matrix column by column, Flowers-102 first.
+
+    `--only to-cars` is a column, `--only cars-to` what was pre-trained on cars, `--only cars` both.
+    """
+    for i, data in enumerate(COLUMNS):
+        task = finetune_only("pvtv2-b0", 200)
+        yield StudyRun(f"pvtv2-b0-random-to-{data}", task, data, paper=RANDOM_5[i], cell=(RANDOM, data))
+        for source, methods in TABLE_5.items():
+            for method, figures in methods.items():
+                yield _make_transfer(method, source, data, pretrain_by_method("pvtv2-b0", method), figures[i])
+
+
+def _corner() -> Iterator[StudyRun]:
+    """List what labels allow of a 3 x 3 corner: three sources, one of them unlabelled frames, and two targets.
+
+    SimCLR, whose pre-training costs a third, takes the place of a third target. Every source shows as many images in
+    total; CamVid's few come in smaller batches and so in more steps. In Table 5 each source has as many epochs.
+    """
     pre, fine = CORNER_EPOCHS
-    network, images = NETWORKS["pvtv2-b0"], pre * DATASETS["flowers102"].train
-
-    def rows() -> Iterator[StudyRun]:
-        for data in CORNER:
-            base = f"pvtv2-b0-random-to-{data}"
-            yield StudyRun(base, finetune_only("pvtv2-b0", fine, size=CORNER_SIZE), data, cell=(RANDOM, data))
-            for method in CORNER_METHODS:
-                for source in CORNER_BEFORE:
-                    epochs = round(images / DATASETS[source].train)
-                    stage = METHODS[method].recipe(network, "paper", epochs, CORNER_SIZE)
-                    yield StudyRun(
-                        f"pvtv2-b0-{method}-{source}-to-{data}",
-                        after(stage, fine, method=method, size=CORNER_SIZE),
-                        data,
-                        baseline=base,
-                        pretrain_data=_other(source, data),
-                        cell=(f"{source}, {TITLES[method]}", data),
-                    )
-
-    return tuple(rows())
+    images = pre * DATASETS["flowers102"].train
+    for data in CORNER:
+        task = finetune_only("pvtv2-b0", fine, size=CORNER_SIZE)
+        yield StudyRun(f"pvtv2-b0-random-to-{data}", task, data, cell=(RANDOM, data))
+        for method in CORNER_METHODS:
+            for source in CORNER_BEFORE:
+                epochs = round(images / DATASETS[source].train)
+                recipe = METHODS[method].recipe(NETWORKS["pvtv2-b0"], "paper", epochs, CORNER_SIZE)
+                task = pretrain_and_finetune(recipe, fine, method=method, size=CORNER_SIZE)
+                yield _make_transfer(method, source, data, task)
 
 
-def _other(source: str, data: str) -> str:
-    """On the diagonal there is one data set."""
-    return source if source != data else ""
-
-
-def _ten_thousand() -> tuple[StudyRun, ...]:
+def _ten_thousand() -> Iterator[StudyRun]:
     failed = "the paper: does not converge, whatever was tried"
-
-    def rows() -> Iterator[StudyRun]:
-        for net, methods in TABLE_6.items():
-            for i, data in enumerate(COLUMNS):
-                base = f"{net}-sin10k-{data}-supervised"
-                for method, figures in methods.items():
-                    yield StudyRun(
-                        f"{net}-sin10k-{data}-{method}",
-                        pretrain_by_method(net, method),
-                        data,
-                        paper=figures[i] if figures else None,
-                        baseline=base if method != "supervised" else "",
-                        note="" if figures else failed,
-                        pretrain_data="sin10k",
-                    )
-
-    return tuple(rows())
-
-
-def _before_and_after() -> tuple[StudyRun, ...]:
-    """The stages of Table 2. Which classes the paper shows is not said; the figure itself cannot be read."""
-    data, base = "flowers102", "deit-tiny-flowers102-random"
-    methods: tuple[MethodName, ...] = (*TABLE_2, "byol")
-    task = finetune_only("deit-tiny", 200)
-    return (
-        StudyRun(base, TsneTask(task), data, cell=("", RANDOM)),
-        *(
-            StudyRun(
-                f"deit-tiny-{data}-{method}",
-                TsneTask(pretrain_by_method("deit-tiny", method)),
-                data,
-                baseline=base,
-                note=NOT_THERE if method == "byol" else "",
-                cell=("", TITLES[method]),
-            )
-            for method in methods
-        ),
-    )
-
-
-def _lengths() -> tuple[StudyRun, ...]:
-    """The caption says "for the same epochs", and nothing of the figure can be read but that: neither its axes nor its
-    numbers. Here each method after several lengths, the last of which is Table 2's."""
-    data, base = "flowers102", "deit-tiny-flowers102-random"
-
-    def rows() -> Iterator[StudyRun]:
-        yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[0])
-        for epochs in LENGTHS:
-            for method, figures in TABLE_2.items():
+    for net, methods in TABLE_6.items():
+        for i, data in enumerate(COLUMNS):
+            base = f"{net}-sin10k-{data}-supervised"
+            for method, figures in methods.items():
                 yield StudyRun(
-                    f"deit-tiny-{data}-{method}-{epochs}",
-                    pretrain_by_method("deit-tiny", method, pretrain_epochs=epochs),
+                    f"{net}-sin10k-{data}-{method}",
+                    pretrain_by_method(net, method),
                     data,
-                    paper=figures[0] if epochs == 800 else None,
-                    baseline=base,
+                    paper=figures[i] if figures else None,
+                    baseline=base if method != "supervised" else "",
+                    note="" if figures else failed,
+                    pretrain_data="sin10k",
                 )
 
-    return tuple(rows())
+
+def _before_and_after() -> Iterator[StudyRun]:
+    """Use the stages of Table 2. The paper does not name the classes it shows, and the figure cannot be read."""
+    data, base = "flowers102", "deit-tiny-flowers102-random"
+    yield StudyRun(base, TsneTask(finetune_only("deit-tiny", 200)), data, cell=("", RANDOM))
+    methods: tuple[MethodName, ...] = (*TABLE_2, "byol")
+    for method in methods:
+        task, note = TsneTask(pretrain_by_method("deit-tiny", method)), NOT_THERE if method == "byol" else ""
+        run = StudyRun(f"deit-tiny-{data}-{method}", task, data, baseline=base, note=note)
+        yield replace(run, cell=("", TITLES[method]))
+
+
+def _lengths() -> Iterator[StudyRun]:
+    """Pre-train for several lengths, the last of which is Table 2's.
+
+    Only the caption of Figure 4 can be read ("for the same epochs"), neither its axes nor its numbers.
+    """
+    data, base = "flowers102", "deit-tiny-flowers102-random"
+    yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[0])
+    for epochs in LENGTHS:
+        for method, figures in TABLE_2.items():
+            name, task = f"deit-tiny-{data}-{method}-{epochs}", pretrain_by_method("deit-tiny", method, 200, epochs)
+            yield StudyRun(name, task, data, paper=figures[0] if epochs == 800 else None, baseline=base)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitling.methods import idmm
+from vitling.methods import METHODS, MethodName, idmm
 from vitling.methods.idmm import IDMMConfig
-from vitling.methods.method import Recipe
+from vitling.methods.method import SIZE, Recipe
 from vitling.methods.optim import IDMMPreset
-from vitling.methods.registry import METHODS, SIZE, Name
 from vitling.methods.supervised import SupervisedConfig
 from vitling.papers.stages import StagedTask, pretrain_config
-from vitling.settings.config import FinetuneConfig, Preset
-from vitling.settings.names import all_said
+from vitling.settings.config import FinetuneConfig
+from vitling.settings.names import mark_all_explicit
 
 NETWORKS = {
     "deit-tiny": "deit_tiny_patch16_224",
@@ -27,7 +26,7 @@ COLUMNS = tuple(CLASSES)
 
 
 def finetune_config(
-    recipe: Recipe[SupervisedConfig], preset: Preset = "paper", keep_head: bool = False
+    recipe: Recipe[SupervisedConfig], preset: IDMMPreset = "paper", keep_head: bool = False
 ) -> FinetuneConfig:
     """Write out a recipe for fine-tuning, with every value explicit."""
     config = FinetuneConfig(
@@ -41,23 +40,23 @@ def finetune_config(
         optim=recipe.optim,
         objective=recipe.objective,
     )
-    return all_said(config)
+    return mark_all_explicit(config)
 
 
-def finetune_only(net: str, epochs: int, preset: Preset = "paper", size: int = 224) -> StagedTask:
+def finetune_only(net: str, epochs: int, preset: IDMMPreset = "paper", size: int = 224) -> StagedTask:
     """Fine-tune from random weights, or from the run's ImageNet weights if it has them."""
     return StagedTask(finetune_config(idmm.finetune_recipe(NETWORKS[net], preset, epochs, size), preset))
 
 
 def pretrain_and_finetune(
-    recipe: Recipe, epochs: int, preset: Preset = "paper", method: Name = "idmm", size: int = 224
+    recipe: Recipe, epochs: int, preset: IDMMPreset = "paper", method: MethodName = "idmm", size: int = 224
 ) -> StagedTask:
     """Pre-train by a recipe, then fine-tune for `epochs` at `size`."""
     second = idmm.finetune_recipe(recipe.backbone, preset, epochs, size)
     return StagedTask(finetune_config(second, preset), pretrain_config(recipe, preset, method))
 
 
-def pretrain_by_method(net: str, method: Name, epochs: int = 200, pretrain_epochs: int = 800) -> StagedTask:
+def pretrain_by_method(net: str, method: MethodName, epochs: int = 200, pretrain_epochs: int = 800) -> StagedTask:
     """Pre-train by the paper's recipe for a method, then fine-tune."""
     recipe = METHODS[method].recipe(NETWORKS[net], "paper", pretrain_epochs, SIZE)
     return pretrain_and_finetune(recipe, epochs, method=method)

@@ -13,6 +13,7 @@ from vitling.papers.probing import Figure, FixedNetwork, Network, ProbeTask, mak
 from vitling.papers.stages import pretrain_config
 from vitling.papers.study import Study, StudyRun
 from vitling.settings.config import PretrainConfig
+from vitling.settings.names import replace_leaf
 
 DATA = "flowers102"
 PROBES: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "logistic"))
@@ -74,15 +75,15 @@ def _esvit() -> tuple[StudyRun, ...]:
     }
 
     def network(backbone: str, objective: EsViTConfig) -> PretrainConfig:
-        return PretrainConfig(
+        config = PretrainConfig(
             backbone=backbone,
             method="esvit",
             preset="paper",
             epochs=EPOCHS,
             size=224,
-            on_collapse="warn",  # a collapse is a result too
-            esvit=objective,
+            on_collapse="warn",  # it is a figure too
         )
+        return replace_leaf(config, "esvit", objective)
 
     def rows() -> Iterator[StudyRun]:
         for net, backbone in (("swin-t", OTHERS["swin"]), ("deit-s", OTHERS["deit"])):

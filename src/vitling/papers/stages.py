@@ -15,7 +15,8 @@ from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.files import lock_folder, read_json, try_lock_folder, write_json
 from vitling.methods import METHODS, MethodName
-from vitling.methods.method import SIZE, MethodPreset, Recipe
+from vitling.methods.method import SIZE, Recipe
+from vitling.methods.optim import IDMMPreset
 from vitling.papers.ledger import digest
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import (
@@ -39,7 +40,7 @@ Kind = Literal["pretrain", "finetune", "enlarge"]
 FEW = 2_040  # images; of many the store has less
 
 
-def pretrain_config(stage: Recipe, preset: MethodPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
+def pretrain_config(stage: Recipe, preset: IDMMPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
     """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
     another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
 

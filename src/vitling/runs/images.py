@@ -150,7 +150,7 @@ class Stores:
                 c.cache,
                 progress,
                 log.warning,
-                known=self.splits.bad,
+                known_bad=self.splits.bad,
             )
         self.bad += store.bad
         return store

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from vitling.errors import UserError
+from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1, NOT_NEGATIVE, check_ranges
 
 CosineFrom = Literal["warmup", "start", "idmm"]
 Optimiser = Literal["adamw", "sgd"]
@@ -17,37 +18,37 @@ class OptimConfig:
 
     name: Optimiser | None = None
     """AdamW by default, unless the preset (--preset) has another."""
-    lr: float | None = None
+    lr: Annotated[float | None, NOT_NEGATIVE] = None
     """Peak learning rate. By default that of the plan, the preset or the method; otherwise 5e-4 per 256 images of the
     batch, at most 1e-3, or with SGD 0.03 per 256 images."""
-    min_lr: float = 1e-6
+    min_lr: Annotated[float, NOT_NEGATIVE] = 1e-6
     """Learning rate at the end of the cosine."""
-    warmup_epochs: float | None = None
+    warmup_epochs: Annotated[float | None, NOT_NEGATIVE] = None
     """Epochs of linear warm-up. By default a twentieth of the run, at most 20 epochs."""
-    warmup_lr: float = 0.0
+    warmup_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     """Learning rate at the first step of the warm-up."""
-    schedule_epochs: int | None = None
+    schedule_epochs: Annotated[int | None, AT_LEAST_1] = None
     """Length of the cosine in epochs, by default that of the run. A longer cosine is cut off at the end of the run."""
     cosine_from: CosineFrom = "warmup"
     """Start of the cosine: after the warm-up; at the first step, as in timm (the learning rate then drops a little
     after the warm-up); or as in IDMM's released formula, which does not quite reach the end."""
-    weight_decay: float = 0.05
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.05
     """Weight decay. Biases, norms, tokens, position embeddings and relative-position tables are exempt."""
-    final_weight_decay: float | None = None
+    final_weight_decay: Annotated[float | None, NOT_NEGATIVE] = None
     """Weight decay at the end of the run, approached by half a cosine (AdamW only). Constant by default."""
     decay_all: bool = False
     """Apply weight decay to all parameters, as IDMM's released code does."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: Annotated[tuple[float, float], FRACTION_BELOW_1] = (0.9, 0.999)
     """AdamW's decay rates for the averages of the gradient and of its square."""
-    momentum: float = 0.9
+    momentum: Annotated[float, FRACTION_BELOW_1] = 0.9
     """Momentum of SGD."""
-    clip: float = 5.0
+    clip: Annotated[float, NOT_NEGATIVE] = 5.0
     """Largest gradient norm; 0 disables clipping."""
     clip_per: Literal["global", "tensor"] = "global"
     """Clip one norm over all gradients, or one per tensor."""
-    accumulate: int = 1
+    accumulate: Annotated[int, AT_LEAST_1] = 1
     """Passes per optimiser step: less memory at the same effective batch."""
-    ema: float = 0.0
+    ema: Annotated[float, FRACTION_BELOW_1] = 0.0
     """Decay of the moving average of the weights, which is then evaluated and saved. 0 is off, 0.999 is common."""
 
     def peak_lr(self, batch: int) -> float:
@@ -84,7 +85,7 @@ class LoopConfig:
     shrink them below 7/8 of --batch. auto: on in compiled runs without --loop.drop-last."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced: draw all classes equally often, whatever their sizes."""
-    log_every: int = 50
+    log_every: Annotated[int, AT_LEAST_1] = 50
     """Steps between lines of metrics within an epoch, and between checks that the loss is finite."""
     trackers: tuple[str, ...] = ("tensorboard",)
     """tensorboard, wandb, mlflow, trackio, or none."""
@@ -94,9 +95,9 @@ class LoopConfig:
 class CheckpointConfig:
     """Frequency and number of checkpoints."""
 
-    every_seconds: float = 60.0
+    every_seconds: Annotated[float, NOT_NEGATIVE] = 60.0
     """Seconds between checkpoints at the ends of epochs. Within an epoch, ten times as many."""
-    keep: int = 2
+    keep: Annotated[int, AT_LEAST_1] = 2
     """Number of latest checkpoints to keep."""
 
 
@@ -104,8 +105,8 @@ class CheckpointConfig:
 class FitConfig:
     """All that the loop needs to know."""
 
-    epochs: int = 100
-    batch: int = 128
+    epochs: Annotated[int, AT_LEAST_1] = 100
+    batch: Annotated[int, AT_LEAST_1] = 128
     seed: int = 0
     optim: OptimConfig = field(default_factory=OptimConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -114,24 +115,13 @@ class FitConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range and for settings that exclude each other."""
-        positive = {"epochs": self.epochs, "batch": self.batch, "optim.accumulate": self.optim.accumulate}
-        for name, value in positive.items():
-            if value < 1:
-                raise UserError(f"--{name} must be at least 1, not {value}.")
-        if not 0 <= self.optim.ema < 1:
-            raise UserError(f"--optim.ema must be at least 0 and below 1, not {self.optim.ema}.")
-        if not all(0 <= beta < 1 for beta in self.optim.betas):
-            raise UserError(f"--optim.betas must both be at least 0 and below 1, not {self.optim.betas}.")
-        if self.optim.name not in (None, *get_args(Optimiser)):
-            raise UserError(f"--optim.name {self.optim.name} is unknown. Use {' or '.join(get_args(Optimiser))}.")
+        check_ranges(self)
         if self.optim.name == "sgd" and self.optim.final_weight_decay is not None:
             raise UserError("--optim.final-weight-decay is for AdamW, but --optim.name is sgd.")
         if self.optim.name == "sgd" and self.optim.betas != OptimConfig.betas:
             raise UserError("--optim.betas are for AdamW, but --optim.name is sgd. Use --optim.momentum.")
         if self.optim.name == "adamw" and self.optim.momentum != OptimConfig.momentum:
             raise UserError("--optim.momentum is for SGD, but --optim.name is adamw. Use --optim.betas.")
-        if not 0 <= self.optim.momentum < 1:
-            raise UserError(f"--optim.momentum must be at least 0 and below 1, not {self.optim.momentum}.")
         if self.optim.over_epochs(self.epochs) < self.epochs:
             raise UserError(
                 f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}. "
@@ -139,7 +129,5 @@ class FitConfig:
             )
         if self.loop.drop_last and self.loop.even == "on":
             raise UserError("--loop.even on leaves no incomplete batch to drop. Pass it without --loop.drop-last.")
-        if self.checkpoint.keep < 1:
-            raise UserError(f"--checkpoint.keep must be at least 1, not {self.checkpoint.keep}.")
         if self.optim.accumulate > self.batch:
             raise UserError(f"--optim.accumulate {self.optim.accumulate} is more than --batch {self.batch}.")

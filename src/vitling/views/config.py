@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitling.errors import UserError
+from vitling.ranges import AT_LEAST_1, DEGREES, FRACTION, FRACTION_ABOVE_0, NOT_NEGATIVE, SCALE
 
 Filter = Literal["bilinear", "bicubic"]
 MAX_ENLARGED = 0.283  # fraction of crops with fewer pixels than the view; gives 12/7 of the view for scales 0.08 to 1
@@ -198,36 +199,30 @@ class ViewsConfig:
 
     policy: str = ""
     """A paper's views by name (`vitling list policies`), one view per image; replaces the settings below."""
-    scale: tuple[float, float] = Policy.scale
+    scale: Annotated[tuple[float, float], SCALE] = Policy.scale
     """Fraction of the image's area that the random crop keeps, smallest and largest."""
-    flip: float = 0.5
+    flip: Annotated[float, FRACTION] = 0.5
     """Probability of a horizontal flip; use 0 where it changes the class (digits, text, left and right hands)."""
-    rotate: float = 0.0
+    rotate: Annotated[float, DEGREES] = 0.0
     """Largest random rotation in degrees, either way; use 180 for images without up and down."""
     augment: Literal["none", "timm", "uda"] = "none"
     """RandAugment after the crop: timm's rand-m9-mstd0.5-inc1, or the form of IDMM's fine-tuning (uda)."""
-    erase: float = 0.25
+    erase: Annotated[float, FRACTION] = 0.25
     """Probability that a rectangle of the view is replaced by noise."""
-    mixup: float = 0.8
+    mixup: Annotated[float, NOT_NEGATIVE] = 0.8
     """Mixup: alpha of the Beta distribution; 0 is off."""
-    cutmix: float = 1.0
+    cutmix: Annotated[float, NOT_NEGATIVE] = 1.0
     """CutMix: alpha of the Beta distribution; 0 is off."""
-    mix_prob: float = 1.0
+    mix_prob: Annotated[float, FRACTION] = 1.0
     """Probability that an image is mixed with another."""
     mix_per: Literal["image", "batch"] = "image"
     """Draw the mixing once per image or once per batch."""
-    mix_parts: int = 1
+    mix_parts: Annotated[int, AT_LEAST_1] = 1
     """Parts of a batch that are mixed separately, as on that many GPUs that each mix their own images."""
     filter: Filter = "bicubic"
     """Interpolation of the crop."""
-    crop_fraction: float = 0.875
+    crop_fraction: Annotated[float, FRACTION_ABOVE_0] = 0.875
     """Evaluation: resize the shorter side to size / crop-fraction, then crop the centre."""
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        _check_scale("--views.scale", self.scale)
-        if not 0 < self.crop_fraction <= 1:
-            raise UserError(f"--views.crop-fraction must be above 0 and at most 1, not {self.crop_fraction}.")
 
     def plan(self, size: int) -> Plan:
         """Build the plan for views of `size` px."""
@@ -263,27 +258,21 @@ class ViewsConfig:
 class ViewChanges:
     """Changes to the views of a pre-training method."""
 
-    scale: tuple[float, float] | None = None
+    scale: Annotated[tuple[float, float] | None, SCALE] = None
     """Fraction of the image's area that a crop keeps (a global crop, if there are local ones). By default the
     method's."""
-    local_scale: tuple[float, float] | None = None
+    local_scale: Annotated[tuple[float, float] | None, SCALE] = None
     """The same for local crops, which never show the whole image. By default the method's."""
-    flip: float | None = None
+    flip: Annotated[float | None, FRACTION] = None
     """Probability of a horizontal flip; use 0 for digits, text, left and right hands. By default the method's."""
-    rotate: float = 0.0
+    rotate: Annotated[float, DEGREES] = 0.0
     """Largest random rotation in degrees, either way; use 180 for images without up and down."""
     colour: bool = True
     """Colour jitter, grey and solarise. Switch off if colour must not change or the channels are not RGB."""
-    blur: float | None = None
+    blur: Annotated[float | None, FRACTION] = None
     """Probability of blur by up to two pixels; use 0 for images of few pixels. By default the method's."""
-    mix_parts: int = 1
+    mix_parts: Annotated[int, AT_LEAST_1] = 1
     """Parts of a batch that are mixed separately, as on that many GPUs that each mix their own images."""
-
-    def check(self, flags: str = "--views") -> None:
-        """Raise UserError for values out of range; `flags` is the prefix of these settings on the command line."""
-        for name, scale in (("scale", self.scale), ("local-scale", self.local_scale)):
-            if scale is not None:
-                _check_scale(f"{flags}.{name}", scale)
 
     def apply(self, plan: Plan) -> Plan:
         """Change the policies of all groups."""
@@ -327,8 +316,3 @@ def _set_mix_parts(plan: Plan, parts: int) -> Plan:
     if parts == 1:
         return plan
     return Plan(tuple(replace(group, mix=replace(group.mix, parts=parts)) for group in plan.groups))
-
-
-def _check_scale(flag: str, scale: tuple[float, float]) -> None:
-    if not 0 < scale[0] <= scale[1] <= 1:
-        raise UserError(f"{flag} {scale[0]} {scale[1]}: give two fractions above 0 and up to 1, the smaller one first.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from vitling.methods.method import Method, Recipe, TrainingData
 from vitling.methods.optim import IDMMPreset, idmm_optim
+from vitling.ranges import FRACTION
 from vitling.views import policies
 from vitling.views.config import Plan
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 class SupervisedConfig:
     """Classification."""
 
-    smoothing: float = 0.1
+    smoothing: Annotated[float, FRACTION] = 0.1
     """Label smoothing: the share of the target that is spread over all classes."""
-    drop_path: float = 0.1
+    drop_path: Annotated[float, FRACTION] = 0.1
     """Stochastic depth of the last block; it rises linearly from 0 at the first."""
     class_weights: Literal["none", "inverse"] = "none"
     """inverse: weight classes by the inverse of their frequency."""
