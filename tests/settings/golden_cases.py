@@ -161,10 +161,10 @@ train photos --test-size 0
 """
 # the flags of the first start > those of the second, which has --resume or --continue-from
 RESUMED = """
---method idmm > 
+--method idmm >
 --method idmm > --batch 256
 --method idmm > --batch 64
---minutes 8 > 
+--minutes 8 >
 --minutes 8 > --epochs 7
 --minutes 8 > --minutes 9
 --seed 3 > --seed 3
@@ -176,7 +176,7 @@ RESUMED = """
 --val 0.2 > --val none
 """
 CONTINUED = """
- > 
+ >
 --method dino > --method esvit
 --method esvit --esvit.region-weight 0 > --method esvit
 --method esvit > --method esvit --epochs 900

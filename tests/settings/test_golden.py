@@ -55,7 +55,7 @@ def pretend(monkeypatch):
 
         for module in ("vitling.data.splits", "vitling.runs.images"):
             monkeypatch.setattr(f"{module}.read_splits", read_splits)
-        monkeypatch.setattr("vitling.runs.images.median_side", lambda dataset: facts.get("longer", 512))
+        monkeypatch.setattr("vitling.runs.images.measure_median_side", lambda dataset: facts.get("longer", 512))
 
     return use
 

@@ -109,7 +109,7 @@ class SlidingAttention(nn.Module):
         return self.proj(torch.cat([merge_heads(updated), self._attend_locally(q[:, 1:], kv, grid)], dim=1))
 
     def _attend_locally(self, q: Tensor, kv: Tensor, grid: Grid) -> Tensor:
-        """Attend with chunks and heads in one dimension, [B, chunks * heads, tokens, d], so that images share a bias."""
+        """Attend with chunks and heads in one dimension, [B, chunks * heads, tokens, d], so images share a bias."""
         side, heads = self.side, self.heads
         down, across = (-length % side for length in grid)
         chunks = ((grid[0] + down) // side, (grid[1] + across) // side)

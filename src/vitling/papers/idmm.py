@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from vitling.methods import idmm
-from vitling.methods.registry import METHODS, Name
+from vitling.methods import METHODS, MethodName, idmm
+from vitling.methods.optim import IDMMPreset
 from vitling.papers.counting import CountTask
 from vitling.papers.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5
 from vitling.papers.idmm_recipes import (
@@ -26,7 +26,6 @@ from vitling.papers.idmm_recipes import (
 from vitling.papers.locations import DATASETS
 from vitling.papers.stages import StagedTask
 from vitling.papers.study import Study, StudyRun
-from vitling.settings.config import Preset
 from vitling.views.config import ViewsConfig
 
 _DIAGONAL = tuple(TABLE_5[data]["idmm"][i] for i, data in enumerate(COLUMNS))
@@ -72,7 +71,7 @@ TABLE_4 = {  # mean and std of three, over pre-trainings and over fine-tunings
     ("t2t-vit-7", "flowers102"): ((89.0, 0.3), (88.6, 0.1)),
     ("t2t-vit-7", "pets"): ((70.9, 0.3), (70.3, 0.2)),
 }
-TABLE_7: dict[tuple[str, int], dict[tuple[str, Name | Literal["random"]], float]] = {
+TABLE_7: dict[tuple[str, int], dict[tuple[str, MethodName | Literal["random"]], float]] = {
     # network, epochs: by pre-training data and method
     ("pvtv2-b0", 100): {
         ("", "random"): 68.6,
@@ -85,7 +84,7 @@ TABLE_7: dict[tuple[str, int], dict[tuple[str, Name | Literal["random"]], float]
     ("deit-tiny", 300): {("", "random"): 72.2, ("sin10k", "idmm"): 72.9},
 }
 TABLE_8 = {"plain": 69.6, "smoothing": 70.4, "112 px": 73.1, "multi-crop": 76.9, "CutMix": 79.9}
-TABLE_9: dict[str, dict[Name, tuple[float, float]]] = {  # without the MLP, and with it
+TABLE_9: dict[str, dict[MethodName, tuple[float, float]]] = {  # without the MLP, and with it
     "flowers102": {"idmm": (86.6, 85.2), "simclr": (82.2, 83.3)},
     "pets": {"idmm": (65.3, 65.1), "simclr": (60.2, 62.1)},
     "dtd": {"idmm": (59.1, 57.8), "simclr": (57.8, 58.9)},
@@ -114,12 +113,12 @@ def studies() -> tuple[Study, ...]:
     )
 
 
-def _idmm(net: str, epochs: int, preset: Preset = "paper") -> StagedTask:
+def _idmm(net: str, epochs: int, preset: IDMMPreset = "paper") -> StagedTask:
     return pretrain_and_finetune(idmm.recipe(NETWORKS[net], preset), epochs, preset)
 
 
 def _make_pair(
-    net: str, data: str, epochs: int, figures: tuple[float | None, float], preset: Preset, note: str = ""
+    net: str, data: str, epochs: int, figures: tuple[float | None, float], preset: IDMMPreset, note: str = ""
 ) -> Iterator[StudyRun]:
     """Yield a run from random weights and one after IDMM."""
     base = f"{net}-{data}-random-{epochs}"
@@ -128,7 +127,7 @@ def _make_pair(
     yield StudyRun(name, _idmm(net, epochs, preset), data, paper=figures[1], baseline=base, note=note)
 
 
-def _short(preset: Preset) -> Iterator[StudyRun]:
+def _short(preset: IDMMPreset) -> Iterator[StudyRun]:
     for i, data in enumerate(COLUMNS):
         for net, (table, random, after_idmm) in AT_200.items():
             yield from _make_pair(net, data, 200, (random[i], after_idmm[i]), preset, table)
@@ -164,7 +163,7 @@ def _causes() -> Iterator[StudyRun]:
         random = make_run(net, f"random-200-{name}", StagedTask(finetune))
         yield random
         yield make_run(net, f"idmm-200-{name}", replace(task, finetune=finetune), random.name, coarse)
-    presets: tuple[tuple[str, Preset, str], ...] = ((net, "paper", ""), (other, "released", as_released))
+    presets: tuple[tuple[str, IDMMPreset, str], ...] = ((net, "paper", ""), (other, "released", as_released))
     for name, preset, note in presets:
         random = make_run(name, "random-200-parts4", _mix_in_parts(finetune_only(name, 200, preset)), note=note)
         yield random
@@ -242,7 +241,7 @@ def _imagenet() -> Iterator[StudyRun]:
             yield replace(run, baseline=base, pretrain_data=source)
 
 
-def _ablation(preset: Preset) -> Iterator[StudyRun]:
+def _ablation(preset: IDMMPreset) -> Iterator[StudyRun]:
     """Compare each row of Table 8 with the one before it."""
     baseline = ""
     for part, recipe in make_ablation(NETWORKS["deit-tiny"], preset).items():
@@ -257,7 +256,7 @@ def _projection() -> Iterator[StudyRun]:
     """Compare losses without and with an MLP; IDMM's own form is the first, SimCLR's the second."""
 
     def pair(
-        base: str, method: Name, data: str, figures: tuple[float | None, float | None], **about: Any
+        base: str, method: MethodName, data: str, figures: tuple[float | None, float | None], **about: Any
     ) -> Iterator[StudyRun]:
         name, recipe = f"{base}-{method}" if method != "idmm" else base, METHODS[method].recipe(NETWORKS["deit-tiny"])
         without, mlp = (

@@ -10,7 +10,7 @@ from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits, merge_unlabelled
 from vitling.data.inspection import describe_leakage
 from vitling.data.splits import read_splits, require_labels
-from vitling.data.store import Store, build_store, choose_normalisation, median_side
+from vitling.data.store import Store, build_store, choose_normalisation, measure_median_side
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.runs.opening import OpenRun
@@ -32,14 +32,14 @@ def look_at_images(config: RunConfig, gpu: bool) -> Facts:
         multi_label=splits.train.task == "multi",
         has_val=splits.val is not None,
         has_test=splits.has_test and getattr(config, "test", True),
-        side=median_side(splits.train),
+        side=measure_median_side(splits.train),
         gpu=gpu,
     )
 
 
 def stage_facts(splits: Splits, gpu: bool) -> Facts:
     """Gather the facts for one stage from the images it trains on."""
-    return Facts(len(splits.train), side=median_side(splits.train), gpu=gpu)
+    return Facts(len(splits.train), side=measure_median_side(splits.train), gpu=gpu)
 
 
 def open_labelled(config: RunConfig) -> Splits:

@@ -11,7 +11,7 @@ from torch import nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.transfer import resize_backbone
-from vitling.data.batches import class_weights
+from vitling.data.batches import compute_class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
 from vitling.evaluation.bundle import BundleMeta, save_bundle
@@ -104,7 +104,7 @@ def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> 
     dataset, settings = store.dataset, config.objective
     weights = None
     if settings.class_weights == "inverse" and dataset.labels is not None:
-        weights = torch.from_numpy(class_weights(dataset.labels, len(dataset.class_names))).float()
+        weights = torch.from_numpy(compute_class_weights(dataset.labels, len(dataset.class_names))).float()
     plan = config.views.plan(backbone.size)
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from vitling.data.host import count_cores, free_host_memory
+from vitling.data.host import count_cores, get_free_memory
 from vitling.files import read_json
 from vitling.objectives.moments import Moment
 from vitling.runs.images import open_labelled
@@ -133,7 +133,7 @@ def _stop(process: subprocess.Popen) -> None:
 def _is_worthwhile(config: TrainConfig, device: torch.device) -> bool:
     """Return whether the second stage compiles and the machine can spare a process; its steps are not known yet."""
     compiles = choose_compile(config.loop, device, steps=sys.maxsize) != "off"
-    able = hasattr(os, "killpg") and count_cores() >= _MIN_CORES and free_host_memory() >= _MIN_HOST_BYTES
+    able = hasattr(os, "killpg") and count_cores() >= _MIN_CORES and get_free_memory() >= _MIN_HOST_BYTES
     return device.type == "cuda" and compiles and config.cache and able
 
 
