@@ -118,7 +118,7 @@ class RunDirectory:
 
     def start(self, config: Any, trackers: tuple[str, ...]) -> None:
         if self.writes:
-            plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
+            plain = _to_plain(config)
             write_json(self.path / "config.json", plain)
             write_json(self.path / "environment.json", describe_environment())
             self.trackers.close()
@@ -126,7 +126,7 @@ class RunDirectory:
 
     def update_config(self, config: Any) -> None:
         """Rewrite config.json, once the settings that were open at the start are resolved."""
-        self.write("config.json", asdict(config))
+        self.write("config.json", _to_plain(config))
 
     def write(self, name: str, value: Any) -> None:
         if self.writes:
@@ -224,3 +224,7 @@ def _read_step(line: str) -> int:
         return json.loads(line)["step"]
     except (ValueError, KeyError):  # cut short by a kill
         return sys.maxsize
+
+
+def _to_plain(config: Any) -> Any:
+    return asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
