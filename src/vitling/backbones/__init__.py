@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitling.backbones.transfer import Transfer as Transfer
     from vitling.backbones.transfer import load_weights as load_weights
 
-_HOMES = {
+_MODULES = {
     "Backbone": "backbone",
     "Features": "features",
     "Transfer": "transfer",
@@ -22,4 +22,4 @@ _HOMES = {
     "load_weights": "transfer",
     "list_backbones": "names",
 }
-__getattr__ = make_getattr(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _MODULES)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitling.data.store import Store as Store
     from vitling.data.store import build_store as build_store
 
-_HOMES = {
+_MODULES = {
     "BadFile": "dataset",
     "DataConfig": "config",
     "Dataset": "dataset",
@@ -26,4 +26,4 @@ _HOMES = {
     "inspect": "inspection",
     "open": "splits",
 }
-__getattr__ = make_getattr(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _MODULES)

@@ -92,7 +92,7 @@ def decode_all(
 def hash_dataset(dataset: Dataset, size: int, config: DataConfig) -> str:
     """Hash all images and the settings that affect decoding."""
     with ThreadPoolExecutor(count_cores()) as pool:
-        digests = pool.map(lambda i: _digest(dataset, i), range(len(dataset)), chunksize=16)
+        digests = pool.map(lambda i: _hash_row(dataset, i), range(len(dataset)), chunksize=16)
         key = hashlib.blake2b(digest_size=16)
         for digest in digests:
             key.update(digest)
@@ -101,7 +101,7 @@ def hash_dataset(dataset: Dataset, size: int, config: DataConfig) -> str:
     return key.hexdigest()
 
 
-def _digest(dataset: Dataset, i: int) -> bytes:
+def _hash_row(dataset: Dataset, i: int) -> bytes:
     try:
         raw = dataset.read(i)
     except Exception as problem:  # such as a row without an image, which the scan reports

@@ -88,7 +88,7 @@ def decode(
         drafted = image.size != full
         image.load()
         upright, swapped = _make_upright(image)
-        pixels = _to_mode(upright, channels, bits)
+        pixels = _convert_mode(upright, channels, bits)
     except BadImage:
         raise
     except Exception as error:
@@ -173,11 +173,11 @@ def _make_upright(image: Image.Image) -> tuple[Image.Image, bool]:
     return image.transpose(TRANSPOSE_OF_ORIENTATION[orientation]), orientation >= 5
 
 
-def _to_mode(image: Image.Image, channels: int, bits: int) -> Image.Image:
+def _convert_mode(image: Image.Image, channels: int, bits: int) -> Image.Image:
     if image.mode == "F":
         raise BadImage("floating-point pixels: convert it to 8 or 16 bits")
     if image.mode.startswith("I"):
-        image = Image.fromarray(_to_8_bits(np.asarray(image), bits))
+        image = Image.fromarray(_convert_to_8_bits(np.asarray(image), bits))
     elif image.has_transparency_data and channels != 4:
         image = _paste_on_white(image)
     return image if image.mode == PIL_MODES[channels] else image.convert(PIL_MODES[channels])
@@ -188,7 +188,7 @@ def _paste_on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _to_8_bits(pixels: np.ndarray, bits: int) -> np.ndarray:
+def _convert_to_8_bits(pixels: np.ndarray, bits: int) -> np.ndarray:
     white = 2**bits - 1
     return np.rint(np.clip(pixels, 0, white).astype(np.float32) * (255 / white)).astype(np.uint8)
 
@@ -204,10 +204,10 @@ def _decode_array(array: np.ndarray, channels: int, bits: int, max_pixels: int) 
     _check_size(width, height, max_pixels)
     mode = f"{array.dtype} x {has}"
     if array.dtype == np.uint16:
-        array = _to_8_bits(array, bits)
+        array = _convert_to_8_bits(array, bits)
     if has in PIL_MODES and channels in PIL_MODES:
         image = Image.fromarray(array[:, :, 0] if has == 1 else np.ascontiguousarray(array))
-        return Decoded(_to_mode(image, channels, bits), width, height, mode, "array")
+        return Decoded(_convert_mode(image, channels, bits), width, height, mode, "array")
     if has != channels:
         raise BadImage(f"{has} channels, expected {channels}")
     return Decoded(array, width, height, mode, "array")

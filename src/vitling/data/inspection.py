@@ -52,6 +52,8 @@ class SplitSummary:
 
 @dataclass
 class Inspection:
+    """Result of `inspect`, as written to inspection.json."""
+
     spec: str
     name: str
     task: str
@@ -137,9 +139,9 @@ def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
         classes=classes,
         imbalance=max(filled) / min(filled) if filled else None,
         groups=None if dataset.groups is None else len(np.unique(dataset.groups)),
-        width=_range(facts.width[ok]),
-        height=_range(facts.height[ok]),
-        aspect=_range(facts.width[ok] / facts.height[ok]),
+        width=_summarise_range(facts.width[ok]),
+        height=_summarise_range(facts.height[ok]),
+        aspect=_summarise_range(facts.width[ok] / facts.height[ok]),
         modes=_count_words(facts.modes),
         formats=_count_words(facts.formats),
         exact_duplicates=[[dataset.keys[i] for i in cluster] for cluster in duplicates.exact],
@@ -157,7 +159,7 @@ def _count_classes(dataset: Dataset) -> dict[str, int]:
     return dict(zip(dataset.class_names, counts.tolist()))
 
 
-def _range(values: np.ndarray) -> tuple[float, float, float] | None:
+def _summarise_range(values: np.ndarray) -> tuple[float, float, float] | None:
     if not len(values):
         return None
     smallest, median, largest = (round(float(f(values)), 3) for f in (np.min, np.median, np.max))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitling.evaluation.watching import split_for_knn as split_for_knn
     from vitling.evaluation.watching import watch_pretraining as watch_pretraining
 
-_HOMES = {
+_MODULES = {
     "BundleMeta": "meta",
     "CollapseWatcher": "collapse",
     "KnnWatcher": "watching",
@@ -50,4 +50,4 @@ _HOMES = {
     "summarise": "metrics",
     "watch_pretraining": "watching",
 }
-__getattr__ = make_getattr(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _MODULES)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective as Objective
     from vitling.objectives.progress import Progress as Progress
 
-_HOMES = {
+_MODULES = {
     "Batch": "objective",
     "Moment": "moments",
     "Objective": "objective",
     "Progress": "progress",
     "Watcher": "moments",
 }
-__getattr__ = make_getattr(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _MODULES)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitling.training.result import FitResult as FitResult
     from vitling.training.rundir import RunDirectory as RunDirectory
 
-_HOMES = {
+_MODULES = {
     "CheckpointConfig": "config",
     "FitConfig": "config",
     "FitResult": "result",
@@ -26,4 +26,4 @@ _HOMES = {
     "RunDirectory": "rundir",
     "fit": "loop",
 }
-__getattr__ = make_getattr(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _MODULES)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitling.views.renderer import Views as Views
     from vitling.views.renderer import eval_view as eval_view
 
-_HOMES = {
+_MODULES = {
     "Blur": "config",
     "ViewBatch": "batch",
     "Draws": "draws",
@@ -50,4 +50,4 @@ _HOMES = {
     "ViewsConfig": "config",
     "eval_view": "renderer",
 }
-__getattr__ = make_getattr(__name__, _HOMES)
+__getattr__ = make_getattr(__name__, _MODULES)

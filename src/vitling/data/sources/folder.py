@@ -72,13 +72,13 @@ def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.name.startswith(".") or entry.name == "__MACOSX":
             continue
-        kind = _kind(entry)
+        kind = _classify(entry)
         yield path, kind
         if kind == "folder":
             yield from _walk(root, path, above)
 
 
-def _kind(entry: os.DirEntry) -> Kind:
+def _classify(entry: os.DirEntry) -> Kind:
     try:
         return "folder" if entry.is_dir() else "file" if entry.is_file() else "dead"
     except OSError:  # a link to itself
