@@ -18,6 +18,7 @@ from vitling.runs.asked import goes_on
 from vitling.runs.compare import compare
 from vitling.runs.seeds import over_seeds
 from vitling.settings.config import PretrainConfig, TrainConfig
+from vitling.training.rundir import RunDirectory
 
 IMAGES = 400
 
@@ -130,6 +131,14 @@ def test_what_cannot_be_compared(tmp_path, capsys):
     assert "in common" in refused(capsys, "compare", one, elsewhere)
     assert "classes are not the same" in refused(capsys, "compare", one, relabelled)
     assert "not a run" in refused(capsys, "compare", one, tmp_path)
+
+
+def test_overwrite_deletes_the_predictions_of_the_earlier_run(tmp_path, capsys):
+    one, other = made_run(tmp_path / "one", share(0, 0.5)), made_run(tmp_path / "two", share(1, 0.5))
+    write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
+    RunDirectory(one).prepare(resume=False, overwrite=True)  # and the run stops before it is evaluated
+    write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
+    assert "no answers.npz" in refused(capsys, "compare", one, other)
 
 
 def test_seeds_side_by_side(tmp_path, capsys):
