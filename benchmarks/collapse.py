@@ -162,7 +162,7 @@ def measure(make: Callable[[], Objective], lr: float, store: Store, folder: Path
     )
     run = RunDirectory(folder)
     run.start(settings, ())
-    watcher = watch_pretraining(store, None, SIZE, 0.875, every=3, stop=False, say=alarms.append)
+    watcher = watch_pretraining(store, None, SIZE, 0.875, every=3, stop=False, warn=alarms.append)
     fit(objective, store, settings, [watcher], run=run)
     evaluations = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluations = [row for row in evaluations if "features/spread" in row]

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitling.data.host import count_cores
 from vitling.evaluation.knn import knn_scores
-from vitling.evaluation.logistic import Backend, probe
+from vitling.evaluation.logistic import Backend, fit_probe
 from vitling.evaluation.metrics import top1
 from vitling.training.pace import synchronise
 
@@ -91,9 +91,9 @@ def measure_logistic(
     small = (features[: 2 * classes], labels[: 2 * classes])
 
     def measure(backend: Backend, where: torch.device, **more: Any) -> dict[str, Any]:
-        probe(small, small, classes, top1, backend)  # the first call loads kernels, or scikit-learn
+        fit_probe(small, small, classes, top1, backend)  # the first call loads kernels, or scikit-learn
         parts = [(x.to(where), y.to(where)) for x, y in (train, held_out)]
-        found, seconds = time_call(lambda: probe(parts[0], parts[1], classes, top1, backend), where)
+        found, seconds = time_call(lambda: fit_probe(parts[0], parts[1], classes, top1, backend), where)
         return {
             "probe": f"logistic, {backend}",
             "images": images,

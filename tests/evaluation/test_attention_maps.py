@@ -7,13 +7,13 @@ import torch
 
 from vitling.backbones import Features, create
 from vitling.errors import UserError
-from vitling.evaluation.attention_maps import Heads, rank_heads
+from vitling.evaluation.attention_maps import RankedHeads, rank_heads
 
 
 def heads(maps):
     maps = torch.as_tensor(maps, dtype=torch.float32)
     zeros = torch.zeros(len(maps))
-    return Heads((0, 0), torch.arange(len(maps)), maps, zeros, zeros)
+    return RankedHeads((0, 0), torch.arange(len(maps)), maps, zeros, zeros)
 
 
 def test_masks_are_the_fewest_places_with_60_percent():
@@ -32,11 +32,11 @@ def test_masks_are_those_of_the_release():
     assert torch.equal(heads(maps).masks(0.6), expected)
 
 
-def test_redundant_heads_are_like_an_earlier_one():
+def test_redundant_heads_correlate_with_an_earlier_one():
     one, other = [[0.7, 0.1], [0.1, 0.1]], [[0.1, 0.1], [0.1, 0.7]]
     nearly = [[0.69, 0.11], [0.1, 0.1]]
     assert heads([one, other, nearly, one]).redundant().tolist() == [False, False, True, True]
-    assert heads([one, other, nearly]).redundant(alike=0.99999).tolist() == [False, False, False]
+    assert heads([one, other, nearly]).redundant(threshold=0.99999).tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_redundant_heads_are_like_an_earlier_one():
     ],
 )
 @torch.no_grad()
-def test_what_the_heads_of_each_network_see(name, size, shape, prefix):
+def test_maps_of_each_network(name, size, shape, prefix):
     backbone = create(name, size, seed=0).eval()
     features = backbone(torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0)), attention=True)
     found = rank_heads(backbone, features, (1, 2))
@@ -81,5 +81,5 @@ def test_the_query_is_on_the_object_or_on_the_background():
     features = Features(grid[:, :, 0, 2], grid, attention=attention)
     assert rank_heads(backbone, features, "object").query == (0, 2)
     assert rank_heads(backbone, features, "background").query == (1, 0)
-    with pytest.raises(UserError, match="2 rows of 3"):
+    with pytest.raises(UserError, match="2 x 3 regions"):
         rank_heads(backbone, features, (2, 0))

@@ -97,9 +97,9 @@ def test_load_takes_a_run_directory_or_a_bundle(make_bundle, tmp_path):
 
 def test_what_a_folder_without_a_model_is_instead(make_bundle, tmp_path):
     make_bundle(tmp_path / "runs" / "seed0" / "model")
-    with pytest.raises(UserError, match=r"one for each seed: .*runs/seed0 is the first"):
+    with pytest.raises(UserError, match=r"several seeds; the first is .*runs/seed0"):
         load(tmp_path / "runs")
-    with pytest.raises(UserError, match="nothing was validated"):
+    with pytest.raises(UserError, match="not validated"):
         load(tmp_path / "runs" / "seed0", weights="best")
 
 
@@ -110,10 +110,10 @@ def _refusal(folder):
 
 
 def test_anything_else_is_refused_in_words(bundle, tmp_path):
-    with pytest.raises(UserError, match=r"There is no .*nowhere"):
+    with pytest.raises(UserError, match=r"nowhere does not exist"):
         load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no trained model"):
+    with pytest.raises(UserError, match="has no trained model"):
         load(tmp_path / "empty")
     with pytest.raises(UserError, match="best/"):
         load(tmp_path, weights="best")

@@ -13,7 +13,7 @@ from torch import nn
 from vitling.backbones import Features
 from vitling.errors import UserError
 from vitling.evaluation import BundleMeta, load
-from vitling.evaluation.correspondence import match_regions, measure_correspondence, mirror_errors, mirror_views
+from vitling.evaluation.correspondence import match_regions, measure_correspondence, measure_mirror_errors, mirror_views
 from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.model import Model
 
@@ -68,7 +68,7 @@ def test_pairs_and_errors_are_the_literal_ones():
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.randn(3, 6, 4, 4, generator=generator) for _ in range(2))
     matches = match_regions(first, second)
-    errors = mirror_errors(matches, 96)
+    errors = measure_mirror_errors(matches, 96)
     assert errors.shape == (3, 10)
     for i in range(3):
         assert errors[i].tolist() == pytest.approx(literal(first[i], second[i], 96), abs=1e-4)
@@ -78,12 +78,12 @@ def test_pairs_and_errors_are_the_literal_ones():
 def test_rows_and_columns_of_an_oblong_grid_are_kept_apart():
     first = torch.randn(1, 8, 2, 5)
     matches = match_regions(first, first.flip(-1))
-    assert mirror_errors(matches, 80).abs().max() == 0
-    (rows, columns), (found_rows, found_columns) = matches.places(matches.first), matches.places(matches.second)
+    assert measure_mirror_errors(matches, 80).abs().max() == 0
+    (rows, columns), (found_rows, found_columns) = matches.locate(matches.first), matches.locate(matches.second)
     assert torch.equal(rows, found_rows)
     assert torch.equal(columns, 4 - found_columns)
     moved = match_regions(first, first.roll(1, dims=2).flip(-1))
-    assert torch.equal(mirror_errors(moved, 80), torch.full((1, 10), 40.0))
+    assert torch.equal(measure_mirror_errors(moved, 80), torch.full((1, 10), 40.0))
 
 
 def without_colours(monkeypatch):

@@ -21,7 +21,7 @@ def image(pictures):
 def test_an_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, classes):
     make_bundle(tmp_path / "m", classes=classes, task="single" if classes else "none")
     assert run(["explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out")]) == 0
-    assert "of the pairs right" in capsys.readouterr().out
+    assert "of the pairs are right" in capsys.readouterr().out
     for name in DRAWN:
         assert Image.open(tmp_path / "out" / name).width >= 400
         assert (tmp_path / "out" / name).stat().st_size < 500_000
@@ -84,12 +84,12 @@ def test_what_is_wrong_is_named(bundle, tmp_path, pictures, image, capsys):
     out = ["--out", str(tmp_path / "out" / "deeper")]
     assert "3,5" in refused(capsys, "explain", str(bundle), image, "--query", "left", *out)
     assert "no images at" in refused(capsys, "explain", str(bundle), str(tmp_path / "none.png"), *out)
-    assert "one folder, or two images" in refused(capsys, "explain", str(bundle), str(pictures), image, *out)
+    assert "Give one folder" in refused(capsys, "explain", str(bundle), str(pictures), image, *out)
     broken = Path(tmp_path / "broken.png")
     broken.write_bytes(b"no image")
     assert "cannot be read" in refused(capsys, "explain", str(bundle), str(broken), *out)
     assert not (tmp_path / "out").exists()
-    assert "8 rows of 8" in refused(capsys, "explain", str(bundle), image, "--query", "8,0", *out)
+    assert "8 x 8 regions" in refused(capsys, "explain", str(bundle), image, "--query", "8,0", *out)
     made = sorted(path.name for path in (tmp_path / "out" / "deeper").iterdir())
     assert made == ["correspondence.png", "explained.json"]
     beneath = ["--out", image + "/out"]

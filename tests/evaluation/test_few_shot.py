@@ -6,7 +6,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from vitling.errors import UserError
-from vitling.evaluation.few_shot import drawn, few_shot, nearest_centroid, possible
+from vitling.evaluation.few_shot import draw_few, measure_few_shot, score_by_centroid, select_shots
 from vitling.evaluation.metrics import top1
 
 
@@ -18,25 +18,25 @@ def made(n: int = 90, classes: int = 3, dim: int = 8):
 
 def test_draws_are_nested_and_of_every_class():
     labels = np.array([0] * 12 + [2] * 11 + [5] * 30)
-    ten, two = drawn(labels, 10, seed=0, draw=1), drawn(labels, 2, seed=0, draw=1)
+    ten, two = draw_few(labels, 10, seed=0, draw=1), draw_few(labels, 2, seed=0, draw=1)
     assert np.bincount(labels[ten]).tolist() == [10, 0, 10, 0, 0, 10]
     assert set(two) < set(ten)
-    assert set(ten) != set(drawn(labels, 10, seed=0, draw=2))
-    assert set(ten) != set(drawn(labels, 10, seed=1, draw=1))
+    assert set(ten) != set(draw_few(labels, 10, seed=0, draw=2))
+    assert set(ten) != set(draw_few(labels, 10, seed=1, draw=1))
 
 
 def test_curves_rise_and_have_a_spread():
     features, labels = made()
     asked, truth = made(60)
-    found = few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4)
+    found = measure_few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4)
     for way in ("centroid", "logistic"):
         one, ten = found[way][1], found[way][10]
         assert len(one["values"]) == 4
         assert one["mean"] == pytest.approx(np.mean(one["values"]))
         assert one["deviation"] == pytest.approx(np.std(one["values"], ddof=1))
         assert one["mean"] < ten["mean"] <= 1
-    assert few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4) == found
-    single = few_shot(features, labels, asked, truth, 3, top1, (1,), draws=1)
+    assert measure_few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4) == found
+    single = measure_few_shot(features, labels, asked, truth, 3, top1, (1,), draws=1)
     assert single["centroid"][1]["deviation"] is None
 
 
@@ -44,7 +44,7 @@ def test_centroids_are_scikit_learns_on_unit_features():
     features, labels = made()
     asked, _ = made(40)
     unit, queries = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (features, asked))
-    ours = nearest_centroid(features, labels, asked, 3)
+    ours = score_by_centroid(features, labels, asked, 3)
     theirs = NearestCentroid().fit(unit, labels.numpy())
     lengths = np.linalg.norm(theirs.centroids_, axis=1)
     assert np.allclose(ours.numpy(), queries @ (theirs.centroids_ / lengths[:, None]).T, atol=1e-5)
@@ -52,18 +52,18 @@ def test_centroids_are_scikit_learns_on_unit_features():
 
 def test_one_image_a_class_is_the_nearest_neighbour():
     features, labels = made()
-    rows = drawn(labels.numpy(), 1, 0, 0)
+    rows = draw_few(labels.numpy(), 1, 0, 0)
     reference = KNeighborsClassifier(1, metric="cosine").fit(features[rows].numpy(), labels[rows].numpy())
-    answers = nearest_centroid(features[rows], labels[rows] * 2, features, 6).argmax(dim=1)
+    answers = score_by_centroid(features[rows], labels[rows] * 2, features, 6).argmax(dim=1)
     assert np.array_equal(answers.numpy(), 2 * reference.predict(features.numpy()))
 
 
 def test_what_the_classes_do_not_have_is_left_out_or_refused():
     labels = torch.tensor([0] * 5 + [1] * 3)
-    assert possible(labels, (1, 2, 5, 10)) == [1, 2]
-    with pytest.raises(UserError, match="the smallest class has 3 images"):
-        possible(labels, (5,))
-    with pytest.raises(UserError, match="has 1 image to"):
-        possible(labels[:6], (2,))
+    assert select_shots(labels, (1, 2, 5, 10)) == [1, 2]
+    with pytest.raises(UserError, match="the smallest class has 3"):
+        select_shots(labels, (5,))
+    with pytest.raises(UserError, match="has 1 training image"):
+        select_shots(labels[:6], (2,))
     with pytest.raises(UserError, match="several labels"):
-        possible(torch.zeros(3, 2, dtype=torch.bool), (1,))
+        select_shots(torch.zeros(3, 2, dtype=torch.bool), (1,))

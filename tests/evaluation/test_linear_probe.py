@@ -13,11 +13,18 @@ from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
 from vitling.errors import UserError
-from vitling.evaluation.linear_probe import Augmented, Cached, _batches, _start, probe, train_linear
+from vitling.evaluation.linear_probe import (
+    AugmentedFeatures,
+    CachedFeatures,
+    _draw_weights,
+    _iterate_batches,
+    fit_probe,
+    train_linear,
+)
 from vitling.evaluation.metrics import mean_average_precision, top1
 from vitling.views.config import Group, Plan, Policy
 
-RATES = (0.003, 0.1, 1.0)
+LRS = (0.003, 0.1, 1.0)
 
 
 def made(n: int = 120, dim: int = 10, classes: int = 4):
@@ -26,15 +33,15 @@ def made(n: int = 120, dim: int = 10, classes: int = 4):
     return torch.randn(classes, dim)[labels] + torch.randn(n, dim), labels
 
 
-def by_torch(features, labels, rate: float, epochs: int, batch: int, loss):
-    """What one run of the released probe does."""
+def train_with_torch(features, labels, lr: float, epochs: int, batch: int, loss):
+    """Train one probe as the released code does."""
     head = nn.Linear(features.shape[1], labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1)
-    start = _start(head.in_features, head.out_features, seed=0)
+    start = _draw_weights(head.in_features, head.out_features, seed=0)
     head.weight.data, head.bias.data = start[:-1].T.clone(), start[-1].clone()
-    optimiser = torch.optim.SGD(head.parameters(), rate * batch / 256, momentum=0.9, weight_decay=0)
+    optimiser = torch.optim.SGD(head.parameters(), lr * batch / 256, momentum=0.9, weight_decay=0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs, eta_min=0)
     for epoch in range(epochs):
-        for rows in _batches(len(features), batch, 0, epoch):
+        for rows in _iterate_batches(len(features), batch, 0, epoch):
             optimiser.zero_grad()
             loss(head(features[rows]), labels[rows]).backward()
             optimiser.step()
@@ -48,49 +55,50 @@ def test_every_rate_is_a_run_of_its_own(several):
     if several:
         labels = nn.functional.one_hot(labels, 4).bool() | (torch.rand(120, 4) < 0.2)
     loss = (lambda x, y: nn.functional.binary_cross_entropy_with_logits(x, y.float())) if several else None
-    together = train_linear(Cached(features, labels), 10, 4, RATES, epochs=5, batch=50)
-    for i, rate in enumerate(RATES):
-        head = by_torch(features, labels, rate, 5, 50, loss or nn.functional.cross_entropy)
+    together = train_linear(CachedFeatures(features, labels), 10, 4, LRS, epochs=5, batch=50)
+    for i, rate in enumerate(LRS):
+        head = train_with_torch(features, labels, rate, 5, 50, loss or nn.functional.cross_entropy)
         assert torch.allclose(together.weight[i], head.weight.T, atol=1e-4)
         assert torch.allclose(together.logits(features)[i], head(features), atol=1e-4)
 
 
 def test_the_first_weights_are_small_and_the_biases_zero():
-    start = _start(400, 50, seed=3)
+    start = _draw_weights(400, 50, seed=3)
     assert start[:-1].std() == pytest.approx(0.01, rel=0.05)
     assert not start[-1].any()
-    assert not torch.equal(start, _start(400, 50, seed=4))
+    assert not torch.equal(start, _draw_weights(400, 50, seed=4))
 
 
 def test_the_best_rate_on_validation_is_trained_on_both():
     features, labels = made(200)
-    train, held = Cached(features[:120], labels[:120]), (features[120:], labels[120:])
-    both, done = Cached(features, labels), []
-    found = probe(train, held, both, 4, top1, (1e-6, *RATES), 10, 50, on_progress=done.append)
-    assert found.scores[found.rate] == found.score == max(found.scores.values())
-    assert found.rate in RATES
+    train, held = CachedFeatures(features[:120], labels[:120]), (features[120:], labels[120:])
+    both, done = CachedFeatures(features, labels), []
+    found = fit_probe(train, held, both, 4, top1, (1e-6, *LRS), 10, 50, on_progress=done.append)
+    assert found.scores[found.lr] == found.score == max(found.scores.values())
+    assert found.lr in LRS
     assert done == list(range(1, 21))
-    alone = train_linear(both, 10, 4, [found.rate], 10, 50)
+    alone = train_linear(both, 10, 4, [found.lr], 10, 50)
     assert torch.equal(alone.weight[0], found.classifier.weight[0])
-    again = probe(train, held, both, 4, top1, (1e-6, *RATES), 10, 50)
+    again = fit_probe(train, held, both, 4, top1, (1e-6, *LRS), 10, 50)
     assert torch.equal(again.classifier.weight, found.classifier.weight)
 
 
-def test_a_rate_that_diverges_is_no_choice():
+def test_a_learning_rate_that_diverges_is_not_chosen():
     features, labels = made()
     wild = features * 1e18
-    found = probe(Cached(wild, labels), (wild, labels), Cached(wild, labels), 4, top1, (1e-39, 1e30), 20, 50)
-    assert found.rate == 1e-39
+    source = CachedFeatures(wild, labels)
+    found = fit_probe(source, (wild, labels), source, 4, top1, (1e-39, 1e30), 20, 50)
+    assert found.lr == 1e-39
     assert found.scores[1e30] is None
-    with pytest.raises(UserError, match="diverged at every rate"):
-        probe(Cached(wild, labels), (wild, labels), Cached(wild, labels), 4, top1, (1e30,), 20, 50)
+    with pytest.raises(UserError, match="diverged at every learning rate"):
+        fit_probe(source, (wild, labels), source, 4, top1, (1e30,), 20, 50)
 
 
 def test_several_labels():
     features, labels = made()
     several = nn.functional.one_hot(labels, 4).bool()
-    source = Cached(features, several)
-    found = probe(source, (features, several), source, 4, mean_average_precision, (0.1, 30.0), 20, 32)
+    source = CachedFeatures(features, several)
+    found = fit_probe(source, (features, several), source, 4, mean_average_precision, (0.1, 30.0), 20, 32)
     assert found.score > 0.8
 
 
@@ -102,12 +110,12 @@ def test_augmented_features_of_two_stores(tmp_path):
     labels = torch.cat([store.labels for store in stores])
     backbone = tiny_backbone()
     still = Plan((Group(16, policy=Policy(centre=0.875, steps=())),))
-    source = Augmented(backbone, stores, labels, still, 2, seed=0)
-    order = next(_batches(len(labels), len(labels), 0, 0))
+    source = AugmentedFeatures(backbone, stores, labels, still, 2, seed=0)
+    order = next(_iterate_batches(len(labels), len(labels), 0, 0))
     features = source.rows(order, 0)
     alone = torch.cat([source.rows(order[i : i + 1], 5) for i in range(len(order))])
     assert torch.allclose(features, alone, atol=1e-5)
-    moving = Augmented(backbone, stores, labels, Plan((Group(16),)), 2, seed=0)
+    moving = AugmentedFeatures(backbone, stores, labels, Plan((Group(16),)), 2, seed=0)
     assert not torch.allclose(moving.rows(order, 0), moving.rows(order, 1), atol=1e-2)
     trained = train_linear(moving, 64, 3, [0.1], epochs=3, batch=8)
     assert trained.weight.isfinite().all()

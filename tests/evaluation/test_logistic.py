@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from vitling.errors import UserError
 from vitling.evaluation.lbfgs import minimise
-from vitling.evaluation.logistic import TOLERANCE, Problems, fit_logistic, probe, search, strength
+from vitling.evaluation.logistic import TOLERANCE, Problems, fit_logistic, fit_probe, grid_strength, search_strength
 from vitling.evaluation.metrics import mean_average_precision, top1
 
 STRENGTHS = [1e-6, 1e-3, 1.0, 1e3, 1e6]
@@ -165,31 +165,31 @@ def test_the_search_tries_fifteen_of_97():
     tried: list[float] = []
 
     def peaked_at(peak):
-        def judged(strengths):
+        def evaluate(strengths):
             tried.extend(strengths)
             return [-abs(np.log10(C) - peak) for C in strengths]
 
-        return judged
+        return evaluate
 
     for step in (0, 3, 41, 96):
         tried.clear()
-        best, scores = search(peaked_at(np.log10(strength(step))))
-        assert best == pytest.approx(strength(step))
+        best, scores = search_strength(peaked_at(np.log10(grid_strength(step))))
+        assert best == pytest.approx(grid_strength(step))
         assert tried[:7] == pytest.approx([1e-6, 1e-4, 1e-2, 1, 1e2, 1e4, 1e6])
         assert len(tried) == len(scores) <= 15
-    assert (strength(0), strength(96)) == pytest.approx((1e-6, 1e6))
-    assert strength(8) / strength(0) == pytest.approx(10)
+    assert (grid_strength(0), grid_strength(96)) == pytest.approx((1e-6, 1e6))
+    assert grid_strength(8) / grid_strength(0) == pytest.approx(10)
 
 
 def test_of_equal_scores_the_stronger_penalty_is_taken():
-    best, _ = search(lambda strengths: [0.5] * len(strengths))
+    best, _ = search_strength(lambda strengths: [0.5] * len(strengths))
     assert best == pytest.approx(1e-6)
 
 
 def test_both_backends_choose_the_same_and_refit_on_both_parts():
     features, labels = made(3, n=240, dim=8, noise=2.5)
     parts = (features[:150], labels[:150]), (features[150:], labels[150:])
-    ours, theirs = (probe(*parts, 3, top1, backend) for backend in ("torch", "sklearn"))
+    ours, theirs = (fit_probe(*parts, 3, top1, backend) for backend in ("torch", "sklearn"))
     assert ours.C == theirs.C
     assert ours.scores == pytest.approx(theirs.scores)
     assert (ours.fit.weight - theirs.fit.weight).abs().max() < 1e-3
@@ -204,7 +204,7 @@ def test_the_last_fit_is_at_the_minimum(backend):
     """On axes of falling length, by the gradient of the equation itself."""
     features, labels = made(10, n=600, dim=128, noise=4.0)
     features = features * torch.arange(1, 129) ** -0.75
-    found = probe((features[:480], labels[:480]), (features[480:], labels[480:]), 10, top1, backend)
+    found = fit_probe((features[:480], labels[:480]), (features[480:], labels[480:]), 10, top1, backend)
     weight, bias = (part.clone().requires_grad_() for part in (found.fit.weight, found.fit.bias))
     loss = F.cross_entropy(features.double() @ weight + bias, labels) + weight.square().sum() / (2 * found.C * 600)
     loss.backward()
@@ -218,20 +218,20 @@ def test_the_search_sees_fits_that_are_near_enough_to_their_minimum():
     train, held = (features[:1200], labels[:1200]), (features[1200:], labels[1200:])
 
     def best(tolerance):
-        def judged(strengths):
+        def evaluate(strengths):
             return [
                 top1(fit.logits(held[0]), held[1]) for fit in fit_logistic(*train, 20, strengths, "torch", tolerance)
             ]
 
-        return search(judged)[0]
+        return search_strength(evaluate)[0]
 
-    assert probe(train, held, 20, top1).C == best(1e-8) > 100 * best(1e-4)
+    assert fit_probe(train, held, 20, top1).C == best(1e-8) > 100 * best(1e-4)
 
 
 def test_several_labels_are_chosen_by_what_is_asked():
     features, labels = made(3, n=120, dim=6)
     several = torch.nn.functional.one_hot(labels, 3).bool()
-    found = probe((features[:80], several[:80]), (features[80:], several[80:]), 3, mean_average_precision, "torch")
+    found = fit_probe((features[:80], several[:80]), (features[80:], several[80:]), 3, mean_average_precision, "torch")
     assert 0.5 < found.score <= 1
     assert found.backend == "torch"
 
@@ -246,14 +246,14 @@ def test_on_a_gpu_the_fits_are_scikit_learns():
             assert (one.weight.cpu() - other.weight).abs().max() < near
     parts = (features[:200].cuda(), labels[:200].cuda()), (features[200:].cuda(), labels[200:].cuda())
     on_host = [(x.cpu(), y.cpu()) for x, y in parts]
-    assert probe(*parts, 7, top1).C == probe(*on_host, 7, top1).C
+    assert fit_probe(*parts, 7, top1).C == fit_probe(*on_host, 7, top1).C
 
 
 def test_what_cannot_be_fitted_is_refused():
     features, labels = made(2, n=20)
     with pytest.raises(UserError, match="one class"):
         fit_logistic(features, labels * 0, 2, [1.0])
-    with pytest.raises(UserError, match="on all images or on none"):
+    with pytest.raises(UserError, match="on all training images or on none"):
         fit_logistic(features, torch.zeros(20, 3, dtype=torch.bool), 3, [1.0])
     with pytest.raises(UserError, match="not belong together"):
         fit_logistic(features[:9], labels, 2, [1.0])

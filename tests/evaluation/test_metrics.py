@@ -175,10 +175,10 @@ def test_edges():
     ("logits", "labels", "match"),
     [
         (torch.tensor([[1.0, float("nan")]]), torch.tensor([0]), "not finite for 1 of 1"),
-        (torch.ones(2, 2), torch.tensor([0, 2]), "0..2"),
-        (torch.ones(2, 2), torch.tensor([0]), "belong together"),
-        (torch.ones(0, 2), torch.ones(0, dtype=torch.long), "belong together"),
-        (torch.ones(2, 2), torch.ones(2, 3, dtype=torch.bool), "Several labels"),
+        (torch.ones(2, 2), torch.tensor([0, 2]), "0 to 2"),
+        (torch.ones(2, 2), torch.tensor([0]), "do not match"),
+        (torch.ones(0, 2), torch.ones(0, dtype=torch.long), "do not match"),
+        (torch.ones(2, 2), torch.ones(2, 3, dtype=torch.bool), "must be bool"),
     ],
 )
 def test_wrong_input_is_named(logits, labels, match):

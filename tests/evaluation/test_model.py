@@ -110,7 +110,7 @@ def test_find_images(pictures):
 
 
 def test_something_that_is_no_image(bundle):
-    with pytest.raises(UserError, match="A dict is no image"):
+    with pytest.raises(UserError, match="A dict is not an image"):
         load(bundle).predict([{}])
 
 

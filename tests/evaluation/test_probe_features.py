@@ -17,7 +17,7 @@ from vitling.evaluation.probe_features import (
     compute_augmented_features,
     compute_batch_features,
     compute_probe_features,
-    last_blocks,
+    get_last_blocks,
 )
 from vitling.views.config import Group, Plan, Policy
 
@@ -76,10 +76,10 @@ def test_the_last_block_is_what_a_head_sees(name):
 
 def test_no_more_blocks_than_there_are():
     backbone = tiny_backbone()
-    assert len(last_blocks(backbone, 2)) == 2
+    assert len(get_last_blocks(backbone, 2)) == 2
     assert compute_batch_features(backbone, torch.randn(1, 3, 16, 16), 0).blocks.shape == (1, 0)
     with pytest.raises(UserError, match=r"--linear.blocks 3: vit_test has 2 blocks"):
-        last_blocks(backbone, 3)
+        get_last_blocks(backbone, 3)
 
 
 def test_a_split_in_batches(store):

@@ -24,7 +24,7 @@ from vitling.evaluation.features import compute_pooled_features
 from vitling.evaluation.knn import knn_votes
 from vitling.evaluation.metrics import top1
 from vitling.evaluation.spread import measure_spread
-from vitling.evaluation.watching import KnnWatcher, Part, SpreadWatcher, split_for_knn, watch_pretraining
+from vitling.evaluation.watching import ImageSubset, KnnWatcher, SpreadWatcher, split_for_knn, watch_pretraining
 from vitling.methods.idmm import IDMMConfig, idmm_plan
 from vitling.methods.idmm.loss import IDMM
 from vitling.objectives import Objective
@@ -86,7 +86,7 @@ def train(model, store, out, watcher, lr=2e-3):
 
 
 def watch(store, every=5):
-    return watch_pretraining(store, None, SIZE, CROP, every, stop=True, say=pytest.fail)
+    return watch_pretraining(store, None, SIZE, CROP, every, stop=True, warn=pytest.fail)
 
 
 @pytest.mark.parametrize("kind", ["instances", "simclr"])
@@ -216,7 +216,9 @@ def test_several_labels_an_image_are_scored_by_average_precision(store):
     several = SimpleNamespace(
         **{name: getattr(store, name) for name in ("fetch", "mean", "std", "device")}, labels=labels, dataset=dataset
     )
-    watcher = KnnWatcher(Part(several, np.arange(0, 48, 2)), Part(several, np.arange(1, 48, 2)), SIZE, CROP)
+    watcher = KnnWatcher(
+        ImageSubset(several, np.arange(0, 48, 2)), ImageSubset(several, np.arange(1, 48, 2)), SIZE, CROP
+    )
     assert 0 < watcher(at(objective("simclr", store)))["knn/mean_average_precision"] <= 1
 
 
@@ -262,7 +264,7 @@ class Parts:
 def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
     """Words said over looks, one an epoch of so many steps, from `first` on; what a look leaves out is well."""
     said = []
-    watcher = CollapseWatcher(Says(), stop=False, say=said.append)
+    watcher = CollapseWatcher(Says(), stop=False, warn=said.append)
     for i, look in enumerate(looks):
         watcher.watcher = Says(look.get("spread", 0.8), look.get("rank", 9.0))
         epoch = first + i
@@ -275,7 +277,7 @@ def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
                 **{"view": look.get("view", 3.0), "one answer": 0.0},
             )
         )
-    assert watcher.words == said
+    assert watcher.warnings == said
     return said
 
 
@@ -339,7 +341,7 @@ def test_a_healthy_run_says_nothing():
 def test_a_term_that_comes_later_has_a_grace_of_its_own():
     """EsViT's regions may begin late in a run, at ln K like everything that begins."""
     said = []
-    watcher = CollapseWatcher(Says(), stop=False, say=said.append)
+    watcher = CollapseWatcher(Says(), stop=False, warn=said.append)
     without, later = Parts(), Parts()
     later.uniform_loss = lambda: {"view": 10.0, "region": 10.0}
     watcher(at(without, 30, 100, 3000, view=3.0))

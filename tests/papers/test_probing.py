@@ -146,7 +146,7 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
 
 def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
     monkeypatch.setattr(collapse, "GRACE_STEPS", 0)
-    monkeypatch.setattr(collapse, "bad_signs", lambda *a: [collapse.Sign("flat", 0.0, "all is flat", "nothing")])
+    monkeypatch.setattr(collapse, "find_bad_signs", lambda *a: [collapse.Sign("flat", 0.0, "all is flat", "nothing")])
     watched = ProbeTask(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
     outcome = reproduce(replace(STUDY, runs=(StudyRun("watched", watched, "made"),)), data)
     (row,) = outcome.results["rows"]

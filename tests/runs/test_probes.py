@@ -126,7 +126,7 @@ def test_several_labels_an_image(pretrained, labelled, tmp_path, capsys):
     for one in found["probes"].values():
         assert one["metrics"]["eleven_point_map"] == pytest.approx(one["value"], abs=1e-6)
     start = ("evaluate", pretrained, tmp_path / "list.csv", "--with")
-    assert "one class an image" in refused(capsys, *start, "few-shot")
+    assert "one class per image" in refused(capsys, *start, "few-shot")
     assert "--metric top1 does not suit several labels" in refused(capsys, *start, "knn", "--metric", "top1")
 
 
@@ -137,7 +137,7 @@ def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
     assert any("class-1" in note for note in found["notes"])
     assert "class-1" in capsys.readouterr().err
     said = refused(capsys, "evaluate", pretrained, labelled, "--with", "few-shot", "--few-shot.shots", "2")
-    assert "the smallest class has 1 image" in said
+    assert "the smallest class has 1 training image" in said
     found = probed(pretrained, labelled, tmp_path / "f.json", "--with", "few-shot", "--few-shot.draws", "1")
     assert set(found["probes"]["few-shot"]["centroid"]) == {"1"}
 
@@ -149,7 +149,7 @@ def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
         (["--with", "knn", "--knn.k", "0"], "--knn.k 0"),
         (["--with", "knn", "--split", "train"], "--split train"),
         (["--with", "knn", "--val", "2"], "--val 2"),
-        (["--with", "knn", "--metric", "map"], "--metric map does not suit one class"),
+        (["--with", "knn", "--metric", "map"], "--metric map does not work with one class"),
         (["--with", "linear", "--linear.epochs", "0"], "--linear.epochs 0"),
         (["--with", "linear", "--linear.lr", "-1"], "--linear.lr"),
         (["--with", "few-shot", "--few-shot.draws", "0"], "--few-shot.draws"),

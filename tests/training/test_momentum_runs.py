@@ -166,7 +166,7 @@ def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(centre, tmp_path
     torch.manual_seed(0)
     objective = DINO(tiny_backbone(), Plan((CUT, CUT)), config)
     length = replace(settings("dino", lr=1e-3, clip=5.0), epochs=80, batch=12, checkpoint=CheckpointConfig(1e9))
-    watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)
+    watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, warn=pytest.fail)
     stops = pytest.raises(RunAborted, match=r"all images look alike to the network.*a centred teacher")
     with stops if centre == 1 else nullcontext():
         outcome = fit(objective, store, length, [watcher], run=RunDirectory(tmp_path))
@@ -193,7 +193,7 @@ def test_esvits_settings_for_few_images_do_not_collapse_but_without_centring(cen
     cut = replace(CUT, return_boxes=config.located)
     objective = EsViT(tiny_backbone(), Plan((cut, cut)), config)
     length = replace(settings("esvit"), epochs=85, batch=stage.batch, seed=seed, optim=stage.optim)
-    watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, say=pytest.fail)
+    watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, warn=pytest.fail)
     stops = pytest.raises(RunAborted, match=r"the answers died out.*a centred teacher")
     with stops if centre == 1 else nullcontext():
         run = RunDirectory(tmp_path)

@@ -1,4 +1,4 @@
-"""Trained models on disk and at work, and how good they are. Importing this package imports no torch."""
+"""Trained models: saving, loading, predicting, metrics and probes. Importing this package imports no torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A trained model on disk: `model.safetensors` under timm's names and `config.json` that timm reads too.
+"""A trained model on disk: `model.safetensors` with timm's names, and a `config.json` that timm can read.
 
-`timm.create_model("local-dir:FOLDER", pretrained=True)` gives the same logits, if the network is one of timm's.
+`timm.create_model("local-dir:FOLDER", pretrained=True)` gives the same logits if timm has the network.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None:
-    """Write the bundle; config.json comes last, so a folder that has one is whole."""
+    """Write the bundle; config.json comes last, so a folder that has one is complete."""
     _check(backbone, head, meta)
     folder = Path(folder)
-    weights = dict(backbone.timm_model.state_dict()) | _head_weights(backbone, head)
+    weights = dict(backbone.timm_model.state_dict()) | _name_head_weights(backbone, head)
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
     with atomic_write(folder / WEIGHTS) as file:
         file.write(save(tensors, metadata={"format": "pt"}))
-    write_json(folder / CONFIG, _config(backbone, head, meta))
+    write_json(folder / CONFIG, _describe_bundle(backbone, head, meta))
 
 
 def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -> Model:
@@ -59,13 +59,14 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
 def load(
     path: str | os.PathLike, weights: Literal["last", "best"] = "last", device: torch.device | str = "auto"
 ) -> Model:
-    """The model of a run directory (`best`: of the epoch that did best in validation), or of a bundle."""
+    """Load the model of a run directory (`best`: of the best epoch on validation) or of a bundle."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return load_bundle(find_bundle(path, weights), device)
 
 
 def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path:
+    """Return the bundle of a run directory, or the given bundle itself."""
     path = Path(path)
     inside = path / ("best" if weights == "best" else "model")
     if (inside / CONFIG).is_file():
@@ -73,23 +74,23 @@ def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "las
     if weights == "last" and _is_bundle(path):
         return path
     if not path.exists():
-        raise UserError(f"There is no {path}. Give a run directory or a model folder.")
+        raise UserError(f"{path} does not exist. Give a run directory or a model folder.")
     if weights == "best" and (path / "model" / CONFIG).is_file():
-        raise UserError(f"{path} has no best/, for nothing was validated. Its last weights are there.")
+        raise UserError(f"{path} has no best/ because it was not validated; use --weights last.")
     raise UserError(
-        f"{path} holds no trained model. {_why(path)}Give a run directory (with {inside.name}/ in it) or a "
-        f"folder with {WEIGHTS} and {CONFIG} that vitling wrote."
+        f"{path} has no trained model. {_explain_missing(path)}Give a run directory with {inside.name}/ in it, or a "
+        f"folder with the {WEIGHTS} and {CONFIG} of vitling."
     )
 
 
-def _why(path: Path) -> str:
-    """What else it is, where that can be seen."""
+def _explain_missing(path: Path) -> str:
+    """Say what the folder is instead, if that can be seen; else nothing."""
     seeds = sorted(folder.name for folder in path.glob("seed*") if (folder / "model" / CONFIG).is_file())
     if seeds:
-        return f"It has one for each seed: {path / seeds[0]} is the first. "
-    of_a_run = all((path / name).is_file() for name in ("config.json", "environment.json"))
-    if of_a_run and not (path / "result.json").is_file():
-        return "The run has not finished; --resume goes on with it. "
+        return f"It has runs of several seeds; the first is {path / seeds[0]}. "
+    is_run = all((path / name).is_file() for name in ("config.json", "environment.json"))
+    if is_run and not (path / "result.json").is_file():
+        return "The run is not finished; continue it with --resume. "
     return ""
 
 
@@ -97,7 +98,7 @@ def _is_bundle(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
 
 
-def _config(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dict[str, Any]:
+def _describe_bundle(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dict[str, Any]:
     timm_cfg: Any = backbone.timm_model.pretrained_cfg
     pretrained_cfg = {
         "input_size": [meta.channels, meta.size, meta.size],
@@ -106,9 +107,9 @@ def _config(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dic
         "crop_pct": meta.crop_fraction,
         "interpolation": "bicubic",
         "classifier": backbone.classifier_name,
-        # timm takes the first convolution of every file for one of 3 channels and would sum or drop ours
+        # timm expects 3 input channels in every file, and would sum or drop those of our first convolution
         "first_conv": timm_cfg["first_conv"] if meta.channels == 3 else None,
-        "num_classes": 1 if head is None else head.out_features,  # without a head: see _head_weights
+        "num_classes": 1 if head is None else head.out_features,  # without a head: see _name_head_weights
     }
     model_args = backbone.model_args | ({"num_classes": 0} if head is None else {})
     return {
@@ -122,9 +123,11 @@ def _config(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dic
     }
 
 
-def _head_weights(backbone: Backbone, head: nn.Linear | None) -> dict[str, Tensor]:
-    """The head under timm's name. Without one, a row of zeros that timm drops when it reads `num_classes: 0`
-    in model_args: a Swin file with no head at all would be taken for one of timm's old layout."""
+def _name_head_weights(backbone: Backbone, head: nn.Linear | None) -> dict[str, Tensor]:
+    """Give the head timm's names; without a head, use zeros that timm drops because of `num_classes: 0`.
+
+    timm would take a Swin file without any head for one of its old layout.
+    """
     if head is None:
         weight, bias = torch.zeros(1, backbone.dim), torch.zeros(1)
     else:
@@ -149,7 +152,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read: {error}") from error
     if not isinstance(config, dict) or "vitling" not in config:
-        raise UserError(f"{folder} is not a model that vitling saved: {CONFIG} has no vitling section.")
+        raise UserError(f"{folder} was not saved by vitling: its {CONFIG} has no vitling section.")
     config["model_args"].pop("num_classes", None)
     return config
 

@@ -1,4 +1,4 @@
-"""A classifier over a whole split, and as a watcher of a run."""
+"""Logits of a whole split, and the watcher that validates a supervised run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from vitling.data.store import Store
 from vitling.evaluation import metrics
 from vitling.evaluation.features import iterate_views
+from vitling.metric_names import primary_metric
 from vitling.objectives.moments import Moment
 
 Classify = Callable[[Tensor], Tensor]  # normalised images -> logits
@@ -26,7 +27,7 @@ def compute_logits(
     batch: int = 256,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Tensor:
-    """Logits of every image of the store, in order, on the host."""
+    """Compute the logits of all images of the store, in order, on the host."""
     parts: list[Tensor] = []
     for images in iterate_views(store, size, crop_fraction, batch=batch):
         parts.append(classify(images).float().cpu())
@@ -36,7 +37,7 @@ def compute_logits(
 
 @dataclass
 class ValidationWatcher:
-    """Watches a supervised run: val/top1 (val/mean_average_precision for several labels) and val/log_loss."""
+    """Watcher of supervised training: val/top1 (val/mean_average_precision for several labels) and val/log_loss."""
 
     store: Store
     size: int
@@ -51,10 +52,11 @@ class ValidationWatcher:
 
     @property
     def metric(self) -> str:
-        return "val/mean_average_precision" if self.store.dataset.task == "multi" else "val/top1"
+        return f"val/{primary_metric(self.store.dataset.task == 'multi')}"
 
 
 def get_labels(store: Store) -> Tensor:
+    """Return the labels of a labelled store, on the host."""
     if store.labels is None:
         raise ValueError(f"{store.dataset.name} has no labels")
     return store.labels.cpu()

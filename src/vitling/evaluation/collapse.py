@@ -1,6 +1,6 @@
-"""A collapse, told from the numbers of a run and named in words: what was seen, since when, and what to change.
+"""Collapse detection during pre-training, with a message: what was observed, since when, and what to change.
 
-The limits lie between small runs that are whole and the same broken on purpose: results/collapse.json.
+The limits separate healthy small runs from the same runs broken on purpose: results/collapse.json.
 """
 
 from __future__ import annotations
@@ -12,41 +12,44 @@ from typing import NamedTuple
 from vitling.errors import RunAborted
 from vitling.objectives.moments import Moment, Watcher
 
-CONSTANT = 0.1  # spread: 0.18 and more in whole runs, 0.05 and less after a collapse
-ONE_DIRECTION = 1.5  # effective rank: 2.3 and more in whole runs; a line has 1, two directions alike have 2
-GUESSING = 0.001  # share of the uniform loss gained: whole self-distillation came down to 0.003, broken runs to 0.0001
-DEAD = 0.1  # of `Objective.health`: that of a queue is a spread, and its limit that of features
-GRACE_STEPS, GRACE_SHARE = 300, 0.1  # until then a whole run may look so: some did for 70 steps
-LOOKS = 3  # one after the other, so that a dip is not a collapse
-HEALING = 0.2  # of the way from dead to the limit, gained over these looks: slow, but alive
+CONSTANT = 0.1  # spread: at least 0.18 in healthy runs, at most 0.05 after a collapse
+ONE_DIRECTION = 1.5  # effective rank: at least 2.3 in healthy runs; 1 for a line, 2 for two equal directions
+UNIFORM = (
+    0.001  # relative gain over the uniform loss: down to 0.003 in healthy self-distillation, 0.0001 in broken runs
+)
+DEAD = 0.1  # `Objective.health`: for a queue it is the spread of its keys, hence the limit of features
+GRACE_STEPS, GRACE_FRACTION = (
+    300,
+    0.1,
+)  # steps, and part of the epochs: healthy runs looked collapsed for up to 70 steps
+CONSECUTIVE = 3  # bad looks in a row, so that a dip is not a collapse
+RECOVERY = 0.2  # of a level gained over these looks: slow, but recovering
 
 FEATURES = "features"
 FIRST_ADVICE = "a lower --optim.lr, a longer --optim.warmup-epochs or a larger --batch"
 
 
 class Sign(NamedTuple):
-    """`level` is below 1 where it is a bad sign, and 0 at its worst."""
+    """A symptom of collapse: bad if `level` is below 1, and worst at 0."""
 
     name: str
     level: float
-    seen: str
+    observation: str
     advice: str
-    of: str = FEATURES  # the term, or the part, that shows it
+    source: str = FEATURES  # the loss term, or the part of the objective, that shows it
 
 
 @dataclass
 class CollapseWatcher:
-    """Gives what `watcher` measures. Stops a run that has collapsed, or, told not to, says so once for each sign."""
+    """Watcher that stops a collapsed run, or warns once per sign; returns the metrics of `watcher` and the health."""
 
     watcher: Watcher
     stop: bool = True
-    say: Callable[[str], None] = print
-    seen: dict[str, list[tuple[int, float]]] = field(
-        init=False, default_factory=dict
-    )  # bad looks in a row: epoch, level
-    said: set[str] = field(init=False, default_factory=set)
-    words: list[str] = field(init=False, default_factory=list)  # what it has said
-    began: dict[str, int] = field(init=False, default_factory=dict)  # step since which there is something to look at
+    warn: Callable[[str], None] = print
+    warnings: list[str] = field(init=False, default_factory=list)
+    bad_looks: dict[str, list[tuple[int, float]]] = field(init=False, default_factory=dict)  # in a row: epoch, level
+    reported: set[str] = field(init=False, default_factory=set)
+    first_step: dict[str, int] = field(init=False, default_factory=dict)  # of each source of signs
 
     @property
     def every(self) -> int:
@@ -54,84 +57,81 @@ class CollapseWatcher:
 
     def __call__(self, moment: Moment) -> dict[str, float]:
         metrics, health = self.watcher(moment), moment.objective.health()
-        signs = bad_signs(metrics, health, moment)
-        self._notice(moment, health)
-        self.seen = {s.name: [*self.seen.get(s.name, []), (moment.epoch, s.level)] for s in signs}
-        alarms = [s for s in signs if self._is_alarm(s, moment) and s.name not in self.said]
+        signs = find_bad_signs(metrics, health, moment)
+        self._start_grace(moment, health)
+        self.bad_looks = {s.name: [*self.bad_looks.get(s.name, []), (moment.epoch, s.level)] for s in signs}
+        alarms = [s for s in signs if self._is_alarm(s, moment) and s.name not in self.reported]
         if alarms:
-            words = f"Epoch {moment.epoch}: this run has collapsed. {self._explain(alarms)}"
+            message = f"Epoch {moment.epoch}: this run has collapsed. {self._explain(alarms)}"
             if self.stop:
-                raise RunAborted(words)
-            self.said |= {s.name for s in alarms}
-            self.words.append(words)
-            self.say(words)
+                raise RunAborted(message)
+            self.reported |= {s.name for s in alarms}
+            self.warnings.append(message)
+            self.warn(message)
         return {**metrics, **{f"health/{name.replace(' ', '_')}": value for name, value in health.items()}}
 
-    def _notice(self, moment: Moment, health: dict[str, float]) -> None:
-        """A term that a run begins with has its grace from the start, one that comes later from then on."""
-        now = moment.step if self.began else 0
+    def _start_grace(self, moment: Moment, health: dict[str, float]) -> None:
+        """Start the grace period of new sources: at step 0 for those of the first look, later ones from now on."""
+        now = moment.step if self.first_step else 0
         for name in (*moment.objective.uniform_loss(), *health, FEATURES):
-            self.began.setdefault(name, now)
+            self.first_step.setdefault(name, now)
 
     def _is_alarm(self, sign: Sign, moment: Moment) -> bool:
-        looks = self.seen[sign.name][-LOOKS:]
-        settled = moment.step - self.began[sign.of] >= GRACE_STEPS and moment.epoch >= GRACE_SHARE * moment.epochs
-        return settled and len(looks) == LOOKS and sign.level - looks[0][1] < HEALING
+        looks = self.bad_looks[sign.name][-CONSECUTIVE:]
+        settled = (
+            moment.step - self.first_step[sign.source] >= GRACE_STEPS and moment.epoch >= GRACE_FRACTION * moment.epochs
+        )
+        return settled and len(looks) == CONSECUTIVE and sign.level - looks[0][1] < RECOVERY
 
     def _explain(self, alarms: list[Sign]) -> str:
-        seen = " ".join(f"Since epoch {self.seen[s.name][0][0]} {s.seen}." for s in alarms)
+        observations = " ".join(f"Since epoch {self.bad_looks[s.name][0][0]} {s.observation}." for s in alarms)
         advice = dict.fromkeys([FIRST_ADVICE, *(s.advice for s in alarms)])  # once each, in order
-        return f"{seen} What to change: {'; '.join(advice)}."
+        return f"{observations} What to change: {'; '.join(advice)}."
 
 
-def bad_signs(metrics: dict[str, float], health: dict[str, float], moment: Moment) -> list[Sign]:
-    """Of this moment alone; a sign becomes an alarm when it stays."""
-    signs = [*_of_features(metrics, moment), *_of_losses(moment), *_of_health(health)]
+def find_bad_signs(metrics: dict[str, float], health: dict[str, float], moment: Moment) -> list[Sign]:
+    """Find the bad signs of this moment alone; a sign that stays becomes an alarm."""
+    signs = [*_check_features(metrics, moment), *_check_losses(moment), *_check_health(health)]
     return [sign for sign in signs if sign.level < 1]
 
 
-def _of_features(metrics: dict[str, float], moment: Moment) -> list[Sign]:
+def _check_features(metrics: dict[str, float], moment: Moment) -> list[Sign]:
     spread, rank, cosine = (metrics[f"features/{name}"] for name in ("spread", "effective_rank", "cosine"))
     dim = moment.objective.backbone.dim
     constant = (
-        f"all images look alike to the network: the spread of its features is {spread:.3f} (1 is even over all "
-        f"directions, 0 constant), and two images have a mean cosine of {cosine:.3f}"
+        f"all images look alike to the network: the spread of its features is {spread:.3f} (1 is uniform, 0 is "
+        f"constant), and the mean cosine of two images is {cosine:.3f}"
     )
     line = f"the features lie along one direction: their effective rank is {rank:.1f} of {dim} dimensions"
-    apart = "a loss without negatives needs what keeps images apart: a stop-gradient, a predictor, a centred teacher"
+    apart = "a loss without negatives must keep images apart: by a stop-gradient, a predictor, a centred teacher"
     return [
         Sign("constant", spread / CONSTANT, constant, apart),
         Sign("direction", rank / ONE_DIRECTION, line, apart),
     ]
 
 
-def _of_losses(moment: Moment) -> list[Sign]:
+def _check_losses(moment: Moment) -> list[Sign]:
     return [
-        _of_loss(name, moment.terms[name], uniform, moment.objective.is_self_distillation)
+        _check_loss(name, moment.terms[name], uniform, moment.objective.is_self_distillation)
         for name, uniform in moment.objective.uniform_loss().items()
-        if name in moment.terms and uniform > 0  # with a single answer there is nothing to learn
+        if name in moment.terms and uniform > 0  # uniform loss 0: there is a single class and nothing to learn
     ]
 
 
-def _of_loss(name: str, value: float, uniform: float, is_self_distillation: bool) -> Sign:
-    """Above the uniform value is no better than at it, but where a teacher is sure of something else."""
+def _check_loss(name: str, value: float, uniform: float, is_self_distillation: bool) -> Sign:
+    """Check whether a loss term is stuck at the value of uniform outputs.
+
+    A value above it is no better, except in self-distillation, where a confident teacher may disagree.
+    """
     gained = (abs(uniform - value) if is_self_distillation else max(0.0, uniform - value)) / uniform
-    seen = f"the term '{name}' sits at {value:.3f}, and answers that are all equally likely cost {uniform:.3f}"
-    advice = (
-        "if the loss never moved, a higher --optim.lr; views that are less altered; a colder teacher, if there is one"
-    )
-    return Sign(f"uniform {name}", gained / GUESSING, seen, advice, name)
+    observation = f"the term '{name}' sits at {value:.3f}, and uniform outputs would cost {uniform:.3f}"
+    advice = "if the loss never moved, a higher --optim.lr; weaker augmentation; a lower teacher temperature, if any"
+    return Sign(f"uniform {name}", gained / UNIFORM, observation, advice, name)
 
 
-def _of_health(health: dict[str, float]) -> list[Sign]:
-    advice = "a higher momentum of the network that fills it, if one does; a centred teacher, if it is a teacher's"
+def _check_health(health: dict[str, float]) -> list[Sign]:
+    advice = "a higher momentum, if a momentum encoder fills it; a centred teacher, if it is the teacher's"
     return [
-        Sign(
-            f"dead {name}",
-            value / DEAD,
-            f"the {name} died out: health {value:.3f} (1 is well, 0 dead)",
-            advice,
-            name,
-        )
+        Sign(f"dead {name}", value / DEAD, f"the {name} died out: health {value:.3f} (1 best, 0 dead)", advice, name)
         for name, value in health.items()
     ]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from vitling.errors import UserError
-from vitling.evaluation.differences import LEVEL, Interval, difference_interval, mcnemar, statistic_interval
+from vitling.evaluation.differences import LEVEL, Interval, bootstrap_difference, bootstrap_statistic, mcnemar_p
 from vitling.evaluation.predictions import SplitPredictions, load_predictions
 
 Weights = Literal["last", "best"]
@@ -87,7 +87,7 @@ def compare_pair(better: RunGroup, worse: RunGroup) -> dict[str, Any]:
     told_apart = not interval.has_zero
     single_runs = len(better.predictions) == len(worse.predictions) == 1
     if single_runs and not better.is_multi_label and clusters is None:
-        found["mcnemar_p"] = mcnemar(better.correct[0], worse.correct[0])
+        found["mcnemar_p"] = mcnemar_p(better.correct[0], worse.correct[0])
         told_apart &= found["mcnemar_p"] <= 1 - LEVEL
     return found | {"told_apart": told_apart, "in_words": _describe(better, worse, interval, told_apart)}
 
@@ -140,9 +140,9 @@ def _find_clusters(*sides: RunGroup) -> np.ndarray | None:
 
 def _estimate_interval(one: RunGroup, other: RunGroup, clusters: np.ndarray | None) -> Interval:
     if not one.is_multi_label:
-        return difference_interval(one.correct, other.correct, clusters)
+        return bootstrap_difference(one.correct, other.correct, clusters)
     scores, other_scores = ([partial(_score_images, one) for one in group.predictions] for group in (one, other))
-    return statistic_interval(scores, other_scores, len(one.predictions[0]), clusters)
+    return bootstrap_statistic(scores, other_scores, len(one.predictions[0]), clusters)
 
 
 def _score_images(predictions: SplitPredictions, images: np.ndarray) -> float:

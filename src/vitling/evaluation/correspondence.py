@@ -1,6 +1,6 @@
-"""Do a network's regions find themselves again? EsViT, Sec. 2.1 and C.7, Fig. 8: an image against its mirrored view.
+"""Correspondence of regions between an image and its mirrored view (EsViT, Sec. 2.1 and C.7, Fig. 8).
 
-Each region of the first view has its nearest by cosine in the second; of these pairs only the ten most alike count.
+Each region of the first view is matched to its nearest by cosine in the second; the ten most similar pairs count.
 """
 
 from __future__ import annotations
@@ -22,45 +22,46 @@ from vitling.keys import make_key
 from vitling.views.colour import draw_jitter, jitter, per_channel, to_grey
 from vitling.views.draws import Draws
 
-TOP = 10
-# The paper says RandomGrayscale, and its release makes every second view grey; 0.2 is how often its training views are.
+TOP = 10  # pairs (EsViT, C.7)
+# The paper names RandomGrayscale without a probability: the released code makes every second view grey, and 0.2 is the
+# probability of its training views.
 Grey = Literal["released", "paper"]
 _GREY = {"released": 1.0, "paper": 0.2}
-_JITTER = (0.4, 0.4, 0.2, 0.1)
+_JITTER = (0.4, 0.4, 0.2, 0.1)  # brightness, contrast, saturation, hue, as in the released code
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Of each image the most alike pairs, best first: all [B, pairs]. A region is row * width + column."""
+    """The most similar pairs of regions of each image, best first; all [B, pairs]. A region is row * width + column."""
 
     first: Tensor
     second: Tensor
     similarity: Tensor
     grid: Grid
 
-    def places(self, regions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and columns."""
+    def locate(self, regions: Tensor) -> tuple[Tensor, Tensor]:
+        """Split region numbers into rows and columns."""
         return regions // self.grid[1], regions % self.grid[1]
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    accuracy: float  # share of the pairs whose second region is the mirror image of the first
-    distance: float  # between that mirror image and the region that was found, in pixels of the view, on average
+    accuracy: float  # fraction of the pairs whose second region is the mirror image of the first
+    distance: float  # mean, in pixels of the view, between that mirror image and the matched region
     images: int
-    pairs: int  # of each image
+    pairs: int  # per image
     grid: Grid
     size: int
     grey: Grey
     seed: int
-    unread: dict[str, str]  # images that are not in this, and why
+    unread: dict[str, str]  # images left out, and why
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def match_regions(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
-    """From the grids [B, D, h, w] of two views."""
+    """Match the grids [B, D, h, w] of two views."""
     similar = F.normalize(first.float().flatten(2), dim=1).transpose(1, 2) @ F.normalize(
         second.float().flatten(2), dim=1
     )
@@ -70,18 +71,18 @@ def match_regions(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
     return Matches(ranked.indices, nearest.gather(1, ranked.indices), ranked.values, grid)
 
 
-def mirror_errors(matches: Matches, size: int) -> Tensor:
-    """[B, pairs]: how far each pair is from the truth, where the second view is the first one mirrored; in pixels."""
-    (row, column), (found_row, found_column) = matches.places(matches.first), matches.places(matches.second)
+def measure_mirror_errors(matches: Matches, size: int) -> Tensor:
+    """Measure how far each match is from the mirror image of its region, in pixels [B, pairs]."""
+    (row, column), (found_row, found_column) = matches.locate(matches.first), matches.locate(matches.second)
     down = (row - found_row) * (size / matches.grid[0])
     across = (matches.grid[1] - 1 - column - found_column) * (size / matches.grid[1])
     return torch.hypot(down, across)
 
 
 def mirror_views(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed: int) -> Tensor:
-    """The second view of normalised images: mirrored, jittered with probability 0.8, and made grey.
+    """Make the second view of normalised images: mirrored, jittered with probability 0.8, and made grey.
 
-    The draws of an image depend on its id and the seed alone. What is neither grey nor RGB is mirrored and no more.
+    The draws of an image depend on its id and the seed alone. Images with other than 1 or 3 channels are only mirrored.
     """
     images = images.flip(-1)
     if images.shape[1] not in (1, 3):
@@ -96,7 +97,7 @@ def mirror_views(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, s
 def measure_correspondence(
     model: Model, sources: Sequence[Source], grey: Grey = "released", seed: int = 0
 ) -> Correspondence:
-    """The benchmark over all images that can be read."""
+    """Run the benchmark over all images that can be read."""
     errors: list[Tensor] = []
     unread: dict[str, str] = {}
     for batch in model.batches(sources):
@@ -106,7 +107,7 @@ def measure_correspondence(
         second = mirror_views(model, batch.images, batch.rows, grey, seed)
         grids = model.backbone(torch.cat([batch.images, second])).grid.chunk(2)
         matches = match_regions(*grids)
-        errors.append(mirror_errors(matches, model.meta.size).cpu())
+        errors.append(measure_mirror_errors(matches, model.meta.size).cpu())
     if not errors:
         raise UserError("None of the images can be read.")
     found = torch.cat(errors)

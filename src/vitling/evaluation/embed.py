@@ -1,4 +1,4 @@
-"""`vitling embed`: features of images as .npz or .parquet, with keys and, if there are any, labels."""
+"""`vitling embed`: features of images as .npz or .parquet, with keys and any labels."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vitling.files import atomic_write, check_writable
 
 
 @dataclass
-class Part:
-    """A split, or loose images, as features; row i of each array belongs to `keys[i]`."""
+class EmbeddedSplit:
+    """Features of a split, or of loose images; row i of each array belongs to `keys[i]`."""
 
     split: str
     keys: list[str]
@@ -41,22 +41,22 @@ def embed(
     on_test_opened: Callable[[str], None] | None = None,
     config: DataConfig | None = None,
 ) -> dict[str, str]:
-    """Write the features of a data set (all its splits) or of loose images; gives what could not be read, and why."""
+    """Write the features of a data set (all splits) or of loose images; return the unreadable images and why."""
     out = Path(out)
     if out.suffix not in _WRITERS:
-        raise UserError(f"{out}: features are written as {' or '.join(_WRITERS)}.")
+        raise UserError(f"--out {out} must end in {' or '.join(_WRITERS)}.")
     named = [inputs] if isinstance(inputs, str) else list(inputs)
     if not named:
-        raise UserError("Which images? Name a data set, or files and globs: vitling embed RUN IMAGES ... --out PATH")
+        raise UserError("No images given. Name a data set, files or globs: vitling embed RUN IMAGES ... --out PATH")
     check_writable(out)
     model = load(model_path, weights)
     config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
     if config.max_pixels != MAX_PIXELS:
         model.meta = replace(model.meta, max_pixels=config.max_pixels)
-    if len(named) == 1 and not _names_images(named[0]):
-        parts = _of_data(model, named[0], config, on_test_opened)
+    if len(named) == 1 and not _is_image_path(named[0]):
+        parts = _embed_dataset_source(model, named[0], config, on_test_opened)
     else:
-        parts = [_of_sources(model, "images", list_sources(named))]
+        parts = [_embed_sources(model, "images", list_sources(named))]
     parts = [part for part in parts if len(part.keys) or part.errors]
     errors = {key: reason for part in parts for key, reason in part.errors.items()}
     if not any(len(part.keys) for part in parts):
@@ -65,46 +65,48 @@ def embed(
     return errors
 
 
-def _of_data(model: Model, spec: str, config: DataConfig, on_test_opened: Callable[[str], None] | None) -> list[Part]:
+def _embed_dataset_source(
+    model: Model, spec: str, config: DataConfig, on_test_opened: Callable[[str], None] | None
+) -> list[EmbeddedSplit]:
     splits = read_splits(spec, config, needs_train=False)
     splits.on_test_opened = on_test_opened or splits.on_test_opened
-    parts = [_of_dataset(model, split, part) for split, part in _splits(splits)]
+    parts = [_embed_dataset(model, split, part) for split, part in _open_splits(splits)]
     parts[0].errors |= {bad.key: bad.reason for bad in splits.bad}
     return parts
 
 
-def _names_images(text: str) -> bool:
+def _is_image_path(text: str) -> bool:
     return Path(text).suffix.lower() in IMAGE_SUFFIXES
 
 
-def _splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
+def _open_splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
     named = {"train": splits.train, "val": splits.val, "unlabelled": splits.pool}
     if splits.has_test:
         named["test"] = splits.open_test("embed")
     return [(name, part) for name, part in named.items() if part is not None and len(part)]
 
 
-def _of_dataset(model: Model, split: str, dataset: Dataset) -> Part:
+def _embed_dataset(model: Model, split: str, dataset: Dataset) -> EmbeddedSplit:
     def reader(i: int) -> Source:
         return Source(dataset.keys[i], lambda: dataset.read(i))
 
-    return _of_sources(model, split, [reader(i) for i in range(len(dataset))], dataset.labels, dataset.class_names)
+    return _embed_sources(model, split, [reader(i) for i in range(len(dataset))], dataset.labels, dataset.class_names)
 
 
-def _of_sources(
+def _embed_sources(
     model: Model,
     split: str,
     sources: list[Source],
     labels: np.ndarray | None = None,
     class_names: tuple[str, ...] = (),
-) -> Part:
-    found = _features(model, split, sources)
+) -> EmbeddedSplit:
+    found = _compute_features(model, split, sources)
     keys = [sources[i].name for i in found.rows]
     kept = None if labels is None else labels[found.rows]
-    return Part(split, keys, found.vectors, kept, class_names, found.errors)
+    return EmbeddedSplit(split, keys, found.vectors, kept, class_names, found.errors)
 
 
-def _features(model: Model, split: str, sources: list[Source]) -> Embeddings:
+def _compute_features(model: Model, split: str, sources: list[Source]) -> Embeddings:
     parts = []
     with Log().progress(f"Embedding {split}", len(sources)) as progress:
         for start in range(0, len(sources), BATCH):
@@ -118,7 +120,7 @@ def _features(model: Model, split: str, sources: list[Source]) -> Embeddings:
     )
 
 
-def _write_npz(out: Path, parts: list[Part]) -> None:
+def _write_npz(out: Path, parts: list[EmbeddedSplit]) -> None:
     arrays = {
         "keys": np.array([key for part in parts for key in part.keys]),
         "split": np.array([part.split for part in parts for _ in part.keys]),
@@ -132,14 +134,14 @@ def _write_npz(out: Path, parts: list[Part]) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def _labels_or_blank(part: Part, like: np.ndarray) -> np.ndarray:
-    """An unlabelled part beside labelled ones: -1, or no label at all where there may be several."""
+def _labels_or_blank(part: EmbeddedSplit, like: np.ndarray) -> np.ndarray:
+    """Return the labels, or for an unlabelled split -1 (all False if images may have several labels)."""
     if part.labels is not None:
         return part.labels
     return np.full((len(part.keys), *like.shape[1:]), -1 if like.ndim == 1 else False, dtype=like.dtype)
 
 
-def _write_parquet(out: Path, parts: list[Part]) -> None:
+def _write_parquet(out: Path, parts: list[EmbeddedSplit]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -148,7 +150,7 @@ def _write_parquet(out: Path, parts: list[Part]) -> None:
         "split": [part.split for part in parts for _ in part.keys],
     }
     if any(part.labels is not None for part in parts):
-        columns["label"] = [label for part in parts for label in _names(part)]
+        columns["label"] = [label for part in parts for label in _label_names(part)]
     table = pa.table(columns)
     vectors = np.concatenate([part.embeddings for part in parts])
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
@@ -156,7 +158,7 @@ def _write_parquet(out: Path, parts: list[Part]) -> None:
         pq.write_table(table.append_column("embedding", column), file)
 
 
-def _names(part: Part) -> list:
+def _label_names(part: EmbeddedSplit) -> list:
     if part.labels is None:
         return [None] * len(part.keys)
     if part.labels.ndim == 1:

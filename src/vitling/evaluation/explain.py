@@ -1,4 +1,4 @@
-"""`vitling explain`: what a trained network finds alike in two views, and what its heads look at, as pictures."""
+"""`vitling explain`: pictures of matching regions in two views, and of the attention of each head."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from vitling.backbones.features import Features
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 from vitling.evaluation import pictures
-from vitling.evaluation.attention_maps import ALIKE, Query, rank_heads
+from vitling.evaluation.attention_maps import REDUNDANT_ABOVE, Query, rank_heads
 from vitling.evaluation.bundle import load
-from vitling.evaluation.correspondence import Grey, match_regions, measure_correspondence, mirror_errors, mirror_views
+from vitling.evaluation.correspondence import (
+    Grey,
+    match_regions,
+    measure_correspondence,
+    measure_mirror_errors,
+    mirror_views,
+)
 from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, write_json
@@ -37,50 +43,50 @@ def explain(
     seed: int = 0,
     weights: Literal["last", "best"] = "last",
 ) -> dict[str, Any]:
-    """Writes pictures and `explained.json`, and gives what is in that. A folder as `image` is measured: no pictures."""
-    place = _query(query)
+    """Write pictures and `explained.json`, and return its content; a folder as `image` is measured without pictures."""
+    region = _parse_query(query)
     out = Path(out)
     check_writable(out / FILE)
     model = load(model_path, weights)
     if Path(image).is_dir():
         if second is not None:
-            raise UserError("A folder is measured against its own mirrored images: name one folder, or two images.")
+            raise UserError("A folder is compared with its own mirrored images. Give one folder, or one or two images.")
         found: dict[str, Any] = {
             "correspondence": measure_correspondence(model, list_sources(image), grey, seed).as_dict()
         }
-        _clear(out)
+        _delete_earlier(out)
     else:
-        found = _pictures(model, [image] if second is None else [image, second], out, place, grey, seed)
+        found = _draw_pictures(model, [image] if second is None else [image, second], out, region, grey, seed)
     write_json(out / FILE, {"model": str(model_path), "images": [image, second], **found})
     return found
 
 
-def _clear(out: Path) -> None:
-    """Of what was explained before nothing stays beside this: it may be of another network, or another image."""
+def _delete_earlier(out: Path) -> None:
+    """Delete the files of an earlier call, which may be of another network or image."""
     for name in (FILE, *PICTURES):
         (out / name).unlink(missing_ok=True)
 
 
 @torch.inference_mode()
-def _pictures(model: Model, images: list[str], out: Path, query: Query, grey: Grey, seed: int) -> dict[str, Any]:
-    views = torch.cat([_view(model, name) for name in images])
+def _draw_pictures(model: Model, images: list[str], out: Path, query: Query, grey: Grey, seed: int) -> dict[str, Any]:
+    views = torch.cat([_load_view(model, name) for name in images])
     if len(images) == 1:
         views = torch.cat([views, mirror_views(model, views, [0], grey, seed)])
-    _clear(out)
-    found = {"correspondence": _correspondences(model, views, images, out / REGIONS)}
+    _delete_earlier(out)
+    found = {"correspondence": _draw_correspondences(model, views, images, out / REGIONS)}
     try:
-        return found | {"attention": _attention(model, views[:1], query, out)}
+        return found | {"attention": _draw_attention(model, views[:1], query, out)}
     except UserError as problem:
         return found | {"no_attention": str(problem)}
 
 
-def _correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:
+def _draw_correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:
     features = model.backbone(views)
     matches = match_regions(features.grid[:1], features.grid[1:])
-    errors = mirror_errors(matches, model.meta.size)[0].cpu().numpy() if len(images) == 1 else None
+    errors = measure_mirror_errors(matches, model.meta.size)[0].cpu().numpy() if len(images) == 1 else None
     names = (Path(images[0]).name, Path(images[1]).name if len(images) > 1 else "mirrored")
-    shown = [pictures.as_rgb(view, model.meta.mean, model.meta.std) for view in views]
-    nearest = [(_nearest(features, i, i), _nearest(features, i, 1 - i)) for i in range(2)]
+    shown = [pictures.to_rgb(view, model.meta.mean, model.meta.std) for view in views]
+    nearest = [(_find_nearest(features, i, i), _find_nearest(features, i, 1 - i)) for i in range(2)]
     pictures.draw_correspondences(shown, matches, nearest, errors, names, out)
     found: dict[str, Any] = {
         "first": [list(divmod(int(region), matches.grid[1])) for region in matches.first[0]],
@@ -93,17 +99,17 @@ def _correspondences(model: Model, views: Tensor, images: list[str], out: Path) 
     return found
 
 
-def _nearest(features: Features, view: int, other: int) -> Grid:
-    """The region of one view that is most like the global feature of the other (or its own)."""
+def _find_nearest(features: Features, view: int, other: int) -> Grid:
+    """Find the region of a view most similar to the pooled feature of the other view (or of its own)."""
     regions = features.grid[view].float().flatten(1)
     similar = F.cosine_similarity(regions, features.pooled[other].float()[:, None], dim=0)
     return divmod(int(similar.argmax()), features.grid.shape[-1])
 
 
-def _attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str, Any]:
+def _draw_attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str, Any]:
     features = model.backbone(view, attention=True)
     heads = rank_heads(model.backbone, features, query)
-    shown = pictures.as_rgb(view[0], model.meta.mean, model.meta.std)
+    shown = pictures.to_rgb(view[0], model.meta.mean, model.meta.std)
     grid = (features.grid.shape[-2], features.grid.shape[-1])
     pictures.draw_heads(shown, heads, grid, True, out / MASKS)
     pictures.draw_heads(shown, heads, grid, False, out / MAPS)
@@ -114,23 +120,23 @@ def _attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str,
         "entropy_bits": heads.entropy.tolist(),
         "elsewhere": heads.elsewhere.tolist(),
         "redundant": int(heads.redundant().sum()),
-        "redundant_above": ALIKE,
+        "redundant_above": REDUNDANT_ABOVE,
     }
 
 
-def _view(model: Model, name: str) -> Tensor:
+def _load_view(model: Model, name: str) -> Tensor:
     sources = list_sources(name)
     if len(sources) != 1:
-        raise UserError(f"{name} names {len(sources)} images: give one or two, or a folder.")
+        raise UserError(f"{name} matches {len(sources)} images. Give one or two images, or a folder.")
     (batch,) = model.batches(sources)
     if batch.errors:
         raise UserError(f"{name} cannot be read: {batch.errors[0]}.")
     return batch.images
 
 
-def _query(text: str) -> Query:
+def _parse_query(text: str) -> Query:
     if text in ("object", "background"):
         return cast(Query, text)
     if found := re.fullmatch(r"(\d+),(\d+)", text):
         return int(found[1]), int(found[2])
-    raise UserError(f"--query {text}: object, background, or row and column of a region, such as 3,5 (from 0).")
+    raise UserError(f"--query {text} is not object, background, or ROW,COLUMN such as 3,5 (counted from 0).")

@@ -1,4 +1,4 @@
-"""Frozen features of a split, as evaluation sees its images."""
+"""Pooled features of a split, in evaluation views."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def compute_pooled_features(
     ids: np.ndarray | None = None,
     batch: int = 256,
 ) -> Tensor:
-    """Pooled features [N, D] of all images, or of those with `ids`, in order, on the store's device.
+    """Compute pooled features [N, D] of all images, or of those with `ids`, in order, on the store's device.
 
-    Past torch.compile, whose graphs belong to the training batch.
+    Bypasses torch.compile, whose graphs are for the training batch.
     """
     with eval_mode(backbone):
         views = iterate_views(store, size, crop_fraction, ids, batch)
@@ -35,7 +35,7 @@ def compute_pooled_features(
 def iterate_views(
     store: Store, size: int, crop_fraction: float, ids: np.ndarray | None = None, batch: int = 256
 ) -> Iterator[Tensor]:
-    """The evaluation views of all images, or of those with `ids`, normalised, a batch at a time."""
+    """Yield normalised evaluation views of all images, or of those with `ids`, in batches."""
     ids = np.arange(len(store)) if ids is None else ids
     for start in range(0, len(ids), batch):
         yield eval_view(*store.fetch(ids[start : start + batch]), size, crop_fraction, store.mean, store.std)
@@ -43,6 +43,7 @@ def iterate_views(
 
 @contextmanager
 def eval_mode(network: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode within the block."""
     was_training = network.training
     network.eval()
     try:

@@ -1,4 +1,4 @@
-"""Images that a person names: paths, folders, globs, PIL images, arrays."""
+"""Images given by the user: paths, folders, globs, PIL images, arrays."""
 
 from __future__ import annotations
 
@@ -23,39 +23,41 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 @dataclass(frozen=True)
 class Source:
-    """An image under the name that a table shows; `read` may raise OSError."""
+    """An image and its name in tables; `read` may raise OSError."""
 
     name: str
     read: Callable[[], Raw]
 
 
 def find_images(patterns: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Path]:
-    """Files as named, folders with all that is below them, globs; each file once, in this order."""
+    """List files, the images in folders and below, and matches of globs; each once, in the given order."""
     named = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
-    found = [path for pattern in named for path in _matching(os.fspath(pattern))]
+    found = [path for pattern in named for path in _find_files(os.fspath(pattern))]
     return list(dict.fromkeys(found))
 
 
 def list_sources(inputs: Input | Sequence[Input]) -> list[Source]:
+    """List the images of any kind of input."""
     several = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image | np.ndarray) else list(inputs)
     sources: list[Source] = []
     for one in several:
         if isinstance(one, str | os.PathLike):
             sources += [Source(str(path), path.read_bytes) for path in find_images(one)]
         elif isinstance(one, Image.Image):
-            sources.append(Source(f"image {len(sources)}", lambda image=one: _as_png(image)))  # type: ignore[misc]
+            sources.append(Source(f"image {len(sources)}", lambda image=one: _encode_png(image)))  # type: ignore[misc]
         elif isinstance(one, np.ndarray):
             sources.append(Source(f"array {len(sources)}", lambda array=one: array))  # type: ignore[misc]
         else:
-            raise UserError(f"A {type(one).__name__} is no image: give a path, a PIL image or an array.")
+            raise UserError(f"A {type(one).__name__} is not an image. Give a path, a PIL image or an array.")
     return sources
 
 
 def list_dataset_sources(dataset: Dataset) -> list[Source]:
+    """List the images of a data set."""
     return [Source(key, partial(dataset.read, i)) for i, key in enumerate(dataset.keys)]
 
 
-def _matching(pattern: str) -> list[Path]:
+def _find_files(pattern: str) -> list[Path]:
     path = Path(pattern)
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
@@ -68,8 +70,8 @@ def _matching(pattern: str) -> list[Path]:
     return found
 
 
-def _as_png(image: Image.Image) -> bytes:
-    """A PIL image goes the way of a file, so that modes, palettes and transparency are treated alike."""
+def _encode_png(image: Image.Image) -> bytes:
+    """Encode a PIL image, so that modes, palettes and transparency are treated as in files."""
     image = ImageOps.exif_transpose(image)
     image = image if image.mode in _PNG_MODES else image.convert("RGB")
     buffer = io.BytesIO()

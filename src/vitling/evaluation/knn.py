@@ -12,8 +12,8 @@ from torch import Tensor
 from vitling.errors import UserError
 from vitling.evaluation import metrics
 
-TEMPERATURE = 0.07  # DINO's and EsViT's: a neighbour votes with exp(cosine / T)
-BLOCK = 1 << 25  # similarities held at once: 128 MB
+TEMPERATURE = 0.07  # a neighbour votes with exp(cosine / T), as in DINO and EsViT
+BLOCK = 1 << 25  # similarities in memory at once: 128 MB
 
 Votes = dict[int, Tensor]  # k -> [N, C], each row sums to 1 (single labels)
 
@@ -27,13 +27,13 @@ def knn_votes(
     temperature: float | None = TEMPERATURE,
     block: int = BLOCK,
 ) -> Votes:
-    """For each k, the share of the votes of its k nearest images of the bank that each class gets, [N, C].
+    """Compute, for each k, the fraction of the votes of the k nearest bank images for each class, [N, C].
 
-    `labels` are int [M] or, for several an image, bool [M, C]. Without `queries` the bank is asked about itself, each
-    image without itself. Without a temperature all k votes count the same. Shares are scores for `metrics`; where it
-    wants logits, their logarithm. Everything stays on the device of the features.
+    `labels` are int [M], or bool [M, C] for several an image. Without `queries`, each bank image is classified by the
+    others. Without a temperature, all k votes count the same. The fractions are scores for `metrics`; use their
+    logarithm as logits. Everything stays on the device of the features.
     """
-    parts = list(_votes_by_part(bank, labels, queries, ks, classes, temperature, block))
+    parts = list(_iterate_votes(bank, labels, queries, ks, classes, temperature, block))
     return {k: torch.cat([part[k] for part in parts]) for k in ks}
 
 
@@ -47,23 +47,23 @@ def knn_scores(
     temperature: float | None = TEMPERATURE,
     block: int = BLOCK,
 ) -> dict[int, float]:
-    """For each k, top-1 accuracy; for several labels an image, mean average precision."""
+    """Compute, for each k, top-1 accuracy, or mean average precision for several labels an image."""
     if labels.ndim == 2:
         votes = knn_votes(bank, labels, queries, ks, classes, temperature, block)
         return {k: metrics.mean_average_precision(votes[k], query_labels) for k in ks}
-    right, start = dict.fromkeys(ks, 0), 0
-    for part in _votes_by_part(bank, labels, queries, ks, classes, temperature, block):
+    correct, start = dict.fromkeys(ks, 0), 0
+    for part in _iterate_votes(bank, labels, queries, ks, classes, temperature, block):
         truth = query_labels[start : start + len(part[ks[0]])]
-        right = {k: right[k] + int((part[k].argmax(dim=1) == truth).sum()) for k in ks}
+        correct = {k: correct[k] + int((part[k].argmax(dim=1) == truth).sum()) for k in ks}
         start += len(truth)
-    return {k: right[k] / start for k in ks}
+    return {k: correct[k] / start for k in ks}
 
 
 @torch.no_grad()
-def nearest(bank: Tensor, queries: Tensor, k: int, block: int, first: int | None = None) -> tuple[Tensor, Tensor]:
-    """Similarities and rows [N, k] of the nearest of the bank, best first; both are of unit length.
+def find_nearest(bank: Tensor, queries: Tensor, k: int, block: int, first: int | None = None) -> tuple[Tensor, Tensor]:
+    """Find the similarities and rows [N, k] of the nearest bank images, best first; all features have length 1.
 
-    `first`: the queries are the bank's own rows from there on, and none is its own neighbour.
+    `first`: the queries are the bank's own rows from there on, and none counts as its own neighbour.
     """
     best = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=bank.device)
@@ -80,7 +80,7 @@ def nearest(bank: Tensor, queries: Tensor, k: int, block: int, first: int | None
 
 
 @torch.no_grad()
-def _votes_by_part(
+def _iterate_votes(
     bank: Tensor,
     labels: Tensor,
     queries: Tensor | None,
@@ -89,27 +89,27 @@ def _votes_by_part(
     temperature: float | None,
     block: int,
 ) -> Iterator[Votes]:
-    """So many queries at a time that neither their similarities nor their votes take more than a block."""
+    """Yield votes in chunks whose similarities and votes fit into a block."""
     _check(bank, labels, queries, ks)
     bank = F.normalize(bank.float(), dim=1)
-    asked = bank if queries is None else F.normalize(queries.float(), dim=1)
+    unit_queries = bank if queries is None else F.normalize(queries.float(), dim=1)
     step = max(1, block // max(min(len(bank), 1 << 16), classes * len(ks)))
-    for start in range(0, len(asked), step):
+    for start in range(0, len(unit_queries), step):
         with exact_matmul():
             first = start if queries is None else None
-            similarity, rows = nearest(bank, asked[start : start + step], max(ks), block, first)
-        weights = _weights(similarity, temperature)
-        yield {k: _shares(weights[:, :k], rows[:, :k], labels, classes) for k in ks}
+            similarity, rows = find_nearest(bank, unit_queries[start : start + step], max(ks), block, first)
+        weights = _weigh_votes(similarity, temperature)
+        yield {k: _count_votes(weights[:, :k], rows[:, :k], labels, classes) for k in ks}
 
 
-def _weights(similarity: Tensor, temperature: float | None) -> Tensor:
-    """Relative to the nearest neighbour, whose vote is 1: no temperature can over- or underflow them all."""
+def _weigh_votes(similarity: Tensor, temperature: float | None) -> Tensor:
+    """Weigh votes relative to the nearest neighbour, so that no temperature over- or underflows all of them."""
     if temperature is None:
         return torch.ones_like(similarity)
     return ((similarity - similarity[:, :1]) / temperature).exp()
 
 
-def _shares(weights: Tensor, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+def _count_votes(weights: Tensor, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     if labels.ndim == 2:
         votes = F.embedding_bag(rows, labels.to(weights), per_sample_weights=weights.contiguous(), mode="sum")
     else:
@@ -119,7 +119,7 @@ def _shares(weights: Tensor, rows: Tensor, labels: Tensor, classes: int) -> Tens
 
 @contextmanager
 def exact_matmul() -> Iterator[None]:
-    """Training allows TF32 products, whose error of 1e-3 makes other images the nearest."""
+    """Disable TF32, which training allows: its error of 1e-3 changes which images are nearest."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -130,12 +130,12 @@ def exact_matmul() -> Iterator[None]:
 
 def _check(bank: Tensor, labels: Tensor, queries: Tensor | None, ks: Sequence[int]) -> None:
     if not ks or min(ks) < 1:
-        raise UserError(f"k-NN needs at least one neighbour, not k = {list(ks)}.")
-    there = len(bank) - (queries is None)
-    if max(ks) > there:
-        raise UserError(f"k-NN with k = {max(ks)} needs as many labelled images; there are {there}. Use a smaller k.")
+        raise UserError(f"k must be at least 1, not {', '.join(map(str, ks)) or 'empty'}.")
+    available = len(bank) - (queries is None)
+    if max(ks) > available:
+        raise UserError(f"k = {max(ks)} is more than the {available} labelled images; use a smaller k.")
     if len(bank) != len(labels):
-        raise UserError(f"{len(bank)} features and {len(labels)} labels do not belong together.")
+        raise UserError(f"{len(bank)} features do not match {len(labels)} labels.")
     for features in (bank, queries):
         if features is not None and not features.isfinite().all():
             bad = int((~features.isfinite()).any(dim=1).sum())

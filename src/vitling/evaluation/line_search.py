@@ -1,10 +1,10 @@
 """The line search of Moré and Thuente (ACM TOMS 20, 1994) for many problems at once, on the host.
 
-Of each problem it knows a value and a slope at every trial, and looks for a step with
+For each problem it gets a value and a slope at every trial, and searches for a step with
 
     f(step) <= f(0) + DECREASE * step * f'(0)   and   |f'(step)| <= CURVATURE * |f'(0)|
 
-within an interval that shrinks about one. Constants and the order of the tests are those of L-BFGS-B.
+within a shrinking interval. The constants and the order of the tests are those of L-BFGS-B.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDEN_LEAST, WIDEN_MOST = 1.1, 4.0
 
 
 class LineSearch:
-    """Row i of every array is the search of problem i; `step` is where it wants to be evaluated next."""
+    """Line searches; row i of every array belongs to problem i, and `step` is its next trial."""
 
     value: np.ndarray  # value and slope at the start
     slope: np.ndarray
@@ -26,7 +26,7 @@ class LineSearch:
     trials: np.ndarray
     bracketed: np.ndarray  # whether a minimum lies between best and other
     first_stage: np.ndarray
-    width: np.ndarray  # of the interval, now and before
+    width: np.ndarray  # of the interval, now and one step before
     width_before: np.ndarray
     best: np.ndarray  # the best step so far, and the other end of the interval
     best_value: np.ndarray
@@ -34,7 +34,7 @@ class LineSearch:
     other: np.ndarray
     other_value: np.ndarray
     other_slope: np.ndarray
-    low: np.ndarray  # where the next step may lie
+    low: np.ndarray  # bounds of the next step
     high: np.ndarray
 
     def __init__(self, value: np.ndarray, slope: np.ndarray, step: np.ndarray, noise: float = 0.0):
@@ -45,7 +45,7 @@ class LineSearch:
         self.restart(np.arange(len(value)), value, slope, step)
 
     def restart(self, at: np.ndarray, value: np.ndarray, slope: np.ndarray, step: np.ndarray) -> None:
-        """New searches for the problems `at`."""
+        """Start new searches for the problems `at`."""
         self.value[at], self.slope[at], self.step[at] = value, slope, np.minimum(step, LONGEST)
         self.trials[at], self.bracketed[at], self.first_stage[at] = 0, False, True
         self.width[at], self.width_before[at] = LONGEST, 2 * LONGEST
@@ -59,23 +59,23 @@ class LineSearch:
             setattr(self, name, getattr(self, name)[rows])
 
     def advance(self, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
-        """Given what is at `step`: bool, who has arrived. The others have a new step."""
+        """Take value and slope at `step`; return which searches are done (bool). The others get a new step."""
         self.trials += 1
-        wanted = self.value + self.step * DECREASE * self.slope
-        low_enough = value <= wanted + self.noise * np.maximum(np.abs(self.value), 1.0)
+        target = self.value + self.step * DECREASE * self.slope
+        low_enough = value <= target + self.noise * np.maximum(np.abs(self.value), 1.0)
         arrived = low_enough & (np.abs(slope) <= CURVATURE * np.abs(self.slope))
-        arrived |= self.bracketed & ((self.step <= self.low) | (self.step >= self.high))  # rounding: no way on
+        arrived |= self.bracketed & ((self.step <= self.low) | (self.step >= self.high))  # no progress: rounding
         arrived |= self.bracketed & (self.high - self.low <= WIDTH * self.high)
         arrived |= (self.step == LONGEST) & low_enough & (slope <= DECREASE * self.slope)
         arrived |= (self.step == 0) & (~low_enough | (slope >= DECREASE * self.slope))
         if (at := np.flatnonzero(~arrived)).size:
-            self._move(at, value[at], slope[at], wanted[at])
+            self._move(at, value[at], slope[at], target[at])
         return arrived
 
-    def _move(self, at: np.ndarray, value: np.ndarray, slope: np.ndarray, wanted: np.ndarray) -> None:
-        self.first_stage[at] &= (value > wanted) | (slope < 0)
-        # first stage: the auxiliary function, less the wanted decrease, while it says more (their Eq. 2.1)
-        tilt = np.where(self.first_stage[at] & (value <= self.best_value[at]) & (value > wanted), DECREASE, 0.0)
+    def _move(self, at: np.ndarray, value: np.ndarray, slope: np.ndarray, target: np.ndarray) -> None:
+        self.first_stage[at] &= (value > target) | (slope < 0)
+        # first stage: use the auxiliary function, which subtracts the required decrease (Eq. 2.1)
+        tilt = np.where(self.first_stage[at] & (value <= self.best_value[at]) & (value > target), DECREASE, 0.0)
         tilt = tilt * self.slope[at]
         self._interpolate(at, value, slope, tilt)
         halving = at[self.bracketed[at]]
@@ -96,21 +96,21 @@ class LineSearch:
         self.high[at] = np.where(inside, np.maximum(best, other), step + WIDEN_MOST * (step - best))
 
     def _interpolate(self, at: np.ndarray, value: np.ndarray, slope: np.ndarray, tilt: np.ndarray) -> None:
-        """The next trial (their Section 4), and the interval that the last one leaves."""
+        """Choose the next trial (Section 4) and update the interval."""
         t, x, y = self.step[at], self.best[at], self.other[at]
         f, g = value - t * tilt, slope - tilt
         fx, gx = self.best_value[at] - x * tilt, self.best_slope[at] - tilt
         fy, gy = self.other_value[at] - y * tilt, self.other_slope[at] - tilt
         opposite = g * np.sign(gx) < 0
         higher, flatter = f > fx, np.abs(g) < np.abs(gx)
-        with np.errstate(all="ignore"):  # a case is computed for all, and taken where it holds
+        with np.errstate(all="ignore"):  # every case is computed for all rows, and used where it applies
             step = np.select(
                 [higher, opposite, flatter],
                 [_case1(t, f, g, x, fx, gx), _case2(t, f, g, x, fx, gx), self._case3(at, t, f, g, x, fx, gx, y)],
                 self._case4(at, t, f, g, x, y, fy, gy),
             )
         self.bracketed[at] |= higher | opposite
-        moved = ~higher  # the trial is the best so far; where its slope turned, the last best is the other end
+        moved = ~higher  # the trial is the new best; if its slope changed sign, the last best is the other end
         turned = moved & opposite
         for part, trial in (("", t), ("_value", value), ("_slope", slope)):
             best, other = getattr(self, f"best{part}"), getattr(self, f"other{part}")
@@ -129,7 +129,7 @@ class LineSearch:
         gx: np.ndarray,
         y: np.ndarray,
     ) -> np.ndarray:
-        """Lower and flatter, the same sign: the cubic may have its minimum beyond, or none."""
+        """Handle a lower, flatter trial with the same sign of slope: the cubic may have its minimum beyond, or none."""
         theta, s = _cubic(t, f, g, x, fx, gx)
         gamma = s * np.sqrt(np.maximum(0.0, (theta / s) ** 2 - (gx / s) * (g / s)))
         gamma = np.where(t > x, -gamma, gamma)
@@ -139,7 +139,7 @@ class LineSearch:
         secant = t + g / (g - gx) * (x - t)
         inside = self.bracketed[at]
         nearer = np.abs(cubic - t) < np.abs(secant - t)
-        step = np.where(nearer == inside, cubic, secant)  # the nearer in an interval, the farther without
+        step = np.where(nearer == inside, cubic, secant)  # in an interval the nearer, else the farther
         limit = t + SHRINK * (y - t)
         limited = np.where(t > x, np.minimum(limit, step), np.maximum(limit, step))
         return np.where(inside, limited, np.clip(step, self.low[at], self.high[at]))
@@ -155,7 +155,7 @@ class LineSearch:
         fy: np.ndarray,
         gy: np.ndarray,
     ) -> np.ndarray:
-        """Lower but not flatter, the same sign."""
+        """Handle a lower trial that is not flatter, with the same sign of slope."""
         theta, s = _cubic(t, f, g, y, fy, gy)
         gamma = s * np.sqrt((theta / s) ** 2 - (gy / s) * (g / s))
         gamma = np.where(t > y, -gamma, gamma)
@@ -167,13 +167,13 @@ class LineSearch:
 def _cubic(
     t: np.ndarray, f: np.ndarray, g: np.ndarray, x: np.ndarray, fx: np.ndarray, gx: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the cubic through two values and slopes: its theta, and a scale against overflow."""
+    """Compute theta of the cubic through two values and slopes, and a scale that prevents overflow."""
     theta = 3 * (fx - f) / (t - x) + gx + g
     return theta, np.maximum(np.maximum(np.abs(theta), np.abs(gx)), np.abs(g))
 
 
 def _case1(t: np.ndarray, f: np.ndarray, g: np.ndarray, x: np.ndarray, fx: np.ndarray, gx: np.ndarray) -> np.ndarray:
-    """Higher: the cubic's minimum if it is nearer the best than the parabola's, else the middle of both."""
+    """Handle a higher trial: the cubic's minimum if nearer to the best than the parabola's, else their midpoint."""
     theta, s = _cubic(t, f, g, x, fx, gx)
     gamma = s * np.sqrt((theta / s) ** 2 - (gx / s) * (g / s))
     gamma = np.where(t < x, -gamma, gamma)
@@ -184,7 +184,7 @@ def _case1(t: np.ndarray, f: np.ndarray, g: np.ndarray, x: np.ndarray, fx: np.nd
 
 
 def _case2(t: np.ndarray, f: np.ndarray, g: np.ndarray, x: np.ndarray, fx: np.ndarray, gx: np.ndarray) -> np.ndarray:
-    """Lower, the slope turned: of the cubic's and the secant's the one farther from the trial."""
+    """Handle a lower trial whose slope changed sign: the minimum of cubic or secant that is farther from it."""
     theta, s = _cubic(t, f, g, x, fx, gx)
     gamma = s * np.sqrt((theta / s) ** 2 - (gx / s) * (g / s))
     gamma = np.where(t > x, -gamma, gamma)

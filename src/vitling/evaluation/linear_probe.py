@@ -1,9 +1,9 @@
 """The linear probe of DINO and EsViT: SGD on frozen features, with many learning rates trained at once.
 
-As released (EsViT): momentum 0.9, no weight decay, weights from N(0, 0.01), the rate on a cosine down to 0 that moves
-once an epoch, for each 256 images of a batch. There one rate is tried a run; here all of them see the same batches and
-are one product of tensors; the best on validation at the last epoch (of equal ones that of the lowest loss) is
-trained again on train and validation.
+As in the code of EsViT: momentum 0.9, no weight decay, weights from N(0, 0.01), a learning rate per 256 images of a
+batch, on a cosine to 0 that is updated once an epoch. EsViT tries one learning rate per run; here all are trained at
+once on the same batches, as one tensor product. The best on validation at the last epoch (of equal ones that with the
+lowest loss) is trained again on train and validation.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from vitling.evaluation.probe_features import compute_augmented_features
 from vitling.keys import make_rng
 from vitling.views.config import Plan
 
-MOMENTUM, DEVIATION = 0.9, 0.01
+MOMENTUM, INIT_STD = 0.9, 0.01
 
 Scorer = Callable[[Tensor, Tensor], float]
 
 
-class Source(Protocol):
-    """Labelled features, by rows."""
+class FeatureSource(Protocol):
+    """Labelled features that are fetched by row."""
 
     labels: Tensor
 
@@ -39,8 +39,8 @@ class Source(Protocol):
 
 
 @dataclass
-class Cached:
-    """The same features in every epoch."""
+class CachedFeatures:
+    """Features that are the same in every epoch."""
 
     features: Tensor
     labels: Tensor
@@ -50,8 +50,8 @@ class Cached:
 
 
 @dataclass
-class Augmented:
-    """New views in every epoch, of the images of one store after the other."""
+class AugmentedFeatures:
+    """Features of new random views in every epoch, of the images of several stores in order."""
 
     backbone: Backbone
     stores: Sequence[Store]
@@ -66,7 +66,7 @@ class Augmented:
         for number, store in enumerate(self.stores):
             at = np.flatnonzero((rows >= first) & (rows < first + len(store)))
             if len(at):
-                ids, seed = rows[at] - first, self.seed + number  # an id means another image in another store
+                ids, seed = rows[at] - first, self.seed + number  # the same id is another image in another store
                 of_store = compute_augmented_features(self.backbone, store, ids, self.plan, seed, epoch, self.blocks)
                 found.append((at, of_store))
             first += len(store)
@@ -74,106 +74,102 @@ class Augmented:
         return torch.cat([part for _, part in found])[torch.from_numpy(order).to(found[0][1].device)]
 
 
-class Linear(NamedTuple):
-    """Several classifiers: weights [L, D, C] and biases [L, C]."""
+class LinearClassifiers(NamedTuple):
+    """Linear classifiers, one per learning rate: weights [L, D, C] and biases [L, C]."""
 
     weight: Tensor
     bias: Tensor
 
     def logits(self, features: Tensor) -> Tensor:
-        """[L, N, C]."""
+        """Compute logits [L, N, C]."""
         return torch.einsum("nd,ldc->lnc", features, self.weight) + self.bias[:, None]
 
 
 @dataclass
 class LinearProbe:
-    classifier: Linear  # L = 1
-    rate: float
+    classifier: LinearClassifiers  # L = 1
+    lr: float
     score: float  # on validation
-    scores: dict[float, float | None]  # of every rate; None where it diverged
+    scores: dict[float, float | None]  # of every learning rate; None if it diverged
 
     def logits(self, features: Tensor) -> Tensor:
         return self.classifier.logits(features)[0]
 
 
-def probe(
-    train: Source,
+def fit_probe(
+    train: FeatureSource,
     validation: tuple[Tensor, Tensor],
-    both: Source,
+    both: FeatureSource,
     classes: int,
     score: Scorer,
-    rates: Sequence[float],
+    lrs: Sequence[float],
     epochs: int,
     batch: int,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> LinearProbe:
-    """The rate that is best on `validation` (features and labels), trained again on `both`."""
+    """Choose the learning rate that is best on `validation` (features and labels), and train with it on `both`."""
     features, labels = validation
     width = features.shape[1]
-    tried = train_linear(train, width, classes, rates, epochs, batch, seed, on_progress)
-    finite = {rate: logits for rate, logits in zip(rates, tried.logits(features)) if logits.isfinite().all()}
+    tried = train_linear(train, width, classes, lrs, epochs, batch, seed, on_progress)
+    finite = {lr: logits for lr, logits in zip(lrs, tried.logits(features)) if logits.isfinite().all()}
     if not finite:
-        raise UserError("The linear probe diverged at every rate. Give smaller ones: --linear.lr 1e-5 1e-4")
-    scores = {rate: score(finite[rate], labels) if rate in finite else None for rate in rates}
-    losses = {rate: log_loss(logits, labels) for rate, logits in finite.items()}
-    best = max(finite, key=lambda rate: (scores[rate], -losses[rate]))  # few images have many ties
+        raise UserError("The linear probe diverged at every learning rate. Use --linear.lr 1e-5 1e-4 or smaller.")
+    scores = {lr: score(finite[lr], labels) if lr in finite else None for lr in lrs}
+    losses = {lr: log_loss(logits, labels) for lr, logits in finite.items()}
+    best = max(finite, key=lambda lr: (scores[lr], -losses[lr]))  # ties are common with few images
     final = train_linear(both, width, classes, [best], epochs, batch, seed, lambda done: on_progress(epochs + done))
     if not (final.weight.isfinite().all() and final.bias.isfinite().all()):
-        raise UserError(f"The linear probe diverged on train and validation. Leave out --linear.lr {best:g}.")
+        raise UserError(f"The linear probe diverged on train and validation; leave {best:g} out of --linear.lr.")
     return LinearProbe(final, best, score(finite[best], labels), scores)
 
 
 @torch.no_grad()
 def train_linear(
-    source: Source,
+    source: FeatureSource,
     width: int,
     classes: int,
-    rates: Sequence[float],
+    lrs: Sequence[float],
     epochs: int,
     batch: int,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Linear:
-    """One classifier for each rate; they start alike and see the same batches."""
+) -> LinearClassifiers:
+    """Train one classifier for each learning rate, all from the same weights and on the same batches."""
     device = source.labels.device
-    peak = torch.tensor(rates, device=device)[:, None, None] * batch / 256
-    weights = _start(width, classes, seed).to(device).repeat(len(rates), 1, 1)  # the bias is the last row
-    speed = torch.zeros_like(weights)
+    peak = torch.tensor(lrs, device=device)[:, None, None] * batch / 256
+    weights = _draw_weights(width, classes, seed).to(device).repeat(len(lrs), 1, 1)  # the last row is the bias
+    velocity = torch.zeros_like(weights)
     for epoch in range(epochs):
-        rate = peak * (1 + math.cos(math.pi * epoch / epochs)) / 2
-        for rows in _batches(len(source.labels), batch, seed, epoch):
-            features = _with_one(source.rows(rows, epoch).float())
+        lr = peak * (1 + math.cos(math.pi * epoch / epochs)) / 2
+        for rows in _iterate_batches(len(source.labels), batch, seed, epoch):
+            features = _append_ones(source.rows(rows, epoch).float())
             labels = source.labels[torch.from_numpy(rows).to(device)]
             logits = torch.einsum("nd,ldc->lnc", features, weights)
-            speed.mul_(MOMENTUM).add_(torch.einsum("nd,lnc->ldc", features, errors(logits, labels)))
-            weights -= rate * speed
+            velocity.mul_(MOMENTUM).add_(torch.einsum("nd,lnc->ldc", features, logit_gradient(logits, labels)))
+            weights -= lr * velocity
         on_progress(epoch + 1)
-    return Linear(weights[:, :-1], weights[:, -1])
+    return LinearClassifiers(weights[:, :-1], weights[:, -1])
 
 
-def errors(logits: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of the mean cross entropy by the logits [L, N, C]; of several labels, of the mean binary one."""
+def logit_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the gradient of the mean cross entropy (for several labels, binary) with respect to logits [L, N, C]."""
     if labels.ndim == 2:
         return (logits.sigmoid() - labels.to(logits)) / labels.numel()
-    wanted = torch.nn.functional.one_hot(labels, logits.shape[2]).to(logits)
-    return (logits.softmax(dim=2) - wanted) / len(labels)
+    target = torch.nn.functional.one_hot(labels, logits.shape[2]).to(logits)
+    return (logits.softmax(dim=2) - target) / len(labels)
 
 
-def _start(width: int, classes: int, seed: int) -> Tensor:
-    drawn = make_rng("linear probe", seed).normal(0, DEVIATION, (width, classes))
-    return _with_zeros(torch.from_numpy(drawn).float())
+def _draw_weights(width: int, classes: int, seed: int) -> Tensor:
+    drawn = make_rng("linear probe", seed).normal(0, INIT_STD, (width, classes))
+    return torch.cat([torch.from_numpy(drawn).float(), torch.zeros(1, classes)])
 
 
-def _with_zeros(weight: Tensor) -> Tensor:
-    return torch.cat([weight, weight.new_zeros(1, weight.shape[1])])
-
-
-def _with_one(features: Tensor) -> Tensor:
+def _append_ones(features: Tensor) -> Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-def _batches(n: int, batch: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+def _iterate_batches(n: int, batch: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
     order = make_rng("linear probe order", seed, epoch).permutation(n)
     for start in range(0, n, batch):
         yield order[start : start + batch]

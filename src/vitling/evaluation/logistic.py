@@ -1,21 +1,21 @@
 """The logistic probe of CLIP (Radford et al. 2021, App. A.3) and EsViT (App. C.5): L-BFGS on frozen features.
 
-The strength of the penalty is one of 97 in 1e-6..1e6, eight to the decade, found by halving: first 1e-6, 1e-4, ...,
-1e6; then, four times, the two points half as far from the best so far as the last ones were; of equal scores the
-stronger penalty's counts. That is 15 of the 97 at most, each judged on validation. The best is fitted again on train
-and validation. The papers call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
+C is one of 97 values from 1e-6 to 1e6, eight per decade, found by bisection: first 1e-6, 1e-4, ..., 1e6; then, four
+times, the two points half as far from the best so far as in the last round. Of equal scores the stronger penalty wins.
+That makes at most 15 of the 97, each scored on validation; the best is fitted again on train and validation. The papers
+call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
 
-Fits go on to a gradient of 1e-6. The papers had scikit-learn's 1e-4 of a sum over images; since its 1.4 (pull request
-26721) it is of the mean, N times as loose. On features with axes of unlike length that ends fits far from the minimum,
-at a place that rounding decides, those with little penalty farthest: the search then takes too much of it.
+Fits stop at a gradient of 1e-6. The papers used scikit-learn's 1e-4 of a sum over images; since scikit-learn 1.4 (pull
+request 26721) it is of the mean, N times as loose. On features of unequal scale such fits stop far from the minimum, at
+a point that rounding decides, most of all those with a weak penalty: the search then chooses too strong a penalty.
 
 Two backends solve the same problem, with X the features and N images,
 
     mean over images of cross entropy(X w + b) + |w|^2 / (2 C N)
 
-`lbfgs.minimise`, all C of a round at once, on the device of the features; and scikit-learn's LogisticRegression, one C
-after the other, to check it by. Two classes have one column and the binary cross entropy, several labels one such
-problem a label.
+`lbfgs.minimise`, all C of a round at once, on the device of the features; and, as a reference, scikit-learn's
+LogisticRegression, one C after the other. Two classes have one column and the binary cross entropy; several labels an
+image are one such problem per label.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from vitling.evaluation.knn import exact_matmul
 from vitling.evaluation.lbfgs import minimise
 
 ITERATIONS, TOLERANCE = 1000, 1e-6
-TO_THE_DECADE, DECADES, FIRST = 8, 12, -6.0
-COARSE = 2 * TO_THE_DECADE  # steps between the first seven
-NEVER = -30.0  # logit of a label that no image of train has; of one that all have, the opposite
-BLOCK = 1 << 25  # logits held at once
-QUICK_DOUBLES = ((8, 0), (9, 0), (10, 0))  # GPUs whose float64 products are as quick as float32's
+PER_DECADE, DECADES, FIRST = 8, 12, -6.0
+COARSE = 2 * PER_DECADE  # steps between the first seven values
+NEVER = -30.0  # logit of a label that no training image has; of a label that all have, the opposite
+BLOCK = 1 << 25  # logits in memory at once
+FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # compute capability of GPUs with fast float64 (A100, H100, B200)
 
 Backend = Literal["torch", "sklearn"]
 Scorer = Callable[[Tensor, Tensor], float]  # logits and labels -> higher is better
 
 
 class LogisticFit(NamedTuple):
-    """Logits are features @ weight + bias, [N, classes] for as many classes as were asked for."""
+    """A fitted classifier: logits [N, classes] are features @ weight + bias."""
 
     weight: Tensor  # [D, classes] float64
     bias: Tensor  # [classes]
@@ -62,13 +62,13 @@ class LogisticProbe:
     fit: LogisticFit
     C: float
     score: float  # on validation
-    scores: dict[float, float]  # of every C that was tried
+    scores: dict[float, float]  # of every C tried
     iterations: dict[float, int]
     not_converged: list[float]
     backend: str
 
 
-def probe(
+def fit_probe(
     train: tuple[Tensor, Tensor],
     validation: tuple[Tensor, Tensor],
     classes: int,
@@ -76,17 +76,17 @@ def probe(
     backend: Backend = "torch",
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> LogisticProbe:
-    """Features and labels (int [N], or bool [N, C] for several) of both parts; chosen on the second, fitted on both."""
+    """Choose C on `validation` and fit on both parts: features with labels, int [N] or bool [N, C] for several."""
     _check(*train)
     fits: dict[float, LogisticFit] = {}
 
-    def judged(strengths: Sequence[float]) -> list[float]:
+    def evaluate(strengths: Sequence[float]) -> list[float]:
         new = fit_logistic(*train, classes, strengths, backend)
         fits.update(zip(strengths, new))
         on_progress(len(fits))
         return [score(one.logits(validation[0]), validation[1]) for one in new]
 
-    best, scores = search(judged)
+    best, scores = search_strength(evaluate)
     both = [torch.cat(parts) for parts in zip(train, validation)]
     (final,) = fit_logistic(both[0], both[1], classes, [best], backend)
     on_progress(len(fits) + 1)
@@ -101,26 +101,27 @@ def probe(
     )
 
 
-def search(judged: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, dict[float, float]]:
-    """The best C and the scores of all that were tried; `judged` gives those of several at once."""
-    last = TO_THE_DECADE * DECADES
+def search_strength(evaluate: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, dict[float, float]]:
+    """Find the best C; return it with the scores of all C tried. `evaluate` scores several C at once."""
+    last = PER_DECADE * DECADES
     scores: dict[int, float] = {}
 
     def try_out(steps: Sequence[int]) -> int:
         new = [step for step in steps if 0 <= step <= last and step not in scores]
         if new:
-            scores.update(zip(new, judged([strength(step) for step in new])))
+            scores.update(zip(new, evaluate([grid_strength(step) for step in new])))
         return max(scores, key=lambda step: (scores[step], -step))
 
     best, width = try_out(range(0, last + 1, COARSE)), COARSE
     while width > 1:
         width //= 2
         best = try_out((best - width, best + width))
-    return strength(best), {strength(step): value for step, value in scores.items()}
+    return grid_strength(best), {grid_strength(step): value for step, value in scores.items()}
 
 
-def strength(step: int) -> float:
-    return 10.0 ** (FIRST + step / TO_THE_DECADE)
+def grid_strength(step: int) -> float:
+    """Return the C at a step of the grid."""
+    return 10.0 ** (FIRST + step / PER_DECADE)
 
 
 def fit_logistic(
@@ -132,22 +133,22 @@ def fit_logistic(
     tolerance: float = TOLERANCE,
     dtype: torch.dtype | None = None,
 ) -> list[LogisticFit]:
-    """One fit for each C. `dtype` is that of the products with the features; by default float64 where it is quick."""
+    """Fit a classifier for each C. `dtype`: of products with the features; by default float64 where it is fast."""
     _check(features, labels)
-    solve = _by_sklearn if backend == "sklearn" else _by_torch
+    solve = _solve_sklearn if backend == "sklearn" else _solve_torch
     if labels.ndim == 2:
         varied = (labels.any(dim=0) & ~labels.all(dim=0)).nonzero()[:, 0]
         solved = solve(features, labels[:, varied], strengths, tolerance, dtype)
-        return [_of_labels(one, labels, varied) for one in solved]
+        return [_expand_labels(one, labels, varied) for one in solved]
     there, numbers = labels.unique(return_inverse=True)
     if len(there) < 2:
-        raise UserError("All images are of one class, so there is nothing to tell apart.")
+        raise UserError("All training images are of one class; a classifier needs at least two.")
     targets = (numbers == 1)[:, None] if len(there) == 2 else numbers
-    return [_of_classes(one, there, classes) for one in solve(features, targets, strengths, tolerance, dtype)]
+    return [_expand_classes(one, there, classes) for one in solve(features, targets, strengths, tolerance, dtype)]
 
 
-def _of_classes(fit: LogisticFit, there: Tensor, classes: int) -> LogisticFit:
-    """Of two classes the first has the logit 0; a class without images gets one that is below all others."""
+def _expand_classes(fit: LogisticFit, there: Tensor, classes: int) -> LogisticFit:
+    """Add columns for classes without images, with a logit below all others; of two classes the first has logit 0."""
     weight = fit.weight.new_zeros(len(fit.weight), classes)
     bias = fit.bias.new_full((classes,), NEVER + float(fit.bias.min()))
     if len(there) == 2:
@@ -157,22 +158,23 @@ def _of_classes(fit: LogisticFit, there: Tensor, classes: int) -> LogisticFit:
     return fit._replace(weight=weight, bias=bias)
 
 
-def _of_labels(fit: LogisticFit, labels: Tensor, varied: Tensor) -> LogisticFit:
+def _expand_labels(fit: LogisticFit, labels: Tensor, varied: Tensor) -> LogisticFit:
+    """Add columns for labels that all training images have, or none."""
     weight = fit.weight.new_zeros(len(fit.weight), labels.shape[1])
     bias = torch.where(labels.all(dim=0), -NEVER, NEVER).to(fit.bias)
     weight[:, varied], bias[varied] = fit.weight, fit.bias
     return fit._replace(weight=weight, bias=bias)
 
 
-def _by_sklearn(
+def _solve_sklearn(
     features: Tensor, targets: Tensor, strengths: Sequence[float], tolerance: float, dtype: torch.dtype | None
 ) -> list[LogisticFit]:
     x = features.to("cpu", dtype or torch.float64).numpy()
     columns = [targets.cpu().numpy()] if targets.ndim == 1 else list(targets.cpu().numpy().T)
-    return [_joined([_sklearn_fit(x, y, C, tolerance) for y in columns], features) for C in strengths]
+    return [_join_columns([_fit_sklearn(x, y, C, tolerance) for y in columns], features) for C in strengths]
 
 
-def _sklearn_fit(x: np.ndarray, y: np.ndarray, C: float, tolerance: float) -> LogisticFit:
+def _fit_sklearn(x: np.ndarray, y: np.ndarray, C: float, tolerance: float) -> LogisticFit:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -184,17 +186,17 @@ def _sklearn_fit(x: np.ndarray, y: np.ndarray, C: float, tolerance: float) -> Lo
     return LogisticFit(weight, bias, iterations, iterations < ITERATIONS)
 
 
-def _joined(fits: list[LogisticFit], features: Tensor) -> LogisticFit:
-    """The columns of several problems, on the device of the features."""
+def _join_columns(fits: list[LogisticFit], features: Tensor) -> LogisticFit:
+    """Join the columns of several problems, on the device of the features."""
     weight, bias = torch.cat([fit.weight for fit in fits], dim=1), torch.cat([fit.bias for fit in fits])
     on_device = weight.to(features.device), bias.to(features.device)
     return LogisticFit(*on_device, max(fit.iterations for fit in fits), all(fit.converged for fit in fits))
 
 
-def _by_torch(
+def _solve_torch(
     features: Tensor, targets: Tensor, strengths: Sequence[float], tolerance: float, dtype: torch.dtype | None
 ) -> list[LogisticFit]:
-    dtype = dtype or quick_dtype(features.device)
+    dtype = dtype or choose_dtype(features.device)
     problems = Problems(features.to(dtype), targets, strengths)
     noise = 0.0 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
     with exact_matmul():
@@ -209,22 +211,25 @@ def _by_torch(
     ]
 
 
-def quick_dtype(device: torch.device) -> torch.dtype:
-    """float64, but on GPUs that are slow at it."""
+def choose_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on devices with slow float64."""
     slow = device.type != "cpu" and (
-        device.type != "cuda" or torch.cuda.get_device_capability(device) not in QUICK_DOUBLES
+        device.type != "cuda" or torch.cuda.get_device_capability(device) not in FAST_FLOAT64
     )
     return torch.float32 if slow else torch.float64
 
 
 class Problems:
-    """One problem for each C and, where the targets are bool [N, K], for each of their K columns; the parameters of a
-    problem are [D + 1, columns], the bias last. Called with points of some of the problems: values and gradients."""
+    """The objective of `minimise`: values and gradients of some of the problems at the given points.
+
+    There is one problem for each C and, if the targets are bool [N, K], for each of their K columns. The parameters of
+    a problem are [D + 1, columns], the bias last.
+    """
 
     def __init__(self, features: Tensor, targets: Tensor, strengths: Sequence[float]):
         self.features, self.targets = features, targets
         self.softmax = targets.ndim == 1
-        self.each = 1 if self.softmax else targets.shape[1]  # problems for each C
+        self.each = 1 if self.softmax else targets.shape[1]  # problems per C
         self.columns = int(targets.max()) + 1 if self.softmax else 1
         penalty = 1 / (torch.tensor(strengths, dtype=torch.float64, device=features.device) * len(features))
         self.penalty = penalty.repeat_interleave(self.each)
@@ -255,25 +260,25 @@ class Problems:
         return value, gradient.flatten(1)
 
     def _errors(self, logits: Tensor, part: slice, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses [problems], summed over the images, and what is to be changed of the logits."""
+        """Compute losses [problems], summed over the images, and their gradients with respect to the logits."""
         if self.softmax:
             target = self.targets[part][:, None, None].expand(-1, logits.shape[1], 1)
             logs = logits.log_softmax(dim=2)
             losses = -logs.gather(2, target).sum(dim=(0, 2), dtype=torch.float64)
             errors = logs.exp_()
             return losses, errors.scatter_add_(2, target, errors.new_full((), -1.0).expand(target.shape))
-        wanted = self.targets[part][:, rows % self.each].to(logits)[:, :, None]
-        losses = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(
+        target = self.targets[part][:, rows % self.each].to(logits)[:, :, None]
+        losses = F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum(
             dim=(0, 2), dtype=torch.float64
         )
-        return losses, logits.sigmoid() - wanted
+        return losses, logits.sigmoid() - target
 
 
 def _check(features: Tensor, labels: Tensor) -> None:
     if len(features) != len(labels):
-        raise UserError(f"{len(features)} features and {len(labels)} labels do not belong together.")
+        raise UserError(f"{len(features)} features do not match {len(labels)} labels.")
     if not features.isfinite().all():
         bad = int((~features.isfinite()).any(dim=1).sum())
         raise UserError(f"The features are not finite for {bad} of {len(features)} images. Did training diverge?")
     if labels.ndim == 2 and not (labels.any(dim=0) & ~labels.all(dim=0)).any():
-        raise UserError("Every label is on all images or on none, so there is nothing to tell apart.")
+        raise UserError("Every label is on all training images or on none; there is nothing to learn.")

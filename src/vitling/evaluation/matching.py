@@ -1,4 +1,4 @@
-"""Would EsViT compare what belongs together? Where a network's most alike regions of training views really lie."""
+"""How often EsViT's match by similarity pairs regions of two training views that show the same place."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Matching:
-    right: float  # of regions that are in the other view, weighted as `match place` has them: their most alike is there
-    chance: float  # what that would be if any region were taken
+    right: float  # fraction of the regions visible in both views whose most similar region shows the same place
+    chance: float  # the same for a random region
     images: int
 
 
 @torch.inference_mode()
 def measure_matching(model: Model, store: Store, plan: Plan, global_views: int, seed: int = 0) -> Matching:
-    """`plan`: the views that EsViT trains on, with their places, the first `global_views` of them global. Each image is
-    used once; pairs of views count as they do in `match place`. Around its place are the regions that it belongs to
-    there: up to four."""
+    """Match EsViT's training views of each image once, weighted as in `match place`.
+
+    `plan` has the views with their places, the first `global_views` of them global. A region has up to four regions
+    around its place in the other view, all of which count as right.
+    """
     renderer = Renderer(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
     sums, wide = torch.zeros(3, device=model.device), global_groups(plan, global_views)
     with eval_mode(model.backbone):
@@ -45,15 +47,15 @@ def measure_matching(model: Model, store: Store, plan: Plan, global_views: int, 
             pixels = [join_pixels(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
             places = match_by_place(locate_regions(model.backbone, views, wide), len(ids))
-            sums += _told(grids, places, len(ids), global_views)
+            sums += _sum_matches(grids, places, len(ids), global_views)
     right, chance, mass = sums.tolist()
     if not mass:
-        raise UserError("No two views of these images have a place in common: there is nothing to match.")
+        raise UserError("No two views of these images overlap, so there is nothing to match.")
     return Matching(right / mass, chance / mass, len(store))
 
 
-def _told(grids: list[Tensor], places: Tensor, images: int, teachers: int) -> Tensor:
-    """The mass of regions that are matched rightly, of those that would be by chance, and of all."""
+def _sum_matches(grids: list[Tensor], places: Tensor, images: int, teachers: int) -> Tensor:
+    """Sum the weights of regions that are matched correctly, that would be by chance, and of all."""
     regions = [split_regions(grid, images) for grid in grids]
     alike = match_by_features(regions, regions[0]).unflatten(2, (teachers, -1)) > 0
     pairs = places.unflatten(2, (teachers, -1))

@@ -1,4 +1,4 @@
-"""What a saved model says of itself. No torch here."""
+"""Metadata of a saved model. No torch here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitling.version import __version__
 
 @dataclass(frozen=True)
 class BundleMeta:
-    """How images are prepared (store size S, then a centre crop of `size` px) and what the outputs mean."""
+    """How images are prepared (decoded at `store_size`, then a centre crop of `size` px) and what the outputs mean."""
 
     task: Task
     class_names: tuple[str, ...]
@@ -24,8 +24,8 @@ class BundleMeta:
     crop_fraction: float = 0.875
     temperature: float = 1.0
     channels: int = 3
-    bits: int = 16  # of the pixels of 16-bit files: 12 where a scanner fills only those
-    max_pixels: int = MAX_PIXELS  # an image with more is refused
+    bits: int = 16  # used in pixels of 16-bit files; 12 for scanners that fill only those
+    max_pixels: int = MAX_PIXELS  # larger images are refused
     version: str = __version__
 
     def as_dict(self) -> dict[str, Any]:
@@ -36,6 +36,6 @@ class BundleMeta:
         known = {f.name for f in fields(cls)}
         missing = {"task", "class_names", "size", "store_size", "mean", "std"} - values.keys()
         if missing:
-            raise UserError(f"config.json is not complete: {', '.join(sorted(missing))} missing under vitling.")
+            raise UserError(f"config.json is incomplete: its vitling section has no {', '.join(sorted(missing))}.")
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
         return cls(**kept)

@@ -1,4 +1,4 @@
-"""A trained model at work: images in; answers with probabilities, or features, out."""
+"""A trained model that predicts classes with probabilities, or computes features, of any images."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ BATCH = 64
 
 @dataclass
 class Prediction:
-    """An answer for one image. `label` is None when the model is unsure (`abstain`), when several labels are
-    wanted (see `labels`), or when the image could not be read (see `error`)."""
+    """The prediction for one image.
+
+    `label` is None if the model is unsure (`abstain`), if images have several labels (see `labels`), or if the image
+    could not be read (see `error`).
+    """
 
     source: str
     label: str | None = None
     probability: float | None = None
-    labels: list[str] = field(default_factory=list)  # several labels an image: all above 0.5
+    labels: list[str] = field(default_factory=list)  # for several labels an image: all with a probability above 0.5
     top: list[tuple[str, float]] = field(default_factory=list)
     unsure: bool = False
     error: str | None = None
 
 
 class Embeddings(NamedTuple):
-    rows: list[int]  # which of the images could be read
-    vectors: np.ndarray  # [those, D]
+    rows: list[int]  # indices of the readable images
+    vectors: np.ndarray  # [len(rows), D]
     errors: dict[str, str]
 
 
 class Model:
-    """A backbone and, if it was trained on labels, its head, with what is needed to use them."""
+    """A backbone, its head if it was trained on labels, and the metadata needed to use them."""
 
     def __init__(
         self, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta, device: torch.device | str = "cpu"
@@ -56,8 +59,7 @@ class Model:
         self.meta = meta
 
     def resize(self, size: int) -> Model:
-        """The same network for views of another size, from images that are decoded large enough for them; a UserError
-        where it cannot take them."""
+        """Return the same network for views of another size; raise UserError if it cannot take them."""
         self.backbone.grid_size(size)
         wanted = math.ceil(size / self.meta.crop_fraction)
         meta = replace(self.meta, size=size, store_size=max(self.meta.store_size, wanted))
@@ -69,12 +71,12 @@ class Model:
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Tensor:
-        """Pooled features [B, D] of normalised images [B, C, size, size]."""
+        """Compute pooled features [B, D] of normalised images [B, C, size, size]."""
         return self.backbone(images.to(self.device)).pooled.float()
 
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
-        """Logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
+        """Compute logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
         return self.require_head()(self.features(images))
 
     def probabilities(self, images: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ class Model:
         return scaled.sigmoid() if self.meta.task == "multi" else scaled.softmax(dim=1)
 
     def predict(self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None) -> list[Prediction]:
-        """An answer for every image, in their order; below the probability `abstain` it is "unsure"."""
+        """Predict every image, in order; below the probability `abstain` the prediction is unsure."""
         self.require_head()
         sources = list_sources(inputs)
         predictions = [Prediction(source.name) for source in sources]
@@ -91,11 +93,11 @@ class Model:
                 predictions[i].error = reason
             if batch.rows:
                 for i, probabilities in zip(batch.rows, self.probabilities(batch.images).cpu()):
-                    self._answer(predictions[i], probabilities, top, abstain)
+                    self._fill_prediction(predictions[i], probabilities, top, abstain)
         return predictions
 
     def embed(self, inputs: Input | Sequence[Input]) -> np.ndarray:
-        """Pooled features [N, D]; an image that cannot be read is an error."""
+        """Compute pooled features [N, D]; raise UserError if an image cannot be read."""
         found = self.embed_sources(list_sources(inputs))
         if found.errors:
             name, reason = next(iter(found.errors.items()))
@@ -103,7 +105,7 @@ class Model:
         return found.vectors
 
     def embed_sources(self, sources: Sequence[Source]) -> Embeddings:
-        """Features of the images that can be read, and why the others cannot."""
+        """Compute features of the readable images, and list why the others cannot be read."""
         rows: list[int] = []
         errors: dict[str, str] = {}
         vectors = [np.zeros((0, self.backbone.dim), np.float32)]
@@ -115,15 +117,15 @@ class Model:
         return Embeddings(rows, np.concatenate(vectors), errors)
 
     def require_head(self) -> nn.Linear:
-        """The head, or a UserError that says what can be done without one."""
+        """Return the head; raise UserError if there is none."""
         if self.head is None:
             raise UserError(
-                "This model was trained without labels, so it names no classes. `vitling embed` gives its "
-                "features, `vitling evaluate --with knn` judges them, `vitling finetune --from` teaches it classes."
+                "This model was trained without labels and predicts no classes. Use `vitling embed` for its features, "
+                "`vitling evaluate --with knn` to evaluate them, or `vitling finetune --from` to train a classifier."
             )
         return self.head
 
-    def _answer(self, prediction: Prediction, probabilities: Tensor, top: int, abstain: float | None) -> None:
+    def _fill_prediction(self, prediction: Prediction, probabilities: Tensor, top: int, abstain: float | None) -> None:
         best = probabilities.topk(min(max(top, 1), len(probabilities)))
         named = [(self.class_names[c], float(p)) for p, c in zip(best.values, best.indices)]
         prediction.top = named[:top]
@@ -137,7 +139,7 @@ class Model:
             prediction.label = named[0][0]
 
     def batches(self, sources: Sequence[Source]) -> Iterator[_Batch]:
-        """The images that can be read, prepared and normalised, and why the others cannot."""
+        """Yield the readable images in normalised batches, and why the others cannot be read."""
         with ThreadPoolExecutor(min(16, count_cores())) as pool:
             for start in range(0, len(sources), BATCH):
                 part = sources[start : start + BATCH]
@@ -155,11 +157,11 @@ class Model:
         return _Batch(list(good), images, errors)
 
     def _load(self, source: Source) -> _Loaded | str:
-        """Squashed pixels and the aspect ratio as the store would hold them, or why not."""
+        """Decode an image as the store would; return the reason if that fails."""
         meta = self.meta
         try:
             image = decode(source.read(), meta.channels, meta.bits, meta.max_pixels, draft_size=meta.store_size)
-        except Exception as error:  # whatever it is, it is this image's, and the others can be used
+        except Exception as error:  # any failure concerns this image alone
             return describe_error(error)
         return _Loaded(squash(image, meta.store_size, meta.channels), image.width / image.height)
 

@@ -1,4 +1,4 @@
-"""Pictures of what a network sees: correspondences as in EsViT's Fig. 5 and 9, attention heads as in Fig. 6 and 10."""
+"""Pictures of correspondences (EsViT, Fig. 5 and 9) and of attention heads (Fig. 6 and 10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image, ImageColor
 from torch import Tensor
 
 from vitling.backbones.position import Grid
-from vitling.evaluation.attention_maps import MASS, Heads
+from vitling.evaluation.attention_maps import MASS, RankedHeads
 from vitling.evaluation.correspondence import Matches
 from vitling.files import atomic_write
 
@@ -33,10 +33,10 @@ def draw_correspondences(
     names: tuple[str, str],
     out: Path,
 ) -> None:
-    """Two views [H, W, 3] side by side and lines between the pairs of their first image, numbered by likeness.
+    """Draw two views [H, W, 3] side by side, with numbered lines between the matches, the most similar first.
 
-    `nearest`: of each view the regions most like its own and the other view's global feature. `errors`: of each pair,
-    in pixels, where the truth is known.
+    `nearest`: for each view, the regions most similar to its own and to the other view's global feature. `errors`: of
+    each match in pixels, if the truth is known.
     """
     high, wide = views[0].shape[:2]
     gap = wide // 16
@@ -49,18 +49,21 @@ def draw_correspondences(
     cell = np.array([high / matches.grid[0], wide / matches.grid[1]])
     _draw_lines(axes, matches, cell, wide + gap, errors)
     for i, (own, other) in enumerate(nearest):
-        for place, marker, colour, size in ((own, "o", BLUE, 18), (other, "^", RED, 11)):  # both seen where they meet
+        for place, marker, colour, size in (
+            (own, "o", BLUE, 18),
+            (other, "^", RED, 11),
+        ):  # sizes differ so that both are visible
             y, x = (np.array(place) + 0.5) * cell
             axes.plot(x + i * (wide + gap), y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9)
     axes.set(xlim=(0, 2 * wide + gap), ylim=(high, -0.06 * high))
     axes.axis("off")
-    figure.suptitle(_title(errors), fontsize=12)
+    figure.suptitle(_make_title(errors), fontsize=12)
     _save(figure, out)
 
 
 def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, errors: np.ndarray | None) -> None:
     pairs = [
-        np.stack([part[0].cpu().numpy() for part in matches.places(regions)], axis=1)
+        np.stack([part[0].cpu().numpy() for part in matches.locate(regions)], axis=1)
         for regions in (matches.first, matches.second)
     ]
     crowd: dict[tuple, int] = {}
@@ -68,13 +71,13 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
         (y, x), (found_y, found_x) = (a + 0.5) * cell, (b + 0.5) * cell
         colour = WHITE if errors is None else YELLOW if errors[rank - 1] == 0 else ORANGE
         axes.plot([x, right + found_x], [y, found_y], "o", color=colour, ms=5, mec="black", mew=0.6, zorder=3)
-        bend = f"arc3,rad={0.03 * (rank % 5 - 2):.2f}"  # each its own, or those in one row would lie on each other
+        bend = f"arc3,rad={0.03 * (rank % 5 - 2):.2f}"  # bend lines differently, or those of one row would overlap
         line = {"arrowstyle": "-", "connectionstyle": bend, "color": colour, "lw": 1.3, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (right + found_x, found_y), (x, y), arrowprops=line, zorder=2)
         for start, across, down in ((0, x, y), (right, found_x, found_y)):
-            nth = crowd.get((start, across, down), 0)  # several pairs may meet in a region
+            nth = crowd.get((start, across, down), 0)  # several matches may share a region
             crowd[(start, across, down)] = nth + 1
-            side = -1 if across > 0.7 * cell[1] * matches.grid[1] else 1  # within the view
+            side = -1 if across > 0.7 * cell[1] * matches.grid[1] else 1  # keep the number inside of the view
             axes.annotate(
                 str(rank),
                 (start + across, down),
@@ -89,35 +92,37 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
             )
 
 
-def _title(errors: np.ndarray | None) -> str:
-    marks = "Regions most like the global feature: of this view the blue dot, of the other the red triangle"
+def _make_title(errors: np.ndarray | None) -> str:
+    marks = "Regions most similar to the global feature of this view (blue dot) and of the other (red triangle)"
     if errors is None:
-        return f"The most alike pairs of regions, numbered\n{marks}"
+        return f"The most similar pairs of regions\n{marks}"
     right = int((errors == 0).sum())
-    return f"{right} of {len(errors)} pairs right (yellow), {errors.mean():.0f} px off on average\n{marks}"
+    return f"{right} of {len(errors)} pairs correct (yellow), mean error {errors.mean():.0f} px\n{marks}"
 
 
-def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Path) -> None:
-    """Every head's mask over the image, or its whole map; the query is the blue dot."""
+def draw_heads(view: np.ndarray, heads: RankedHeads, grid: Grid, masks: bool, out: Path) -> None:
+    """Draw every head's mask over the image, or its whole map; the query is the blue dot."""
     count = len(heads.maps)
     columns = min(6, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(5.0, 1.75 * columns), 1.95 * rows + 0.7), dpi=120, layout="constrained")
     redundant, most = heads.redundant(), np.log2(heads.maps[0].numel())
-    what = f"The places of {MASS:.0%} of its attention" if masks else "Attention"
+    what = f"Regions with {MASS:.0%} of the attention" if masks else "Attention"
     grey = "; grey names: redundant" if redundant.any() else ""
-    figure.suptitle(fill(f"{what}, head by head, from the blue dot{grey}", width=max(60, 15 * columns)), fontsize=10)
+    figure.suptitle(
+        fill(f"{what} of each head, seen from the blue dot{grey}", width=max(60, 15 * columns)), fontsize=10
+    )
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
     high, wide = view.shape[:2]
     shown = heads.masks() if masks else heads.maps * heads.maps[0].numel()
-    scale = PowerNorm(0.5, vmin=0, vmax=max(2.0, float(shown.max())))  # one for all: an even head has to look even
+    scale = PowerNorm(0.5, vmin=0, vmax=max(2.0, float(shown.max())))  # shared, so that uniform heads look uniform
     for i, axis in enumerate(axes):
         axis.axis("off")
         if i >= count:
             continue
         spread = F.interpolate(shown[i][None, None].float().cpu(), size=(high, wide), mode="nearest")[0, 0].numpy()
         if masks:
-            axis.imshow(_tinted(view, spread))
+            axis.imshow(_tint(view, spread))
         else:
             image = axis.imshow(spread, cmap="viridis", norm=scale)
         y, x = (np.array(heads.query) + 0.5) * (high / grid[0], wide / grid[1])
@@ -129,19 +134,20 @@ def draw_heads(view: np.ndarray, heads: Heads, grid: Grid, masks: bool, out: Pat
         )
     if not masks:
         bar = figure.colorbar(image, ax=axes.tolist(), shrink=0.8, aspect=12)
-        bar.set_label("times the even share", fontsize=8)
+        bar.set_label("times uniform attention", fontsize=8)
         bar.ax.tick_params(labelsize=7)
     _save(figure, out)
 
 
-def _tinted(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Red where the mask is, darker where it is not."""
+def _tint(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Tint the mask red and darken the rest."""
     red = np.array([255, 30, 30])
     tinted = np.where(mask[..., None] > 0, 0.5 * view + 0.5 * red, 0.75 * view)
     return tinted.astype(np.uint8)
 
 
-def draw_entropies(heads: Heads, out: Path) -> None:
+def draw_entropies(heads: RankedHeads, out: Path) -> None:
+    """Plot the entropy of each head beside that of a uniform map."""
     entropy = heads.entropy.cpu().numpy()
     redundant = heads.redundant().numpy()
     most = np.log2(heads.maps[0].numel())
@@ -151,7 +157,7 @@ def draw_entropies(heads: Heads, out: Path) -> None:
     axes.plot(places, entropy, color="lightgrey", lw=1, zorder=1)
     axes.scatter(places, entropy, s=45, color=np.where(redundant, "darkgrey", BLUE), zorder=2)
     axes.axhline(most, color="black", lw=1, ls="--")
-    axes.text(len(entropy) - 0.5, most, f"even: {most:.2f}", ha="right", va="bottom", fontsize=9)
+    axes.text(len(entropy) - 0.5, most, f"uniform: {most:.2f}", ha="right", va="bottom", fontsize=9)
     room = max(0.1, 0.15 * (most - entropy.min()))
     axes.set(xlabel="head", ylabel="entropy (bits)", ylim=(entropy.min() - room, most + room), xticks=places)
     axes.set_xlim(-0.5, len(entropy) - 0.5)
@@ -162,8 +168,8 @@ def draw_entropies(heads: Heads, out: Path) -> None:
     _save(figure, out)
 
 
-def as_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
-    """A normalised view [C, H, W] as [H, W, 3]; one channel is shown grey, of more than three the first three."""
+def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+    """Convert a normalised view [C, H, W] to RGB [H, W, 3]; one channel becomes grey, of more the first three count."""
     pixels = view.float().cpu() * view.new_tensor(std).cpu()[:, None, None] + view.new_tensor(mean).cpu()[:, None, None]
     pixels = pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
     pixels = F.pad(pixels, (0, 0, 0, 0, 0, 3 - len(pixels)))
@@ -171,7 +177,7 @@ def as_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.
 
 
 def _save(figure: Figure, out: Path) -> None:
-    """With 256 colours, and smaller, if the file would be too large to send around."""
+    """Save as PNG; reduce colours, then the size, until the file is below `LARGEST`."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     picture = Image.open(buffer).convert("RGB")
@@ -179,7 +185,7 @@ def _save(figure: Figure, out: Path) -> None:
     picture.save(encoded, "PNG", optimize=True)
     while encoded.tell() > LARGEST:
         encoded = io.BytesIO()
-        few = picture.quantize(palette=_palette(picture), dither=Image.Dither.FLOYDSTEINBERG)
+        few = picture.quantize(palette=_make_palette(picture), dither=Image.Dither.FLOYDSTEINBERG)
         few.save(encoded, "PNG", optimize=True)
         if encoded.tell() <= LARGEST:
             break
@@ -188,8 +194,8 @@ def _save(figure: Figure, out: Path) -> None:
         file.write(encoded.getvalue())
 
 
-def _palette(picture: Image.Image) -> Image.Image:
-    """The picture's own colours and those that are drawn with, which are rare and would be lost."""
+def _make_palette(picture: Image.Image) -> Image.Image:
+    """Make a palette of the picture's colours and those of the marks, which are rare and would be lost."""
     drawn = [channel for colour in (YELLOW, ORANGE, BLUE, RED, WHITE) for channel in ImageColor.getrgb(colour)]
     most = 256 - len(drawn) // 3
     own = (picture.quantize(most).getpalette() or [])[: 3 * most]

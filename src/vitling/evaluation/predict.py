@@ -1,4 +1,4 @@
-"""`vitling predict`: answers for images, as a table, CSV or JSON."""
+"""`vitling predict`: predictions for images, as a table, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def predict(
     out: str | os.PathLike | None = None,
     weights: Literal["last", "best"] = "last",
 ) -> list[Prediction]:
-    """Answers for files, folders and globs, written to `out` or to the terminal."""
+    """Predict files, folders and globs, and write the predictions to `out` or to the terminal."""
     if abstain is not None and not 0 <= abstain <= 1:
-        raise UserError(f"--abstain {abstain}: a probability lies in 0..1.")
+        raise UserError(f"--abstain {abstain} is not a probability between 0 and 1.")
     if top < 1:
-        raise UserError(f"--top {top}: name at least one class.")
+        raise UserError(f"--top must be at least 1, not {top}.")
     if not inputs:
-        raise UserError("Which images? Name files, folders or globs: vitling predict RUN IMAGES ...")
+        raise UserError("No images given. Name files, folders or globs: vitling predict RUN IMAGES ...")
     if out is not None:
         check_writable(out)
-    predictions = _answers(load(model_path, weights), find_images(inputs), top, abstain)
-    text = {"table": as_table, "csv": as_csv, "json": as_json}[format](predictions)
+    predictions = _predict_images(load(model_path, weights), find_images(inputs), top, abstain)
+    text = {"table": format_table, "csv": format_csv, "json": format_json}[format](predictions)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -52,7 +52,7 @@ def predict(
     return predictions
 
 
-def _answers(model: Model, images: list[Path], top: int, abstain: float | None) -> list[Prediction]:
+def _predict_images(model: Model, images: list[Path], top: int, abstain: float | None) -> list[Prediction]:
     predictions: list[Prediction] = []
     with Log().progress("Predicting", len(images)) as progress:
         for start in range(0, len(images), BATCH):
@@ -61,8 +61,8 @@ def _answers(model: Model, images: list[Path], top: int, abstain: float | None) 
     return predictions
 
 
-def answer(prediction: Prediction) -> str:
-    """The answer in one cell."""
+def format_answer(prediction: Prediction) -> str:
+    """Format the predicted label, or labels, for one cell."""
     if prediction.error:
         return ""
     if prediction.unsure:
@@ -70,7 +70,7 @@ def answer(prediction: Prediction) -> str:
     return prediction.label or "|".join(prediction.labels) or "(none)"
 
 
-def as_csv(predictions: Sequence[Prediction]) -> str:
+def format_csv(predictions: Sequence[Prediction]) -> str:
     most = max((len(p.top) for p in predictions), default=0)
     ranked = [f"{what}_{k}" for k in range(1, most + 1) for what in ("class", "probability")]
     text = io.StringIO()
@@ -79,20 +79,20 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
     for p in predictions:
         cells = [cell for name, value in p.top for cell in (name, f"{value:.6f}")]
         sure = "" if p.probability is None else f"{p.probability:.6f}"
-        writer.writerow([p.source, answer(p), sure, p.error or "", *cells])
+        writer.writerow([p.source, format_answer(p), sure, p.error or "", *cells])
     return text.getvalue()
 
 
-def as_json(predictions: Sequence[Prediction]) -> str:
+def format_json(predictions: Sequence[Prediction]) -> str:
     rows: list[dict[str, Any]] = []
     for p in predictions:
         ranked = [{"class": name, "probability": value} for name, value in p.top]
-        rows.append({"file": p.source, "answer": answer(p), **asdict(p), "top": ranked})
+        rows.append({"file": p.source, "answer": format_answer(p), **asdict(p), "top": ranked})
         del rows[-1]["source"]
     return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_table(predictions: Sequence[Prediction]) -> str:
+def format_table(predictions: Sequence[Prediction]) -> str:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -100,16 +100,16 @@ def as_table(predictions: Sequence[Prediction]) -> str:
     table = Table("file", "answer", "probability", "then")
     for p in predictions:
         if p.error:
-            table.add_row(escape(_short(p.source)), "[red]cannot be read[/]", "", escape(p.error))
+            table.add_row(escape(_shorten_path(p.source)), "[red]cannot be read[/]", "", escape(p.error))
             continue
-        rest = p.top[1:] if p.label else p.top  # unsure, or several labels: the answer does not name the first
+        rest = p.top[1:] if p.label else p.top  # unsure or multi-label: the answer column does not show the first
         then = ", ".join(f"{name} {value:.1%}" for name, value in rest)
-        table.add_row(escape(_short(p.source)), escape(answer(p)), f"{p.probability:.1%}", escape(then))
+        table.add_row(escape(_shorten_path(p.source)), escape(format_answer(p)), f"{p.probability:.1%}", escape(then))
     text = io.StringIO()
     terminal = Console()
     Console(file=text, width=terminal.width, force_terminal=terminal.is_terminal).print(table)
     return text.getvalue()
 
 
-def _short(path: str) -> str:
+def _shorten_path(path: str) -> str:
     return str(Path(*Path(path).parts[-2:]))

@@ -1,8 +1,8 @@
-"""What a probe sees of a frozen network: its pooled features, or those of the last blocks side by side.
+"""Features of a frozen network for probes: pooled, or of the last blocks concatenated.
 
-As EsViT's and DINO's linear probes have it: of each block the class token, or where a network has none the mean over
-its tokens; the network's final norm goes over the blocks of the last stage, which it fits, and those of earlier stages
-stay as they are. The last four blocks of Swin-T are 384 + 384 + 768 + 768 = 2304 wide, of Swin-B 3072.
+As in the linear probes of EsViT and DINO, a block gives its class token, or the mean over its tokens if the network has
+no class token. The final norm is applied to the blocks of the last stage only, whose width it has. The last four blocks
+of Swin-T are 384 + 384 + 768 + 768 = 2304 wide, those of Swin-B 3072.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FrozenFeatures(NamedTuple):
     """Features of a split, in its order, on the store's device."""
 
     pooled: Tensor  # [N, D]
-    blocks: Tensor  # [N, widths of the last blocks]; [N, 0] if none were asked for
+    blocks: Tensor  # [N, widths of the last blocks]; [N, 0] for no blocks
 
 
 @torch.inference_mode()
@@ -47,7 +47,7 @@ def compute_probe_features(
     batch: int = BATCH,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> FrozenFeatures:
-    """Both kinds in one pass over the evaluation views."""
+    """Compute both kinds of features in one pass over the evaluation views."""
     parts: list[FrozenFeatures] = []
     with eval_mode(backbone):
         for images in iterate_views(store, size, crop_fraction, batch=batch):
@@ -60,7 +60,7 @@ def compute_probe_features(
 def compute_augmented_features(
     backbone: Backbone, store: Store, ids: np.ndarray, plan: Plan, seed: int, epoch: int, blocks: int
 ) -> Tensor:
-    """Features of the last blocks of random views, those of this epoch, of the images with `ids`."""
+    """Compute features of the last blocks for this epoch's random views of the images with `ids`."""
     key = BatchKey(seed, epoch, 0, ids, len(store))
     view_batch = ViewBatch(plan, key, np.arange(len(ids)))
     renderer = Renderer(Normaliser(tuple(store.mean), tuple(store.std)))
@@ -70,23 +70,23 @@ def compute_augmented_features(
 
 
 def compute_batch_features(backbone: Backbone, images: Tensor, blocks: int) -> FrozenFeatures:
-    """Of normalised images, by a backbone in evaluation mode."""
-    with outputs_of(last_blocks(backbone, blocks)) as seen:
+    """Compute features of normalised images; the backbone must be in evaluation mode."""
+    with capture_outputs(get_last_blocks(backbone, blocks)) as seen:
         pooled = backbone.forward(images).pooled.float()
-    vectors = [_vector(backbone, output).float() for output in seen]
+    vectors = [_pool_block(backbone, output).float() for output in seen]
     return FrozenFeatures(pooled, torch.cat(vectors, dim=1) if vectors else pooled[:, :0])
 
 
-def last_blocks(backbone: Backbone, count: int) -> Sequence[nn.Module]:
+def get_last_blocks(backbone: Backbone, count: int) -> Sequence[nn.Module]:
     there = [part for part in backbone.blocks() if not isinstance(part, TokensToToken)]
     if not 0 <= count <= len(there):
-        raise UserError(f"--linear.blocks {count}: {backbone.name} has {len(there)} blocks.")
+        raise UserError(f"--linear.blocks {count} is not between 0 and the {len(there)} blocks of {backbone.name}.")
     return there[len(there) - count :]
 
 
 @contextmanager
-def outputs_of(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """What these modules give while the block runs, in the order of their calls."""
+def capture_outputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collect the outputs of these modules within the block, in the order of their calls."""
     seen: list[Tensor] = []
     handles = [module.register_forward_hook(lambda _, args, output: seen.append(output)) for module in modules]
     try:
@@ -96,15 +96,15 @@ def outputs_of(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def _vector(backbone: Backbone, output: Tensor) -> Tensor:
-    """[B, width] of what a block gave: tokens [B, N, D], maps [B, h, w, D] or, of a ResNet, [B, D, h, w]."""
+def _pool_block(backbone: Backbone, output: Tensor) -> Tensor:
+    """Pool a block's output to [B, width]: tokens [B, N, D], maps [B, h, w, D] or, for a ResNet, [B, D, h, w]."""
     model: Any = backbone.timm_model
     if isinstance(model, ResNet):
         return output.mean(dim=(2, 3))
-    if output.shape[-1] != backbone.dim:  # of an earlier stage
+    if output.shape[-1] != backbone.dim:  # an earlier stage
         return output.flatten(1, -2).mean(dim=1)
     norm: Any = model.stages[-1].norm if isinstance(model, PyramidVisionTransformerV2) else model.norm
     tokens = (output if norm is None else norm(output)).flatten(1, -2)
     if isinstance(model, VisionTransformer):
-        return model.forward_head(tokens, pre_logits=True)  # its class token, or the mean, as its head has it
+        return model.forward_head(tokens, pre_logits=True)  # class token or mean, as in its head
     return tokens.mean(dim=1) if getattr(model, "cls_token", None) is None else tokens[:, 0]

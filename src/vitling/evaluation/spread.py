@@ -1,4 +1,4 @@
-"""How much of the space features fill: numbers that tell a collapse where there are no labels."""
+"""Spread and rank of features: signs of a collapse that need no labels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import Tensor
 
 
 class Spread(NamedTuple):
-    """`spread`: the deviation of a dimension of the normalised features, times sqrt(D), the mean over dimensions: 1 if
-    all directions are as likely, 0 if all images look the same (SimSiam, Chen & He 2021, Sec. 4.1).
-    `effective_rank`: see below. `cosine`: the mean over pairs of images."""
+    """How widely features are spread.
+
+    `spread`: std per dimension of the normalised features, times sqrt(D), averaged over dimensions; 1 if all directions
+    are equally likely, 0 if all images look the same (SimSiam, Chen & He 2021, Sec. 4.1). `cosine`: mean over pairs of
+    images.
+    """
 
     spread: float
     effective_rank: float
@@ -21,18 +24,21 @@ class Spread(NamedTuple):
 
 @torch.no_grad()
 def measure_spread(features: Tensor) -> Spread:
-    """Of features [N, D], two images at least. Their lengths do not count."""
-    unit = F.normalize(features.cpu().double(), dim=1)  # a few hundred rows, and not every device has doubles
+    """Measure the spread of features [N, D] of at least two images, regardless of their lengths."""
+    unit = F.normalize(features.cpu().double(), dim=1)  # not every device has float64
     n, dim = unit.shape
-    deviation = unit.std(dim=0, correction=0).mean() * dim**0.5
+    std = unit.std(dim=0, correction=0).mean() * dim**0.5
     cosine = (unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1))
-    return Spread(float(deviation), effective_rank(unit), float(cosine))
+    return Spread(float(std), effective_rank(unit), float(cosine))
 
 
 @torch.no_grad()
 def effective_rank(features: Tensor) -> float:
-    """exp of the entropy of the singular values over their sum (Roy & Vetterli 2007, Def. 1; RankMe, Garrido et al.
-    2023, Eq. 1): D for D orthogonal directions of equal strength, 1 for a constant; 0 if all is zero."""
+    """Compute exp of the entropy of the normalised singular values.
+
+    It is D for D directions of equal strength, 1 for constant features, and 0 if all are zero (Roy &
+    Vetterli 2007, Def. 1; RankMe, Garrido et al. 2023, Eq. 1).
+    """
     values = torch.linalg.svdvals(features.cpu().double())
     total = values.sum()
     if not total:

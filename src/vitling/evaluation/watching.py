@@ -1,4 +1,4 @@
-"""What the features of a pre-training run are worth, while it runs: k-NN where there are labels, spread where not."""
+"""Watchers of pre-training: k-NN accuracy if there are labels, and the spread of features."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from vitling.evaluation.collapse import CollapseWatcher
 from vitling.evaluation.features import compute_pooled_features
 from vitling.evaluation.knn import knn_scores
 from vitling.evaluation.spread import measure_spread
+from vitling.metric_names import primary_metric
 from vitling.objectives.moments import Moment
 
-K = 20  # neighbours: what DINO found best
-DEFAULT_HOLD_OUT = 0.1
-SAMPLE = 512  # images that the spread is measured on, so that the SVD stays quick
+K = 20  # neighbours; the best in DINO
+DEFAULT_HOLD_OUT = 0.1  # of the labelled images, without a val split
+SAMPLE = 512  # images for the spread, so that the SVD is fast
 
 
-class Part(NamedTuple):
+class ImageSubset(NamedTuple):
     """Some images of a store."""
 
     store: Store
@@ -47,39 +48,40 @@ def watch_pretraining(
     crop_fraction: float,
     every: int,
     stop: bool,
-    say: Callable[[str], None],
+    warn: Callable[[str], None],
     seed: int = 0,
 ) -> CollapseWatcher:
-    """The watcher that suits the data: k-NN where images have labels, else the spread alone; collapse in any case."""
+    """Make a collapse watcher that also measures k-NN if images have labels, and the spread."""
     parts = split_for_knn(train, val, seed)
     watcher = (
         KnnWatcher(*parts, size, crop_fraction, every) if parts else SpreadWatcher(train, size, crop_fraction, every)
     )
-    return CollapseWatcher(watcher, stop, say)
+    return CollapseWatcher(watcher, stop, warn)
 
 
-def split_for_knn(train: Store, val: Store | None = None, seed: int = 0) -> tuple[Part, Part] | None:
-    """The images that vote and those that are asked about: train and val, or without a val nine tenths of train and
-    the tenth held out of it, class by class and with groups kept together. An image without a label is in neither: a
-    pool beside labelled images changes nothing. None where that leaves nothing to ask.
+def split_for_knn(train: Store, val: Store | None = None, seed: int = 0) -> tuple[ImageSubset, ImageSubset] | None:
+    """Choose the images that vote and those that are classified, or None if there are too few.
 
-    This is a monitor, not an evaluation. Pre-training goes on to use ALL images of train, those held out here too: only
-    their labels are not used, neither in training nor as votes. A method that trains on labels sees them: without a
-    val its score flatters. Nothing here may open the test split.
+    They are train and val; without a val split, nine tenths of train and a stratified tenth of it, with groups kept
+    together. Images without a label are in neither.
+
+    This is a monitor, not an evaluation: pre-training uses ALL images of train, including those held out here, only not
+    their labels. For a method that trains on labels, the score without a val split is too high. Never open the test
+    split here.
     """
-    known = labelled_ids(train.dataset)
+    known = find_labelled(train.dataset)
     if not len(known):
         return None
     if val is not None and val.labels is not None:
-        return Part(train, known), Part(val, np.arange(len(val)))
+        return ImageSubset(train, known), ImageSubset(val, np.arange(len(val)))
     dataset = train.dataset.take(known)
     labels = dataset.labels if dataset.labels is not None else dataset.partial_labels
     held = hold_out(labels, dataset.groups, len(known), DEFAULT_HOLD_OUT, seed)
-    return (Part(train, known[~held]), Part(train, known[held])) if held.any() else None
+    return (ImageSubset(train, known[~held]), ImageSubset(train, known[held])) if held.any() else None
 
 
-def labelled_ids(dataset: Dataset) -> np.ndarray:
-    """Of the images that have labels: all, those beside an unlabelled pool, or none."""
+def find_labelled(dataset: Dataset) -> np.ndarray:
+    """Return the ids of labelled images: all, those beside an unlabelled pool, or none."""
     if dataset.partial_labels is not None:
         return np.flatnonzero(dataset.partial_labels != UNLABELLED)
     return np.arange(0 if dataset.labels is None else len(dataset))
@@ -87,33 +89,33 @@ def labelled_ids(dataset: Dataset) -> np.ndarray:
 
 @dataclass
 class KnnWatcher:
-    """knn/top1 (knn/mean_average_precision for several labels) of `asked` by the votes of `voters`, and the spread."""
+    """Watcher of knn/top1 (knn/mean_average_precision for several labels) of `queries`, and of the spread."""
 
-    voters: Part
-    asked: Part
+    voters: ImageSubset
+    queries: ImageSubset
     size: int
     crop_fraction: float
     every: int = 1
 
     def __call__(self, moment: Moment) -> dict[str, float]:
-        voters, asked = (self._features(moment, part) for part in (self.voters, self.asked))
-        score = knn_scores(voters, self.voters.labels, asked, self.asked.labels, [self.k], self._classes)[self.k]
-        return {self.metric: score, **_spread(torch.cat([voters, asked]))}
+        voters, queries = (self._features(moment, part) for part in (self.voters, self.queries))
+        score = knn_scores(voters, self.voters.labels, queries, self.queries.labels, [self.k], self._classes)[self.k]
+        return {self.metric: score, **_measure_spread(torch.cat([voters, queries]))}
 
     @property
     def k(self) -> int:
-        """No more neighbours than a class has images on average: the others would have to vote for a wrong one."""
+        """At most the mean number of images per class: further neighbours must be of another class."""
         return min(K, -(-len(self.voters.ids) // self._classes))
 
     @property
     def metric(self) -> str:
-        return "knn/mean_average_precision" if self.voters.labels.ndim == 2 else "knn/top1"
+        return f"knn/{primary_metric(self.voters.labels.ndim == 2)}"
 
     @property
     def _classes(self) -> int:
         return len(self.voters.store.dataset.class_names)
 
-    def _features(self, moment: Moment, part: Part) -> Tensor:
+    def _features(self, moment: Moment, part: ImageSubset) -> Tensor:
         return compute_pooled_features(
             moment.objective.final_backbone, part.store, self.size, self.crop_fraction, part.ids
         )
@@ -121,7 +123,7 @@ class KnnWatcher:
 
 @dataclass
 class SpreadWatcher:
-    """features/spread, features/effective_rank and features/cosine of images that need no labels."""
+    """Watcher of features/spread, features/effective_rank and features/cosine, without labels."""
 
     store: Store
     size: int
@@ -130,17 +132,17 @@ class SpreadWatcher:
     sample: int = SAMPLE
 
     def __call__(self, moment: Moment) -> dict[str, float]:
-        ids = _evenly(len(self.store), self.sample)
-        return _spread(
+        ids = _sample_evenly(len(self.store), self.sample)
+        return _measure_spread(
             compute_pooled_features(moment.objective.final_backbone, self.store, self.size, self.crop_fraction, ids)
         )
 
 
-def _spread(features: Tensor) -> dict[str, float]:
-    sample = features[torch.from_numpy(_evenly(len(features), SAMPLE)).to(features.device)]
+def _measure_spread(features: Tensor) -> dict[str, float]:
+    sample = features[torch.from_numpy(_sample_evenly(len(features), SAMPLE)).to(features.device)]
     return {f"features/{name}": value for name, value in measure_spread(sample)._asdict().items()}
 
 
-def _evenly(n: int, sample: int) -> np.ndarray:
-    """So many of n, the same in every epoch, from all classes of a store that is sorted by class."""
+def _sample_evenly(n: int, sample: int) -> np.ndarray:
+    """Choose evenly spaced images: the same in every epoch, and from all classes if sorted by class."""
     return np.linspace(0, n - 1, min(sample, n)).astype(np.int64)

@@ -83,7 +83,7 @@ def pretrain_in(
     fitted = fit(
         objective, stores.train, config.fit_config(), watchers, run=run.directory, processes=processes, start=start
     )
-    return run.finish(_conclude(config, stores, objective, fitted, watcher.words, run))
+    return run.finish(_conclude(config, stores, objective, fitted, watcher.warnings, run))
 
 
 def _check(config: PretrainConfig, backbone: Backbone) -> None:

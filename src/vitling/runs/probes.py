@@ -142,7 +142,7 @@ def settled(settings: ProbesConfig, probes: Sequence[Probe], parts: ProbeSplits)
         settings = replace(settings, knn=replace(settings.knn, k=tuple(dict.fromkeys(ks))))
     if "few-shot" in probes:
         every = np.concatenate([labels, parts.validation.labels])
-        shots = few_shot.possible(torch.from_numpy(every), settings.few_shot.shots)
+        shots = few_shot.select_shots(torch.from_numpy(every), settings.few_shot.shots)
         if left_out := [str(n) for n in settings.few_shot.shots if n not in shots]:
             parts.notes.append(f"Few-shot: {', '.join(left_out)} images are more than some class has, and left out.")
         settings = replace(settings, few_shot=replace(settings.few_shot, shots=tuple(shots)))
@@ -218,7 +218,7 @@ def _linear(bench: ProbeTask, log: Log) -> dict[str, Any]:
     train, validation = parts["train"], parts["validation"]
     sources = [_source(bench, [train]), _source(bench, [train, validation])]
     with log.progress("Linear probe", 2 * config.epochs) as progress:
-        found = linear_probe.probe(
+        found = linear_probe.fit_probe(
             sources[0],
             (validation.frozen.blocks, validation.labels),
             sources[1],
@@ -230,11 +230,11 @@ def _linear(bench: ProbeTask, log: Log) -> dict[str, Any]:
             bench.settings.seed,
             progress,
         )
-    if len(config.lr) > 1 and found.rate in (min(config.lr), max(config.lr)):
-        end = "largest" if found.rate == max(config.lr) else "smallest"
-        log.info(f"Linear probe: the best rate, {found.rate:g}, is the {end} of --linear.lr; one beyond may be better.")
+    if len(config.lr) > 1 and found.lr in (min(config.lr), max(config.lr)):
+        end = "largest" if found.lr == max(config.lr) else "smallest"
+        log.info(f"Linear probe: the best rate, {found.lr:g}, is the {end} of --linear.lr; one beyond may be better.")
     return {
-        "chosen": {"lr": found.rate},
+        "chosen": {"lr": found.lr},
         "validation": found.score,
         **bench.judge(found.logits(parts["judged"].frozen.blocks)),
         "width": train.frozen.blocks.shape[1],
@@ -242,19 +242,21 @@ def _linear(bench: ProbeTask, log: Log) -> dict[str, Any]:
     }
 
 
-def _source(bench: ProbeTask, parts: Sequence[SplitFeatures]) -> linear_probe.Source:
+def _source(bench: ProbeTask, parts: Sequence[SplitFeatures]) -> linear_probe.FeatureSource:
     labels = torch.cat([part.labels for part in parts])
     if not bench.settings.linear.augment:
-        return linear_probe.Cached(torch.cat([part.frozen.blocks for part in parts]), labels)
+        return linear_probe.CachedFeatures(torch.cat([part.frozen.blocks for part in parts]), labels)
     plan = Plan((Group(bench.model.meta.size, policy=Policy(filter="bilinear")),))  # EsViT's: scale 0.08 to 1, flip
     blocks, stores = _blocks(bench.model, bench.settings), [part.store for part in parts if part.store]
-    return linear_probe.Augmented(bench.model.backbone, stores, labels, plan, blocks, bench.settings.seed)
+    return linear_probe.AugmentedFeatures(bench.model.backbone, stores, labels, plan, blocks, bench.settings.seed)
 
 
 def _logistic(bench: ProbeTask, log: Log) -> dict[str, Any]:
     train, validation, judged = (_on_host_or_gpu(bench.pooled(name)) for name in ("train", "validation", "judged"))
     with log.progress("Logistic probe", 16) as progress:
-        found = logistic.probe(train, validation, bench.classes, bench.score, bench.settings.logistic.backend, progress)
+        found = logistic.fit_probe(
+            train, validation, bench.classes, bench.score, bench.settings.logistic.backend, progress
+        )
     if found.not_converged:
         count, most = len(found.not_converged), logistic.ITERATIONS
         log.info(
@@ -276,7 +278,7 @@ def _few_shot(bench: ProbeTask, log: Log) -> dict[str, Any]:
     config = bench.settings.few_shot
     bank, judged = (_on_host_or_gpu(bench.pooled(*names)) for names in (("train", "validation"), ("judged",)))
     with log.progress("Few-shot curves", config.draws) as progress:
-        curves = few_shot.few_shot(
+        curves = few_shot.measure_few_shot(
             *bank,
             *judged,
             bench.classes,
