@@ -120,7 +120,7 @@ def test_anything_else_is_refused_in_words(bundle, tmp_path):
     for name in ("config.json", "environment.json"):
         assert "--resume" not in _refusal(tmp_path / "empty")
         (tmp_path / "empty" / name).write_text("{}")
-    assert "has not finished; --resume" in _refusal(tmp_path / "empty")
+    assert "not finished; continue it with --resume" in _refusal(tmp_path / "empty")
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "model.safetensors").write_bytes(b"xx")
     with pytest.raises(UserError, match="cannot be read"):

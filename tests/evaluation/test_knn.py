@@ -114,9 +114,9 @@ def test_what_cannot_be_answered_is_refused(data):
         knn_votes(bank, labels, queries, [1, 301], CLASSES)
     with pytest.raises(UserError, match="more than the 299"):
         knn_votes(bank, labels, None, [300], CLASSES)
-    with pytest.raises(UserError, match="at least one neighbour"):
+    with pytest.raises(UserError, match="must be at least 1"):
         knn_votes(bank, labels, queries, [0], CLASSES)
-    with pytest.raises(UserError, match="not belong together"):
+    with pytest.raises(UserError, match="do not match"):
         knn_votes(bank, labels[:9], queries, [1], CLASSES)
     queries = queries.clone()
     queries[3, 3] = torch.nan

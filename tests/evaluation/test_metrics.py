@@ -130,7 +130,7 @@ def test_roc_auc_of_two_classes():
     labels = torch.tensor([0, 1, 1, 0, 1])
     assert metrics.roc_auc(logits, labels) == pytest.approx(sk.roc_auc_score(labels, logits[:, 1]))
     assert metrics.roc_auc(torch.zeros(5, 2), labels) == 0.5
-    with pytest.raises(UserError, match="all are of one class"):
+    with pytest.raises(UserError, match="All images are of one class"):
         metrics.roc_auc(logits, labels * 0)
 
 
@@ -143,7 +143,7 @@ def test_top5_is_scikit_learns(single):
 def test_a_metric_suits_the_labels():
     assert (metrics.resolve_metric("auto", False), metrics.resolve_metric("auto", True)) == ("top1", "map")
     assert metrics.resolve_metric("roc-auc", True) == "roc-auc"
-    with pytest.raises(UserError, match="--metric map does not suit one class an image"):
+    with pytest.raises(UserError, match="--metric map does not work with one class"):
         metrics.resolve_metric("map", False)
     with pytest.raises(UserError, match="map-11-point"):
         metrics.resolve_metric("top1", True)
@@ -184,7 +184,7 @@ def test_edges():
 def test_wrong_input_is_named(logits, labels, match):
     with pytest.raises(UserError, match=match):
         metrics.log_loss(logits, labels)
-    with pytest.raises(UserError, match="No image has any label"):
+    with pytest.raises(UserError, match="No image has a label"):
         metrics.mean_average_precision(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))
 
 

@@ -127,7 +127,7 @@ def test_several_labels_an_image(pretrained, labelled, tmp_path, capsys):
         assert one["metrics"]["eleven_point_map"] == pytest.approx(one["value"], abs=1e-6)
     start = ("evaluate", pretrained, tmp_path / "list.csv", "--with")
     assert "one class per image" in refused(capsys, *start, "few-shot")
-    assert "--metric top1 does not suit several labels" in refused(capsys, *start, "knn", "--metric", "top1")
+    assert "--metric top1 does not work with several labels" in refused(capsys, *start, "knn", "--metric", "top1")
 
 
 def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
