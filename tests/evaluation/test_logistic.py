@@ -255,7 +255,7 @@ def test_what_cannot_be_fitted_is_refused():
         fit_logistic(features, labels * 0, 2, [1.0])
     with pytest.raises(UserError, match="on all training images or on none"):
         fit_logistic(features, torch.zeros(20, 3, dtype=torch.bool), 3, [1.0])
-    with pytest.raises(UserError, match="not belong together"):
+    with pytest.raises(UserError, match="do not match"):
         fit_logistic(features[:9], labels, 2, [1.0])
     features[3, 0] = torch.nan
     with pytest.raises(UserError, match="not finite for 1 of 20"):

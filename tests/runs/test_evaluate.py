@@ -127,7 +127,7 @@ def test_the_training_images_themselves_are_a_warning(trained, capsys):
         (["{run}", "{data}", "--device", "toaster"], "toaster"),
         (["{run}", "{data}/test/class-0"], "no labels"),
         (["{run}", "--with", "knn"], "DATA --with knn"),
-        (["{run}", "--with", "knn", "linear"], "Which images"),
+        (["{run}", "--with", "knn", "linear"], "No images given"),
     ],
 )
 def test_what_evaluate_refuses(trained, fresh, capsys, arguments, word):
@@ -170,7 +170,7 @@ def test_predict_abstains_below_a_probability(trained, fresh, capsys):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "Which images"),
+        ([], "No images given"),
         (["no/such/*.png"], "no images"),
         (["{data}", "--abstain", "2"], "--abstain"),
         (["{data}", "--top", "0"], "--top"),
@@ -207,7 +207,7 @@ def test_embed_writes_loose_images_as_parquet(trained, fresh, tmp_path, capsys):
 
 def test_embed_refuses_other_endings_and_nothing_at_all(trained, fresh, tmp_path, capsys):
     assert ".npz or .parquet" in refused(capsys, "embed", trained, fresh, "--out", tmp_path / "f.txt")
-    assert "Which images" in refused(capsys, "embed", trained, "--out", tmp_path / "f.npz")
+    assert "No images given" in refused(capsys, "embed", trained, "--out", tmp_path / "f.npz")
     assert "--out" in refused(capsys, "embed", trained, fresh)
 
 
@@ -328,7 +328,7 @@ def test_export_spares_the_run_and_what_is_not_ours(trained, tmp_path, capsys):
         assert "belongs to the run" in refused(capsys, "export", trained, "--out", out)
     assert "belongs to the run" in refused(capsys, "export", trained / "model", "--out", trained)
     (tmp_path / "config.json").write_text('{"somebody": "else"}')
-    assert "not an export" in refused(capsys, "export", trained, "--out", tmp_path)
+    assert "not from vitling" in refused(capsys, "export", trained, "--out", tmp_path)
     assert {path: path.read_bytes() for path in trained.rglob("config.json")} == before
     for _ in range(2):  # an earlier export may be replaced
         assert run(["export", str(trained), "--out", str(tmp_path / "timm")]) == 0

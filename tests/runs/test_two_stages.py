@@ -65,7 +65,7 @@ def test_what_was_trained_at_a_larger_size_stays_there(folder, tmp_path, capsys)
     assert run([*words[:4], *words[4:5], str(tmp_path / "less"), *words[6:], *TINY[4:]]) == 0
     assert read(tmp_path / "less" / "config.json")["size"] == 40
     nowhere = tmp_path / "nowhere"
-    assert f"There is no {nowhere}." in refused(
+    assert f"{nowhere} does not exist" in refused(
         capsys, "finetune", folder, "--from", nowhere, "--out", tmp_path / "x"
     ).replace("\n", "")
 
