@@ -46,7 +46,7 @@ class EvaluationConfig:
         """Raise UserError for values out of range and flags that do not go together."""
         self.settings.check()
         if self.source in get_args(Probe) and not Path(self.source).exists():  # --with came before DATA
-            raise UserError(f"Which images? DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
+            raise UserError(f"No images given; DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
         if self.size is not None and self.size < 1:
             raise UserError(f"--size must be at least 1, not {self.size}.")
         if not self.probes and self.settings != ProbesConfig():
