@@ -19,7 +19,7 @@ from vitling.methods.moco_v3 import MoCoV3Config
 from vitling.methods.moco_v3 import loss as moco_v3
 from vitling.methods.moco_v3.loss import MoCoV3
 from vitling.objectives.gather import GatheredRows
-from vitling.objectives.heads import normed_mlp
+from vitling.objectives.heads import make_normed_mlp
 from vitling.objectives.queue import KeyQueue
 from vitling.views.policies import make_plan
 
@@ -231,7 +231,7 @@ def test_heads_are_as_published():
             (type(m).__name__, *(tuple(p.shape) for p in m.parameters())) for m in head if type(m).__name__ != "ReLU"
         ]
 
-    assert shapes(normed_mlp(768, 4096, 4096, 256, last_norm=True, biases=False)) == [
+    assert shapes(make_normed_mlp(768, 4096, 4096, 256, last_norm=True, biases=False)) == [
         ("Linear", (4096, 768)),
         ("BatchNorm", (4096,), (4096,)),
         ("Linear", (4096, 4096)),
@@ -239,7 +239,7 @@ def test_heads_are_as_published():
         ("Linear", (256, 4096)),
         ("BatchNorm",),
     ]
-    assert shapes(normed_mlp(256, 4096, 256, last_norm=False, biases=True)) == [
+    assert shapes(make_normed_mlp(256, 4096, 256, last_norm=False, biases=True)) == [
         ("Linear", (4096, 256), (4096,)),
         ("BatchNorm", (4096,), (4096,)),
         ("Linear", (256, 4096)),

@@ -121,5 +121,5 @@ def test_rows_begin_as_those_of_the_whole(monkeypatch):
 
 
 def test_fewer_images_than_processes_are_refused():
-    with pytest.raises(UserError, match="2 images cannot be shared by 3 processes"):
+    with pytest.raises(UserError, match="2 images cannot be split over 3 processes"):
         ShardedClassifier(D, 2, 0, 3)

@@ -103,10 +103,10 @@ def test_rows_and_columns_are_those_of_the_network(stride):
     backbone, places = create("swin_tiny_patch4_window7_224", 64), some_places(2, 0)
     views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, boxes=some) for some in places.chunk(2)]
     (found,) = locate_regions(backbone, views, 2, stride)
-    assert torch.equal(found.places, places)
+    assert torch.equal(found.boxes, places)
     assert torch.allclose(found.rows, torch.tensor([16, 44])[::stride] / 56)
     assert torch.allclose(found.columns, torch.tensor([16, 36])[::stride] / 40)
-    with pytest.raises(ValueError, match=r"views \[1\] come without their places"):
+    with pytest.raises(ValueError, match=r"views \[1\] have no boxes"):
         locate_regions(backbone, [views[0], Views(views[1].pixels, 1)], 2)
 
 

@@ -78,7 +78,7 @@ def literal_plan(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor
     views = [view for some in seen for view in some.unbind(1)]
     teachers, theirs = taught.shape[1:3]
     pairs = sum(s != t for s in range(len(views)) for t in range(teachers))
-    plan = torch.zeros(len(taught), sum(view.shape[1] for view in views), teachers * theirs)
+    matching = torch.zeros(len(taught), sum(view.shape[1] for view in views), teachers * theirs)
     for image in range(len(taught)):
         row = 0
         for s, view in enumerate(views):
@@ -87,17 +87,17 @@ def literal_plan(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor
                     if s != t:
                         cosines = [float(F.cosine_similarity(z, other, dim=0)) for other in taught[image, t]]
                         best = max(range(theirs), key=cosines.__getitem__)
-                        plan[image, row, t * theirs + best] = 1 / (pairs * view.shape[1])
+                        matching[image, row, t * theirs + best] = 1 / (pairs * view.shape[1])
                 row += 1
-    return plan
+    return matching
 
 
 def test_matches_are_those_of_equation_2():
     seen, taught = seen_and_taught()
     taught = taught * random(3, 2, 12, 1, seed=5).exp()  # lengths do not count
-    plan = match_by_features(seen, taught)
-    torch.testing.assert_close(plan, literal_plan(seen, taught))
-    torch.testing.assert_close(plan.sum((1, 2)), torch.ones(3))
+    matching = match_by_features(seen, taught)
+    torch.testing.assert_close(matching, literal_plan(seen, taught))
+    torch.testing.assert_close(matching.sum((1, 2)), torch.ones(3))
 
 
 def test_there_need_be_no_local_views():
@@ -108,19 +108,19 @@ def test_there_need_be_no_local_views():
 @pytest.mark.parametrize("match", ["argmax", "sinkhorn"])
 def test_permuted_images_and_local_views_have_permuted_plans(match):
     seen, taught = seen_and_taught()
-    plan = match_by_features(seen, taught, match)
+    matching = match_by_features(seen, taught, match)
     order = torch.tensor([2, 0, 1])
-    torch.testing.assert_close(match_by_features([some[order] for some in seen], taught[order], match), plan[order])
+    torch.testing.assert_close(match_by_features([some[order] for some in seen], taught[order], match), matching[order])
     turned = match_by_features([seen[0], seen[1][:, order], seen[2]], taught, match)
-    torch.testing.assert_close(turned[:, 24:36].view(3, 3, 4, -1), plan[:, 24:36].view(3, 3, 4, -1)[:, order])
+    torch.testing.assert_close(turned[:, 24:36].view(3, 3, 4, -1), matching[:, 24:36].view(3, 3, 4, -1)[:, order])
 
 
 def test_permuted_global_views_have_permuted_plans():
     seen, taught = seen_and_taught()
-    plan = match_by_features(seen, taught).view(3, -1, 2, 12)
+    matching = match_by_features(seen, taught).view(3, -1, 2, 12)
     turned = match_by_features([seen[0].flip(1), *seen[1:]], taught.flip(1)).view(3, -1, 2, 12).flip(2)
-    torch.testing.assert_close(turned[:, 24:], plan[:, 24:])
-    torch.testing.assert_close(turned[:, :24].view(3, 2, 12, 2, 12).flip(1).flatten(1, 2), plan[:, :24])
+    torch.testing.assert_close(turned[:, 24:], matching[:, 24:])
+    torch.testing.assert_close(turned[:, :24].view(3, 2, 12, 2, 12).flip(1).flatten(1, 2), matching[:, :24])
 
 
 def test_no_gradient_goes_through_the_matching():
@@ -141,18 +141,18 @@ def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
 
 def test_optimal_transport_is_the_literal_one():
     seen, taught = seen_and_taught()
-    plan = match_by_features(seen, taught, "sinkhorn")
-    torch.testing.assert_close(plan.sum((1, 2)), torch.ones(3))
+    matching = match_by_features(seen, taught, "sinkhorn")
+    torch.testing.assert_close(matching.sum((1, 2)), torch.ones(3))
     pairs = 2 * 5
     view, row = seen[1][:, 1], 24 + 4  # the second of the first local size
     for image in range(3):
         for t in range(2):
             cosines = F.normalize(view[image], dim=1) @ F.normalize(taught[image, t], dim=1).T
-            found = plan[image, row : row + 4, t * 12 : t * 12 + 12] * pairs * 4
+            found = matching[image, row : row + 4, t * 12 : t * 12 + 12] * pairs * 4
             torch.testing.assert_close(found, literal_transport(cosines), atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(found.sum(1), torch.ones(4))
-    assert not plan[:, :12, :12].any()
-    assert not plan[:, 12:24, 12:].any()
+    assert not matching[:, :12, :12].any()
+    assert not matching[:, 12:24, 12:].any()
 
 
 # --- what it costs --------------------------------------------------------------------------------------------------
@@ -168,15 +168,15 @@ def inputs(images: int = 5, k: int = 20) -> dict:
         "teacher_prototypes": F.normalize(random(k, 8, seed=3), dim=1),
         "centre": 0.1 * random(k, seed=4),
         "teacher_temperature": torch.tensor(0.05),
-        "plan": match_by_features(seen, taught),
+        "matching": match_by_features(seen, taught),
     }
 
 
-def literal(student, prototypes, temperature, teacher, teacher_prototypes, centre, teacher_temperature, plan):
+def literal(student, prototypes, temperature, teacher, teacher_prototypes, centre, teacher_temperature, matching):
     """All answers at once, as Algorithm 1 has them."""
     q = (student @ prototypes.T / temperature).softmax(-1)
     p = ((teacher @ teacher_prototypes.T - centre) / teacher_temperature).softmax(-1)
-    return -(plan[..., None] * p[:, None] * q.log()[:, :, None]).sum() / len(plan)
+    return -(matching[..., None] * p[:, None] * q.log()[:, :, None]).sum() / len(matching)
 
 
 def gradients(loss, given):
@@ -195,7 +195,7 @@ def test_the_loss_and_its_gradients_are_the_literal_ones(block, monkeypatch):
 
 
 def test_soft_plans_cost_what_they_say():
-    given = inputs() | {"plan": match_by_features(*seen_and_taught(5), "sinkhorn")}
+    given = inputs() | {"matching": match_by_features(*seen_and_taught(5), "sinkhorn")}
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
 
 
@@ -255,9 +255,9 @@ def test_rows_as_wide_as_k_are_not_kept(monkeypatch):
 
 def test_squared_distances_are_the_literal_ones():
     given = inputs()
-    u, v, plan = given["student"], given["teacher"], given["plan"]
-    expected = (plan * (u[:, :, None] - v[:, None]).square().sum(-1)).sum() / 5
-    torch.testing.assert_close(squared_distance(u, v, plan), expected)
+    u, v, matching = given["student"], given["teacher"], given["matching"]
+    expected = (matching * (u[:, :, None] - v[:, None]).square().sum(-1)).sum() / 5
+    torch.testing.assert_close(squared_distance(u, v, matching), expected)
 
 
 def test_views_of_several_sizes_lie_one_behind_the_other():

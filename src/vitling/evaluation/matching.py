@@ -12,7 +12,7 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.features import eval_mode
 from vitling.evaluation.model import Model
-from vitling.objectives.distillation import global_groups
+from vitling.objectives.distillation import count_global_groups
 from vitling.objectives.momentum import join_pixels
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import match_by_features, split_regions
@@ -38,7 +38,7 @@ def measure_matching(model: Model, store: Store, plan: Plan, global_views: int, 
     around its place in the other view, all of which count as right.
     """
     renderer = Renderer(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
-    sums, wide = torch.zeros(3, device=model.device), global_groups(plan, global_views)
+    sums, wide = torch.zeros(3, device=model.device), count_global_groups(plan, global_views)
     with eval_mode(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))

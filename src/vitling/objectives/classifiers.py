@@ -1,7 +1,7 @@
-"""Linear classifiers with one class for each image, from two thousand images to millions.
+"""Linear classifiers with one class per image, for two thousand images up to millions.
 
-None of them makes a target [crops, N]: the cross-entropy with any target t is log sum_j exp o_j - sum_j t_j o_j, and
-the targets of IDMM are two classes and the same mass on all. So four numbers a crop are enough: `Scores`.
+None of them builds targets [crops, N]. The cross-entropy with a target t is log sum_j exp o_j - sum_j t_j o_j, and a
+target of IDMM is two classes plus equal mass on all, so four numbers per crop are enough: `Scores`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from vitling.keys import make_key
 from vitling.objectives.gather import count_rows, gather_rows
 from vitling.views.draws import Draws
 
-_BLOCK = 2**16  # rows that are initialised at a time
+_BLOCK = 2**16  # rows initialised at a time
 
 
 class Scores(NamedTuple):
-    """Of each crop, [M] float32 each."""
+    """Sums over a crop's logits o, [M] float32 each."""
 
     total: Tensor  # log sum_j exp o_j
-    own: Tensor  # o of the image's own class
-    partner: Tensor  # o of the class of the image mixed in
-    mean: Tensor  # of all o_j
+    own: Tensor  # logit of the image's own class
+    partner: Tensor  # logit of the mixed-in image's class
+    mean: Tensor  # mean of all logits
 
 
 class FullClassifier(nn.Module):
-    """The plain linear head, initialised as timm's; of `rows` it holds only those."""
+    """A plain linear head, initialised as timm's. With `rows`, it holds only these rows."""
 
     def __init__(self, dim: int, images: int, rows: range | None = None):
         super().__init__()
@@ -41,18 +41,18 @@ class FullClassifier(nn.Module):
         self.bias = nn.Parameter(torch.zeros(len(rows)))
 
     def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:
-        """Features [M, D] of crops, the classes [M] of the images in them, and the key of the step (`Batch.key`)."""
+        """Score features z [M, D] of crops, given the classes [M] of their images and the step's key (`Batch.key`)."""
         logits = F.linear(z, self.weight, self.bias).float()
         chosen = logits.gather(1, torch.stack((own, partner), dim=1))
         return Scores(logits.logsumexp(1), chosen[:, 0], chosen[:, 1], logits.mean(1))
 
     def sharded(self) -> dict[str, int]:
-        """Parameters of which each process holds some of the rows, with the number of all rows."""
+        """Return names of parameters of which each process holds some rows, with the number of all rows."""
         return {}
 
 
 def _init_rows(dim: int, images: int, rows: range) -> Tensor:
-    """Rows of a matrix that is the same however many processes share it; none of them ever holds all of it."""
+    """Initialise rows of a matrix that is the same for any number of processes, without holding all of it."""
     weight = torch.empty(len(rows), dim)
     for begin in range(0, images, _BLOCK):
         block = torch.empty(min(_BLOCK, images - begin), dim)
@@ -64,13 +64,13 @@ def _init_rows(dim: int, images: int, rows: range) -> Tensor:
 
 
 class SampledClassifier(FullClassifier):
-    """For each step `count` classes are drawn; the others' share of the softmax is estimated from them.
+    """A head that estimates the softmax from `count` classes, drawn anew in each step.
 
-    All classes are cut into `count` runs of equal length, and one class is drawn of each: a class of a run of length s
-    is drawn with probability 1 / s, so s times its exp(o) is an unbiased estimate of the run's sum, and log s is added
-    to its logit. The classes of a crop's own two images are always there and left out of its draw. With as many runs
-    as classes the softmax is exact. The draw is a function of the seed and the step's key, and shared by all crops, so
-    that neither processes nor passes nor a resume change it.
+    The classes are cut into `count` intervals of equal length s, and one class is drawn from each. A class is drawn
+    with probability 1 / s, so s exp(o) is an unbiased estimate of its interval's sum; hence log s is added to its
+    logit. The classes of a crop's own two images are always included, and excluded from the draw. With as many
+    intervals as classes the softmax is exact. The draw depends on the seed and the step's key only and is shared by all
+    crops, so that it is the same for any number of processes and passes, and after a resume.
     """
 
     def __init__(self, dim: int, images: int, count: int, seed: int = 0):
@@ -90,10 +90,10 @@ class SampledClassifier(FullClassifier):
         return Scores(torch.cat((exact, estimated), dim=1).logsumexp(1), o_own, o_partner, mean)
 
     def draw(self, key: Tensor | int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The classes, and how long the run is that each was drawn from."""
-        runs = torch.arange(self.count + 1, device=device)
-        edges = runs * self.images // self.count
-        names = runs[:-1] + make_key("idmm classes", self.seed) + key
+        """Draw classes; return them and the lengths of their intervals."""
+        intervals = torch.arange(self.count + 1, device=device)
+        edges = intervals * self.images // self.count
+        names = intervals[:-1] + make_key("idmm classes", self.seed) + key
         uniform = Draws.from_integers(names, 1).uniform("class")[:, 0]
         lengths = edges.diff()
         return edges[:-1] + (uniform * lengths).long(), lengths
@@ -103,12 +103,12 @@ class SampledClassifier(FullClassifier):
 
 
 class ShardedClassifier(FullClassifier):
-    """Each process holds some of the rows and computes the logits of all processes' crops for them; sums over all rows
-    are put together from the parts. The same softmax as that of one process, and the same gradients."""
+    """A head whose rows are split over processes. Each computes the logits of all crops for its rows, and sums over
+    rows are added up over processes. Softmax and gradients equal those of a single process."""
 
     def __init__(self, dim: int, images: int, rank: int, world: int):
         if images < world:
-            raise UserError(f"{images} images cannot be shared by {world} processes: use the full classifier.")
+            raise UserError(f"{images} images cannot be split over {world} processes. Use --idmm.classifier full.")
         super().__init__(dim, images, shard_rows(images, rank, world))
 
     def sharded(self) -> dict[str, int]:
@@ -118,18 +118,18 @@ class ShardedClassifier(FullClassifier):
         lengths = count_rows(z)
         before = sum(lengths[: dist.get_rank()])
         mine = slice(before, before + len(z))
-        everyone = _mean_inside(gather_rows(z.float(), lengths))
+        crops = _average_gradients(gather_rows(z.float(), lengths))
         own, partner = gather_rows(torch.stack((own, partner), dim=1), lengths).unbind(1)
-        logits = F.linear(everyone, self.weight, self.bias).float()
+        logits = F.linear(crops, self.weight, self.bias).float()
         highest = logits.detach().amax(1)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
         exponentials = (logits - highest[:, None]).exp().sum(1)
-        parts = (exponentials, self._held(logits, own), self._held(logits, partner), logits.sum(1))
-        sums = _Summed.apply(torch.stack(parts))[:, mine]
+        parts = (exponentials, self._select_own(logits, own), self._select_own(logits, partner), logits.sum(1))
+        sums = _AllReduceSum.apply(torch.stack(parts))[:, mine]
         return Scores(highest[mine] + sums[0].log(), sums[1], sums[2], sums[3] / self.images)
 
-    def _held(self, logits: Tensor, classes: Tensor) -> Tensor:
-        """The logits of these classes; 0 where another process has them."""
+    def _select_own(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Return the logits of these classes, 0 for those that another process holds."""
         column = classes - self.first
         here = (column >= 0) & (column < logits.shape[1])
         found = logits.gather(1, column.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
@@ -137,21 +137,20 @@ class ShardedClassifier(FullClassifier):
 
 
 def shard_rows(total: int, rank: int, world: int) -> range:
-    """The rows of a process."""
+    """Return the rows that a process holds."""
     return range(total * rank // world, total * (rank + 1) // world)
 
 
-def _mean_inside(rows: Tensor) -> Tensor:
-    """Every process has a loss of its own, and DDP takes the mean of their gradients. Between here and `_Summed`
-    gradients are such means, so that the classifier, which DDP leaves alone, gets its own. What leaves towards the
-    backbone is made a sum again: its mean is DDP's task."""
+def _average_gradients(rows: Tensor) -> Tensor:
+    """Make gradients between here and `_AllReduceSum` means over processes, as DDP makes them: DDP leaves the
+    classifier alone. Gradients towards the backbone become sums again, of which DDP takes the mean."""
     if rows.requires_grad:
         rows.register_hook(lambda gradient: gradient * dist.get_world_size())
     return rows
 
 
-class _Summed(torch.autograd.Function):
-    """The sum over processes."""
+class _AllReduceSum(torch.autograd.Function):
+    """The sum over processes, whose gradient is the mean over processes."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Self-distillation in DINO's form: a head, a centred and sharpened teacher, and the loss between views.
+"""Self-distillation as in DINO: the head, the centring and sharpening of the teacher, and the loss between views.
 
-The parts know nothing of whole views: a head takes vectors [..., D], the centre any rows of logits.
+Head and centre serve views and regions alike: they take vectors [..., D] and rows of logits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from vitling.views.config import Plan
 
 
 class DistillationHead(nn.Module):
-    """Three layers with GELU down to a bottleneck of unit length, then prototypes of unit length: the weight-normed
-    last layer of DINO with its gain held at 1. So logits are cosines. `thaw` (0 or 1) scales the gradient of the
-    prototypes: DINO holds them still in the first epoch."""
+    """DINO's head: three layers with GELU to a normalised bottleneck, then normalised prototypes, which is DINO's
+    weight-normed last layer with its gain fixed at 1. So logits are cosines. `thaw` (0 or 1) scales the prototypes'
+    gradient: DINO freezes them in the first epoch."""
 
     thaw: Tensor
 
@@ -39,16 +39,16 @@ class DistillationHead(nn.Module):
         return F.linear(self.units(vectors), self.directions())
 
     def units(self, vectors: Tensor) -> Tensor:
-        """What is compared with the prototypes, of unit length."""
+        """Return the unit vectors that are compared with the prototypes."""
         return F.normalize(self.mlp(vectors), dim=-1)
 
     def directions(self) -> Tensor:
-        """The prototypes, of unit length."""
+        """Return the prototypes, normalised to length 1."""
         return F.normalize(_ScaledGradient.apply(self.prototypes, self.thaw), dim=1)
 
 
 class _ScaledGradient(torch.autograd.Function):
-    """What it is given; the gradient is multiplied on its way back."""
+    """The identity, whose gradient is multiplied by a factor."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, factor: Tensor) -> Tensor:
@@ -63,14 +63,14 @@ class _ScaledGradient(torch.autograd.Function):
 
 class Centre(nn.Module):
     """The moving average of the teacher's logits over all processes and passes (DINO, Eq. 4). It keeps one output from
-    dominating; a teacher's low temperature keeps all from becoming alike. With a momentum of 1 it stays at 0: off."""
+    dominating, while a low temperature keeps the outputs from becoming uniform. A momentum of 1 disables it."""
 
     mean: Tensor
-    answered: Tensor  # how often each answer was given of late
-    total: Tensor  # the sum of this step's logits, ..
-    count: Tensor  # .. and how many they are
-    chosen: Tensor  # the sum of those of this step's answers that are noted, ..
-    noted: Tensor  # .. and how many they are
+    answered: Tensor  # moving average of the targets
+    total: Tensor  # sum of this step's logits
+    count: Tensor  # number of logits in `total`
+    chosen: Tensor  # sum of this step's noted targets
+    noted: Tensor  # number of targets in `chosen`
 
     def __init__(self, outputs: int, momentum: float):
         super().__init__()
@@ -81,47 +81,47 @@ class Centre(nn.Module):
             self.register_buffer(name, torch.zeros(width), persistent=False)
 
     def begin(self) -> None:
-        """Before a step."""
+        """Reset the sums. Call this before a step."""
         for sums in self._sums():
             sums.zero_()
 
     def _sums(self) -> tuple[Tensor, ...]:
-        """Of this step."""
+        """Return the sums of this step."""
         return self.total, self.count, self.chosen, self.noted
 
     @torch.no_grad()
     def targets(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
-        """What the student is to answer: softmax((logits - centre) / temperature)."""
+        """Return the student's targets: softmax((logits - centre) / temperature)."""
         return ((logits.float() - self.mean) / temperature).softmax(-1)
 
     def health(self) -> float:
-        """The entropy of the answers of late, all together, beside ln K: 0 if all images are given the same answer, 1
-        if all answers are given as often."""
+        """Return the entropy of the recent targets' mean, divided by ln K: 0 if all images have the same target, 1 if
+        all outputs are used equally often."""
         shares = self.answered / self.answered.sum().clamp(min=1e-6)
         return float(torch.special.entr(shares).sum()) / math.log(len(shares)) if self.answered.any() else 1.0
 
     @torch.no_grad()
     def add(self, logits: Tensor) -> None:
-        """The teacher's answers of a pass: the centre moves by them after the step."""
+        """Add the teacher's logits of a pass, by which the centre moves after the step."""
         rows = logits.float().flatten(0, -2)
         self.add_sum(rows.sum(0), len(rows))
 
     @torch.no_grad()
     def add_sum(self, total: Tensor, count: int) -> None:
-        """As `add`, of answers that were summed elsewhere."""
+        """Add logits that were summed elsewhere."""
         self.total.add_(total)
         self.count.add_(count)
 
     @torch.no_grad()
     def note(self, targets: Tensor) -> None:
-        """Answers of a pass, for `health`."""
+        """Add the targets of a pass, for `health`."""
         rows = targets.flatten(0, -2)
         self.chosen.add_(rows.sum(0))
         self.noted.add_(len(rows))
 
     @torch.no_grad()
     def move(self) -> None:
-        """After a step."""
+        """Move the centre. Call this after a step."""
         sums = torch.cat(self._sums())
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(sums)
@@ -130,27 +130,27 @@ class Centre(nn.Module):
         self.answered.lerp_(chosen / noted, 0.1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Runs of before did not save what was answered."""
+        """Load older checkpoints too, which do not have `answered`."""
         state_dict.setdefault(f"{prefix}answered", self.answered)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 def view_loss(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """The cross-entropy of each view [V, B, K] of the student with each target [G, B, K], the teacher's answers for the
-    first G views, but not with that of the same view: mean over images and over the G (V - 1) pairs.
+    """Return the cross-entropy of the student's views [V, B, K] with the targets [G, B, K] of the first G views, except
+    those of the same view, averaged over images and over the G (V - 1) pairs.
 
-    The sum over pairs is taken before the products: sum_t sum_(s != t) p_t log q_s = (sum_t p_t) (sum_s log q_s) -
+    Summing over views first saves products: sum_t sum_(s != t) p_t log q_s = (sum_t p_t) (sum_s log q_s) -
     sum_t p_t log q_t.
     """
     log_q = (student.float() / temperature).log_softmax(-1)
-    everything = (targets.sum(0) * log_q.sum(0)).sum()
-    same = (targets * log_q[: len(targets)]).sum()
+    all_pairs = (targets.sum(0) * log_q.sum(0)).sum()
+    same_view = (targets * log_q[: len(targets)]).sum()
     pairs = len(targets) * (len(student) - 1)
-    return (same - everything) / (pairs * student.shape[1])
+    return (same_view - all_pairs) / (pairs * student.shape[1])
 
 
-def global_groups(plan: Plan, views: int) -> int:
-    """How many groups of the plan, from the first on, hold the global views."""
+def count_global_groups(plan: Plan, views: int) -> int:
+    """Return how many groups, from the first on, contain the global views."""
     counted = list(accumulate(group.count for group in plan.groups))
     if views not in counted or len({group.size for group in plan.groups[: counted.index(views) + 1]}) > 1:
         raise ValueError(f"the plan must begin with groups that have {views} global views of one size")

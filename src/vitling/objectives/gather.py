@@ -1,4 +1,4 @@
-"""Rows of all processes, with their gradients: a loss that compares images compares those of the whole batch."""
+"""Gathering rows of all processes with gradients, so that losses can compare all images of a batch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vitling.objectives.objective import Batch
 
 
 class GatheredRows(NamedTuple):
-    rows: Tensor  # of all processes, one behind the other; the order within a process is kept
-    first: int  # which of them is this process's first
+    rows: Tensor  # of all processes, in the order of ranks
+    first: int  # index of this process's first row
 
 
 def gather_batch(rows: Tensor, batch: Batch) -> GatheredRows:
-    """`rows` has the same number for each of the batch's images. In one process they are all there is.
+    """Gather rows, equally many per image of the batch. A single process returns its own.
 
-    Each process has a loss of its own, the mean over its rows, and DDP takes the mean of the gradients, weighted by the
-    images of each. So what a row's gradient has from the losses of other processes is added: no factor is left over.
+    The loss of a process is the mean over its rows, and DDP averages gradients, weighted by the images of each process.
+    So gradients that a row receives from the losses of other processes are simply added, without a factor.
     """
     if not batch.held:
         return GatheredRows(rows, 0)
@@ -31,12 +31,12 @@ def gather_batch(rows: Tensor, batch: Batch) -> GatheredRows:
 
 
 def has_own_images(batch: Batch) -> bool:
-    """Whether this process has images of the batch, and does not only keep the others company."""
+    """Return whether this process has images in this pass, rather than a substitute (see `Batch.held`)."""
     return not batch.held or batch.held[dist.get_rank()] > 0
 
 
 def count_rows(rows: Tensor) -> list[int]:
-    """How many rows each process has: the last batch of an epoch may not be shared out evenly."""
+    """Return the number of rows of each process: the last batch of an epoch may be split unevenly."""
     lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=rows.device)
     lengths[dist.get_rank()] = len(rows)
     dist.all_reduce(lengths)
@@ -44,11 +44,11 @@ def count_rows(rows: Tensor) -> list[int]:
 
 
 def gather_rows(rows: Tensor, lengths: list[int]) -> Tensor:
-    """The rows of all processes, `lengths` of each. A gradient is the sum of what all processes have for a row."""
-    return _Gathered.apply(rows, lengths)
+    """Gather `lengths` rows of each process. The gradient of a row is the sum over all processes."""
+    return _GatherRows.apply(rows, lengths)
 
 
-class _Gathered(torch.autograd.Function):
+class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, lengths: list[int]) -> Tensor:
         ctx.lengths, ctx.shape = lengths, rows.shape

@@ -1,4 +1,4 @@
-"""Heads between the features and a loss, that several methods share. They are dropped after pre-training."""
+"""Heads between features and loss that several methods share. They are dropped after pre-training."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from vitling.objectives.gather import count_rows, gather_rows
 
 
-def projection_mlp(dim: int, out: int) -> nn.Module:
-    """SimCLR's (Sec. 2.1) and MoCo v2's: two layers with ReLU between them, the hidden one as wide as the features, and
-    no norm."""
+def make_projection_mlp(dim: int, out: int) -> nn.Module:
+    """Make the head of SimCLR (Sec. 2.1) and MoCo v2: two layers with a ReLU between them, no norm, and a hidden layer
+    as wide as the features."""
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out))
 
 
-def normed_mlp(*widths: int, last_norm: bool, biases: bool) -> nn.Sequential:
-    """Linear, batch norm, ReLU, and so on; the last layer has no bias, no ReLU and, with `last_norm`, a batch norm
-    without weights behind it. MoCo v3 has that and no biases at all; BYOL has biases in the hidden layers."""
+def make_normed_mlp(*widths: int, last_norm: bool, biases: bool) -> nn.Sequential:
+    """Make a head of linear layers with batch norm and ReLU. The last layer has no bias and no ReLU, and with
+    `last_norm` it is followed by a batch norm without weights. MoCo v3 has that and no biases; BYOL has biases in
+    hidden layers."""
     layers: list[nn.Module] = []
     for dim, hidden in pairwise(widths[:-1]):
         layers += [nn.Linear(dim, hidden, bias=biases), BatchNorm(hidden), nn.ReLU()]
@@ -28,7 +29,7 @@ def normed_mlp(*widths: int, last_norm: bool, biases: bool) -> nn.Sequential:
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Over the rows of all processes. On GPUs the loop makes it torch's SyncBatchNorm, which CPUs do not have."""
+    """Batch norm over the rows of all processes. On GPUs the loop replaces it by SyncBatchNorm, which CPUs lack."""
 
     def forward(self, rows: Tensor) -> Tensor:
         if not (self.training and dist.is_available() and dist.is_initialized()):
@@ -39,5 +40,5 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def normalise_rows(rows: Tensor) -> Tensor:
-    """Of length 1, in float32 whatever the network computes in."""
+    """Normalise rows to length 1, in float32 whatever the network's precision."""
     return F.normalize(rows.float(), dim=-1)

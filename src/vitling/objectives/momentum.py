@@ -1,4 +1,4 @@
-"""A second network that no gradient reaches: it follows the first as a moving average of its weights."""
+"""The momentum encoder: a second network without gradients, whose weights are a moving average of the first's."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class MomentumCopy(nn.Module):
-    """Of a backbone and the head behind it: MoCo's key encoder, BYOL's target, DINO's teacher. `regions` is a second
-    head, for the regions of a view, where there is one.
+    """A copy of a backbone and its head: MoCo's key encoder, BYOL's target, DINO's teacher. `regions` is an optional
+    second head, for the regions of a view.
 
-    The parameters move by `follow` alone. Buffers do not follow: as in the code of all these methods, the copy is in
-    training mode where the networks are, so that batch norm normalises by its own batches and keeps its own running
-    statistics. It neither drops paths nor features, as DINO's teacher; MoCo v3 and BYOL have none to drop.
+    Only `follow` moves the parameters. Buffers do not follow: as in the code of all these methods, the copy is in
+    training mode when the networks are, so that batch norm uses its own batches and its own running statistics. It has
+    no stochastic depth and no dropout, like DINO's teacher; MoCo v3 and BYOL use neither.
     """
 
     def __init__(self, backbone: Backbone, head: nn.Module, regions: nn.Module | None = None):
         super().__init__()
         self.backbone, self.head = _freeze_copy(backbone), _freeze_copy(head)
         self.regions = None if regions is None else _freeze_copy(regions)
-        # Listed once: asking every module takes longer than moving the weights.
+        # Listed once: visiting every module takes longer than moving the weights.
         self.slow: list[Tensor] = list(self.parameters())
         self.fast: list[Tensor] = [*backbone.parameters(), *head.parameters()]
         self.fast += [] if regions is None else regions.parameters()
@@ -48,31 +48,32 @@ class MomentumCopy(nn.Module):
 
     @torch.no_grad()
     def follow(self, momentum: float) -> None:
+        """Move the weights: slow = momentum * slow + (1 - momentum) * fast."""
         torch._foreach_lerp_(self.slow, self.fast, 1 - momentum)
 
 
 def _freeze_copy(network: Network) -> Network:
-    made = copy.deepcopy(network).requires_grad_(False)
-    for parent in list(made.modules()):
+    frozen = copy.deepcopy(network).requires_grad_(False)
+    for parent in list(frozen.modules()):
         for name, child in parent.named_children():
             if isinstance(child, StochasticDepth | DropPath):
                 setattr(parent, name, nn.Identity())
             elif isinstance(child, nn.Dropout):
-                child.p = 0.0  # not left out: attention asks it for its rate
-    return made
+                child.p = 0.0  # not removed: attention reads its rate
+    return frozen
 
 
 def join_pixels(views: list[Views]) -> Tensor:
-    """Of all groups, view by view."""
+    """Concatenate the pixels of all groups, view by view."""
     return views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
 
 
 def apply_by_view(head: Callable[[Tensor], Tensor], rows: Tensor, views: int) -> Tensor:
-    """The head's answers, one view after the other: batch norm in it then has the statistics of each view, as these
-    methods have it. Without batch norm one call would do."""
+    """Apply the head to one view after the other, so that its batch norm uses the statistics of each view, as in the
+    code of these methods. Without batch norm, one call would do the same."""
     return torch.cat([head(view) for view in rows.chunk(views)]) if views > 1 else head(rows)
 
 
 def cosine_momentum(start: float, progress: Progress) -> float:
-    """A momentum that rises to 1 by half a cosine: 1 - (1 - start) (cos(pi t) + 1) / 2 (BYOL, MoCo v3, DINO)."""
+    """Return a momentum that rises from `start` to 1: 1 - (1 - start) (cos(pi t) + 1) / 2 (BYOL, MoCo v3, DINO)."""
     return 1 - (1 - start) * (math.cos(math.pi * progress.fraction) + 1) / 2

@@ -1,4 +1,4 @@
-"""MoCo's queue: the latest keys, as negatives for the queries of the next steps."""
+"""MoCo's queue: the latest keys, used as negatives in the next steps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 
 class KeyQueue(nn.Module):
-    """`keys` [K, D] of unit length, and the images [K] they are of; -1 for the random ones of the start.
+    """Unit `keys` [K, D] and the `ids` [K] of their images, -1 for the random initial keys.
 
-    What a step adds is seen from the next step on: passes that share a step see the same queue, and a step that is
-    begun again (out of memory) finds it as it was. Nor does the backward pass meet keys that have changed.
+    Keys that a step adds are visible from the next step on. So all passes of a step see the same queue, a step that is
+    repeated (out of memory) finds it unchanged, and the backward pass never meets keys that have changed.
     """
 
     keys: Tensor
     ids: Tensor
-    at: Tensor  # the row that the next key takes
+    at: Tensor  # row of the next key
     new_keys: Tensor
     new_ids: Tensor
     new_at: Tensor
@@ -33,12 +33,12 @@ class KeyQueue(nn.Module):
             self.register_buffer(f"new_{name}", value.clone(), persistent=False)
 
     def begin(self) -> None:
-        """Before a step."""
+        """Discard what an aborted step added. Call this before a step."""
         self._copy(self._now(), self._next())
 
     @torch.no_grad()
     def add(self, keys: Tensor, ids: Tensor) -> None:
-        """In place of the oldest; of more keys than there is room for, the last."""
+        """Replace the oldest keys; if there are more keys than rows, the last ones stay."""
         size = len(self.keys)
         keys, ids = keys[-size:], ids[-size:]
         rows = (self.new_at + torch.arange(len(keys), device=keys.device)) % size
@@ -47,11 +47,11 @@ class KeyQueue(nn.Module):
         self.new_at.add_(len(keys)).remainder_(size)
 
     def end(self) -> None:
-        """After a step."""
+        """Make the added keys visible. Call this after a step."""
         self._copy(self._next(), self._now())
 
     def health(self) -> float:
-        """sqrt(1 - |mean key|^2): 0 if all keys are alike, 1 if they are spread evenly."""
+        """Return sqrt(1 - |mean key|^2): 0 if all keys are equal, 1 if they are spread evenly."""
         return float((1 - self.keys.mean(0).square().sum()).clamp(min=0).sqrt())
 
     def _now(self) -> tuple[Tensor, ...]:

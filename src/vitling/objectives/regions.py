@@ -1,8 +1,8 @@
-"""Regions of one view beside those of another: which belong together, and what it costs that answers differ.
+"""Losses between regions of different views, and the matching of these regions.
 
-Who is compared with whom is a plan [B, S, R] for each image: how much of the loss falls on the student's region s and
-the teacher's region r. S are the regions of all views of the student, R those of all global views of the teacher. So
-no loss has a loop over pairs of views, and a plan may be soft.
+A matching [B, S, R] is the share of an image's loss that falls on the student's region s and the teacher's region r. S
+counts the regions of all the student's views, R those of the teacher's global views. So no loss loops over pairs of
+views, and matchings may be soft.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from torch.autograd.function import once_differentiable
 
 from vitling.objectives.heads import normalise_rows
 
-BLOCK = 2**28  # logits that are held at a time: 512 MB in bf16, and their softmax as much again
-SHARPNESS, ROUNDS = 0.05, 10  # of optimal transport: the entropy's weight beside 1 - cosine, and rounds of scaling
+BLOCK = 2**28  # logits held at a time: 512 MB in bf16, and as much for their softmax
+SHARPNESS, ROUNDS = 0.05, 10  # of Sinkhorn's algorithm: weight of the entropy relative to 1 - cosine, iterations
 
 
 def subsample(grid: Tensor, stride: int) -> Tensor:
-    """Of maps [.., h, w] every `stride`-th place down and across, as near to the middle as they can lie.
+    """Take every `stride`-th place of maps [.., h, w] down and across, centred as well as possible.
 
-    EsViT sampled DeiT's features "uniformly" (Sec. 4.3). A stride, and not a number of regions, keeps them as far apart
-    in local views as in global ones: every second of DeiT's 14 x 14 and 6 x 6 are 7 x 7 and 3 x 3, Swin's own.
+    EsViT samples DeiT's features "uniformly" (Sec. 4.3). A stride, unlike a number of regions, keeps them equally far
+    apart in local and global views: every second place of DeiT's 14 x 14 and 6 x 6 gives 7 x 7 and 3 x 3, as in Swin.
     """
     down, across = ((side - 1) % stride // 2 for side in grid.shape[-2:])
     return grid[..., down::stride, across::stride]
 
 
 def split_regions(grid: Tensor, images: int) -> Tensor:
-    """The maps [V B, D, h, w] of V views as regions [B, V, T, D]."""
+    """Split the maps [V B, D, h, w] of V views into regions [B, V, T, D]."""
     return grid.flatten(2).unflatten(0, (-1, images)).permute(1, 0, 3, 2)
 
 
 def join_regions(regions: Sequence[Tensor]) -> Tensor:
-    """Of views of several sizes, [B, V, T, D] each: [B, S, D]."""
+    """Join the regions of views of several sizes, [B, V, T, D] each, to [B, S, D]."""
     return torch.cat([some.flatten(1, 2) for some in regions], dim=1)
 
 
@@ -45,30 +45,30 @@ def join_regions(regions: Sequence[Tensor]) -> Tensor:
 def match_by_features(
     seen: Sequence[Tensor], taught: Tensor, match: Literal["argmax", "sinkhorn"] = "argmax"
 ) -> Tensor:
-    """Of regions [B, V, T, D] of the student, the global views first, and of the teacher's [B, G, T', D]. Each pair of
-    different views has the same share, and in it each region of the student; the shares of an image add up to 1.
+    """Match the student's regions [B, V, T, D], global views first, with the teacher's [B, G, T', D] by cosine (Eq. 2).
 
-    The features are compared by their cosine (Eq. 2), each image's among themselves, one size of views at a time.
+    Regions are compared within an image, one size of views at a time. All pairs of different views have equal shares,
+    and so have the student's regions within a pair; an image's shares sum to 1.
     """
     images, teachers, theirs, _ = taught.shape
     pairs = teachers * (sum(some.shape[1] for some in seen) - 1)
     with torch.autocast(taught.device.type, enabled=False):
         keys = normalise_rows(taught.flatten(1, 2)).transpose(1, 2)
         cosines = [(normalise_rows(some.flatten(1, 2)) @ keys).view(*some.shape[:3], teachers, theirs) for some in seen]
-    plans = [_MATCHES[match](block) / (pairs * block.shape[2]) for block in cosines]
+    matchings = [_MATCHES[match](block) / (pairs * block.shape[2]) for block in cosines]
     itself = torch.eye(teachers, dtype=torch.bool, device=taught.device)[:, None, :, None]
-    plans[0] = plans[0].masked_fill(itself, 0.0)
-    return torch.cat([plan.reshape(images, -1, teachers * theirs) for plan in plans], dim=1)
+    matchings[0] = matchings[0].masked_fill(itself, 0.0)
+    return torch.cat([some.reshape(images, -1, teachers * theirs) for some in matchings], dim=1)
 
 
-def _nearest(cosines: Tensor) -> Tensor:
-    """All of a region's share to the teacher's region that is most alike."""
+def _assign_nearest(cosines: Tensor) -> Tensor:
+    """Give all of a region's share to the teacher's most similar region."""
     return torch.zeros_like(cosines).scatter_(-1, cosines.argmax(-1, keepdim=True), 1.0)
 
 
-def _transport(cosines: Tensor) -> Tensor:
-    """The plan [.., T, .., T'] of least cost between all regions of two views, each of the student's giving 1 and each
-    of the teacher's taking T / T': Sinkhorn's scalings (Cuturi 2013), with exact sums over the teacher's regions."""
+def _transport_mass(cosines: Tensor) -> Tensor:
+    """Compute the optimal transport [.., T, .., T'] between the regions of two views, where each of the student's gives
+    1 and each of the teacher's takes T / T'. Sinkhorn's algorithm (Cuturi 2013), with exact sums over the teacher's."""
     logs = cosines / SHARPNESS
     for _ in range(ROUNDS):
         logs = logs - logs.logsumexp(2, keepdim=True)
@@ -76,23 +76,23 @@ def _transport(cosines: Tensor) -> Tensor:
     return logs.exp()
 
 
-_MATCHES = {"argmax": _nearest, "sinkhorn": _transport}
+_MATCHES = {"argmax": _assign_nearest, "sinkhorn": _transport_mass}
 
 
 @torch.no_grad()
 def take_matches(mine: Tensor, theirs: Tensor, values: Tensor) -> Tensor:
-    """For each region of a view [B, T, D] what `values` [B, T', P] have of the region of another view [B, T', D] whose
-    features have the highest cosine with its own."""
+    """For each region of a view [B, T, D], take the row of `values` [B, T', P] that belongs to the most similar region,
+    by cosine, of another view [B, T', D]."""
     with torch.autocast(mine.device.type, enabled=False):
         best = (normalise_rows(mine) @ normalise_rows(theirs).transpose(1, 2)).argmax(2, keepdim=True)
     return values.gather(1, best.expand(-1, -1, values.shape[2]))
 
 
-def squared_distance(student: Tensor, teacher: Tensor, plan: Tensor) -> Tensor:
-    """|u - v|^2 of vectors of unit length [B, S, P] and [B, R, P] by the plan, mean over images (BYOL, Eq. 2)."""
+def squared_distance(student: Tensor, teacher: Tensor, matching: Tensor) -> Tensor:
+    """Return |u - v|^2 of matched unit vectors [B, S, P] and [B, R, P], averaged over images (BYOL, Eq. 2)."""
     with torch.autocast(student.device.type, enabled=False):
         cosines = student.float() @ teacher.float().transpose(1, 2)
-    return (plan * (2 - 2 * cosines)).sum() / len(plan)
+    return (matching * (2 - 2 * cosines)).sum() / len(matching)
 
 
 def cross_entropy(
@@ -103,27 +103,28 @@ def cross_entropy(
     teacher_prototypes: Tensor,
     centre: Tensor,
     teacher_temperature: Tensor,
-    plan: Tensor,
+    matching: Tensor,
 ) -> Tensor:
-    """- sum_(s, r) plan(s, r) p_r log q_s, mean over images (Eq. 2), where q_s = softmax(W u_s / temperature) for the
-    student's vectors u [B, S, P] and p_r = softmax((W' v_r - centre) / temperature') for the teacher's v [B, R, P].
+    """Return - sum_(s, r) m(s, r) p_r log q_s for a matching m, averaged over images (Eq. 2).
 
-    With L_s = log sum exp (W u_s / temperature), the p of a region adding up to 1, it is
-    sum_s L_s sum_r plan(s, r) - sum_s u_s . sum_r plan(s, r) (p_r W) / temperature: the teacher's answers are needed as
-    p_r W [P] alone. So a few images at a time, K-wide rows are made, used and forgotten, in the loss as in its
-    gradient, which is taken in the same go; nothing of B T K numbers is ever held. The products are made in autocast's
-    type, in which the view loss has them too, and summed in float32; without autocast all is float32.
+    q_s = softmax(W u_s / temperature) for the student's vectors u [B, S, P], and
+    p_r = softmax((W' v_r - centre) / temperature') for the teacher's v [B, R, P].
+
+    With L_s = log sum exp (W u_s / temperature), and since p_r sums to 1, this is
+    sum_s L_s sum_r m(s, r) - sum_s u_s . sum_r m(s, r) (p_r W) / temperature: the teacher's outputs are needed as
+    p_r W [P] only. So rows of K logits are computed for a few images at a time, and the gradient along with the loss;
+    B T K numbers are never held. Products are computed in autocast's type, as in the view loss, and summed in float32.
     """
     kind = student.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
     with torch.autocast(kind, enabled=False):
         targets = (teacher.float() / teacher_temperature).to(dtype), teacher_prototypes.to(dtype)
         offset = (-centre / teacher_temperature).to(dtype)
-        return _CrossEntropy.apply(student, prototypes, temperature, *targets, offset, plan)
+        return _CrossEntropy.apply(student, prototypes, temperature, *targets, offset, matching)
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The gradients are computed with the loss, for a loss of which the derivative is 1."""
+    """Cross-entropy that computes its gradients along with the loss, and scales them in `backward`."""
 
     @staticmethod
     def forward(
@@ -134,20 +135,20 @@ class _CrossEntropy(torch.autograd.Function):
         teacher: Tensor,
         teacher_prototypes: Tensor,
         offset: Tensor,
-        plan: Tensor,
+        matching: Tensor,
     ) -> Tensor:
         images, regions, _ = student.shape
         weights = (prototypes / temperature).to(teacher.dtype)
-        least = math.exp(-2 / temperature) / len(weights)  # share, of vectors of unit length
-        loss = torch.zeros((), device=plan.device)
+        least = math.exp(-2 / temperature) / len(weights)  # smallest possible softmax of unit vectors
+        loss = torch.zeros((), device=matching.device)
         d_student = student.new_empty(student.shape, dtype=torch.float32)
         d_weights = torch.zeros_like(weights, dtype=torch.float32)
-        at_once = max(1, BLOCK // (sum(plan.shape[1:]) * len(weights)))
+        at_once = max(1, BLOCK // (sum(matching.shape[1:]) * len(weights)))
         for i in range(0, images, at_once):
             some = slice(i, i + at_once)
-            share = plan[some] * regions  # about 1: fp16 has no room for less
+            share = matching[some] * regions  # about 1, because smaller numbers underflow in fp16
             given = student[some].to(weights.dtype), weights, teacher[some], teacher_prototypes, offset, share, least
-            of_some, d_student[some], slopes = _of_some_images(*given)
+            of_some, d_student[some], slopes = _compute_block(*given)
             loss += of_some
             d_weights += slopes
         count = images * regions
@@ -164,11 +165,11 @@ class _CrossEntropy(torch.autograd.Function):
         return of_student, of_prototypes, None, None, None, None, None
 
 
-def _of_some_images(
+def _compute_block(
     u: Tensor, weights: Tensor, v: Tensor, teacher_weights: Tensor, offset: Tensor, share: Tensor, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss, and what it changes by with u and with the weights. The rows as wide as K are the student's and, below
-    them, the teacher's: so they are read twice after their softmax, and the slopes of the weights are summed once."""
+    """Return the loss of a few images and its gradients for u and the weights. The student's and the teacher's K-wide
+    rows are stacked, so that they are read only twice after their softmax, and the weights' gradient is summed once."""
     own, mass = u.shape[:2].numel(), share.sum(2, keepdim=True)
     logits = weights.new_empty(own + v.shape[:2].numel(), len(weights))
     torch.mm(u.flatten(0, 1), weights.T, out=logits[:own])
@@ -184,8 +185,8 @@ def _of_some_images(
 
 
 def _log_sums(logits: Tensor, shares: Tensor, least: float) -> Tensor:
-    """The logarithm of what a softmax divides by: any logit less the log of its share. The first of each row, if even
-    the `least` share is more than nothing in the shares' type; or else the largest, which takes a look at all."""
+    """Return the log of the softmax's denominator: any logit minus the log of its share. Use the first of each row if
+    even the `least` share does not underflow, otherwise the largest, which means reading all."""
     if least > torch.finfo(shares.dtype).tiny:
         return logits[:, 0].float() - shares[:, 0].float().log()
     largest, at = logits.max(1, keepdim=True)

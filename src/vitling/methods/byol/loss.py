@@ -14,7 +14,7 @@ from vitling.backbones.features import Features
 from vitling.methods.byol import BYOLConfig
 from vitling.objectives.distillation import Centre
 from vitling.objectives.gather import has_own_images
-from vitling.objectives.heads import normalise_rows, normed_mlp
+from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -57,7 +57,7 @@ class BYOL(Objective):
     def _heads(self, features: int) -> tuple[nn.Module, nn.Module]:
         hidden, dim = self.config.hidden, self.config.dim
         projector, predictor = (
-            normed_mlp(width, hidden, dim, last_norm=False, biases=True) for width in (features, dim)
+            make_normed_mlp(width, hidden, dim, last_norm=False, biases=True) for width in (features, dim)
         )
         return projector, predictor
 

@@ -11,7 +11,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.densecl import DenseCLConfig
 from vitling.methods.moco_v2.loss import MoCoV2
-from vitling.objectives.heads import normalise_rows, projection_mlp
+from vitling.objectives.heads import make_projection_mlp, normalise_rows
 from vitling.objectives.objective import Batch
 from vitling.objectives.queue import KeyQueue
 from vitling.objectives.regions import join_regions, split_regions, take_matches
@@ -29,7 +29,7 @@ class DenseCL(MoCoV2):
 
     def __init__(self, backbone: Backbone, plan: Plan, config: DenseCLConfig | None = None):
         config = config or DenseCLConfig()
-        dense_head = projection_mlp(backbone.dim, config.dim)
+        dense_head = make_projection_mlp(backbone.dim, config.dim)
         super().__init__(backbone, plan, config, dense_head)
         self.dense_head = dense_head
         self.dense_queue = KeyQueue(config.queue, config.dim)

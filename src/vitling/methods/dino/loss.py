@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.dino import DINOConfig
-from vitling.objectives.distillation import Centre, DistillationHead, global_groups, view_loss
+from vitling.objectives.distillation import Centre, DistillationHead, count_global_groups, view_loss
 from vitling.objectives.gather import has_own_images
 from vitling.objectives.momentum import MomentumCopy, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
@@ -48,7 +48,7 @@ class DINO(Objective):
         super().__init__(backbone, plan)
         config = self.config = config or DINOConfig()
         config.check()
-        self.wide = global_groups(plan, config.global_crops)
+        self.wide = count_global_groups(plan, config.global_crops)
         self.head = new_head(backbone, config)
         self.teacher = MomentumCopy(backbone, self.head, region_head)
         self.centre = Centre(config.prototypes, config.centre)

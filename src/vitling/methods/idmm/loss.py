@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.methods.idmm import IDMMConfig
 from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Scores, ShardedClassifier
-from vitling.objectives.heads import projection_mlp
+from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
@@ -43,7 +43,7 @@ class IDMM(Objective):
         self.images = images
         self.names = ("instance",) if len(plan.groups) == 1 else ("global", "local")
         mlp = config.projection == "mlp"
-        self.projection = projection_mlp(backbone.dim, PROJECTED) if mlp else nn.Identity()
+        self.projection = make_projection_mlp(backbone.dim, PROJECTED) if mlp else nn.Identity()
         self.classifier = make_classifier(config, PROJECTED if mlp else backbone.dim, images, seed)
         self.epsilon = spread(config, images)
 

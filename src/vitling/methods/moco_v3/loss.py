@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.methods.moco_v3 import MoCoV3Config
 from vitling.objectives.gather import GatheredRows, gather_batch
-from vitling.objectives.heads import normalise_rows, normed_mlp
+from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -43,8 +43,8 @@ class MoCoV3(Objective):
         if self.config.frozen_patches:
             freeze_patches(backbone)
         hidden, dim = self.config.hidden, self.config.dim
-        self.projector = normed_mlp(backbone.dim, hidden, hidden, dim, last_norm=True, biases=False)
-        self.predictor = normed_mlp(dim, hidden, dim, last_norm=True, biases=False)
+        self.projector = make_normed_mlp(backbone.dim, hidden, hidden, dim, last_norm=True, biases=False)
+        self.predictor = make_normed_mlp(dim, hidden, dim, last_norm=True, biases=False)
         self.copy = MomentumCopy(backbone, self.projector)
         self.batches = batches
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.methods.simclr import SimCLRConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
-from vitling.objectives.heads import projection_mlp
+from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
@@ -38,7 +38,7 @@ class SimCLR(Objective):
         if len(plan.groups) != 1 or plan.crops != 2:
             raise ValueError(f"two views of one kind, not {plan.crops} of {len(plan.groups)}")
         mlp = config.projection == "mlp"
-        self.projection = projection_mlp(backbone.dim, config.dim) if mlp else nn.Identity()
+        self.projection = make_projection_mlp(backbone.dim, config.dim) if mlp else nn.Identity()
         self.temperature, self.batches = config.temperature, batches
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
