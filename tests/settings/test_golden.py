@@ -37,7 +37,7 @@ FIXES: dict[str, dict[str, dict[str, Any]]] = {  # differences from the earlier 
     },
 }
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
-NEW_SETTINGS: set[str] = set()
+NEW_SETTINGS = {"explain"}
 
 
 @pytest.fixture

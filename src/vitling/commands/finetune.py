@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import print_run, run_over_seeds
-from vitling.console import is_main_process
+from vitling.commands.results import print_run, run_training
 from vitling.settings.config import FinetuneConfig
 
 
@@ -22,8 +21,4 @@ def finetune(config: Annotated[FinetuneConfig, NO_PREFIX]) -> None:
     """
     from vitling.runs.finetune import finetune as run
 
-    if run_over_seeds(config, run):
-        return
-    result = run(config)
-    if is_main_process():
-        print_run(result, config.out)
+    run_training(config, run, print_run)

@@ -6,8 +6,7 @@ import shlex
 from typing import Annotated, Any
 
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import run_over_seeds
-from vitling.console import is_main_process
+from vitling.commands.results import run_training
 from vitling.formatting import format_count
 from vitling.settings.config import PretrainConfig
 
@@ -21,11 +20,7 @@ def pretrain(config: Annotated[PretrainConfig, NO_PREFIX]) -> None:
     """
     from vitling.runs.pretrain import pretrain as run
 
-    if run_over_seeds(config, run):
-        return
-    result = run(config)
-    if is_main_process():
-        _print_pretraining(result, config)
+    run_training(config, run, _print_pretraining)
 
 
 def _print_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:

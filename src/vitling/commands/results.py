@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from vitling.commands.settings_table import print_settings
 from vitling.console import is_main_process
 from vitling.formatting import format_count
 from vitling.metric_names import METRIC_NAMES, MetricName
@@ -25,8 +26,9 @@ def select_metrics(classes: int, keys: Sequence[str] = _RESULT_METRICS) -> list[
     return [METRIC_NAMES[key] for key in keys if key != "top5" or classes > 5]
 
 
-def print_run(result: dict[str, Any], out: str) -> None:
+def print_run(result: dict[str, Any], config: Any) -> None:
     """Print how a run went, what it wrote, and the command that uses its model."""
+    out = config.out
     for name, stage in result.get("stages", {"": result}).items():
         print(
             f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, "
@@ -78,17 +80,24 @@ def _score_table(result: dict[str, Any]) -> Table:
     return table
 
 
-def run_over_seeds(config: Any, run: Callable[[Any], dict[str, Any]]) -> bool:
-    """Run once per seed and print the scores if --seeds is above 1 or such runs are resumed; return whether it did."""
+def run_training(
+    config: Any, train: Callable[[Any], dict[str, Any]], print_result: Callable[[dict[str, Any], Any], None]
+) -> None:
+    """Train once, or once per seed, and print the result; with --explain, print the settings instead."""
     from vitling.runs.group import resumes_group
     from vitling.runs.seeds import train_seeds
 
-    if config.seeds == 1 and not resumes_group(config):
-        return False
-    result = train_seeds(config, run)
+    if config.explain:
+        print_settings(config)
+        return
+    if config.seeds > 1 or resumes_group(config):
+        result = train_seeds(config, train)
+        if is_main_process():
+            _print_seeds(result, config.out)
+        return
+    result = train(config)
     if is_main_process():
-        _print_seeds(result, config.out)
-    return True
+        print_result(result, config)
 
 
 def _print_seeds(result: dict[str, Any], out: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import print_run, run_over_seeds
-from vitling.console import is_main_process
+from vitling.commands.results import print_run, run_training
 from vitling.settings.config import TrainConfig
 
 
@@ -19,8 +18,4 @@ def train(config: Annotated[TrainConfig, NO_PREFIX]) -> None:
     """
     from vitling.runs.train import train as run
 
-    if run_over_seeds(config, run):
-        return
-    result = run(config)
-    if is_main_process():
-        print_run(result, config.out)
+    run_training(config, run, print_run)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vitling.data.dataset import Splits
 from vitling.errors import UserError
+from vitling.files import read_json
 from vitling.ranges import check_ranges
 from vitling.runs.finetune import describe_start
 from vitling.runs.images import look_at_images, open_for_pretraining, open_labelled, stage_facts
@@ -18,7 +20,9 @@ from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.plan import plan_run
 from vitling.settings.resolve import Resolved, resolve
+from vitling.settings.saved import load_resolved, resume_run
 from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, first_stage, large_stage
+from vitling.training.processes import choose_device
 
 RUN = "run"  # the stage whose directory is --out
 Measure = Callable[[Resolved, Facts, Splits], Resolved]
@@ -49,6 +53,14 @@ def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> d
         if plan.config.final_size:
             stages[LARGE_FOLDER] = _resolve_labelled(large_stage(stages[RUN].config), gpu, _keep)
     return stages
+
+
+def explain_settings(request: RunConfig) -> dict[str, Resolved]:
+    """Return the settings that a command would train with; of a run that --resume continues, the saved ones."""
+    saved = Path(request.out) / "config.json"
+    if request.out and request.resume and saved.exists():
+        return {RUN: resume_run(request, load_resolved(type(request), read_json(saved)))}
+    return resolve_stages(request, gpu=choose_device(request.loop.device).type != "cpu")
 
 
 def _resolve_pretraining(draft: Draft[PretrainConfig], gpu: bool, measure: Measure) -> Resolved:

@@ -78,6 +78,8 @@ class RunConfig:
     """Continue even if more than 1 % of the files cannot be read."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint, exactly as if it had not stopped."""
+    explain: bool = False
+    """Print every setting with its value, its origin and the reason, and exit."""
     overwrite: bool = False
     """Delete the run in --out and start over."""
     data: DataConfig = field(default_factory=DataConfig)

@@ -166,7 +166,8 @@ def _scale_learning_rate(draft: Draft[TrainConfig], group: str, recipe: Recipe, 
     lr = recipe.lr_for(batch, optim.name)
     otherwise = optim.peak_lr(batch) if one_stage else recipe.optim.peak_lr(recipe.batch)
     if optim.lr is None and lr != otherwise:
-        draft.set(f"{group}.lr", lr, "plan", "")
+        published = recipe.optim.peak_lr(recipe.batch)
+        draft.set(f"{group}.lr", lr, "plan", f"the preset's {published:g}, scaled to this batch and network")
 
 
 def _method(config: TrainConfig, facts: Facts) -> tuple[str, str]:

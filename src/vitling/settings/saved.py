@@ -12,7 +12,7 @@ from vitling.settings.layers import Draft, Source
 from vitling.settings.names import flag_name, format_value, from_json, leaves
 from vitling.settings.resolve import Resolved
 
-_PER_START = ("out", "resume", "overwrite", "allow_bad", "explicit")  # settings of one start, not of the run
+_PER_START = ("out", "resume", "overwrite", "allow_bad", "explain", "explicit")  # settings of one start, not of the run
 _PACED = ("epochs", "optim.warmup_epochs", "loop.compile")  # --minutes lowers or replaces what was passed
 _OPEN = (None, PLANNED, "auto")
 

@@ -24,7 +24,19 @@ from vitling.views.config import ViewsConfig
 
 PRETRAIN_FOLDER, LARGE_FOLDER = "pretrain", "large"  # within the directory of the run
 _LARGE = 448  # px; the size that IDMM's recipe for large views is published for
-_SECOND_STAGE_ONLY = ("out", "epochs", "size", "seeds", "aux", "drloc", "optim", "resume", "overwrite", "explicit")
+_SECOND_STAGE_ONLY = (
+    "out",
+    "epochs",
+    "size",
+    "seeds",
+    "aux",
+    "drloc",
+    "optim",
+    "resume",
+    "overwrite",
+    "explain",
+    "explicit",
+)
 _SHARED = {"method", "on_collapse", *(f.name for cls in (RunConfig, MethodsConfig) for f in fields(cls))}
 _RENAMED = {  # settings of `train` that its first stage has under another name
     "pretrain_epochs": "epochs",

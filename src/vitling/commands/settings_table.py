@@ -1,0 +1,47 @@
+"""--explain: every setting of a run with its value, its origin and the reason."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from vitling.methods import METHODS
+from vitling.settings.config import RunConfig
+from vitling.settings.layers import Source
+from vitling.settings.names import flag_name, format_value, leaves
+from vitling.settings.resolve import Resolved
+
+_TITLES = {"run": "", "pretrain": "first stage", "large": "at --final-size"}
+_HIDDEN = ("source", "out", "resume", "overwrite", "explain", "explicit", "store_least")
+
+
+def print_settings(config: RunConfig) -> None:
+    """Resolve the settings of all stages and print them, without training."""
+    from vitling.runs.resolving import explain_settings
+
+    console = Console()
+    for stage, resolved in explain_settings(config).items():
+        console.print(_make_table(stage, resolved))
+    if config.minutes is not None:
+        console.print("The epochs are upper limits: --minutes trains as many as fit at the measured pace.")
+
+
+def _make_table(stage: str, resolved: Resolved) -> Table:
+    table = Table(title=_TITLES[stage] or None, title_justify="left")
+    for column in ("setting", "value", "origin", "reason"):
+        table.add_column(column, overflow="fold")
+    default, unused = dict(leaves(type(resolved.config)())), _find_unused(resolved.config)
+    for name, value in leaves(resolved.config):
+        if name not in _HIDDEN and name.partition(".")[0] not in unused:
+            source = resolved.sources.get(name, Source())
+            style = "dim" if value == default[name] else None
+            shown = "" if value is None else format_value(value)
+            table.add_row(f"--{flag_name(name)}", shown, source.origin, source.reason, style=style)
+    return table
+
+
+def _find_unused(config: RunConfig) -> set[str | None]:
+    """Return the groups of settings that this run does not use: other methods, an auxiliary loss that is off."""
+    method = METHODS.get(getattr(config, "method", ""))
+    others = {m.field for m in METHODS.values() if m is not method}
+    return others | ({"drloc"} if config.aux == "none" else set())
