@@ -23,7 +23,7 @@ def tiny_backbone(size: int = 16, drop_path: float = 0.0, channels: int = 3) -> 
     return build("vit_test", "vit_tiny_patch16_224", arguments, size)
 
 
-def strayed(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+def relative_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
     """Return the distance of two trained state dicts, relative to their distance from the start.
 
     The key bias of attention is ignored: softmax cancels it, so its gradient is only rounding noise, which Adam scales
@@ -44,7 +44,7 @@ class Stop(Exception):
     pass
 
 
-class StopsAfter:
+class StopAfter:
     """Watcher that stops a run in the epoch after this one."""
 
     every = 1

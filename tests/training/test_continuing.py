@@ -11,7 +11,7 @@ import torch
 
 from tests.conftest import make_folder
 from tests.methods.drawn import make
-from tests.tiny import Stop, StopsAfter
+from tests.tiny import Stop, StopAfter
 from tests.training.momentum_run import settings
 from tests.training.test_loop import lines
 from vitling import data
@@ -35,7 +35,7 @@ def views_alone(request, store, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp(request.param)
     changes = {} if request.param == "dino" else {"region_weight": 0.0, "view_weight": 1.0}
     with pytest.raises(Stop):
-        fit(make(request.param, **changes), store, settings("esvit"), [StopsAfter(2)], run=RunDirectory(out))
+        fit(make(request.param, **changes), store, settings("esvit"), [StopAfter(2)], run=RunDirectory(out))
     return out
 
 
@@ -49,7 +49,7 @@ def test_regions_are_added_to_a_run_with_views_alone(views_alone, store, tmp_pat
     fresh = {name: value.clone() for name, value in objective.state_dict().items()}
     seen: dict = {}
 
-    class Looks(StopsAfter):
+    class Looks(StopAfter):
         def __call__(self, moment):
             seen.update({k: v.clone() for k, v in moment.objective.state_dict().items()})
             raise Stop
@@ -102,7 +102,7 @@ def test_a_continued_run_is_resumed_from_its_own_checkpoint(views_alone, store, 
     one, two = (RunDirectory(tmp_path / name) for name in "ab")
     fit(whole, store, settings("esvit"), run=one, start=views_alone)
     with pytest.raises(Stop):
-        fit(make("esvit"), store, settings("esvit"), [StopsAfter(3)], run=two, start=views_alone)
+        fit(make("esvit"), store, settings("esvit"), [StopAfter(3)], run=two, start=views_alone)
     fit(parts, store, settings("esvit"), run=two, start=views_alone)
     assert "Resuming at step 15" in (tmp_path / "b" / "log.txt").read_text()
     for (name, a), b in zip(whole.state_dict().items(), parts.state_dict().values(), strict=True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import make_folder
-from tests.tiny import strayed
+from tests.tiny import relative_distance
 from tests.training.contrast_run import BATCHES, KINDS, gradients, objective, train
 from tests.training.test_loop import QUIET, config, lines
 from tests.training.test_shards import in_two_processes, latest
@@ -43,8 +43,8 @@ def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
     train(kind, store, tmp_path / "run", ALONE)
     one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
     start = objective(kind, store.labels).state_dict()
-    assert strayed(one["objective"], other["objective"], start) < 1e-3
-    assert strayed(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
+    assert relative_distance(one["objective"], other["objective"], start) < 1e-3
+    assert relative_distance(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
     for index, moments in one["optimiser"]["state"].items():
         value, found = (state["momentum_buffer"] for state in (moments, other["optimiser"]["state"][index]))
         assert (found - value).norm() <= 1e-3 * value.norm() + 1e-6, index

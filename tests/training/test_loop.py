@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import make_image
-from tests.tiny import strayed, tiny_backbone
+from tests.tiny import relative_distance, tiny_backbone
 from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
@@ -223,7 +223,7 @@ def test_only_the_latest_checkpoints_stay(store, tmp_path):
 def test_accumulation_gives_the_same_weights(store, tmp_path):
     plain, _ = train(store, tmp_path / "one")
     passes, _ = train(store, tmp_path / "three", config(optim=OptimConfig(lr=2e-3, accumulate=3)))
-    assert strayed(plain.state_dict(), passes.state_dict(), objective().state_dict()) < 1e-3
+    assert relative_distance(plain.state_dict(), passes.state_dict(), objective().state_dict()) < 1e-3
 
 
 class Thirsty(Supervised):
@@ -248,7 +248,7 @@ def test_out_of_memory_is_answered_by_accumulation_and_said(store, tmp_path, cap
     plain, _ = train(store, tmp_path / "plain")
     model, outcome = train(store, tmp_path / "run", model=thirsty(room=3))
     assert outcome.accumulate == 4
-    assert strayed(plain.state_dict(), model.state_dict(), objective().state_dict()) < 1e-3
+    assert relative_distance(plain.state_dict(), model.state_dict(), objective().state_dict()) < 1e-3
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("Out of memory") == 2  # 8 -> 4 -> 2 images a pass
     assert "--optim.accumulate 4" in log

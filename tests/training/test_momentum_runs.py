@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.conftest import make_folder
 from tests.methods.drawn import METHODS, make
-from tests.tiny import Stop, StopsAfter, strayed, tiny_backbone
+from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
 from tests.training.momentum_run import CHANGES, comparable, settings, train
 from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
@@ -74,7 +74,7 @@ def test_two_processes_are_one(method, two, store, tmp_path):
     one = train(method, store, tmp_path / "run", ALONE, **comparable(method))
     other = latest(two / f"{method}-0")["objective"]
     assert one.keys() == other.keys()
-    assert strayed(one, other, make(method).state_dict()) < 1e-3
+    assert relative_distance(one, other, make(method).state_dict()) < 1e-3
     for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean", "region_centre.mean"):
         if name in one:
             torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=0)
@@ -92,7 +92,7 @@ def latest(folder: Path) -> dict:
 def test_passes_change_nothing_where_images_are_not_compared(method, store, tmp_path):
     """The queue and the centre are those of whole steps."""
     one, three = (train(method, store, tmp_path / str(n), ALONE, accumulate=n) for n in (1, 3))
-    assert strayed(one, three, make(method).state_dict()) < 1e-3
+    assert relative_distance(one, three, make(method).state_dict()) < 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -102,7 +102,7 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
     run = RunDirectory(tmp_path / "run")
     (tmp_path / "run").mkdir()
     with pytest.raises(Stop):
-        fit(make(method, **changes), store, settings(method), [StopsAfter(2)], run=run)
+        fit(make(method, **changes), store, settings(method), [StopAfter(2)], run=run)
     resumed = make(method, **changes)
     fit(resumed, store, settings(method), run=run)
     assert "Resuming" in (tmp_path / "run" / "log.txt").read_text()

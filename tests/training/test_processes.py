@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import make_folder
-from tests.tiny import strayed
+from tests.tiny import relative_distance
 
 pytestmark = pytest.mark.slow
 COMMON = [
@@ -171,7 +171,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path):
     subprocess.run(command(source, tmp_path / "start", *still), check=True, capture_output=True)
     arguments = command(source, tmp_path / "two", *flags)[3:]
     subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
-    assert strayed(result(tmp_path / "one"), result(tmp_path / "two"), result(tmp_path / "start")) < 1e-3
+    assert relative_distance(result(tmp_path / "one"), result(tmp_path / "two"), result(tmp_path / "start")) < 1e-3
     for (e, s, a), (f, t, b) in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):
         assert (e, s) == (f, t)
         assert abs(a - b) < 1e-5

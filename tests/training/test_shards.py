@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import make_folder
-from tests.tiny import strayed
+from tests.tiny import relative_distance
 from tests.training.sharded_run import CROPS, KINDS, classify, objective, train
 from tests.training.test_loop import lines
 from tests.training.test_processes import free_port
@@ -63,10 +63,10 @@ def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
     train(kind, store, tmp_path / "run", ALONE)
     one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
     start = objective(kind, 33).state_dict()
-    assert strayed(one["objective"], other["objective"], start) < 1e-3
-    assert strayed(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
+    assert relative_distance(one["objective"], other["objective"], start) < 1e-3
+    assert relative_distance(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
     assert one["best"]["epoch"] == other["best"]["epoch"] == 1
-    assert strayed(one["best"]["weights"], other["best"]["weights"], start) < 1e-3
+    assert relative_distance(one["best"]["weights"], other["best"]["weights"], start) < 1e-3
     assert one["optimiser"]["state"].keys() == other["optimiser"]["state"].keys()
     for index, moments in one["optimiser"]["state"].items():
         for name, value in moments.items():
