@@ -146,7 +146,7 @@ def test_compiled_equals_eager(dataset, tmp_path, how):
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     assert (
         relative_distance(eager.state_dict(), compiled.state_dict(), start) < 0.05
-    )  # TF32, and other orders of summation
+    )  # TF32, other summation order
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
