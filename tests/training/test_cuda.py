@@ -144,9 +144,7 @@ def test_compiled_equals_eager(dataset, tmp_path, how):
     compiled, _ = train(dataset, tmp_path / "compiled", config(loop=replace(ON_GPU, compile=how)))
     assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
-    assert (
-        relative_distance(eager.state_dict(), compiled.state_dict(), start) < 0.05
-    )  # TF32, other summation order
+    assert relative_distance(eager.state_dict(), compiled.state_dict(), start) < 0.05  # TF32, other summation order
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
