@@ -18,11 +18,11 @@ from record import read_earlier, write_rows
 
 from vitling.data.store import Store
 from vitling.errors import RunAborted
-from vitling.methods.registry import METHODS, Name, make_objective, plan_of
+from vitling.methods import METHODS, MethodName
+from vitling.methods.method import TrainingData
 from vitling.objectives import Objective
 from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
 from vitling.papers.overhead import forget
-from vitling.papers.stages import pretrain_config
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
 from vitling.training.trainer import Trainer
@@ -35,19 +35,20 @@ STEPS = 30
 KINDS: dict[str, type[Trainer]] = {"step": FixedViewsTrainer, "whole": Trainer}
 
 
-def make_workload(method: Name, backbone: str, batch: int, size: int, store: Store) -> Workload:
-    kind = METHODS[method]
-    stage = kind.recipe(backbone, "paper", 800, size)
-    stage = kind.adapt(stage, len(store), batch) if kind.adapt else stage
-    config = pretrain_config(stage, method=method)
+def make_workload(name: MethodName, backbone: str, batch: int, size: int, store: Store) -> Workload:
+    method, dataset = METHODS[name], store.dataset
+    recipe = method.recipe(backbone, "paper", 800, size)
+    recipe = method.adapt(recipe, len(store), batch) if method.adapt else recipe
+    batch_sizes = [batch] * (len(store) // batch) if method.compares_images else []
+    data = TrainingData(len(store), len(dataset.class_names), dataset.labels, False, 0, batch_sizes)
 
     def make(network: Any, plan: Plan, images: int) -> Objective:
-        return make_objective(config, network, store)
+        return method.build(network, plan, recipe.objective, data)
 
-    return Workload(backbone, plan_of(config, size), batch, make, stage.optim)
+    return Workload(backbone, method.views(recipe.objective, size), batch, make, recipe.optim)
 
 
-def measure(method: Name, options: argparse.Namespace, store: Store) -> dict[str, Any]:
+def measure(method: MethodName, options: argparse.Namespace, store: Store) -> dict[str, Any]:
     device = store.device
     work = make_workload(method, options.backbone, options.batch, options.size, store)
     row: dict[str, Any] = {"method": method, "backbone": work.backbone, "batch": work.batch, "size": options.size}

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from vitling.cli import run
-from vitling.methods.registry import plan_of
-from vitling.settings.config import PretrainConfig
+from vitling.methods import METHODS
 from vitling.views.config import Plan
 from vitling.views.policies import POLICY_OF_METHOD, make_plan
 from vitling.views.sheet import CELL, GAP, HEAD, draw_sheet
@@ -96,6 +95,6 @@ def test_error_names_the_policy_of_a_method(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize("method", ["idmm", "supcon", "esvit", "densecl"])
 def test_policy_of_a_method_equals_its_views(method):
-    own = plan_of(PretrainConfig(method=method), 224)
+    own = METHODS[method].views(METHODS[method].config(), 224)
     shown = Plan(tuple(replace(group, return_boxes=False) for group in own.groups))
     assert shown == make_plan(POLICY_OF_METHOD[method], 224)
