@@ -113,8 +113,8 @@ WRONG = {  # flags after `vitling train FOLDER --out RUN`, and words of the mess
     "batch": (["--batch", "0"], ["--batch"]),
     "scale": (["--views.scale", "1", "0.5"], ["--views.scale"]),
     "flip": (["--views.flip", "2"], ["--views.flip"]),
-    "parts": (["--views.mix-parts", "0"], ["--views.mix-parts must be at least 1"]),
-    "parts before": (["--pretrain-views.mix-parts", "0"], ["--pretrain-views.mix-parts must be at least 1"]),
+    "parts": (["--views.mix-parts", "0"], ["--views.mix-parts", "at least 1"]),
+    "parts before": (["--pretrain-views.mix-parts", "0"], ["--pretrain-views.mix-parts", "at least 1"]),
     "learning rate": (["--optim.lr", "-1"], ["--optim.lr"]),
     "betas": (["--optim.name", "sgd", "--optim.betas", "0.8", "0.9"], ["--optim.betas", "--optim.momentum"]),
     "momentum": (["--optim.name", "adamw", "--optim.momentum", "0.5"], ["--optim.momentum", "--optim.betas"]),
@@ -151,7 +151,7 @@ def test_an_interrupted_table_says_how_to_continue(monkeypatch, capsys):
 
 def test_missing_arguments(folder, tmp_path, capsys):
     assert "--out DIR" in refused(capsys, "train", folder)
-    assert "Which images?" in refused(capsys, "train", "--out", tmp_path / "run")
+    assert "No images given" in refused(capsys, "train", "--out", tmp_path / "run")
 
 
 def no_such_path(root):
