@@ -8,7 +8,7 @@ from vitling.errors import UserError
 
 
 def attention_and_output(backbone, x):
-    """What the backbone says of its last block, and what that block's attention gave out."""
+    """Return the attention that the backbone reports for its last block, and that block's input and output."""
     blocks = backbone.timm_model
     for part in ("stages", "layers"):
         blocks = getattr(blocks, part)[-1] if hasattr(blocks, part) else blocks
@@ -20,8 +20,8 @@ def attention_and_output(backbone, x):
     return features.attention, attn, seen
 
 
-def rebuilt(attention, values, attn):
-    """The block's output from our attention and its own values: the same only if it used that attention."""
+def rebuild(attention, values, attn):
+    """Rebuild the block's output from our attention and its values: equal only if it used that attention."""
     mixed = (attention @ values).transpose(1, 2).flatten(2)
     return attn.proj(mixed)
 
@@ -42,16 +42,16 @@ def values_of(projected, parts, heads):
     ],
 )
 @torch.no_grad()
-def test_attention_is_the_one_the_block_used(name, size, heads, queries, keys):
+def test_attention_reproduces_the_blocks_output(name, size, heads, queries, keys):
     backbone = create(name, seed=0).eval()
     for parameter in backbone.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.02)  # biases and tables start at zero and would hide
+        parameter.add_(torch.randn_like(parameter) * 0.02)  # biases and tables start at zero and would hide errors
     attention, attn, seen = attention_and_output(backbone, torch.randn(2, 3, size, size))
     assert attention.shape == (2, heads, queries, keys)
     torch.testing.assert_close(attention.sum(-1), torch.ones(2, heads, queries))
     projected = attn.qkv(seen["x"]) if hasattr(attn, "qkv") else attn.kv(seen["x"])
     values = values_of(projected, 3 if hasattr(attn, "qkv") else 2, heads)
-    torch.testing.assert_close(rebuilt(attention, values, attn), seen["out"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rebuild(attention, values, attn), seen["out"], rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -61,10 +61,10 @@ def test_query_and_key_norms_are_respected():
     attn.q_norm = torch.nn.LayerNorm(attn.head_dim)
     attention, attn, seen = attention_and_output(backbone, torch.randn(1, 3, 32, 32))
     values = values_of(attn.qkv(seen["x"]), 3, 4)
-    torch.testing.assert_close(rebuilt(attention, values, attn), seen["out"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rebuild(attention, values, attn), seen["out"], rtol=1e-4, atol=1e-4)
 
 
-def test_where_there_is_no_one_attention_map():
+def test_networks_without_a_single_attention_map_are_refused():
     with torch.device("meta"):
         with pytest.raises(UserError, match="no attention"):
             create("resnet18")(torch.empty(1, 3, 64, 64), attention=True)

@@ -33,7 +33,7 @@ def images(backbone, size=None, batch=2):
 
 @pytest.mark.parametrize("name", SMALL)
 @torch.no_grad()
-def test_equal_to_timm_at_the_native_size_bit_for_bit(backbones, name):
+def test_native_size_equals_timm_bit_for_bit(backbones, name):
     backbone = backbones[name]
     twin = timm.create_model(backbone.architecture, num_classes=0, **backbone.model_args).eval()
     twin.load_state_dict(backbone.timm_model.state_dict())
@@ -72,13 +72,13 @@ def test_other_input_sizes(backbones, name, size, grid):
 
 
 @torch.no_grad()
-def test_an_oblong_input_keeps_rows_and_columns_apart(backbones):
+def test_oblong_inputs_have_oblong_grids(backbones):
     features = backbones["vit_micro_patch4_32"](torch.randn(1, 3, 16, 24))
     assert features.grid.shape == (1, 128, 4, 6)
 
 
 @pytest.mark.parametrize(("name", "size"), [("vit_micro_patch4_32", 30), ("pvt_v2_b0", 16), ("resnet18", 0)])
-def test_a_size_that_does_not_fit_is_refused_in_words(backbones, name, size):
+def test_a_size_that_does_not_fit_is_refused(backbones, name, size):
     with pytest.raises(UserError, match=f"{size} px"):
         backbones[name].grid_size(size)
     with pytest.raises(UserError, match=f"{size} px"):
@@ -86,8 +86,8 @@ def test_a_size_that_does_not_fit_is_refused_in_words(backbones, name, size):
 
 
 @torch.no_grad()
-def test_a_vit_at_96_sees_positions_resized_by_plain_bicubic(backbones):
-    """As a timm model built at 96 with the positions that F.interpolate gives, class token kept."""
+def test_vit_positions_at_96_px_are_resized_by_plain_bicubic(backbones):
+    """Equal to a timm model built at 96 px with positions from F.interpolate and the class token kept."""
     backbone = backbones["deit_tiny_patch16_224"]
     state = dict(backbone.timm_model.state_dict())
     positions = state["pos_embed"]
@@ -100,7 +100,7 @@ def test_a_vit_at_96_sees_positions_resized_by_plain_bicubic(backbones):
     torch.testing.assert_close(backbone(x).pooled, twin(x))
 
 
-def test_positions_from_7_to_14_are_computed_in_fp32_and_differ_from_antialiased_ones_downwards():
+def test_positions_are_resized_in_fp32_without_antialiasing():
     positions = torch.randn(1, 50, 8)
     resized = resize_positions(positions, (7, 7), (14, 14))
     maps = positions[:, 1:].transpose(1, 2).reshape(1, 8, 7, 7)
@@ -115,7 +115,7 @@ def test_positions_from_7_to_14_are_computed_in_fp32_and_differ_from_antialiased
 
 
 @pytest.mark.parametrize("new", [(3, 11), (14, 5), (1, 1)])
-def test_maps_are_resized_as_torch_does_it_and_so_are_their_gradients(new):
+def test_resized_maps_and_gradients_match_torch(new):
     here, there = (torch.randn(2, 3, 7, 5, generator=torch.Generator().manual_seed(0)) for _ in range(2))
     upstream = torch.randn(2, 3, *new)
     resized = resize_map(here.requires_grad_(), new)
@@ -164,7 +164,7 @@ def test_blocks(backbones, name, shapes):
     assert torch.equal(features.grid, backbone(x).grid)
 
 
-def test_the_same_seed_gives_the_same_weights_and_leaves_the_generator_alone():
+def test_the_seed_sets_the_weights_and_keeps_the_global_generator():
     torch.manual_seed(7)
     before = torch.get_rng_state()
     one, two, other = (create("vit_micro_patch4_32", seed=s) for s in (1, 1, 2))

@@ -1,4 +1,4 @@
-"""Parts that are alike share a compiled graph: that is what makes compiling them quick."""
+"""Blocks that are alike share a compiled graph, which makes compiling fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vitling.backbones import create
 
-# kinds of blocks: a stage has one, in Swin two (with shifted windows and without), but the last, whose map is a window
+# input size and kinds of blocks: one per stage; in Swin two (shifted and not), except in the last stage
 KINDS = {
     "vit_micro_patch4_32": (32, 1),
     "pvt_v2_b0": (64, 4),
@@ -26,8 +26,8 @@ def test_blocks_of_one_kind_are_one_graph(name):
     size, kinds = KINDS[name]
     torch._dynamo.reset()
     backbone, counter = create(name, size, drop_path=0.1, seed=0).train(), CompileCounter()
-    for part in backbone.blocks():
-        part.compile(dynamic=False, backend=counter)
+    for block in backbone.blocks():
+        block.compile(dynamic=False, backend=counter)
     with torch.no_grad():
         backbone(torch.zeros(2, 3, size, size))
     torch._dynamo.reset()
@@ -35,7 +35,7 @@ def test_blocks_of_one_kind_are_one_graph(name):
 
 
 @pytest.mark.parametrize("name", [*KINDS, "resnet50"])
-def test_they_hold_nearly_all_weights(name):
+def test_blocks_hold_nearly_all_weights(name):
     backbone = create(name)
-    held = sum(p.numel() for part in backbone.blocks() for p in part.parameters())
+    held = sum(p.numel() for block in backbone.blocks() for p in block.parameters())
     assert held > 0.8 * sum(p.numel() for p in backbone.parameters())

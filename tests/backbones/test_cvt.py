@@ -20,9 +20,9 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-# facts.md section 4 for the version that DRLoc trained; the authors' paper says 19.98 M, their code gives this
+# DRLoc's version, and the authors': their paper says 19.98 M, their code gives this
 @pytest.mark.parametrize(("name", "published"), [("cvt_13", 19_936_296), ("cvt_13_official", 19_997_480)])
-def test_the_published_parameters(name, published):
+def test_parameter_counts_match_the_papers(name, published):
     with torch.device("meta"):
         backbone = create(name)
     assert sum(p.numel() for p in backbone.parameters()) + 385 * 1000 == published
@@ -44,7 +44,7 @@ def test_other_input_sizes(form, size, grid):
 
 
 @torch.no_grad()
-def test_what_is_pooled():
+def test_pooled_features():
     x = drawn(2, 3, 64, 64)
     mean, token = tiny("drloc").eval()(x, stages=True), tiny("official").eval()(x, stages=True)
     torch.testing.assert_close(mean.pooled, mean.grid.mean(dim=(2, 3)))
@@ -56,8 +56,10 @@ def test_what_is_pooled():
 
 @pytest.mark.parametrize("form", FORM_NAMES)
 def test_a_gradient_reaches_every_parameter(form):
-    """But for what shifts all keys alike, where there is no class token: softmax cancels it. Through the grid too:
-    of the last block's queries the pooled class token needs only its own, which is not convolved."""
+    """Except what shifts all keys alike without a class token, because softmax cancels it.
+
+    The loss uses the grid too: the pooled class token needs only its own query, which is not convolved.
+    """
     backbone = tiny(form)
     features = backbone(drawn(2, 3, 64, 64))
     (features.grid * drawn(2, 32, 4, 4, seed=1)).sum().add((features.pooled * drawn(2, 32, seed=2)).sum()).backward()
@@ -68,7 +70,7 @@ def test_a_gradient_reaches_every_parameter(form):
 
 
 def literal_attention(attn, tokens, grid):
-    """For one image without a class token: every map convolved by sums over neighbours, every query by itself."""
+    """Compute attention for one image without a class token, with explicit sums over neighbours and queries."""
 
     def convolved(layer, stride):
         maps = tokens.T.reshape(-1, *grid)
@@ -99,7 +101,7 @@ def literal_attention(attn, tokens, grid):
 
 @pytest.mark.parametrize("form", FORM_NAMES)
 @torch.no_grad()
-def test_attention_is_the_literal_one(form):
+def test_attention_matches_a_literal_version(form):
     torch.manual_seed(0)
     attn = ConvAttention(8, 2, FORMS[form]).eval()
     for module in attn.modules():
@@ -113,8 +115,8 @@ def test_attention_is_the_literal_one(form):
 
 
 @pytest.mark.parametrize(("form", "prefix"), [("drloc", 0), ("official", 1)])
-def test_keys_have_half_the_side_and_the_attention_shown_is_the_one_used(form, prefix):
-    """In training too, and without a second pass through batch norm."""
+def test_keys_are_halved_and_attention_reproduces_the_output(form, prefix):
+    """Also in training, and without a second pass through batch norm."""
     backbone = tiny(form)
     seen = {}
     attn = backbone.timm_model.stages[-1].blocks[-1].attn
@@ -127,7 +129,7 @@ def test_keys_have_half_the_side_and_the_attention_shown_is_the_one_used(form, p
     assert attn.conv_k.bn.num_batches_tracked == 1
 
 
-def test_channel_norm_has_its_epsilon_beside_the_deviation():
+def test_channel_norm_adds_epsilon_to_the_std():
     norm = ChannelNorm(4)
     nn.init.normal_(norm.weight)
     tokens = 1e-5 * drawn(3, 5, 4)
@@ -152,7 +154,7 @@ def test_a_state_dict_gives_the_same_features_at_any_size(form):
 
 
 @pytest.mark.parametrize("form", FORM_NAMES)
-def test_drop_path_is_in_the_last_stage(form):
+def test_drop_path_applies_to_the_last_stage_only(form):
     stages = tiny(form, drop_path_rate=0.2).timm_model.stages
     assert [[block.drop_path.drop_prob for block in stage.blocks] for stage in stages] == [[0.0], [0.0], [0.0, 0.2]]
 
@@ -172,7 +174,7 @@ def test_half_precision_trains(form, dtype):
     assert all(p.grad.isfinite().all() for p in backbone.parameters())
 
 
-def test_every_block_on_request():
+def test_block_outputs_on_request():
     backbone = create("cvt_13", 64)
     blocks = backbone(torch.zeros(2, 3, 64, 64), stages="blocks").stages
     stages = backbone(torch.zeros(2, 3, 64, 64), stages=True).stages

@@ -1,4 +1,4 @@
-"""Stochastic depth is timm's, with a rate that the compiler does not look at."""
+"""Stochastic depth equals timm's, with a rate that the compiler does not specialise on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitling.backbones import create
 from vitling.backbones.depth import StochasticDepth, replace_drop_paths
 
 
-def test_an_image_keeps_its_branch_or_loses_it_whole():
+def test_each_image_keeps_or_drops_its_whole_branch():
     torch.manual_seed(0)
     depth, x = StochasticDepth(0.3).train(), torch.rand(20_000, 2, 3) + 1
     ratio = depth(x) / x
@@ -24,7 +24,7 @@ def test_an_image_keeps_its_branch_or_loses_it_whole():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_rate_of_nothing_changes_nothing(dtype):
+def test_a_rate_of_0_is_the_identity(dtype):
     x = torch.randn(50, 4, dtype=dtype)
     given = StochasticDepth(0.0).train()(x)
     assert given.dtype == dtype
@@ -32,7 +32,7 @@ def test_a_rate_of_nothing_changes_nothing(dtype):
 
 
 @pytest.mark.parametrize("name", ["vit_micro_patch4_32", "pvt_v2_b0", "swin_tiny_patch4_window7_224", "t2t_vit_7"])
-def test_every_block_has_its_rate_and_the_weights_have_their_names(name):
+def test_blocks_keep_their_rates_and_weight_names(name):
     plain, deep = create(name, 64, seed=0), create(name, 64, drop_path=0.2, seed=0)
     rates = [module.drop_prob for module in deep.modules() if isinstance(module, StochasticDepth)]
     assert rates == sorted(rates)
@@ -41,7 +41,7 @@ def test_every_block_has_its_rate_and_the_weights_have_their_names(name):
     assert plain.state_dict().keys() == deep.state_dict().keys()
 
 
-def test_a_network_without_it_is_left_alone():
+def test_a_network_without_drop_path_is_unchanged():
     model = create("vit_micro_patch4_32", seed=0).timm_model
     before = copy.deepcopy(model)
     replace_drop_paths(model)

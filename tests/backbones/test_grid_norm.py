@@ -1,4 +1,4 @@
-"""Before or after the final norm: by name, with what DRLoc's release takes as the third name (facts.md 1.2)."""
+"""The grid before or after the final norm, or the one that DRLoc's release uses ("published")."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_with_a_final_norm(name, published):
 
 @pytest.mark.parametrize("name", ["cvt_13", "resnet18", "pvt_v2_b0"])
 @torch.no_grad()
-def test_without_one_there_is_one_grid(name):
+def test_without_a_final_norm_both_grids_are_equal(name):
     features = create(name, size=32, seed=0).eval()(torch.randn(1, 3, 32, 32))
     for norm in ("before", "after", "published"):
         assert features.select_grid(norm) is features.grid
 
 
-def test_features_made_by_hand_need_not_say():
+def test_features_default_to_one_grid():
     grid = torch.zeros(1, 2, 3, 3)
     assert Features(torch.zeros(1, 2), grid).select_grid("published") is grid

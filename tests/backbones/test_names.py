@@ -9,7 +9,7 @@ import torch
 from vitling.backbones import create, list_backbones
 from vitling.errors import UserError
 
-# facts.md section 4: parameters without a head
+# parameters without a head, counted in the released code
 MEASURED = {
     "swin_tiny_patch4_window7_224": 27_519_354,
     "swin_small_patch4_window7_224": 48_837_258,
@@ -32,7 +32,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("entry", list_backbones(), ids=lambda entry: entry.name)
-def test_the_table_is_what_is_built(entry):
+def test_entries_match_the_built_networks(entry):
     with torch.device("meta"):
         backbone = create(entry.name)
         features = backbone(torch.empty(2, 3, entry.size, entry.size))
@@ -44,11 +44,11 @@ def test_the_table_is_what_is_built(entry):
     assert features.pooled.shape == (2, backbone.dim) == (2, entry.dim)
 
 
-def test_what_was_measured_is_in_the_table():
+def test_measured_backbones_are_listed():
     assert {entry.name for entry in list_backbones()} >= MEASURED.keys()
 
 
-def test_the_small_pvt_is_half_as_wide_as_b0_and_otherwise_the_same():
+def test_small_pvt_is_b0_at_half_the_width():
     with torch.device("meta"):
         small, whole = (create(name).timm_model for name in ("pvt_v2_b0_small", "pvt_v2_b0"))
     assert [stage.norm.normalized_shape for stage in small.stages] == [(16,), (32,), (80,), (128,)]
@@ -68,14 +68,14 @@ def test_an_unknown_name_suggests_the_nearest():
         create("zzz")
 
 
-def test_an_untested_name_of_a_known_family_works():
+def test_an_untested_name_of_a_supported_family_works():
     with torch.device("meta"):
         assert create("resnet34").dim == 512
         assert create("vit_small_patch32_384").size == 384
 
 
 @pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "vit_relpos_small_patch16_224", "vgg11"])
-def test_other_kinds_are_refused_in_words(name):
+def test_unsupported_kinds_are_refused(name):
     with torch.device("meta"), pytest.raises(UserError, match="vitling list backbones"):
         create(name)
 

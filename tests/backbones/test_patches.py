@@ -13,7 +13,7 @@ from vitling.backbones.patches import PatchProjection, replace_patch_convolution
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("side", [4, (2, 5)])
 @pytest.mark.parametrize("shape", [(8, 20), (9, 23)])
-def test_values_and_gradients_are_the_convolutions(bias, side, shape):
+def test_values_and_gradients_match_the_convolution(bias, side, shape):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 7, side, stride=side, bias=bias))
     replaced = copy.deepcopy(model)
@@ -32,13 +32,13 @@ def test_values_and_gradients_are_the_convolutions(bias, side, shape):
 
 
 @pytest.mark.parametrize("arguments", [{"padding": 1}, {"groups": 3}, {"dilation": 2}, {"stride": 2}])
-def test_others_stay(arguments):
+def test_other_convolutions_are_kept(arguments):
     model = nn.Sequential(nn.Conv2d(3, 6, 4, **{"stride": 4, **arguments}), nn.Conv2d(6, 6, 1))
     replace_patch_convolutions(model)
     assert not any(isinstance(module, PatchProjection) for module in model.modules())
 
 
-def test_patch_embeddings_and_spatial_reductions_are_products():
+def test_patch_embeddings_and_spatial_reductions_are_replaced():
     def products(name: str) -> int:
         return sum(isinstance(module, PatchProjection) for module in create(name).modules())
 

@@ -1,4 +1,4 @@
-"""The 4-stage networks of EsViT's Table 4 that timm lacks: ViL-T, CvT-T, PVT-Small, here small ones of their kind."""
+"""The 4-stage networks of EsViT's Table 4 that timm lacks: ViL-T, CvT-T and PVT-Small, in small versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drawn(*shape, seed=0):
 
 
 def shaken(module):
-    """Biases start at zero, and running statistics are those of nothing."""
+    """Randomise biases and running statistics, which start as the identity and would hide errors."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for values in (*module.parameters(), *module.buffers()):
@@ -64,7 +64,7 @@ def test_every_input_size(kind, size, grid):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_what_is_pooled(kind):
+def test_pooled_features(kind):
     features = shaken(tiny(kind))(drawn(2, 3, 64, 64))
     mean = features.grid.mean(dim=(2, 3))
     assert torch.allclose(features.pooled, mean, atol=1e-5) == (kind != "pvt")  # PVT has a class token
@@ -74,8 +74,8 @@ def test_what_is_pooled(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_a_probe_sees_of_the_last_block_what_is_pooled(kind):
-    """PVT's class token, the others' mean."""
+def test_probe_features_of_the_last_block_are_the_pooled_ones(kind):
+    """The class token for PVT, the mean for the others."""
     frozen = compute_batch_features(shaken(tiny(kind)), drawn(2, 3, 64, 64), blocks=2)
     assert torch.allclose(frozen.blocks[:, -32:], frozen.pooled, atol=1e-5)
 
@@ -83,7 +83,7 @@ def test_a_probe_sees_of_the_last_block_what_is_pooled(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [64, 96])
 def test_a_gradient_reaches_every_parameter(kind, size):
-    """But for a bias of the global token to itself: what the last block of a stage makes of that token, nobody sees."""
+    """Except the global token's bias to itself, because the global token of a stage's last block is not used."""
     backbone = shaken(tiny(kind)).train()
     with torch.autocast("cpu", torch.bfloat16):
         features = backbone(drawn(2, 3, size, size))
@@ -119,7 +119,7 @@ def test_a_network_built_for_another_size_takes_the_weights(kind, resized):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_the_attention_shown_is_the_one_used(kind):
+def test_attention_reproduces_the_output(kind):
     backbone, seen = shaken(tiny(kind)), {}
     mix = backbone.timm_model.stages[-1].blocks[-1].attn.mix
     mix.register_forward_hook(lambda m, args, out: seen.update(args=args, out=out))
@@ -130,7 +130,7 @@ def test_the_attention_shown_is_the_one_used(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drop_path_grows_over_all_blocks(kind):
+def test_drop_rates_grow_over_all_blocks(kind):
     stages = tiny(kind, drop_path_rate=0.5).timm_model.stages
     rates = [block.drop_path.drop_prob for stage in stages for block in stage.blocks]
     assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
@@ -146,7 +146,7 @@ def test_no_decay_names_are_parameter_names(kind, kinds):
     assert backbone.no_decay() <= dict(backbone.named_parameters()).keys()
 
 
-def test_a_small_vil_keeps_the_tables_of_224_px():
+def test_vil_below_224_px_keeps_the_tables_of_224_px():
     with torch.device("meta"):
         small, native = create("vil_tiny", 96), create("vil_tiny")
         assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in native.parameters())
@@ -155,14 +155,14 @@ def test_a_small_vil_keeps_the_tables_of_224_px():
 
 
 def rank_heads(projected, heads):
-    """[N, D] to [heads, N, d]"""
+    """Split [N, D] to [heads, N, d]."""
     return projected.unflatten(1, (heads, -1)).transpose(0, 1)
 
 
 @pytest.mark.parametrize("grid", [(6, 6), (5, 7), (3, 8), (2, 2)])
 @torch.no_grad()
-def test_sliding_chunks_are_dense_attention_with_a_mask(grid):
-    """Token by token: a token and another see each other if their chunks of 3 x 3 touch; the global token sees all."""
+def test_sliding_attention_is_dense_attention_with_a_mask(grid):
+    """Two tokens attend to each other if their 3 x 3 chunks touch; the global token attends to all."""
     torch.manual_seed(0)
     attn, heads = shaken(SlidingAttention(8, 2, side=3)), 2
     tokens = drawn(2, 1 + grid[0] * grid[1], 8)
@@ -217,8 +217,8 @@ def test_the_bias_of_full_attention(form, has_global):
 
 @pytest.mark.parametrize("grid", [(8, 8), (5, 6), (3, 3), (2, 9)])
 @torch.no_grad()
-def test_windows_of_cvt_are_the_literal_ones(grid):
-    """Padded, convolved over the borders of windows, then attended to window by window; by the whole width."""
+def test_cvt_windows_match_a_literal_version(grid):
+    """Pad, convolve across window borders, attend window by window, scale by the whole width."""
     torch.manual_seed(0)
     attn = shaken(WindowedConvAttention(8, 2, window=4))
     tokens, side = drawn(1, grid[0] * grid[1], 8), min(4, *grid)
@@ -238,7 +238,7 @@ def test_windows_of_cvt_are_the_literal_ones(grid):
 
 
 @torch.no_grad()
-def test_keys_of_pvt_are_patches_of_the_map():
+def test_pvt_keys_are_patches_of_the_map():
     torch.manual_seed(0)
     attn = shaken(ReducedAttention(8, 2, reduction=2))
     tokens = drawn(1, 4 * 6, 8)

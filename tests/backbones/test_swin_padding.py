@@ -19,7 +19,7 @@ def drawn(*shape, seed=0):
 
 
 def shaken(module):
-    """Biases and tables start at zero, and would hide who attends to padding."""
+    """Randomise biases and tables, which start at zero and would hide who attends to padding."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -28,8 +28,8 @@ def shaken(module):
 
 
 def literal(block, maps):
-    """Query by query for one image: a window of the padded map, whose corner moves by the shift; what lies over a
-    border comes from the other side, and is −100 away from what does not."""
+    """Compute the block query by query for one image, with windows of the padded map moved by the shift. What lies
+    beyond a border comes from the other side and is masked by −100."""
     window, shift, heads = block.window_size[0], block.shift_size[0], block.attn.num_heads
     normed = block.norm1(maps)[0]
     high, wide, dim = normed.shape
@@ -59,7 +59,7 @@ def literal(block, maps):
 @pytest.mark.parametrize("shift", [0, 2])
 @pytest.mark.parametrize("grid", [(8, 8), (6, 6), (3, 3), (5, 9)])
 @torch.no_grad()
-def test_a_block_is_the_literal_one(grid, shift):
+def test_a_block_matches_a_literal_version(grid, shift):
     torch.manual_seed(0)
     block = shaken(WindowBlock(SwinTransformerBlock(8, (16, 16), num_heads=2, window_size=4, shift_size=shift)))
     maps = drawn(1, *grid, 8)
@@ -67,7 +67,7 @@ def test_a_block_is_the_literal_one(grid, shift):
 
 
 def reordered(block, maps):
-    """timm's own steps in the release's order: pad, roll, partition, attend, merge, roll back, crop."""
+    """Run timm's steps in the release's order: pad, roll, partition, attend, merge, roll back, crop."""
     window, shift = block.window_size, block.shift_size
     normed = block.norm1(maps)
     batch, high, wide, dim = normed.shape
@@ -92,7 +92,7 @@ def by_timm(twin, x, step):
 
 @pytest.fixture(scope="module", params=["", ".window14"])
 def pair(request):
-    """Ours, and timm's with the same weights."""
+    """Make our network, and timm's with the same weights."""
     backbone = shaken(create(SWIN + request.param, seed=0))
     twin = timm.create_model(backbone.architecture, num_classes=0, **backbone.model_args).eval()
     twin.load_state_dict(backbone.timm_model.state_dict())
@@ -132,7 +132,7 @@ def test_windows_and_shifts_stay_those_of_224(pair):
 
 
 @torch.no_grad()
-def test_a_mask_is_made_once_for_a_size(pair):
+def test_masks_are_cached_by_size(pair):
     backbone, twin = pair
     block, theirs = backbone.timm_model.layers[0].blocks[1], twin.layers[0].blocks[1]
     for side in (56, 24):
@@ -144,7 +144,7 @@ def test_a_mask_is_made_once_for_a_size(pair):
     assert backbone.timm_model.layers[-1].blocks[-1].make_mask(torch.zeros(1, 7, 7, 768)) is None
 
 
-def test_a_mask_that_is_traced_is_not_kept():
+def test_traced_masks_are_not_cached():
     block = WindowBlock(SwinTransformerBlock(8, (8, 8), num_heads=2, window_size=4, shift_size=2)).eval()
     before = make_shift_mask.cache_info().currsize
     exported = torch.export.export(block, (drawn(1, 8, 8, 8),)).module()

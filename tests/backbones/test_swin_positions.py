@@ -1,4 +1,4 @@
-"""Swin with its relative bias taken away, and with absolute positions instead."""
+"""Swin without its relative position bias, and with absolute positions instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def images(size=224):
 
 
 @torch.no_grad()
-def test_without_bias_it_is_timms_network_with_tables_of_zeros(networks):
+def test_without_bias_it_equals_timm_with_zero_tables(networks):
     twin = create(SWIN, seed=1).eval()
     transfer = load_weights(twin, networks[".no_bias"].timm_model.state_dict())
     assert len(transfer.missing) == 12
@@ -42,7 +42,7 @@ def test_absolute_positions_are_added_to_the_patches(networks):
     assert absolute(images(96)).grid.shape == (1, 768, 3, 3)
 
 
-def test_nothing_of_the_bias_is_trained_or_decayed(networks):
+def test_the_bias_is_neither_trained_nor_decayed(networks):
     for kind in (".no_bias", ".absolute"):
         assert not any("bias_table" in name for name in networks[kind].state_dict())
     assert networks[".absolute"].no_decay() == {"timm_model.absolute_pos_embed"}
@@ -50,7 +50,7 @@ def test_nothing_of_the_bias_is_trained_or_decayed(networks):
 
 
 @torch.no_grad()
-def test_a_saved_one_is_loaded_again(tmp_path, networks):
+def test_a_saved_model_loads_again(tmp_path, networks):
     meta = BundleMeta("single", ("a", "b"), 224, 256, (0.5,) * 3, (0.5,) * 3)
     backbone = networks[".absolute"]
     save_bundle(tmp_path, backbone, torch.nn.Linear(768, 2), meta)

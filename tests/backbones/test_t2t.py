@@ -30,7 +30,7 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-# facts.md section 4: with a head of 1000 classes, and what of it is trained
+# parameters with a head of 1000 classes, and how many of them are fixed
 @pytest.mark.parametrize(
     ("name", "published", "fixed"),
     [
@@ -44,7 +44,7 @@ def drawn(*shape, seed=0):
         ("t2t_vit_t_14", 21_541_070, 197 * 384),
     ],
 )
-def test_the_published_parameters(name, published, fixed):
+def test_parameter_counts_match_the_papers(name, published, fixed):
     with torch.device("meta"):
         backbone = create(name)
     trained = sum(p.numel() for p in backbone.parameters())
@@ -68,11 +68,11 @@ def test_other_input_sizes(tokens, size, grid):
 
 
 @torch.no_grad()
-def test_448_px():
+def test_448_px_gives_a_28_x_28_grid():
     assert tiny(size=448).eval()(drawn(1, 3, 448, 448)).grid.shape == (1, 32, 28, 28)
 
 
-def test_a_size_that_does_not_fit_is_refused_in_words():
+def test_a_size_that_does_not_fit_is_refused():
     with pytest.raises(UserError, match="90 px"):
         create("t2t_vit_7", size=90)
 
@@ -87,7 +87,7 @@ def test_a_gradient_reaches_every_parameter(tokens):
 
 
 def literal_split(image, kernel, stride, padding):
-    """Patch by patch, from an image with zeros around it."""
+    """Extract patches one by one from an image padded with zeros."""
     channels, height, width = image.shape
     padded = torch.zeros(channels, height + 2 * padding, width + 2 * padding)
     padded[:, padding : padding + height, padding : padding + width] = image
@@ -100,7 +100,7 @@ def literal_split(image, kernel, stride, padding):
 
 @pytest.mark.parametrize("split", [(7, 4, 2), (3, 2, 1)])
 @pytest.mark.parametrize("size", [(16, 24), (15, 9)])
-def test_soft_split_is_the_literal_one(split, size):
+def test_soft_split_matches_a_literal_version(split, size):
     images = drawn(2, 3, *size)
     tokens, grid = soft_split(images, *split)
     assert torch.equal(tokens, torch.stack([literal_split(image, *split) for image in images]))
@@ -108,7 +108,7 @@ def test_soft_split_is_the_literal_one(split, size):
 
 
 def literal_performer(q, k, v, w):
-    """For one sequence: each query's weights on all keys, written out."""
+    """Compute attention for one sequence with explicit weights."""
 
     def phi(x):
         return torch.stack([torch.exp(row @ x - (x @ x) / 2) for row in w]) / math.sqrt(len(w))
@@ -120,14 +120,14 @@ def literal_performer(q, k, v, w):
     return torch.stack(outputs)
 
 
-def test_performer_attention_is_the_literal_one():
+def test_performer_attention_matches_a_literal_version():
     q, k, v = (drawn(2, 9, 8, seed=s) for s in range(3))
     w = draw_orthogonal_features(4, 8, torch.Generator().manual_seed(0))
     expected = torch.stack([literal_performer(*one, w) for one in zip(q, k, v)])
     torch.testing.assert_close(performer_attention(q, k, v, w), expected)
 
 
-def test_more_features_come_nearer_to_softmax_attention():
+def test_more_features_approximate_softmax_attention_better():
     q, k, v = (drawn(1, 50, 8, seed=s) * 0.4 for s in range(3))
     exact = F.scaled_dot_product_attention(q, k, v, scale=1.0)
     generator = torch.Generator().manual_seed(0)
@@ -217,7 +217,7 @@ def test_a_state_dict_gives_the_same_features():
     assert torch.equal(one(x).grid, two(x).grid)
 
 
-def test_drop_path_grows_with_depth_and_token_dropout_is_the_performers():
+def test_drop_path_grows_with_depth_and_only_performers_drop_tokens():
     backbone = create("t2t_vit_7", size=32, drop_path=0.3)
     rates = [getattr(block.drop_path1, "drop_prob", 0.0) for block in backbone.timm_model.blocks]
     assert rates == pytest.approx([0.05 * i for i in range(7)])
@@ -229,7 +229,7 @@ def test_drop_path_grows_with_depth_and_token_dropout_is_the_performers():
 
 
 @torch.no_grad()
-def test_attention_is_the_one_the_last_block_used():
+def test_attention_reproduces_the_last_blocks_output():
     backbone = tiny().eval()
     attn = backbone.timm_model.blocks[-1].attn
     seen = {}

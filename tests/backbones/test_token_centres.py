@@ -1,4 +1,4 @@
-"""Where regions lie in the image: against the arithmetic of the layers that make them."""
+"""Positions of tokens in the image, against the arithmetic of the layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = {
 
 
 def literal(layers: list[tuple[int, int, int]], count: int) -> list[float]:
-    """The middle of what each output is made of, in pixels from the edge."""
+    """Compute the centre of each output's receptive field, in pixels from the edge."""
     first, pitch = 0.5, 1
     for kernel, stride, padding in layers:
         first += ((kernel - 1) / 2 - padding) * pitch
@@ -32,16 +32,16 @@ def literal(layers: list[tuple[int, int, int]], count: int) -> list[float]:
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("size", [224, 160])
-def test_middles_are_those_of_the_layers(name, size):
+def test_token_centres_match_the_layers(name, size):
     backbone = create(name, size)
     found = size * backbone.token_centres(size)
     assert len(found) == backbone.grid_size()[0]
     expected = torch.tensor(literal(LAYERS[name], len(found)))
     assert (found - expected)[1:].abs().max() <= 1.5  # CvT's and T2T-ViT's first padding is a pixel short
-    assert 0 < found[0] <= expected[1] / 2 + 1.5  # of convolutions only half of the first lies in the image
+    assert 0 < found[0] <= expected[1] / 2 + 1.5  # only half of a convolution's first token lies in the image
 
 
 @pytest.mark.parametrize(("name", "last"), [("swin_tiny_patch4_window7_224", 104), ("pvt_v2_b0", 96)])
-def test_a_last_region_that_covers_less(name, last):
-    """112 px are three and a half of 32 px. Of patches the last has 96 to 112, of convolutions 80 to 112."""
+def test_a_last_token_that_covers_less(name, last):
+    """112 px are three and a half tokens of 32 px: the last patch covers 96 to 112, the last convolution 80 to 112."""
     assert create(name, 112).token_centres(112)[-1] * 112 == pytest.approx(last)

@@ -18,7 +18,7 @@ def source():
     return create("vit_micro_patch4_32", seed=1)
 
 
-def test_the_same_size_is_copied_whole(source):
+def test_the_same_size_copies_everything(source):
     target = create("vit_micro_patch4_32", seed=2)
     transfer = load_weights(target, source.state_dict())
     assert len(transfer.copied) == len(source.timm_model.state_dict())
@@ -28,7 +28,7 @@ def test_the_same_size_is_copied_whole(source):
     assert torch.equal(source.eval()(x).pooled, target.eval()(x).pooled)
 
 
-def test_positions_are_resized_and_a_head_is_left_out(source, tmp_path):
+def test_positions_are_resized_and_a_head_is_skipped(source, tmp_path):
     state = {**source.timm_model.state_dict(), "head.weight": torch.ones(5, 128)}
     save_file(state, tmp_path / "w.safetensors")
     target = create("vit_micro_patch4_32", size=64)
@@ -54,8 +54,8 @@ def test_positions_are_resized_and_a_head_is_left_out(source, tmp_path):
         ("resnet50", 64, 96),
     ],
 )
-def test_a_network_for_another_size_is_the_same_network(name, size, other):
-    """It gives what the first one gives for images of that size, and draws nothing."""
+def test_a_resized_backbone_gives_the_same_features(name, size, other):
+    """It equals the original network at that size and draws no random numbers."""
     first = create(name, size, seed=3).eval()
     before = torch.get_rng_state()
     second = resize_backbone(first, other)
@@ -66,7 +66,7 @@ def test_a_network_for_another_size_is_the_same_network(name, size, other):
         assert torch.allclose(first(x).pooled, second(x).pooled, atol=1e-4)
 
 
-def test_other_shapes_are_left_out_with_the_reason(source):
+def test_other_shapes_are_skipped_with_the_reason(source):
     target = create("vit_micro_patch4_32", channels=1)
     transfer = load_weights(target, source.timm_model.state_dict())
     assert transfer.skipped == {"patch_embed.proj.weight": "shape [128, 3, 4, 4] instead of [128, 1, 4, 4]"}
@@ -82,7 +82,7 @@ def test_other_shapes_are_left_out_with_the_reason(source):
         lambda state: {f"backbone.timm_model.{k}": v for k, v in state.items()},
     ],
 )
-def test_wrappers_and_prefixes(source, wrap, tmp_path):
+def test_wrappers_and_prefixes_are_removed(source, wrap, tmp_path):
     torch.save(wrap(source.timm_model.state_dict()), tmp_path / "w.pth")
     transfer = load_weights(create("vit_micro_patch4_32"), tmp_path / "w.pth")
     assert transfer.missing == []
@@ -97,7 +97,7 @@ def test_swin_bias_tables_of_another_window_are_resized():
     assert all(n.endswith("relative_position_bias_table") for n in transfer.resized)
 
 
-def test_nothing_that_fits_is_an_error_and_changes_nothing(source):
+def test_an_error_if_nothing_fits_changes_nothing(source):
     target = create("vit_micro_patch4_32", seed=2)
     before = {k: v.clone() for k, v in target.state_dict().items()}
     with pytest.raises(UserError, match="another architecture"):
@@ -115,7 +115,7 @@ class Malicious:
         return os.mkdir, (self.path,)
 
 
-def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path):
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     torch.save({"model": Malicious(str(tmp_path / "ran"))}, tmp_path / "evil.pth")
     with pytest.raises(UserError, match="run any code"):
         load_weights(create("vit_micro_patch4_32"), tmp_path / "evil.pth")
@@ -125,7 +125,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "match"), [("w.npz", "not a weights file"), ("w.pt", "damaged"), ("w.safetensors", "cannot be")]
 )
-def test_files_that_are_not_weights(tmp_path, name, match):
+def test_files_without_weights_are_refused(tmp_path, name, match):
     (tmp_path / name).write_bytes(b"not weights at all")
     with pytest.raises(UserError, match=match):
         load_weights(create("vit_micro_patch4_32"), tmp_path / name)

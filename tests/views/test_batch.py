@@ -20,8 +20,8 @@ def render(plan: Plan, key: BatchKey, local) -> list:
 
 
 @pytest.mark.parametrize(("per", "parts"), [("image", 1), ("batch", 1), ("image", 5), ("batch", 5)])
-def test_a_slice_draws_what_the_whole_batch_would(per, parts):
-    """Two processes, or two accumulated passes, see the pictures that one sees: the mixing partner included."""
+def test_a_slice_renders_the_same_views_as_the_whole_batch(per, parts):
+    """Two processes, or two accumulated passes, render the same pictures as one, mixing partners included."""
     plan = Plan(tuple(replace(g, mix=replace(g.mix, per=per, parts=parts)) for g in MULTI_CROP.groups))
     whole = render(plan, batch_key(), range(N))
     for local in (range(5), range(5, N), [3]):
@@ -75,27 +75,27 @@ def test_partners_cover_the_batch():
     assert sorted(views.partner.tolist()) == list(range(N))
 
 
-def test_one_draw_a_batch_shares_lambda():
+def test_one_draw_per_batch_gives_one_lambda():
     views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)), batch_key(), range(N))[0]
     assert len(views.lam.unique()) == 1
 
 
 @pytest.mark.parametrize("parts", [1, 3, 5, N, N + 4])
-def test_parts_of_a_batch_are_mixed_each_by_itself(parts):
-    """As on so many cards: partners are those of the card, in every view, and each draws its own lambda."""
+def test_parts_of_a_batch_are_mixed_separately(parts):
+    """As on that many GPUs: partners come from the same GPU in every view, and each GPU draws its own lambda."""
     views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch", parts=parts)),)), batch_key(), range(N))[0]
     partner, lam = views.partner.reshape(2, N), views.lam.reshape(2, N)
     assert sorted(views.partner.tolist()) == sorted([*range(N)] * 2)
     assert torch.equal(lam[0], lam[1])
-    cards = torch.split(torch.arange(N), torch.unique_consecutive(lam[0], return_counts=True)[1].tolist())
-    assert len(cards) == min(parts, N)
-    assert max(map(len, cards)) - min(map(len, cards)) <= 1
-    for card in cards:
-        assert sorted(partner[:, card].ravel().tolist()) == sorted(card.tolist() * 2)
+    gpus = torch.split(torch.arange(N), torch.unique_consecutive(lam[0], return_counts=True)[1].tolist())
+    assert len(gpus) == min(parts, N)
+    assert max(map(len, gpus)) - min(map(len, gpus)) <= 1
+    for gpu in gpus:
+        assert sorted(partner[:, gpu].ravel().tolist()) == sorted(gpu.tolist() * 2)
 
 
-def test_one_part_is_the_batch_as_it_was():
-    """Figures of earlier versions stay what they are."""
+def test_one_part_keeps_the_draws_of_earlier_versions():
+    """Results of earlier versions stay reproducible."""
     view_batch = ViewBatch(Plan((Group(8, 2, POLICY, Mix(cutmix=1.0, per="batch")),)), batch_key(), np.arange(N))
     _, own, partner, _, mixing = view_batch.indices()[0]
     assert partner.tolist() == make_rng("partner", 0, 2, 1, 0).permutation(2 * N).tolist()

@@ -1,4 +1,4 @@
-"""Colour operations beside PIL's and torchvision's on photographs, with the same numbers."""
+"""Colour operations against PIL and torchvision on photographs, with the same numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_grey_and_solarise(photo):
 
 
 @photos
-def test_tables_are_pils(photo):
+def test_tables_match_pil(photo):
     dull = (photo * 0.4 + 40).astype(np.uint8)
     for array in (photo, dull):
         x, image = as_batch(array), Image.fromarray(array)
@@ -70,7 +70,7 @@ def test_tables_are_pils(photo):
             assert mean < 1e-4  # one value of 256 may round the other way
 
 
-def test_tables_of_a_plain_image_change_nothing():
+def test_tables_keep_a_constant_image():
     plain = torch.full((1, 3, 8, 8), 77.0)
     assert torch.equal(tables.look_up(plain, tables.equalise(plain)), plain)
     assert torch.equal(tables.look_up(plain, tables.autocontrast(plain)), plain)
@@ -92,7 +92,7 @@ def test_blur_of_radius_zero_is_the_identity_and_weights_sum_to_one():
 
 @photos
 def test_jitter_in_a_given_order(photo):
-    """Contrast, hue, brightness, saturation, each as torchvision has it on the result of the one before."""
+    """Contrast, hue, brightness, saturation: torchvision's, each on the result of the previous one."""
     image = Image.fromarray(photo)
     theirs = reference.adjust_contrast(image, 0.6)
     hued = reference.adjust_hue(torch.from_numpy(np.asarray(theirs).copy()).permute(2, 0, 1), 0.15)
@@ -105,7 +105,7 @@ def test_jitter_in_a_given_order(photo):
     assert high <= 6
 
 
-def test_jitter_draws_torchvisions_numbers():
+def test_jitter_follows_torchvisions_distribution():
     factors, order = colour.draw_jitter(DRAWS, (0.4, 0.4, 0.2, 0.1), probability=1.0)
     torch.manual_seed(0)
     drawn = [ColorJitter.get_params((0.6, 1.4), (0.6, 1.4), (0.8, 1.2), (-0.1, 0.1)) for _ in range(N)]
@@ -119,7 +119,7 @@ def test_jitter_draws_torchvisions_numbers():
     assert (order.sort(dim=1).values == torch.arange(4)).all()
 
 
-def test_each_applies_as_often_as_told():
+def test_steps_apply_with_their_probability():
     factors, _ = colour.draw_jitter(DRAWS, (0.8, 0.8, 0.8, 0.2), probability=0.8)
     untouched = (factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
     assert stats.binomtest(int(untouched.sum()), N, 0.2).pvalue > 1e-3
@@ -128,7 +128,7 @@ def test_each_applies_as_often_as_told():
     assert stats.kstest(radius[radius > 0].numpy(), stats.uniform(1, 1).cdf).pvalue > 1e-3
 
 
-def test_blur_takes_each_image_by_its_radius():
+def test_blur_uses_each_images_radius():
     dots = torch.zeros(3, 1, 5, 5)
     dots[:, :, 2, 2] = 255
     middle = blur(dots, torch.tensor([0.0, 1.0, 2.0]), 2.0)[:, 0, 2, 2]
@@ -136,8 +136,8 @@ def test_blur_takes_each_image_by_its_radius():
     assert middle[0] > middle[1] > middle[2]
 
 
-def test_planes_are_the_same_colours():
-    """The GPU's way through a chain of colour gives what the operations give one by one, in every order."""
+def test_planes_match_the_operations_one_by_one():
+    """A chain of colour operations on GPUs equals the operations one by one, in every order."""
     order = torch.tensor(list(permutations(range(4))))
     x = torch.rand(24, 3, 6, 9, generator=torch.Generator().manual_seed(0)) * 255
     x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)  # every second pixel has the mean of all
@@ -158,7 +158,7 @@ def test_the_mean_of_every_second_pixel_is_enough(photo):
     assert difference.flatten()[::7].quantile(0.999) <= 1.5
 
 
-def test_jitter_leaves_its_input_alone():
+def test_jitter_does_not_change_its_input():
     x = as_batch(PHOTOS[0])[:, :, :8, :8]
     before = x.clone()
     colour.jitter(x, torch.tensor([[1.3, 0.6, 1.5, 0.15]]), torch.arange(4)[None])

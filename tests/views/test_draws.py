@@ -19,7 +19,7 @@ def test_uniform_is_uniform():
         assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-3
 
 
-def test_a_draw_depends_on_its_own_image_alone():
+def test_a_draw_depends_only_on_its_own_image():
     key = make_key("view", 0, 3, 1)
     together = Draws.from_ids([key], IDS).uniform("crop", 4)
     shuffled = torch.randperm(len(IDS), generator=torch.Generator().manual_seed(1))
@@ -27,12 +27,12 @@ def test_a_draw_depends_on_its_own_image_alone():
     assert torch.equal(Draws.from_ids([key], IDS[7:8]).uniform("crop", 4), together[7:8])
 
 
-def test_fewer_numbers_are_the_first_of_more():
+def test_fewer_numbers_are_a_prefix_of_more():
     draws = Draws.from_ids([1], IDS)
     assert torch.equal(draws.uniform("crop", 2), draws.uniform("crop", 5)[:, :2])
 
 
-def test_a_table_holds_what_is_drawn():
+def test_tabulated_draws_match_hashed_draws():
     seeds, operations = torch.from_numpy(make_seeds([5], np.arange(50))), ("crop", "flip")
     table = tabulate(seeds, columns(seeds.device), operation_keys(operations, seeds.device))
     tabled, hashed = TabulatedDraws(table, operations), Draws.from_seeds(seeds, columns(seeds.device))
@@ -60,8 +60,8 @@ def test_draws_are_independent(other):
     assert abs(correlation) < 4 / np.sqrt(len(IDS))
 
 
-def test_known_values_stay():
-    """A resume after an update must draw what was drawn before it."""
+def test_known_values_do_not_change():
+    """A run that resumes after an update must draw the same numbers."""
     u = Draws.from_ids([make_key("view", 0, 0, 0)], torch.tensor([0, 1, 2039])).uniform("crop", 2)
     expected = [
         [0.27200162410736084, 0.5076600313186646],
@@ -78,10 +78,10 @@ def test_beta_follows_its_distribution(alpha):
     assert stats.ks_2samp(drawn.numpy(), reference).pvalue > 1e-3
 
 
-def test_chance_comes_as_often_as_told():
+def test_chance_follows_its_probability():
     assert abs(Draws.from_ids([9], IDS).chance("flip", 0.3).float().mean() - 0.3) < 0.015
 
 
-def test_generators_depend_on_every_part_of_their_name():
+def test_generators_depend_on_their_whole_name():
     assert make_rng("order", 0, 1).integers(1 << 60) != make_rng("order", 1, 0).integers(1 << 60)
     assert make_key("a", 1) != make_key("a", "1")

@@ -14,7 +14,7 @@ FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BI
 
 
 def picture(size: int = 96) -> np.ndarray:
-    """Smooth structure, edges and texture at once."""
+    """Make an image with smooth structure, edges and texture."""
     y, x = np.mgrid[:size, :size] / size
     channels = [np.sin(9 * x + 4 * y), np.sign(np.sin(14 * x * y)), np.cos(30 * (x - 0.5) * (y - 0.2))]
     noise = np.random.default_rng(0).normal(0, 8, (size, size, 3))
@@ -38,8 +38,8 @@ def test_crop_equals_pil(filter, size):
         assert psnr(out, theirs) > 45
 
 
-def test_the_ways_of_cpus_and_gpus_agree(monkeypatch):
-    """Whole products against bands; two views of an image together, of a store that is not square."""
+def test_cpu_and_gpu_crops_agree(monkeypatch):
+    """Whole products against bands: two views per image, from a store that is not square."""
     pixels = torch.randint(0, 256, (3, 2, 50, 70), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     boxes = random_boxes(Draws.from_ids([1, 2], torch.arange(3)), torch.ones(6), (0.05, 1.0), (3 / 4, 4 / 3))
     flip = torch.tensor([True, False, False, True, True, False])
@@ -60,8 +60,8 @@ def test_flip_is_a_mirror_image():
 
 
 @pytest.mark.parametrize("aspect", [0.4, 1.0, 1.7, 5.0])
-def test_boxes_follow_torchvision(aspect):
-    """Area, ratio and place of the box, by Kolmogorov and Smirnov; extreme aspects meet the fallback."""
+def test_boxes_follow_torchvisions_distribution(aspect):
+    """Area, ratio and position of the box, by Kolmogorov-Smirnov tests; extreme aspect ratios use the fallback."""
     height, width, n = 1000, round(1000 * aspect), 3000
     torch.manual_seed(0)
     image = torch.zeros(1, height, width)
@@ -79,7 +79,7 @@ def test_boxes_follow_torchvision(aspect):
 
 @pytest.mark.parametrize(("width", "height"), [(80, 60), (60, 80), (64, 64)])
 def test_centre_box_is_resize_and_centre_crop(width, height):
-    """Shorter side to 64, then the middle 56 x 56, from pixels that the store squashed to 128 x 128."""
+    """Shorter side to 64, then the central 56 x 56, from pixels that the store squashed to 128 x 128."""
     image = Image.fromarray(picture(240)).resize((width * 3, height * 3), Image.Resampling.BICUBIC)
     scale = 64 / min(image.size)
     resized = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)

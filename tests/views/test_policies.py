@@ -25,23 +25,23 @@ from vitling.views.policies import POLICIES, make_plan
 from vitling.views.renderer import FunctionCache, Renderer
 
 
-def draw(name: str, size: int = 24, local=range(N), functions=None, **where) -> list:
-    view_batch = ViewBatch(make_plan(name, size), batch_key(**where), np.array(local))
+def render(name: str, size: int = 24, local=range(N), functions=None, **changes) -> list:
+    view_batch = ViewBatch(make_plan(name, size), batch_key(**changes), np.array(local))
     return view_batch.render(PIXELS[view_batch.instances], ASPECT[view_batch.instances], Renderer(NORMALISE, functions))
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_draws_finite_views_of_its_sizes(name):
+def test_every_policy_renders_finite_views_of_its_sizes(name):
     plan = make_plan(name, 24)
-    for group, views in zip(plan.groups, draw(name)):
+    for group, views in zip(plan.groups, render(name)):
         assert views.pixels.shape == (group.count * N, 3, group.size, group.size)
         assert views.pixels.isfinite().all()
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_slice_draws_what_the_whole_batch_would(name):
-    """Every operation is a function of its own image alone."""
-    whole, part = draw(name), draw(name, local=[2, 9])
+def test_a_slice_renders_the_same_views_as_the_whole_batch(name):
+    """Every operation depends only on its own image."""
+    whole, part = render(name), render(name, local=[2, 9])
     for ours, theirs in zip(part, whole):
         rows = torch.cat([torch.tensor([2, 9]) + N * view for view in range(theirs.count)])
         assert torch.allclose(ours.pixels, theirs.pixels[rows], atol=1e-4)
@@ -49,19 +49,18 @@ def test_a_slice_draws_what_the_whole_batch_would(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("epoch", [0, 1])  # of which one has mixup and the other CutMix, where they take turns
-def test_numbers_that_were_written_down_first_are_the_same(name, epoch):
-    """As for a compiler."""
+def test_tabulated_numbers_give_the_same_views(name, epoch):
+    """The path that compiled functions take."""
     made = []
     functions = FunctionCache(lambda function: made.append(function.func) or function)
-    for ours, theirs in zip(draw(name, epoch=epoch, functions=functions), draw(name, epoch=epoch)):
+    for ours, theirs in zip(render(name, epoch=epoch, functions=functions), render(name, epoch=epoch)):
         assert torch.equal(ours.pixels, theirs.pixels)
         assert (ours.lam is None) == (theirs.lam is None)
         assert ours.lam is None or torch.equal(ours.lam, theirs.lam)
     assert made.count(tabulate) == 1
 
 
-def test_the_papers_numbers():
-    """facts.md 1.4, 2.1, 3.1 and 3.2."""
+def test_policies_have_the_papers_numbers():
     one, two, local = make_plan("dino").groups
     assert [g.size for g in (one, two, local)] == [224, 224, 96]
     assert local.count == 8
@@ -83,8 +82,8 @@ def test_the_papers_numbers():
     assert plain.mix == Mix(mixup=0.8, cutmix=1.0, per="batch")
 
 
-def test_idmms_fine_tuning_takes_mixup_and_cutmix_in_turn():
-    even, odd = draw("idmm-finetune", epoch=4)[0], draw("idmm-finetune", epoch=5)[0]
+def test_idmm_finetuning_alternates_mixup_and_cutmix():
+    even, odd = render("idmm-finetune", epoch=4)[0], render("idmm-finetune", epoch=5)[0]
     assert even.lam.min() >= 0.5
     (mix,) = (group.mix for group in make_plan("idmm-finetune").groups)
     assert (mix.at_epoch(4).cutmix, mix.at_epoch(5).mixup) == (0, 0)
@@ -92,29 +91,29 @@ def test_idmms_fine_tuning_takes_mixup_and_cutmix_in_turn():
     assert torch.isclose(area, area.round(), atol=1e-3)  # CutMix keeps whole pixels
 
 
-def test_groups_of_one_plan_draw_differently():
-    first, second = draw("byol")
+def test_groups_of_a_plan_draw_differently():
+    first, second = render("byol")
     assert not torch.allclose(first.pixels, second.pixels)
 
 
-def test_the_eval_policy_is_the_eval_view():
-    ours = draw("eval")[0].pixels
+def test_eval_policy_matches_eval_view():
+    ours = render("eval")[0].pixels
     assert torch.allclose(ours, eval_view(PIXELS, ASPECT, 24, 0.875, NORMALISE.mean, NORMALISE.std), atol=1e-5)
 
 
-def test_one_channel_goes_through_every_policy():
+def test_every_policy_takes_one_channel():
     for name in POLICIES:
         view_batch = ViewBatch(make_plan(name, 16), batch_key(), np.arange(N))
         views = view_batch.render(PIXELS[:, :1], ASPECT, Renderer(type(NORMALISE)((0.5,), (0.2,))))
         assert views[0].pixels.shape[1] == 1
 
 
-def test_unknown_policy():
+def test_an_unknown_policy_lists_the_known_ones():
     with pytest.raises(UserError, match="idmm-pretrain"):
         make_plan("nothing")
 
 
-def test_a_policy_by_name_replaces_the_settings():
+def test_a_named_policy_replaces_the_settings():
     assert ViewsConfig(policy="idmm-finetune", crop_fraction=0.9).plan(32) == make_plan("idmm-finetune", 32)
     for wrong, said in (
         (ViewsConfig(policy="idmm-finetune", mixup=0.1), "leave out"),
@@ -125,7 +124,7 @@ def test_a_policy_by_name_replaces_the_settings():
             wrong.plan(32)
 
 
-def test_colours_need_colour_images():
+def test_colour_steps_need_1_or_3_channels():
     make_plan("simclr").check_channels(1)
     ViewsConfig(erase=0.5).plan(32).check_channels(4)
     for plan in (make_plan("simclr"), ViewsConfig(augment="uda").plan(32)):
@@ -134,11 +133,11 @@ def test_colours_need_colour_images():
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_without_changes_a_methods_views_stay(name):
+def test_no_changes_keep_the_plan(name):
     assert ViewChanges().apply(make_plan(name)) == make_plan(name)
 
 
-def test_changes_of_a_methods_views():
+def test_changes_apply_to_a_plan():
     changes = ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, rotate=10.0, colour=False, blur=0.1)
     wide, narrow = changes.apply(make_plan("idmm-pretrain")).groups
     assert (wide.policy.scale, narrow.policy.scale) == ((0.5, 1.0), (0.3, 0.7))
@@ -152,7 +151,7 @@ def test_changes_of_a_methods_views():
     ViewChanges(colour=False).apply(make_plan("dino")).check_channels(4)
 
 
-def test_changes_that_the_views_have_no_place_for():
+def test_unused_changes_are_listed():
     changes = ViewChanges(local_scale=(0.3, 0.7), flip=0.2, blur=0.1, mix_parts=4)
     assert changes.list_unused(make_plan("idmm-pretrain")) == []
     for policy, unused in (("simclr", ["local-scale", "mix-parts"]), ("idmm-finetune", ["local-scale", "blur"])):
@@ -161,14 +160,14 @@ def test_changes_that_the_views_have_no_place_for():
     assert [off.list_unused(make_plan(name)) for name in POLICIES] == [[]] * len(POLICIES)
 
 
-def test_changes_that_cannot_be_meant():
+def test_wrong_scales_are_refused():
     for wrong in (ViewChanges(scale=(0.0, 1.0)), ViewChanges(local_scale=(0.4, 0.3)), ViewChanges(scale=(0.5, 1.5))):
         with pytest.raises(UserError, match="two fractions"):
             wrong.check()
 
 
-def test_the_store_has_what_the_crops_can_use():
-    """12/7 of a view of the usual scale; with local crops as many are enlarged, 28 %."""
+def test_store_side_fits_the_crops():
+    """12/7 of a view of the usual scale; with local crops the same fraction, 28 %, is enlarged."""
     assert ViewsConfig().plan(224).store_side(2_000) == make_plan("supervised", 224).store_side(2_000) == 384
     assert ViewsConfig().plan(112).store_side(2_000) == 192
     side = make_plan("idmm-pretrain", 112).store_side(2_000)

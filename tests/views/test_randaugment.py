@@ -1,4 +1,4 @@
-"""RandAugment beside timm's operations on a photograph, with the same numbers."""
+"""RandAugment against timm's operations on a photograph, with the same numbers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def layer(name: str, amount: float) -> torch.Tensor:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("level", [3.0, 9.0])
 @pytest.mark.parametrize("name", OPERATIONS["timm"])
-def test_timms_operations(name, level, sign, monkeypatch):
-    """The argument from the level, and the picture from the argument."""
+def test_operations_match_timm(name, level, sign, monkeypatch):
+    """Compare the argument that follows from the level, and the picture that follows from the argument."""
     monkeypatch.setattr(random, "random", lambda: 0.0 if sign > 0 else 1.0)  # timm turns the sign above 0.5
     to_argument = auto_augment.LEVEL_TO_ARG[TIMM[name]]
     arguments = to_argument(level, {"translate_pct": 0.45}) if to_argument else ()
@@ -50,8 +50,8 @@ def test_timms_operations(name, level, sign, monkeypatch):
     assert psnr(layer(name, ours), theirs) > 36
 
 
-def test_idmms_ranges():
-    """facts: shear to 0.3, translation to 150/331, rotation to 30 degrees one way, enhancement 0.1..1.9, 8 to 4 bits,
+def test_uda_ranges_match_idmm():
+    """Shear to 0.3, translation to 150/331, rotation to 30 degrees one way, enhancement 0.1..1.9, 8 to 4 bits,
     threshold 256 to 0, cutout to 20 px."""
     strongest, weakest, plus = torch.ones(1), torch.full((1,), 1 / 9), torch.ones(1)
 
@@ -68,21 +68,21 @@ def test_idmms_ranges():
     assert amount("cutout", strongest) == pytest.approx(20)
 
 
-def test_cutout_is_a_square_of_its_size():
+def test_cutout_is_a_square():
     holes = np.abs(as_array(layer("cutout", 14.0)) - PHOTO).max(-1) > 1
     rows, columns = np.flatnonzero(holes.any(1)), np.flatnonzero(holes.any(0))
     assert rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1 == 14
     assert abs(rows.mean() - 112) <= 1
 
 
-def test_no_operation_leaves_the_image_alone():
+def test_no_operation_keeps_the_image():
     operation, none = torch.tensor([NOTHING]), torch.zeros(1)
     out = apply_layer(as_batch(PHOTO), operation, none, FILL["uda"], "bicubic", none, none)
     assert np.abs(as_array(out) - PHOTO).max() <= 1
 
 
 @pytest.mark.parametrize("style", ["timm", "uda"])
-def test_operations_come_equally_often(style):
+def test_operations_are_equally_frequent(style):
     numbers = draw_rand_augment(Draws.from_ids([5], torch.arange(10_000)), RandAugment(style))
     assert len(numbers) == 8
     seen, strengths = numbers[::4], numbers[1::4]

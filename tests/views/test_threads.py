@@ -10,7 +10,7 @@ from vitling.views.threads import CHUNK, render_in_threads
 
 
 def render(seeds, pixels, aspect):
-    """Rows view by view, as a group's views come."""
+    """Return rows view by view, like a group's views."""
     views = len(seeds) // len(pixels)
     return seeds[:, None].float() * pixels.float().repeat(views, 1) + aspect.repeat(views)[:, None]
 
@@ -24,7 +24,7 @@ def two_threads():
 
 
 @pytest.mark.parametrize("batch", [1, CHUNK, CHUNK + 1, 5 * CHUNK - 3])
-def test_parts_make_the_whole(two_threads, batch):
+def test_chunks_match_a_single_call(two_threads, batch):
     generator = torch.Generator().manual_seed(batch)
     seeds = torch.randint(0, 99, (3 * batch,), generator=generator)
     pixels, aspect = torch.rand(batch, 6, generator=generator), torch.rand(batch, generator=generator)
@@ -34,14 +34,14 @@ def test_parts_make_the_whole(two_threads, batch):
 
 def test_an_error_in_a_thread_is_raised(two_threads):
     def broken(seeds, pixels, aspect):
-        raise ValueError("no render")
+        raise ValueError("no pixels")
 
-    with pytest.raises(ValueError, match="no render"):
+    with pytest.raises(ValueError, match="no pixels"):
         render_in_threads(broken, torch.zeros(40), torch.zeros(40, 1), torch.zeros(40))
     assert torch.get_num_threads() == 2
 
 
-def test_a_fork_has_threads_of_its_own(two_threads):
+def test_a_fork_starts_its_own_threads(two_threads):
     seeds, pixels, aspect = torch.arange(40), torch.ones(40, 2), torch.ones(40)
     render_in_threads(render, seeds, pixels, aspect)
     child = os.fork()
