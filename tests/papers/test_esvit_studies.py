@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.resolved import resolve_for
 from vitling.methods import METHODS
 from vitling.papers.locations import DATASETS
 from vitling.papers.probing import FixedNetwork
@@ -11,7 +12,6 @@ from vitling.papers.reproduce import reproduce
 from vitling.papers.stages import make_stage
 from vitling.papers.studies import all_studies, find_study
 from vitling.papers.study import RunContext
-from vitling.runs.pretrain import _with_preset
 from vitling.settings.config import PretrainConfig
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -82,7 +82,7 @@ def test_presets_leave_what_is_trained_as_it_is():
             config = getattr(getattr(run.task, "task", run.task), "network", None)
             if not isinstance(config, PretrainConfig):
                 continue
-            then = _with_preset(config, DATASETS[run.pretrain_data or run.data].train)
+            then = resolve_for(config, DATASETS[run.pretrain_data or run.data].train)
             assert (then.batch, then.epochs, then.optim) == (config.batch, config.epochs, config.optim), run.name
             settings = METHODS[config.method].config_of
             assert settings(then) == settings(config), run.name

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import make_folder
-from vitling.data import open as open_data
-from vitling.methods.registry import METHODS, plan_of
+from tests.resolved import resolve_for
+from vitling.methods import METHODS
 from vitling.papers.idmm_recipes import COLUMNS
 from vitling.papers.ledger import Ledger, fingerprint
 from vitling.papers.reproduce import _chosen
 from vitling.papers.studies import find_study
 from vitling.papers.study import RunContext
 from vitling.papers.tsne import TsneTask
-from vitling.runs.pretrain import _with_preset
-from vitling.runs.running import settle_network
 from vitling.settings.config import PretrainConfig
+from vitling.settings.views import views_of
 
 NAMES = ("t2", "t5", "t5-corner", "t6", "f2", "f4")
 STUDIES = {name: find_study(f"idmm-{name}") for name in (*NAMES, "t2-causes", "200", "t3", "t9")}
@@ -64,7 +62,7 @@ def test_what_may_lie_between_table_2_and_us():
     def changed(method, name):
         plain = entry("t2", f"deit-tiny-flowers102-{method}").task.pretrain
         config = entry("t2-causes", f"deit-tiny-flowers102-{method}-{name}").task.pretrain
-        assert _with_preset(config) == config
+        assert replace(resolve_for(config), store_size=None) == config
         now, before = ({**asdict(one.optim), **asdict(one.moco_v2)} for one in (config, plain))
         assert replace(config, optim=plain.optim, moco_v2=plain.moco_v2) == plain
         return {key: value for key, value in now.items() if value != before[key]}
@@ -94,17 +92,16 @@ def test_methods_are_compared_on_the_same_pixels():
     ):
         config = getattr(run.task, "pretrain", None) or getattr(run.task, "network", None)
         if isinstance(config, PretrainConfig):
-            assert max(config.store_least, plan_of(config, config.size).store_side(2040)) >= 320
+            assert max(config.store_least, views_of(config, config.size).store_side(2040)) >= 320
 
 
-def test_small_images_are_not_enlarged_for_that(tmp_path):
-    images = open_data(str(make_folder(tmp_path / "images", width=32, height=32)), val="none").train
+def test_small_images_are_not_enlarged_for_that():
     configs = [
         entry("t5-corner", f"pvtv2-b0-{method}-cifar100-10k-to-flowers102").task.pretrain
         for method in ("idmm", "simclr")
     ]
     assert configs[1].store_least == 320
-    assert [settle_network(config, images, 112)[0].store_size for config in configs] == [32, 32]
+    assert [resolve_for(config, images=30, side=32).store_size for config in configs] == [32, 32]
 
 
 def test_table_5():
@@ -179,7 +176,7 @@ def test_what_is_written_out_is_what_the_method_says(name):
     for run in STUDIES[name].runs:
         config = task(run).pretrain
         if config is not None:
-            assert _with_preset(config) == config
+            assert replace(resolve_for(config), store_size=None) == config
             stage = METHODS[config.method].recipe(config.backbone, "paper", config.epochs, config.size)
             assert (config.optim, config.batch) == (stage.optim, stage.batch)
             assert config.on_collapse == ("stop" if config.method == "idmm" else "warn")

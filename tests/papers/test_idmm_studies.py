@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.resolved import resolve_for
 from vitling.methods.idmm import IDMMConfig, finetune_recipe
 from vitling.papers.stages import StagedTask
 from vitling.papers.studies import find_study
 from vitling.papers.study import RunContext
-from vitling.runs.pretrain import _with_preset
-from vitling.settings.names import overlaid
-from vitling.training.config import OptimConfig
 from vitling.views.policies import idmm_finetune
 
 NAMES = ("200", "200-released", "t3", "t4", "t7", "t8", "t8-released", "t9", "f3")
@@ -163,12 +161,13 @@ def test_what_is_written_out_is_what_the_preset_says(name):
         task = run.task
         assert isinstance(task, StagedTask)
         if task.pretrain is not None:
-            assert _with_preset(task.pretrain) == task.pretrain
+            resolved = replace(resolve_for(task.pretrain), store_size=task.pretrain.store_size)
+            assert resolved == task.pretrain
             assert task.pretrain.val == "none"
             assert task.pretrain.idmm.classifier == IDMMConfig().classifier
         for config in (task.finetune, task.enlarge):
             if config is not None:
                 preset = finetune_recipe(config.backbone, config.preset, config.epochs, config.size)
-                assert overlaid(preset.optim, config.optim, OptimConfig()) == config.optim == preset.optim
+                assert resolve_for(config).optim == config.optim == preset.optim
                 assert config.views.plan(config.size) == idmm_finetune(config.size)
                 assert (config.batch, config.val) == (preset.batch, "none")

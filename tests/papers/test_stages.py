@@ -75,7 +75,7 @@ def trained(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     format_count(pretrain_config, "pretrain")
-    format_count(finetune_config, "by_the_recipe")
+    format_count(finetune_config, "finetune_from_any_start")
     return calls
 
 
@@ -94,7 +94,7 @@ def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
         write_json(Path(config.out) / "result.json", {"seconds": len(trained)})
         return {"seconds": len(trained)}
 
-    monkeypatch.setattr(finetune_config, "by_the_recipe", slowly)
+    monkeypatch.setattr(finetune_config, "finetune_from_any_start", slowly)
     (stage,) = StagedTask(SECOND).stages(RunContext(tmp_path / "run", data="made", stages=tmp_path / "stages"))
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(stage, (tmp_path / "one", tmp_path / "other")))

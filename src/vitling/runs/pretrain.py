@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
 from vitling.errors import UserError
@@ -67,7 +69,7 @@ def pretrain_in(
     resolved = fit_to_time(
         resolved,
         facts,
-        lambda config: _build(config, copy.deepcopy(backbone), copy.deepcopy(auxiliary), stores.train),
+        lambda config: build_objective(config, copy.deepcopy(backbone), stores.train, copy.deepcopy(auxiliary)),
         stores,
         run,
         clock,
@@ -76,7 +78,7 @@ def pretrain_in(
     config = resolved.config
     _check_method(config, backbone)
     run.write_settings(resolved)
-    objective = _build(config, backbone, auxiliary, stores.train)
+    objective = build_objective(config, backbone, stores.train, auxiliary)
     watcher = _make_watcher(config, stores, run)
     watchers = [watcher, *([make_watcher(watcher.every)] if make_watcher else [])]
     start = Path(config.continue_from) if config.continue_from else None
@@ -101,7 +103,9 @@ def _check_method(config: PretrainConfig, backbone: Backbone) -> None:
         method.check_run(method.config_of(config), backbone, config.epochs)
 
 
-def _build(config: PretrainConfig, backbone: Backbone, auxiliary: Any, store: Store) -> Objective:
+def build_objective(
+    config: PretrainConfig, backbone: Backbone, store: Store, auxiliary: nn.Module | None = None
+) -> Objective:
     method, plan = METHODS[config.method], views_of(config, backbone.size)
     objective = method.build(backbone, plan, method.config_of(config), _describe(config, store))
     attach_auxiliary(objective, auxiliary, config)
