@@ -16,6 +16,7 @@ def check(config: RunConfig) -> None:
     _check_loop(config)
     if config.aux == "none" and config.drloc != DRLocConfig():
         raise UserError("--drloc.* needs the auxiliary loss: add --aux drloc.")
+    config.drloc.check()
     if isinstance(config, LabelledConfig):
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig | TrainConfig):
