@@ -22,7 +22,7 @@ from vitling.methods import METHODS, MethodName
 from vitling.methods.method import TrainingData
 from vitling.objectives import Objective
 from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
-from vitling.papers.overhead import forget
+from vitling.papers.overhead import reset_compiler
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
 from vitling.training.trainer import Trainer
@@ -55,7 +55,7 @@ def measure(method: MethodName, options: argparse.Namespace, store: Store) -> di
     row |= {"crops": work.plan.crops, "compile": options.compile, "steps": options.steps, "measure": options.measure}
     row["commit"] = describe_environment()["commit"]
     for name in options.measure:
-        forget()
+        reset_compiler()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
             store_bytes = torch.cuda.memory_allocated()

@@ -33,7 +33,6 @@ ENTRY_POINTS = {"__init__", "__main__", "cli"}
 KNOWN = {  # imports that still close a cycle, each to be removed by the owner of the importing package
     ("vitling.data.inspection_tables", "vitling.data.inspection"),
     ("vitling.data.schemes", "vitling.data.sources.source"),
-    ("vitling.papers.parallel", "vitling.papers.reproduce"),
     ("vitling.training.states", "vitling.training.loop"),
     ("vitling.views.config", "vitling.views.policies"),
     *(  # the settings of a method would have to leave its __init__, which imports the loss to build it

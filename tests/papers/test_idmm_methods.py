@@ -11,7 +11,7 @@ from tests.resolved import resolve_for
 from vitling.methods import METHODS
 from vitling.papers.idmm_recipes import COLUMNS
 from vitling.papers.ledger import Ledger, fingerprint
-from vitling.papers.reproduce import _chosen
+from vitling.papers.reproduce import _select_runs
 from vitling.papers.studies import find_study
 from vitling.papers.study import RunContext
 from vitling.papers.tsne import TsneTask
@@ -120,7 +120,7 @@ def test_table_5():
 
 def test_a_part_of_table_5_can_be_chosen():
     def chosen(part):
-        return {run.name.removeprefix("pvtv2-b0-") for run in _chosen(STUDIES["t5"], (part,))}
+        return {run.name.removeprefix("pvtv2-b0-") for run in _select_runs(STUDIES["t5"], (part,))}
 
     assert len(chosen("to-cars")) == 22
     assert len(chosen("cars-to")) == 21
@@ -192,7 +192,7 @@ def test_the_corner_shows_as_many_images_of_each_source():
 
 
 def test_a_matrix_is_in_the_results_before_its_runs_are(tmp_path):
-    content = Ledger(tmp_path / "results.json", STUDIES["t5"], None).content()
+    content = Ledger(tmp_path / "results.json", STUDIES["t5"], None).make_content()
     assert (content["picture"], len(content["cells"]), content["rows"]) == ("heatmap", 154, [])
     assert content["cells"][1] == {
         "run": "pvtv2-b0-idmm-flowers102-to-flowers102",
@@ -200,4 +200,4 @@ def test_a_matrix_is_in_the_results_before_its_runs_are(tmp_path):
         "column": "flowers102",
         "paper": 92.4,
     }
-    assert "picture" not in Ledger(tmp_path / "results.json", STUDIES["t2"], None).content()
+    assert "picture" not in Ledger(tmp_path / "results.json", STUDIES["t2"], None).make_content()

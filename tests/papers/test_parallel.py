@@ -186,7 +186,7 @@ def test_a_failure_that_repeats_itself_is_one_each_time():
 
 
 def test_they_end_when_the_one_that_started_them_is_killed(tmp_path):
-    waits = "from vitling.papers.parallel import _end_with_the_parent as end; import time; end(); "
+    waits = "from vitling.papers.helper import end_with_parent as end; import time; end(); "
     waits += "print('here', flush=True); time.sleep(60)"
     starts = "import sys, time; from pathlib import Path; from vitling.console import Log; "
     starts += "from vitling.papers.parallel import run_helpers\n"

@@ -23,7 +23,7 @@ from vitling.files import write_json
 from vitling.papers import locations as datasets
 from vitling.papers import probing, region_cost
 from vitling.papers.datasets import ENTRIES
-from vitling.papers.probing import FixedNetwork, ProbeTask, SuiteMeanTask, TimedProbeTask
+from vitling.papers.probing import FixedNetwork, FrozenTask, SuiteMeanTask, TimedFrozenTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.report.results import render_results
@@ -40,9 +40,9 @@ STUDY = Study(
     "figures of two networks",
     "nowhere Table 8",
     (
-        *(StudyRun(f"random-{figure}", ProbeTask(RANDOM, figure), "made") for figure in FIGURES),
+        *(StudyRun(f"random-{figure}", FrozenTask(RANDOM, figure), "made") for figure in FIGURES),
         *(
-            StudyRun(f"idmm-{figure}", ProbeTask(FIRST, figure), "made", baseline=f"random-{figure}")
+            StudyRun(f"idmm-{figure}", FrozenTask(FIRST, figure), "made", baseline=f"random-{figure}")
             for figure in FIGURES
         ),
     ),
@@ -107,9 +107,9 @@ def test_a_part_of_the_images_is_said(data, tmp_path, monkeypatch):
     monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 1000, 50))
     make_folder(tmp_path / "data" / "pool", each=2, split="train")
     runs = (
-        StudyRun("random-knn", ProbeTask(RANDOM, "knn"), "made"),
-        StudyRun("random-distance", ProbeTask(RANDOM, "distance"), "made"),
-        StudyRun("idmm-knn", ProbeTask(FIRST, "knn"), "made", pretrain_data="pool"),
+        StudyRun("random-knn", FrozenTask(RANDOM, "knn"), "made"),
+        StudyRun("random-distance", FrozenTask(RANDOM, "distance"), "made"),
+        StudyRun("idmm-knn", FrozenTask(FIRST, "knn"), "made", pretrain_data="pool"),
     )
     rows = reproduce(replace(STUDY, runs=runs), data).results["rows"]
     both = "12 training images, not 1,000; 6 test images, not 50"
@@ -138,7 +138,7 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
     place = Path(data) / "weights" / "vit_nano_patch4_32.safetensors"
     place.parent.mkdir()
     (stages / "given-vit_nano_patch4_32-8-random-seed1" / "model.safetensors").rename(place)
-    given = StudyRun("given", ProbeTask(RANDOM, "knn"), "made", weights="vit_nano_patch4_32")
+    given = StudyRun("given", FrozenTask(RANDOM, "knn"), "made", weights="vit_nano_patch4_32")
     outcome = reproduce(replace(STUDY, name="given", runs=(given,)), data)
     assert outcome.failed == ()
     assert torch.equal(weights(stages / "given-vit_nano_patch4_32-8-vit_nano_patch4_32"), second)
@@ -147,7 +147,7 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
 def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
     monkeypatch.setattr(collapse, "GRACE_STEPS", 0)
     monkeypatch.setattr(collapse, "find_bad_signs", lambda *a: [collapse.Sign("flat", 0.0, "all is flat", "nothing")])
-    watched = ProbeTask(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
+    watched = FrozenTask(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
     outcome = reproduce(replace(STUDY, runs=(StudyRun("watched", watched, "made"),)), data)
     (row,) = outcome.results["rows"]
     (words,) = row["stages"][0]["warnings"]
@@ -160,7 +160,7 @@ def test_a_pace_beside_a_figure(data, monkeypatch):
     monkeypatch.setattr(
         region_cost.ThroughputTask, "__call__", lambda self, context: asked.append(self.backbone) or {"value": 321}
     )
-    paced = StudyRun("paced", TimedProbeTask(ProbeTask(RANDOM, "knn")), "made", paper=50.0)
+    paced = StudyRun("paced", TimedFrozenTask(FrozenTask(RANDOM, "knn")), "made", paper=50.0)
     outcome = reproduce(replace(STUDY, name="paced", runs=(paced,), picture="scatter"), data)
     (row,) = outcome.results["rows"]
     assert (row["images_per_second"], asked) == (321, ["vit_nano_patch4_32"])

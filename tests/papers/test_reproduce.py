@@ -291,7 +291,7 @@ def test_wrong_input(data, tmp_path):
         ({"only": ("nobody",)}, "nobody"),
         ({"seeds": 0}, "--seeds"),
         ({"data": None}, "--data DIR"),
-        ({"data": "no/such"}, "no such folder"),
+        ({"data": "no/such"}, "does not exist"),
     ):
         with pytest.raises(UserError, match=said):
             reproduce(TRAINED, **({"data": data} | settings))

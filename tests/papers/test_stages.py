@@ -136,7 +136,7 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
     assert "Started from" in (fine / "log.txt").read_text()
 
     said = " ".join(capsys.readouterr().err.split())
-    assert f"Stage 1 of 3, pretrain: runs/stages/{pre.name} is there already." in said
+    assert f"Stage 1 of 3, pretrain: runs/stages/{pre.name} has finished already." in said
     print_study(outcome.results)
     shown = " ".join(capsys.readouterr().out.split())
     assert "+10.00" in shown

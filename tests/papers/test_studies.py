@@ -17,7 +17,7 @@ from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.papers.ledger import fingerprint
-from vitling.papers.locations import DATASETS, find_data, find_weights, wanted
+from vitling.papers.locations import DATASETS, describe_missing, find_data, find_weights
 from vitling.papers.stages import StagedTask, make_stage
 from vitling.papers.studies import all_studies, find_study
 from vitling.papers.study import RunContext
@@ -74,7 +74,7 @@ def test_every_run_can_be_built(study, tmp_path):
 def configured(entry, out):
     context = RunContext(out, 3, "a", "b", entry.weights, stages=out)
     if isinstance(entry.task, TrainTask):
-        config = entry.task.configured(context)
+        config = entry.task.make_config(context)
         assert (config.seed, config.out) == (3, str(out))
         return [config]
     if isinstance(entry.task, StagedTask):
@@ -154,7 +154,7 @@ def test_a_trial_is_shorter_and_warms_up_in_the_same_share():
 
 def test_a_curve_looks_at_the_test_images():
     task = entry("drloc-supp-f3", "swin-t-cifar100-drloc").task
-    config = task.configured(RunContext(Path("run"), 0, "a.tar", "b.tar"))
+    config = task.make_config(RunContext(Path("run"), 0, "a.tar", "b.tar"))
     assert (config.source, config.val, config.eval_every) == ("train=a.tar,val=b.tar", None, 10)
 
 
@@ -190,7 +190,7 @@ def test_data_without_a_test_split(tmp_path):
     assert find_data("sin10k", tmp_path) is None
     (tmp_path / "sin10k-train.tar").touch()
     assert find_data("sin10k", tmp_path) == (str(tmp_path / "sin10k-train.tar"), "")
-    (line,) = wanted(["sin10k"], [], tmp_path)
+    (line,) = describe_missing(["sin10k"], [], tmp_path)
     assert line.endswith(
         f"10,000 images): {tmp_path}/sin10k/train/ with the images, or {tmp_path}/sin10k-train.tar "
         "(.parquet, .csv, .npz)"
@@ -198,7 +198,7 @@ def test_data_without_a_test_split(tmp_path):
 
 
 def test_what_is_wanted_is_said_exactly(tmp_path):
-    data, weights = wanted(["svhn"], ["t2t_vit_14"], tmp_path)
+    data, weights = describe_missing(["svhn"], ["t2t_vit_14"], tmp_path)
     for word in ("73,257 + 26,032", f"{tmp_path}/svhn/train/", f"{tmp_path}/svhn-train.tar", "svhn-test.tar"):
         assert word in data
     assert f"{tmp_path}/weights/t2t_vit_14.safetensors" in weights

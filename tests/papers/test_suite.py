@@ -63,7 +63,7 @@ class Counter:
 
     def __init__(self, monkeypatch):
         self.probed, self.embedded = [], []
-        knn, embed = probes.PROBES["knn"], suite._embed
+        knn, embed = probes.PROBES["knn"], suite._store_features
 
         def counting_probe(bench, log):
             self.probed.append(len(bench.parts["judged"].labels))
@@ -96,7 +96,7 @@ def test_what_is_there_and_what_is_not(root, tmp_path, capsys):
 
 def test_probes_choose_by_the_metric_of_the_data_set(root, tmp_path):
     folder = model(tmp_path / "first")
-    outcome = suite.suite(config(root, folder, only=("hateful-memes",), probes=("knn", "linear", "logistic")))
+    outcome = suite.run_suite(config(root, folder, only=("hateful-memes",), probes=("knn", "linear", "logistic")))
     assert [column["probe"] for column in outcome.summary["columns"]] == ["knn", "linear", "logistic"]
     (cell,) = (tmp_path / "out").glob("first-*/hateful-memes")
     assert read(cell / "linear.json")["chosen"]["lr"] > 0
@@ -115,7 +115,7 @@ def test_figures_are_those_of_the_probe(root, tmp_path):
     from vitling.evaluation.knn import knn_votes
 
     folder = model(tmp_path / "first")
-    outcome = suite.suite(config(root, folder, only=("flowers102",)))
+    outcome = suite.run_suite(config(root, folder, only=("flowers102",)))
     network, splits = load(folder, device="cpu"), open_data(f"flowers102:{root}")
     parts = [splits.train, splits.val, splits.open_test("a test")]
     x = [torch.from_numpy(network.embed([root / "flowers-102/jpg" / key for key in part.keys])) for part in parts]
@@ -127,14 +127,14 @@ def test_figures_are_those_of_the_probe(root, tmp_path):
 
 def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
     folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
-    first = suite.suite(config(root, folder))
+    first = suite.run_suite(config(root, folder))
     assert len(counted.probed) == len(counted.embedded) == 4
-    again = suite.suite(config(root, folder))
+    again = suite.run_suite(config(root, folder))
     assert len(counted.probed) == 4
     assert again.summary == first.summary
     assert not list((tmp_path / "out").rglob("features-*.npz"))
     model(folder, seed=5)  # trained again in the same place: another network
-    suite.suite(config(root, folder, only=("cub",)))
+    suite.run_suite(config(root, folder, only=("cub",)))
     assert len(counted.probed) == 5
 
 
@@ -143,18 +143,18 @@ def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeyp
     other statistics of the pixels."""
     folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
     for _ in range(2):
-        suite.suite(config(root, folder, only=("cub",)))
+        suite.run_suite(config(root, folder, only=("cub",)))
     assert len(counted.embedded) == 1
     shutil.copytree(root, tmp_path / "copy")
-    suite.suite(config(tmp_path / "copy", folder, only=("cub",)))
+    suite.run_suite(config(tmp_path / "copy", folder, only=("cub",)))
     assert len(counted.embedded) == 2
-    assert "of other images, or read otherwise" in capsys.readouterr().err
-    suite.suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
+    assert "on other images" in capsys.readouterr().err
+    suite.run_suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
     assert len(counted.embedded) == 3
     about = json.loads((folder / "config.json").read_text())
     about["pretrained_cfg"]["mean"] = [0.1, 0.2, 0.3]
     (folder / "config.json").write_text(json.dumps(about))
-    suite.suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
+    suite.run_suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
     assert len(counted.embedded) == 4
 
 
@@ -166,7 +166,7 @@ def test_features_outlive_a_probe_that_fails(root, tmp_path, monkeypatch):
 
     monkeypatch.setitem(probes.PROBES, "broken", broken)
     for _ in range(2):
-        outcome = suite.suite(config(root, folder, only=("cub",), probes=("knn", "broken")))
+        outcome = suite.run_suite(config(root, folder, only=("cub",), probes=("knn", "broken")))
         assert outcome.failed == (f"broken on cub of {folder}",)
     assert (len(counted.embedded), len(counted.probed)) == (1, 1)
 
@@ -190,7 +190,7 @@ from vitling.runs import probes
 from vitling.papers.suite import suite
 
 diary, slow, command = Path(sys.argv[1]), sys.argv[2] == "slow", sys.argv[3:]
-knn, embed = probes.PROBES["knn"], suite._embed
+knn, embed = probes.PROBES["knn"], suite._store_features
 
 def note(line):
     with diary.open("a") as file:
@@ -207,7 +207,7 @@ def noted_embed(place, *others):
     note(f"embed {place.entry.name}")
     return embed(place, *others)
 
-probes.PROBES["knn"], suite._embed = noted_probe, noted_embed
+probes.PROBES["knn"], suite._store_features = noted_probe, noted_embed
 sys.exit(run(command))
 """
 
@@ -227,7 +227,7 @@ def test_a_suite_that_was_killed_repeats_nothing_that_was_finished(root, tmp_pat
         assert time.monotonic() < deadline
         time.sleep(0.05)
     stopped.send_signal(signal.SIGTERM)
-    assert "goes on" in stopped.communicate(timeout=60)[1]
+    assert "to continue" in stopped.communicate(timeout=60)[1]
     assert stopped.returncode == 143
     before = diary.read_text().splitlines()
     assert before == ["embed voc2007", "probe 6 20", "embed flowers102", "probe 6 102", "waiting"]
@@ -241,11 +241,11 @@ def test_a_suite_that_was_killed_repeats_nothing_that_was_finished(root, tmp_pat
 
 def test_wrong_input(root, tmp_path, capsys):
     folder = model(tmp_path / "first")
-    assert "no such folder" in refused(capsys, "suite", folder, "--data-root", tmp_path / "nowhere")
+    assert "does not exist" in refused(capsys, "suite", folder, "--data-root", tmp_path / "nowhere")
     assert "Did you mean flowers102" in refused(capsys, "suite", folder, "--data-root", root, "--only", "flowers")
     assert "logistic" in refused(capsys, "suite", folder, "--data-root", root, "--with", "magic")
     assert "has none of food101" in refused(capsys, "suite", folder, "--data-root", root, "--only", "food101")
-    assert "Which networks" in refused(capsys, "suite", "--data-root", root)
+    assert "No network is given" in refused(capsys, "suite", "--data-root", root)
     assert "There is no" in refused(capsys, "suite", tmp_path / "no-run", "--data-root", root)
 
 
@@ -307,7 +307,7 @@ def test_a_file_that_is_something_else_ends_nothing(root, tmp_path, capsys, name
     copies.MAKERS[name](root)
     (broken,) = root.rglob(file)
     broken.write_bytes(b"<html>not found</html>")
-    outcome = suite.suite(config(root, model(tmp_path / "first"), only=(name, "cub")))
+    outcome = suite.run_suite(config(root, model(tmp_path / "first"), only=(name, "cub")))
     assert len(outcome.failed) == 1
     assert [row["data"] for row in outcome.summary["rows"]] == ["cub"]
     assert f"{name} is left out" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_before_a_random_start_is_the_network_that_fine_tuning_starts_from(uneve
         STUDY.runs[0].task, task=StagedTask(replace(SECOND, epochs=1, optim=replace(SECOND.optim, lr=1e-12)))
     )
     row = task(RunContext(tmp_path / "run", 3, *where(uneven), data="made", stages=tmp_path / "stages"))
-    before, after = task._models(RunContext(tmp_path / "run", 3, data="made", stages=tmp_path / "stages"))
+    before, after = task._load_models(RunContext(tmp_path / "run", 3, data="made", stages=tmp_path / "stages"))
     image = tmp_path / "data" / "made" / "test" / "class-1" / "image-50.png"
     assert np.allclose(before.embed(str(image)), after.embed(str(image)), atol=1e-4)
     assert row["value"] == row["after"]
@@ -99,5 +99,5 @@ def test_images_with_several_labels_are_refused(tmp_path):
     folder = make_folder(tmp_path / "several", each=4)
     rows = "".join(f"class-{c}/image-{i:02d}.png,a|b\n" for c in range(3) for i in range(4))
     (folder / "labels.csv").write_text("path,label\n" + rows)
-    with pytest.raises(UserError, match="one class an image"):
+    with pytest.raises(UserError, match="one label per image"):
         TWO._images(RunContext(tmp_path, 0, str(folder / "labels.csv"), str(folder / "labels.csv")))

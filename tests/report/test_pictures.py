@@ -25,7 +25,7 @@ def results(tmp_path, *rows: dict) -> dict:
     ledger = Ledger(tmp_path / "idmm-t5.json", find_study("idmm-t5"), None)
     for one in rows:
         ledger.record(one)
-    return ledger.content()
+    return ledger.make_content()
 
 
 def cell(method: str, to: str = "flowers102") -> str:
@@ -120,12 +120,12 @@ def test_points_of_every_run(tmp_path):
         places = {when: random.normal(size=(1500, 2)) for when in ("before", "after")}
         (tmp_path / f"{run.name}-seed0").mkdir()
         np.savez(tmp_path / f"{run.name}-seed0" / "tsne.npz", labels=random.integers(0, 10, 1500), **places)
-    figure = tsne.figure(ledger.content(), tmp_path)
+    figure = tsne.figure(ledger.make_content(), tmp_path)
     assert len(figure.axes) == 2 * len(study.runs) == 16
     assert figure.axes[1].get_title() == "SimCLR"
     assert figure.axes[9].get_xlabel() == "5-NN 90.5 %"
-    assert draw(ledger.content(), tmp_path / "idmm-f2.png", tmp_path)
+    assert draw(ledger.make_content(), tmp_path / "idmm-f2.png", tmp_path)
     assert (tmp_path / "idmm-f2.png").stat().st_size < 100_000
-    assert not draw(ledger.content(), tmp_path / "idmm-f2.png")  # by `make results`: the runs are elsewhere
+    assert not draw(ledger.make_content(), tmp_path / "idmm-f2.png")  # by `make results`: the runs are elsewhere
     (tmp_path / f"{study.runs[3].name}-seed0" / "tsne.npz").unlink()
-    assert tsne.figure(ledger.content(), tmp_path) is None
+    assert tsne.figure(ledger.make_content(), tmp_path) is None

@@ -20,9 +20,9 @@ def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
 
     Example: vitling suite runs/first runs/second --data-root DIR --table esvit-t10
     """
-    from vitling.papers.suite.suite import suite as run
+    from vitling.papers.suite.suite import run_suite
 
-    outcome = run(config)
+    outcome = run_suite(config)
     _print_suite(outcome.summary)
     print(f"Written: {outcome.path}")
     if outcome.failed:

@@ -1,23 +1,19 @@
-"""What can be counted without training: images and classes, parameters, epochs."""
+"""Tasks that count without training: images and classes, parameters, epochs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitling.papers.study import RunContext
+from vitling.papers.study import FieldsTask, RunContext
 
 
 @dataclass(frozen=True)
-class CountTask:
-    """The images of a split. They are not decoded; their number, and that of the classes, is what a run would get."""
+class CountTask(FieldsTask):
+    """Count the images and classes of a split that a run would get, without decoding."""
 
     split: Literal["train", "test"]
-    classes: int  # by the paper
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
+    classes: int  # according to the paper
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling import data
@@ -29,14 +25,10 @@ class CountTask:
 
 
 @dataclass(frozen=True)
-class ParametersTask:
-    """Of a network without its head."""
+class ParametersTask(FieldsTask):
+    """Count the parameters of a network without its head."""
 
     backbone: str
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.backbones import create
@@ -45,14 +37,10 @@ class ParametersTask:
 
 
 @dataclass(frozen=True)
-class ViewsBudgetTask:
-    """The epochs in which so many images give as many views as EsViT's run on ImageNet-1K has."""
+class ViewsBudgetTask(FieldsTask):
+    """Compute the epochs in which `images` give as many views as EsViT's run on ImageNet-1K."""
 
     images: int
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.methods import esvit

@@ -17,10 +17,10 @@ from vitling.papers.probing import (
     SUITE,
     Figure,
     FixedNetwork,
+    FrozenTask,
     Network,
-    ProbeTask,
     SuiteMeanTask,
-    TimedProbeTask,
+    TimedFrozenTask,
     make_probe_runs,
 )
 from vitling.papers.region_cost import TABLE_8, TABLE_9, RegionCostTask, ThroughputTask
@@ -200,7 +200,7 @@ def _resnet_linear() -> Iterator[StudyRun]:
         networks[name] = pretrain_config(recipes.table_4("r-50", regions), method="esvit"), linear
     baselines = {"densecl": "r-50-moco-v2-linear", BOTH: f"r-50-{VIEWS}-linear", "both-300": "r-50-views-300-linear"}
     for name, (network, figure) in networks.items():
-        task, baseline = ProbeTask(network, "linear"), baselines.get(name, "")
+        task, baseline = FrozenTask(network, "linear"), baselines.get(name, "")
         yield StudyRun(f"r-50-{name}-linear", task, IMAGENET, paper=figure, baseline=baseline)
 
 
@@ -246,8 +246,8 @@ def _eighteen() -> Iterator[StudyRun]:
     network, swin = _swin(), FixedNetwork(recipes.SWIN["swin-t"])
     for data, (supervised, esvit) in TABLE_11.items():
         metric, base = ENTRIES[data].metric_in(SUITE), f"swin-t-supervised-{data}"
-        yield StudyRun(base, ProbeTask(swin, "logistic", metric), data, weights=swin.backbone, paper=supervised)
-        task = ProbeTask(network, "logistic", metric)
+        yield StudyRun(base, FrozenTask(swin, "logistic", metric), data, weights=swin.backbone, paper=supervised)
+        task = FrozenTask(network, "logistic", metric)
         yield StudyRun(f"swin-t-{BOTH}-{data}", task, data, paper=esvit, baseline=base, pretrain_data=IMAGENET)
 
 
@@ -276,7 +276,7 @@ def _choices() -> Iterator[StudyRun]:
 
 def _fast() -> Iterator[StudyRun]:
     for net, (_, both) in TABLE_1.items():
-        yield StudyRun(f"{net}-linear", TimedProbeTask(ProbeTask(_swin(net), "linear")), IMAGENET, paper=both[0])
+        yield StudyRun(f"{net}-linear", TimedFrozenTask(FrozenTask(_swin(net), "linear")), IMAGENET, paper=both[0])
 
 
 def _suite_of_small() -> Iterator[StudyRun]:

@@ -1,4 +1,4 @@
-"""results/NAME.json: what was measured, however many sessions and machines it took. No torch here."""
+"""results/NAME.json: measured rows, from any number of sessions and machines. No torch here."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ Rows = dict[tuple[str, int], Row]  # by run and seed
 
 
 class Ledger:
-    """Rows by run and seed. One that has a value stays: run directories may be gone, what they gave is not."""
+    """Rows by run and seed. A row with a value is never replaced, even if its run directory is gone."""
 
     def __init__(self, path: Path, study: Study, trial: int | None):
         self.path, self.study, self.trial = path, study, trial
-        there = read_json(path) if path.exists() else None
-        if there is not None and (there.get("study"), there.get("trial")) != (study.name, trial):
-            kind = describe_trial(there.get("trial")) or "the study itself"
-            raise UserError(f"{path} holds results of {there.get('study')}, {kind}. Name another file with --out.")
+        found = read_json(path) if path.exists() else None
+        if found is not None and (found.get("study"), found.get("trial")) != (study.name, trial):
+            kind = describe_trial(found.get("trial")) or "the study itself"
+            raise UserError(f"{path} holds results of {found.get('study')}, {kind}. Name another file with --out.")
 
     def rows(self) -> Rows:
-        """From the file, again each time: another session may write it too."""
+        """Read the rows from the file each time: another session may write it too."""
         rows = read_json(self.path)["rows"] if self.path.exists() else []
         return {(row["run"], row["seed"]): row for row in rows}
 
     def record(self, row: Row) -> None:
-        """Earlier starts that did not finish count: their `minutes`, and the most processes that were `at_once`.
+        """Write a row, unless it has a value already; other processes may write the same file.
 
-        Two processes may write the same file."""
+        The `minutes` of unfinished starts are added up; `at_once` is the most processes that were running.
+        """
         with lock_folder(self.path.parent):
             rows, key = self.rows(), (row["run"], row["seed"])
             old = rows.get(key, {})
@@ -43,54 +44,54 @@ class Ledger:
             at_once = max(row.get("at_once", 1), old.get("at_once", 1))
             minutes = round(row["minutes"] + old.get("minutes", 0), 3)
             rows[key] = row | {"minutes": minutes} | ({"at_once": at_once} if at_once > 1 else {})
-            write_json(self.path, self._content(rows))
+            write_json(self.path, self._make_content(rows))
 
-    def content(self) -> dict[str, Any]:
-        return self._content(self.rows())
+    def make_content(self) -> dict[str, Any]:
+        return self._make_content(self.rows())
 
-    def stale(self) -> list[str]:
-        """Runs with figures that were made with other settings than the study has now."""
+    def find_stale(self) -> list[str]:
+        """List runs whose rows were measured with other settings than the study has now."""
         now = {run.name: fingerprint(run) for run in self.study.runs}
         return sorted({row["run"] for row in self.rows().values() if row["fingerprint"] != now.get(row["run"])})
 
-    def _content(self, rows: Rows) -> dict[str, Any]:
+    def _make_content(self, rows: Rows) -> dict[str, Any]:
         order = {run.name: i for i, run in enumerate(self.study.runs)}
         listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
-        named = {row["run"] for row in listed}
-        named |= {run.baseline for run in self.study.runs if run.name in named}
+        shown = {row["run"] for row in listed}
+        shown |= {run.baseline for run in self.study.runs if run.name in shown}
         return {
             "study": self.study.name,
             "title": self.study.title,
             "source": self.study.source,
             "unit": self.study.unit,
-            "command": self._command(listed),
+            "command": self._make_command(listed),
             **({"trial": self.trial} if self.trial else {}),
-            **self._picture(),
+            **self._describe_picture(),
             "runs_in_all": len(self.study.runs),
-            "runs": [_about(run) for run in self.study.runs if run.name in named],
+            "runs": [_describe_run(run) for run in self.study.runs if run.name in shown],
             "rows": listed,
         }
 
-    def _picture(self) -> dict[str, Any]:
-        """What it takes to draw one: the place of every run, those too that have no row yet."""
+    def _describe_picture(self) -> dict[str, Any]:
+        """Describe the picture: the cell of every run, measured or not."""
         if not self.study.picture:
             return {}
         placed = [(run, *run.cell) for run in self.study.runs if run.cell]
         cells = [{"run": run.name, "row": row, "column": column, "paper": run.paper} for run, row, column in placed]
         return {"picture": self.study.picture, "cells": cells}
 
-    def _command(self, rows: list[Row]) -> str:
-        """What makes these rows again: of a part of the runs it names the part."""
-        seeds, there = 1 + max((row["seed"] for row in rows), default=0), {row["run"] for row in rows}
-        runs, others = ([run.name for run in self.study.runs if (run.name in there) == here] for here in (True, False))
+    def _make_command(self, rows: list[Row]) -> str:
+        """Return the command that measures these rows again, with --only if they are a part of the runs."""
+        seeds, present = 1 + max((row["seed"] for row in rows), default=0), {row["run"] for row in rows}
+        runs, others = ([run.name for run in self.study.runs if (run.name in present) == has] for has in (True, False))
         data = " --data DIR" if self.study.data else ""
-        only = f" --only {' '.join(_parts(runs, others))}" if runs and others else ""
+        only = f" --only {' '.join(_choose_parts(runs, others))}" if runs and others else ""
         trial = f" --epochs {self.trial}" if self.trial else ""
         return f"vitling reproduce {self.study.name}{data}{only} --seeds {seeds}{trial}"
 
 
-def _parts(runs: list[str], others: list[str]) -> list[str]:
-    """A few words for --only, each of one or more of these runs and of none of the others."""
+def _choose_parts(runs: list[str], others: list[str]) -> list[str]:
+    """Choose a few words for --only, each matching one or more of these runs and none of the others."""
     left, parts = runs, []
     while left:
         words = left[0].split("-")
@@ -102,16 +103,17 @@ def _parts(runs: list[str], others: list[str]) -> list[str]:
 
 
 def fingerprint(run: StudyRun) -> str:
+    """Hash everything that defines a run's figure."""
     return digest([run.task.settings, run.data, run.weights, *([run.pretrain_data] if run.pretrain_data else [])])
 
 
 def digest(what: Any) -> str:
-    """Some letters that stand for anything that JSON can hold."""
+    """Hash anything that JSON can hold to 8 letters."""
     text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def _about(run: StudyRun) -> dict[str, Any]:
+def _describe_run(run: StudyRun) -> dict[str, Any]:
     kept = {"data": run.data, "before": run.pretrain_data, "against": run.baseline, "note": run.note}
     return {
         "run": run.name,

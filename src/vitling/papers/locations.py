@@ -1,4 +1,4 @@
-"""The data sets that studies want, and where they are looked for: in one folder, by name. No torch here."""
+"""Where studies look for data sets and weights: in one folder, by name. No torch here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitling.errors import UserError
-from vitling.papers import datasets
+from vitling.papers.datasets import ENTRIES, find_copy
 from vitling.papers.datasets.entry import Entry
 
 SUFFIXES = (".tar", ".parquet", ".csv", ".npz")
@@ -16,85 +16,86 @@ WEIGHTS = (".safetensors", ".pth", ".pt", ".bin")
 
 @dataclass(frozen=True)
 class StudyDataset:
+    """A data set with the counts of the papers."""
+
     title: str
-    train: int  # images, as the papers count them
-    test: int  # 0: it is pre-trained on, and has no test split
-    files: tuple[str, str] | None = None  # names of the two files, if they are not NAME-train and NAME-test
+    train: int
+    test: int  # 0: for pre-training only
+    files: tuple[str, str] | None = None  # stems of the two files, if not NAME-train and NAME-test
 
 
-def _of(entry: Entry) -> StudyDataset:
+def _convert_entry(entry: Entry) -> StudyDataset:
     together = ", train and val together" if entry.val else ""
     return StudyDataset(entry.title + together, entry.trained_on, entry.test)
 
 
 DATASETS = {
-    **{name: _of(entry) for name, entry in datasets.ENTRIES.items()},
+    **{name: _convert_entry(entry) for name, entry in ENTRIES.items()},
     # IDMM, Sec. 4.3
     "sin10k": StudyDataset("10 images of each class of ImageNet-1K", 10_000, 0),
     "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
-    # not a benchmark of anybody's: every fifth training image, for where the whole is not at hand
+    # every fifth training image; not a benchmark, a substitute where the whole is not at hand
     "cifar100-10k": StudyDataset("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
-    # for pre-training alone: what is to be learnt of them are masks, not classes
+    # its labels are masks, not classes
     "camvid": StudyDataset("CamVid's training frames, without their masks", 367, 0),
 }
 
 
 def find_data(name: str, folder: Path) -> tuple[str, str] | None:
-    """Train and test, each as a DATA that `vitling train` takes ("" for a test split that the data set does not have);
-    None if one of them is not there. A copy as its authors distribute it serves as well."""
-    about = DATASETS[name]
-    if name in datasets.ENTRIES and (native := datasets.find_copy(name, folder)):
-        together = "?val=train" if datasets.ENTRIES[name].val else ""
-        return native + together, native if about.test else ""
-    train, test = (_find_split(folder, name, split, file) for split, file in zip(("train", "test"), _files(name)))
-    if not about.test:
-        return (str(train), "") if train else None
-    return (str(train), str(test)) if train and test else None
+    """Return the DATA of train and test ("" if there is no test split), or None if one is missing.
+
+    A copy as its authors distribute it is accepted too.
+    """
+    has_test = DATASETS[name].test > 0
+    if name in ENTRIES and (copy := find_copy(name, folder)):
+        together = "?val=train" if ENTRIES[name].val else ""
+        return copy + together, copy if has_test else ""
+    train, test = (_find_split(folder, name, split, stem) for split, stem in zip(("train", "test"), _get_stems(name)))
+    if train and (test or not has_test):
+        return str(train), str(test) if has_test else ""
+    return None
 
 
-def _files(name: str) -> tuple[str, str]:
+def _get_stems(name: str) -> tuple[str, str]:
     return DATASETS[name].files or (f"{name}-train", f"{name}-test")
 
 
-def _find_split(folder: Path, name: str, split: str, file: str) -> Path | None:
-    files = (folder / f"{stem}{suffix}" for stem in (file, f"{name}/{split}") for suffix in SUFFIXES)
-    return next((place for place in (folder / name / split, *files) if place.exists()), None)
+def _find_split(folder: Path, name: str, split: str, stem: str) -> Path | None:
+    files = (folder / f"{start}{suffix}" for start in (stem, f"{name}/{split}") for suffix in SUFFIXES)
+    return next((path for path in (folder / name / split, *files) if path.exists()), None)
 
 
 def find_weights(backbone: str, folder: Path) -> str | None:
-    places = (folder / "weights" / f"{backbone}{suffix}" for suffix in WEIGHTS)
-    return next((str(place) for place in places if place.is_file()), None)
+    paths = (folder / "weights" / f"{backbone}{suffix}" for suffix in WEIGHTS)
+    return next((str(path) for path in paths if path.is_file()), None)
 
 
-def wanted(data: Iterable[str], weights: Iterable[str], folder: Path) -> list[str]:
-    """What to put where, for a person whose folder lacks it: a line for each."""
-    return [_wanted_data(name, folder) for name in data] + [
+def describe_missing(data: Iterable[str], weights: Iterable[str], folder: Path) -> list[str]:
+    """Describe what to put where, one line for each data set and weights file."""
+    return [_describe_dataset(name, folder) for name in data] + [
         f"ImageNet-1K weights: {folder / 'weights' / backbone}{WEIGHTS[0]} ({', '.join(WEIGHTS[1:])})"
         for backbone in weights
     ]
 
 
-def _wanted_data(name: str, folder: Path) -> str:
-    about, (train, test) = DATASETS[name], _files(name)
-    others = ", ".join(SUFFIXES[1:])
+def _describe_dataset(name: str, folder: Path) -> str:
+    about, (train, test), others = DATASETS[name], _get_stems(name), ", ".join(SUFFIXES[1:])
     if not about.test:
         return (
             f"{name} ({about.title}, {about.train:,} images): {folder / name}/train/ with the images, or "
             f"{folder / train}.tar ({others})"
         )
+    distributed = f", or {folder / name}/ as distributed" if name in ENTRIES else ""
     return (
         f"{name} ({about.title}, {about.train:,} + {about.test:,} images): {folder / name}/train/ and test/ with a "
-        f"folder a class, or {folder / train}.tar and {test}.tar ({others}){_as_distributed(name, folder)}"
+        f"folder per class, or {folder / train}.tar and {test}.tar ({others}){distributed}"
     )
 
 
-def _as_distributed(name: str, folder: Path) -> str:
-    return f", or {folder / name}/ as distributed" if name in datasets.ENTRIES else ""
-
-
 def check_folder(data: str | None) -> Path:
+    """Return the absolute path of --data, since a run resumes only with the same paths."""
     if not data:
-        raise UserError("Where are the data sets? Pass --data DIR, a folder with one sub-folder for each.")
+        raise UserError("The data sets are missing; pass --data DIR, a folder with one subfolder for each.")
     if not Path(data).is_dir():
-        raise UserError(f"--data {data}: there is no such folder.")
-    return Path(data).absolute()  # a run goes on only from the same place, however it is written
+        raise UserError(f"--data {data} does not exist.")
+    return Path(data).absolute()

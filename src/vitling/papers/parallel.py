@@ -1,10 +1,9 @@
-"""More processes that work at the same study: while one compiles or decodes, another trains."""
+"""Helper processes that work on the same study: while one compiles or decodes, another trains."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,53 +12,58 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitling.console import Log
-from vitling.errors import ABORTED, DONE, Interrupted
-from vitling.training.signals import call_on_parent_exit
+from vitling.errors import ABORTED, DONE
 
-SAVING = 60.0  # seconds that the processes have to save their runs
-USUAL = (DONE, ABORTED)  # some runs failed, which the results say
+GRACE = 60.0  # seconds that helpers have to save their runs
+NORMAL_EXITS = (DONE, ABORTED)  # ABORTED: some runs failed, as the results tell
 
 
 @contextmanager
-def run_helpers(command: Sequence[str], others: int, folder: Path, log: Log) -> Iterator[None]:
-    """`others` processes begin with the block and end after it: when they find nothing more to do, or, where the block
-    ends with an error, when they have saved what they are at. What they say is in `folder`."""
+def run_helpers(command: Sequence[str], count: int, folder: Path, log: Log) -> Iterator[None]:
+    """Run `count` helpers beside the block, with their logs in `folder`.
+
+    They end when nothing is left to do, or, if the block raises, when they have saved their runs.
+    """
     helpers: list[_Helper] = []
     try:
-        for i in range(others):
+        for i in range(count):
             helpers.append(_Helper(command, folder / f"process{i + 2}-of-{os.getpid()}.log"))
         if helpers:
-            log.info(f"{others} more at once; what they say is in {', '.join(str(h.said) for h in helpers)}.")
+            log.info(f"{count} more at once; their logs are {', '.join(str(helper.log) for helper in helpers)}.")
         yield
         if any(helper.process.poll() is None for helper in helpers):
             log.info("Waiting for the other processes.")
         for helper in helpers:
-            if (code := helper.process.wait()) not in USUAL:
-                log.warning(f"A process ended with {code}: {helper.last_words() or 'it said nothing'}")
+            if (code := helper.process.wait()) not in NORMAL_EXITS:
+                log.warning(f"A process ended with {code}: {helper.read_last_line() or 'no output'}")
     finally:
-        _end(helpers)
+        _end_helpers(helpers)
+
+
+def make_helper_command(name: str, **settings: object) -> list[str]:
+    """Return the command of a process that works on the same study and ends with this one."""
+    return [sys.executable, "-m", "vitling.papers.helper", name, json.dumps(settings)]
 
 
 class _Helper:
-    """Ends, with everything saved, when this process does, whatever that dies of: the pipe is closed then."""
+    """A process with a pipe from this one; when the pipe closes, for whatever reason, it saves its run and ends."""
 
-    def __init__(self, command: Sequence[str], said: Path):
-        said.parent.mkdir(parents=True, exist_ok=True)
-        self.said = said
-        with said.open("w") as file:
+    def __init__(self, command: Sequence[str], log: Path):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        with log.open("w") as file:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
 
-    def last_words(self) -> str:
-        lines = self.said.read_text(errors="replace").strip().splitlines()
+    def read_last_line(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
 
-def _end(helpers: list[_Helper]) -> None:
-    """Nothing is left to do where all went well."""
+def _end_helpers(helpers: list[_Helper]) -> None:
     running = [helper.process for helper in helpers if helper.process.poll() is None]
     for process in running:
         process.terminate()
-    until = time.monotonic() + SAVING
+    until = time.monotonic() + GRACE
     try:
         while time.monotonic() < until and any(process.poll() is None for process in running):
             time.sleep(0.05)
@@ -69,29 +73,3 @@ def _end(helpers: list[_Helper]) -> None:
             helper.process.wait()
             if helper.process.stdin is not None:
                 helper.process.stdin.close()
-
-
-def helper_command(name: str, **settings: object) -> list[str]:
-    """The command of a process that reproduces the study too, and ends with this one."""
-    return [sys.executable, "-m", __name__, name, json.dumps(settings)]
-
-
-def _end_with_the_parent() -> None:
-    call_on_parent_exit(lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-
-def _main() -> None:
-    from vitling.papers.reproduce import reproduce
-    from vitling.papers.studies import find_study
-
-    _end_with_the_parent()
-    name, settings = sys.argv[1], json.loads(sys.argv[2])
-    try:
-        outcome = reproduce(find_study(name), **settings | {"only": tuple(settings["only"])})
-    except Interrupted as stop:
-        sys.exit(stop.exit_code)
-    sys.exit(ABORTED if outcome.failed else DONE)
-
-
-if __name__ == "__main__":
-    _main()

@@ -1,7 +1,7 @@
-"""A network that is trained no further, and what its features are worth: with a probe of them, or by themselves.
+"""Tasks on frozen networks: probes of their features, correspondence and matching of regions.
 
-Which network: one that is pre-trained on images as a stage (see stages.py: runs that want the same one train it once),
-or the one of a weights file, or, where there is none, one with random weights.
+A network is pre-trained as a stage (see stages.py: runs that need the same one train it once), or comes from a weights
+file, or has random weights.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from vitling.files import read_json, write_json
 from vitling.papers.datasets.entry import Metric
 from vitling.papers.stages import StageRun, make_stage, open_test_images, summarise_stage
 from vitling.papers.study import RunContext, StudyRun
-from vitling.papers.train_task import changed_settings, free_memory, history
+from vitling.papers.train_task import changed_settings, free_memory, read_history
 from vitling.settings.config import PretrainConfig
 
 Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
-MATCHED = 1000  # test images, at most, whose views are matched
+MATCHED = 1000  # test images at most
 SUITE: Literal["esvit-t10"] = "esvit-t10"
 
 
 @dataclass(frozen=True)
 class FixedNetwork:
-    """A network with the run's weights or, where it has none, with random ones of its seed."""
+    """A network with the run's weights file, or with random weights of its seed."""
 
     backbone: str
     size: int = 224
@@ -37,15 +37,17 @@ Network = PretrainConfig | FixedNetwork
 
 
 @dataclass(frozen=True)
-class ProbeTask:
-    """A figure of the run's test images, in percent: a probe of the features, trained on the run's train images
-    (recipes/probes.py), or how many of an image's regions are found again in its mirrored view (correspondence). The
-    distance of those that are found, from where they should be, is in pixels. `matching`: how many regions of training
-    views have their most alike in another view where they really lie."""
+class FrozenTask:
+    """Measure a figure on the run's test images, in percent.
+
+    knn, linear, logistic: a probe trained on the run's train images (runs/probes.py). correspondence: regions found
+    again in the mirrored view; distance: their distance from where they should be, in pixels. matching: regions of
+    training views whose most similar region in another view lies in the same place.
+    """
 
     network: Network
     figure: Figure
-    metric: Metric = "accuracy"  # of a probe
+    metric: Metric = "accuracy"  # of the probe
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,16 +55,16 @@ class ProbeTask:
         return {**describe_network(self.network), "figure": self.figure, **metric}
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        return evaluate_network(self.network, context, self._judge)
+        return evaluate_network(self.network, context, self._evaluate)
 
     def stages(self, context: RunContext) -> list[StageRun]:
         return list_stages(self.network, context)
 
-    def _judge(self, folder: Path, context: RunContext) -> dict[str, Any]:
+    def _evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
         if self.figure == "correspondence" or self.figure == "distance":
-            return self._found_again(folder, self.figure, context)
+            return self._measure_correspondence(folder, self.figure, context)
         if self.figure == "matching":
-            return self._matched(folder, context)
+            return self._measure_matching(folder, context)
         from vitling.evaluation.config import ProbesConfig
         from vitling.metric_names import flag_of_paper_metric
         from vitling.runs.probes import evaluate_probes
@@ -80,7 +82,7 @@ class ProbeTask:
             "images_tested": seen["judged"],
         }
 
-    def _found_again(self, folder: Path, figure: str, context: RunContext) -> dict[str, Any]:
+    def _measure_correspondence(self, folder: Path, figure: str, context: RunContext) -> dict[str, Any]:
         from vitling.evaluation.bundle import load
         from vitling.evaluation.correspondence import measure_correspondence
         from vitling.evaluation.inputs import list_dataset_sources
@@ -90,7 +92,7 @@ class ProbeTask:
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
         return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
 
-    def _matched(self, folder: Path, context: RunContext) -> dict[str, Any]:
+    def _measure_matching(self, folder: Path, context: RunContext) -> dict[str, Any]:
         from vitling.data.store import build_store, choose_size
         from vitling.evaluation.bundle import load
         from vitling.evaluation.matching import measure_matching
@@ -109,10 +111,10 @@ class ProbeTask:
 
 
 @dataclass(frozen=True)
-class TimedProbeTask:
-    """A figure, and beside it how many images a second the network takes without gradients."""
+class TimedFrozenTask:
+    """Measure a figure, and the network's images per second without gradients."""
 
-    task: ProbeTask
+    task: FrozenTask
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -122,8 +124,8 @@ class TimedProbeTask:
         from vitling.papers.region_cost import ThroughputTask
 
         network = self.task.network
-        pace = ThroughputTask(network.backbone or "")(replace(context, out=context.out / "pace"))
-        return {**self.task(context), "images_per_second": pace["value"]}
+        throughput = ThroughputTask(network.backbone or "")(replace(context, out=context.out / "pace"))
+        return {**self.task(context), "images_per_second": throughput["value"]}
 
     def stages(self, context: RunContext) -> list[StageRun]:
         return self.task.stages(context)
@@ -131,7 +133,7 @@ class TimedProbeTask:
 
 @dataclass(frozen=True)
 class SuiteMeanTask:
-    """The mean over the data sets of EsViT's Table 10, each with its metric, by the logistic probe; `each` has them."""
+    """Average the logistic probe over the data sets of EsViT's Table 10, each with its metric; `each` lists them."""
 
     network: Network
 
@@ -140,21 +142,21 @@ class SuiteMeanTask:
         return {**describe_network(self.network), "suite": SUITE}
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        return evaluate_network(self.network, context, self._judge)
+        return evaluate_network(self.network, context, self._evaluate)
 
     def stages(self, context: RunContext) -> list[StageRun]:
         return list_stages(self.network, context)
 
-    def _judge(self, folder: Path, context: RunContext) -> dict[str, Any]:
+    def _evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
         from vitling.papers.suite.config import SuiteConfig
-        from vitling.papers.suite.suite import suite
+        from vitling.papers.suite.suite import run_suite
 
-        asked = SuiteConfig((str(folder),), str(context.folder), table=SUITE, out=str(context.out / "suite"))
-        outcome = suite(asked)
-        values = {row["data"]: row["values"][0] for row in outcome.summary["rows"]}
-        missing = [entry.name for entry in asked.entries() if values.get(entry.name) is None]
+        config = SuiteConfig((str(folder),), str(context.folder), table=SUITE, out=str(context.out / "suite"))
+        result = run_suite(config)
+        values = {row["data"]: row["values"][0] for row in result.summary["rows"]}
+        missing = [entry.name for entry in config.entries() if values.get(entry.name) is None]
         if missing:
-            raise RunAborted(f"A mean over all data sets of {SUITE} needs a figure of {', '.join(missing)}.")
+            raise RunAborted(f"The mean over {SUITE} needs a figure on {', '.join(missing)}.")
         each = {name: round(100 * value, 4) for name, value in values.items()}
         return {"value": round(sum(each.values()) / len(each), 4), "each": each}
 
@@ -168,10 +170,10 @@ def make_probe_runs(
     pretrain_data: str = "",
     note: str = "",
 ) -> Iterator[StudyRun]:
-    """A run for each figure, whose name ends with it; `against` is the name of the other network's runs without it."""
+    """Yield a run for each figure, whose name ends with it; `baseline` is the other network's name without it."""
     for figure, paper in papers.items():
         base = f"{baseline}-{figure}" if baseline else ""
-        task = ProbeTask(network, figure)
+        task = FrozenTask(network, figure)
         yield StudyRun(
             f"{name}-{figure}", task, data, paper=paper, baseline=base, pretrain_data=pretrain_data, note=note
         )
@@ -184,27 +186,31 @@ def describe_network(network: Network) -> dict[str, Any]:
 
 
 def list_stages(network: Network, context: RunContext) -> list[StageRun]:
-    """What is trained for it."""
+    """List what has to be trained for a network."""
     if isinstance(network, FixedNetwork):
         return []
     return [make_stage("pretrain", network, context, context.seed, context.weights)]
 
 
 def evaluate_network(
-    network: Network, context: RunContext, judge: Callable[[Path, RunContext], dict[str, Any]]
+    network: Network, context: RunContext, evaluate: Callable[[Path, RunContext], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `judge` says of the network in a folder, with what is known of how that was made. Asked once. The machine is
-    that of the judge; a stage may have been trained on another."""
+    """Make the network and evaluate it once; the answer is kept in result.json.
+
+    The recorded machine is the one that evaluates; a stage may have been trained on another.
+    """
     from vitling.training.rundir import describe_environment
 
     answer = context.out / "result.json"
-    origin = _given(network, context) if isinstance(network, FixedNetwork) else _pretrained(network, context)
+    origin = (
+        _locate_fixed(network, context) if isinstance(network, FixedNetwork) else _locate_pretrained(network, context)
+    )
     if answer.exists() and (given := read_json(answer))["folder"] == origin.folder.name:
         return given
     given = {"folder": origin.folder.name, **origin.make()}
     began = time.monotonic()
     write_json(context.out / "environment.json", describe_environment())
-    given |= judge(origin.folder, context)
+    given |= evaluate(origin.folder, context)
     given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
     write_json(answer, given)
     free_memory()
@@ -213,34 +219,34 @@ def evaluate_network(
 
 class _Origin(NamedTuple):
     folder: Path
-    make: Callable[[], dict[str, Any]]  # sees to it that the network is there, and says what is known of it
+    make: Callable[[], dict[str, Any]]  # makes the network, and returns what is known about it
 
 
-def _pretrained(config: PretrainConfig, context: RunContext) -> _Origin:
+def _locate_pretrained(config: PretrainConfig, context: RunContext) -> _Origin:
     (stage,) = list_stages(config, context)
 
     def make() -> dict[str, Any]:
         result, shared = stage(context.out)
         entry = summarise_stage(stage, result, shared)
-        curves = history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
+        curves = read_history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
         known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
         return known | {"images_before" if context.pretrain_data else "images": result["images"]}
 
     return _Origin(stage.out, make)
 
 
-def _given(network: FixedNetwork, context: RunContext) -> _Origin:
+def _locate_fixed(network: FixedNetwork, context: RunContext) -> _Origin:
     origin = Path(context.weights).stem if context.weights else f"random-seed{context.seed}"
     folder = context.stages / f"given-{network.backbone}-{network.size}-{origin}"
 
     def make() -> dict[str, Any]:
-        return {"parameters": _save(network, folder, context)}
+        return {"parameters": _save_network(network, folder, context)}
 
     return _Origin(folder, make)
 
 
-def _save(network: FixedNetwork, folder: Path, context: RunContext) -> int:
-    """Gives the number of parameters."""
+def _save_network(network: FixedNetwork, folder: Path, context: RunContext) -> int:
+    """Save the network and return its number of parameters."""
     from vitling.backbones import create
     from vitling.backbones.transfer import load_weights
     from vitling.data.store import IMAGENET_MEAN, IMAGENET_STD

@@ -1,9 +1,9 @@
-"""What EsViT's region loss costs (Table 9), and how many images a second its networks take (Table 8)."""
+"""The cost of EsViT's region loss (Table 9) and the throughput of its networks (Table 8)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,8 +13,8 @@ from vitling.methods.dino import dino_plan
 from vitling.methods.esvit import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
-from vitling.papers.overhead import compare, flatten_figures, forget, measured
-from vitling.papers.study import RunContext
+from vitling.papers.overhead import compare, flatten_figures, measure_once, reset_compiler
+from vitling.papers.study import FieldsTask, RunContext
 
 if TYPE_CHECKING:
     import torch
@@ -27,15 +27,15 @@ Further = Literal["sinkhorn", "sampled", "place"]
 
 @dataclass(frozen=True)
 class Published:
-    """Of an iteration in Table 9: MB and seconds with the view loss alone, and with both."""
+    """An iteration in Table 9: MB and seconds with the view loss alone, and with both losses."""
 
     view: tuple[int, float]
     both: tuple[int, float]
 
     @property
     def ratio(self) -> dict[Figure, float]:
-        """Of the cells themselves. Three that are printed are not theirs: 1.0890 for Swin-T's memory with windows of 14
-        (1.2974), 1.2323 for its time at a batch of 8 (1.1567), 1.5889 for its memory at one of 12 (1.5892)."""
+        """Ratios of the cells. Three printed ratios differ: 1.0890 for Swin-T's memory with windows of 14 (1.2974),
+        1.2323 for its time at batch 8 (1.1567) and 1.5889 for its memory at batch 12 (1.5892)."""
         return {"time": self.both[1] / self.view[1], "memory": self.both[0] / self.view[0]}
 
 
@@ -53,7 +53,7 @@ TABLE_9 = {  # (a) and (b), by backbone and batch
     (SWIN["swin-b-w14"], 1): Published((5032, 0.511701), (5681, 0.537826)),
 }
 
-TABLE_8 = {  # images a second, in the terms of DINO's Table 2; ResNet-50 and PvT are in Table 4
+TABLE_8 = {  # images per second, as in DINO's Table 2; ResNet-50 and PvT are in Table 4
     OTHERS["deit"]: 1007,
     "deit_base_patch16_224": 312,
     SWIN["swin-t"]: 808,
@@ -70,19 +70,17 @@ TABLE_8 = {  # images a second, in the terms of DINO's Table 2; ResNet-50 and Pv
 
 
 @dataclass(frozen=True)
-class RegionCostTask:
-    """How many times the time or the memory of a step with the view loss one with both takes. The two figures are of
-    one measurement, which lies among the stages: whichever run comes first makes it."""
+class RegionCostTask(FieldsTask):
+    """Measure time or memory of a step with both losses, relative to the view loss alone.
+
+    Both figures come from one measurement, which is kept among the stages; the first run makes it.
+    """
 
     backbone: str
     batch: int
     figure: Figure
     size: int = 224
     prototypes: int = 65_536
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         answer = context.out / "result.json"
@@ -93,29 +91,25 @@ class RegionCostTask:
     def _answer(self, context: RunContext) -> dict[str, Any]:
         key = {name: value for name, value in self.settings.items() if name != "figure"} | {"seed": context.seed}
         folder = context.stages / f"region-cost-{self.backbone}-batch{self.batch}-seed{context.seed}-{digest(key)}"
-        measuring = partial(measure, self.backbone, self.batch, self.size, self.prototypes)
-        row = measured(folder, f"The cost of EsViT's region loss with {self.backbone}", self.size, measuring)
+        measurement = partial(measure, self.backbone, self.batch, self.size, self.prototypes)
+        row = measure_once(folder, f"The cost of EsViT's region loss with {self.backbone}", self.size, measurement)
         write_json(context.out / "environment.json", read_json(folder / "environment.json"))
         if self.figure == "memory" and not row["memory_ratio"]:
-            raise UserError("What EsViT's region loss takes of memory is measured on a GPU, and there is none.")
+            raise UserError("The memory of EsViT's region loss can only be measured on a GPU, and none is available.")
         return {"value": round(row[f"{self.figure}_ratio"]["both"], 4), **flatten_figures(row)}
 
 
 @dataclass(frozen=True)
-class ThroughputTask:
-    """Images a second of which a network makes features."""
+class ThroughputTask(FieldsTask):
+    """Measure images per second of a network without gradients."""
 
     backbone: str
     batch: int = 128
     size: int = 224
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        measuring = partial(measure_throughput, self.backbone, self.batch, self.size)
-        row = measured(context.out, f"The throughput of {self.backbone}", self.size, measuring)
+        measurement = partial(measure_throughput, self.backbone, self.batch, self.size)
+        row = measure_once(context.out, f"The throughput of {self.backbone}", self.size, measurement)
         return {"value": round(row["images_per_second"]), "seconds": row["took"]}
 
 
@@ -128,26 +122,28 @@ def measure(
     further: Sequence[Further] = (),
     compile: Compile = "on",
 ) -> dict[str, Any]:
-    """Steps with the view loss, with both, and on request with optimal transport for the match, with every second
-    region down and across, and with regions matched by place. One after the other: a GPU cannot hold them together."""
+    """Measure steps with the view loss and with both losses, one after the other: a GPU cannot hold them together.
+
+    `further` adds optimal transport for the match, every second region down and across, or regions matched by place.
+    """
     new = partial(EsViTConfig, prototypes=prototypes, match="argmax")
     configs = {"view": new(view_weight=1.0, region_weight=0.0), "both": new()}
     every = {"sinkhorn": new(match="sinkhorn"), "sampled": new(region_stride=2), "place": new(match="place")}
     configs |= {name: every[name] for name in further}
-    objectives = {name: _with_regions(config) for name, config in configs.items()}
+    objectives = {name: _make_esvit(config) for name, config in configs.items()}
     found = compare(backbone, batch, size, dino_plan(every["place"], size), objectives, device, compile, by_turns=False)
     row = {name: found[name] for name in ("backbone", "batch", "size", "seconds", "peak_gb", "rounds")}
-    row |= {"prototypes": prototypes, "time_ratio": _over_first(row["seconds"])}
-    return row | {"memory_ratio": _over_first(row["peak_gb"])}
+    row |= {"prototypes": prototypes, "time_ratio": _divide_by_first(row["seconds"])}
+    return row | {"memory_ratio": _divide_by_first(row["peak_gb"])}
 
 
-def _over_first(figures: dict[str, float]) -> dict[str, float]:
-    """Nothing where nothing was measured: CPUs have no peak."""
+def _divide_by_first(figures: dict[str, float]) -> dict[str, float]:
+    """Divide by the first figure; empty if it is 0, as the peak memory of CPUs is."""
     first, *others = figures
     return {name: figures[name] / figures[first] for name in others if figures[first]}
 
 
-def _with_regions(config: EsViTConfig) -> Any:
+def _make_esvit(config: EsViTConfig) -> Any:
     from vitling.methods.esvit.loss import EsViT
 
     return lambda backbone, plan, images: EsViT(backbone, plan, config)
@@ -161,5 +157,5 @@ def measure_throughput(
     try:
         pace = measure_inference(backbone, batch, size, device, compile)
     finally:
-        forget()
+        reset_compiler()
     return {"backbone": backbone, "batch": batch, "size": size, "images_per_second": pace}

@@ -1,4 +1,4 @@
-"""Runs what a study still lacks, one run after the other, and writes down what each gave."""
+"""Measure what a study still lacks, run by run, and record each result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from vitling.console import Log
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.files import check_writable, read_json, try_lock_folder
-from vitling.papers import locations as datasets
 from vitling.papers.ledger import Ledger, Rows, fingerprint
-from vitling.papers.parallel import helper_command, run_helpers
+from vitling.papers.locations import DATASETS, check_folder, describe_missing, find_data, find_weights
+from vitling.papers.parallel import make_helper_command, run_helpers
 from vitling.papers.reuse import reuse_rows
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.papers.train_task import free_memory
@@ -24,11 +24,13 @@ from vitling.training.signals import raise_on_signal
 
 
 @dataclass(frozen=True)
-class Outcome:
-    results: dict[str, Any]  # what is in the file
+class ReproduceResult:
+    """Results of a session and of those before it."""
+
+    results: dict[str, Any]  # content of the file
     path: Path
     failed: tuple[str, ...]  # in this session
-    picture: Path | None = None  # that was drawn
+    picture: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -56,39 +58,39 @@ def reproduce(
     out: str | None = None,
     at_once: int = 1,
     sharing: int = 1,
-) -> Outcome:
-    """`epochs` makes it a trial, whose results are kept apart from the study's; `at_once` processes share the runs.
+) -> ReproduceResult:
+    """Run what is missing in results/NAME.json.
 
-    `sharing` is for those that another began: how many they are in all, which rows say."""
+    `epochs` makes it a trial, whose results are kept apart. `at_once` processes share the runs; helper processes are
+    told their total number with `sharing`, and write it to their rows.
+    """
     _check(seeds, epochs, minutes, at_once)
     folder = Path(runs_out or f"runs/{study.name}{f'-trial{epochs}' if epochs else ''}")
     path = Path(out or (folder / "results.json" if epochs else f"results/{study.name}.json"))
     check_writable(path)
     ledger, log = Ledger(path, study, epochs), Log()
-    lacking = _lacking(ledger, _chosen(study, only), seeds)
-    taken = reuse_rows(ledger, lacking)
-    lacking, before = [one for one in lacking if one not in taken], ledger.rows()
-    for same, seed in taken:
-        log.info(f"{same.name}, seed {seed}, is {before[same.name, seed]['origin']}.")
-    everywhere = RunContext(
-        folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages"
-    )  # stages: for all studies
-    jobs = _ready(lacking, data, everywhere, log)
-    for run in ledger.stale():
-        log.warning(f"{path} has figures of {run} that were made with other settings; delete its rows to run it again.")
+    missing = _list_missing(ledger, _select_runs(study, only), seeds)
+    reused = reuse_rows(ledger, missing)
+    missing, rows = [pair for pair in missing if pair not in reused], ledger.rows()
+    for run, seed in reused:
+        log.info(f"{run.name}, seed {seed}, is {rows[run.name, seed]['origin']}.")
+    base = RunContext(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")
+    jobs = _make_jobs(missing, data, base, log)
+    for name in ledger.find_stale():
+        log.warning(f"{path} has rows of {name} with other settings; delete them to run it again.")
     settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
     processes = max(1, min(at_once, len(jobs)))
-    command = helper_command(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
-    session = _Session(ledger, before, minutes, max(processes, sharing), log)
-    with raise_on_signal("Stopped. What has finished is kept."):  # between trainings, which save themselves
+    command = make_helper_command(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
+    session = _Session(ledger, rows, minutes, max(processes, sharing), log)
+    with raise_on_signal("Stopped. Finished runs are kept."):  # between trainings, which save themselves
         with run_helpers(command, processes - 1, folder, log):
             session.run_all(jobs)
         if at_once > 1:
-            session.run_all(jobs)  # what a process that was killed has left
-    failed = session.failed_of(jobs)
-    results, picture = ledger.content(), path.with_suffix(".png")
+            session.run_all(jobs)  # whatever a killed helper has left
+    failed = session.list_failed(jobs)
+    results, picture = ledger.make_content(), path.with_suffix(".png")
     drawn = study.picture and draw(results, picture, folder)
-    return Outcome(results, path, tuple(failed), picture if drawn else None)
+    return ReproduceResult(results, path, tuple(failed), picture if drawn else None)
 
 
 def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) -> None:
@@ -98,54 +100,54 @@ def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) 
     if minutes is not None and minutes < 0:
         raise UserError(f"--minutes must not be negative, but is {minutes:g}.")
     if int(os.environ.get("WORLD_SIZE") or "1") > 1:
-        raise UserError("A study runs in one process. Start it without torchrun.")
+        raise UserError("A study runs in one process; start it without torchrun.")
     if at_once > 1 and os.name == "nt":
-        raise UserError("--at-once: on Windows processes cannot tell what others work at. Leave it out.")
+        raise UserError("--at-once needs file locks that Windows does not have; leave it out.")
 
 
-def _chosen(study: Study, only: tuple[str, ...]) -> list[StudyRun]:
-    chosen = study.select_runs(only) if only else list(study.runs)
-    if not chosen:
+def _select_runs(study: Study, only: tuple[str, ...]) -> list[StudyRun]:
+    selected = study.select_runs(only) if only else list(study.runs)
+    if not selected:
         raise UserError(f"No run of {study.name} has {' or '.join(only)} in its name; {study.runs[0].name} is one.")
-    return chosen
+    return selected
 
 
-def _lacking(ledger: Ledger, chosen: list[StudyRun], seeds: int) -> list[tuple[StudyRun, int]]:
-    """The whole table with one seed first."""
+def _list_missing(ledger: Ledger, runs: list[StudyRun], seeds: int) -> list[tuple[StudyRun, int]]:
+    """List runs and seeds without a value, the whole table with one seed first."""
     rows = ledger.rows()
-    pairs = ((run, seed) for seed in range(seeds) for run in chosen)
+    pairs = ((run, seed) for seed in range(seeds) for run in runs)
     return [(run, seed) for run, seed in pairs if "value" not in rows.get((run.name, seed), {})]
 
 
-def _ready(lacking: list[tuple[StudyRun, int]], data: str | None, everywhere: RunContext, log: Log) -> list[_Job]:
-    """Those whose data and weights are there; what the others want is said."""
-    where = datasets.check_folder(data) if any(run.needed_data for run, _ in lacking) else Path()
-    splits = {
-        name: datasets.find_data(name, where) for name in {name: 0 for run, _ in lacking for name in run.needed_data}
-    }
-    weights = {name: datasets.find_weights(name, where) for name in {run.weights: 0 for run, _ in lacking} if name}
+def _make_jobs(missing: list[tuple[StudyRun, int]], data: str | None, base: RunContext, log: Log) -> list[_Job]:
+    """Make jobs of the runs whose data and weights are there, and log what the others need."""
+    folder = check_folder(data) if any(run.needed_data for run, _ in missing) else Path()
+    names = dict.fromkeys(name for run, _ in missing for name in run.needed_data)
+    splits = {name: find_data(name, folder) for name in names}
+    weights = {name: find_weights(name, folder) for name in {run.weights: 0 for run, _ in missing} if name}
     jobs = [
-        _Job(run, _start(run, seed, replace(everywhere, folder=where), splits, weights))
-        for run, seed in lacking
+        _Job(run, _make_context(run, seed, replace(base, folder=folder), splits, weights))
+        for run, seed in missing
         if all(splits[name] for name in run.needed_data) and (not run.weights or weights[run.weights])
     ]
     no_data, no_weights = ([name for name, place in found.items() if not place] for found in (splits, weights))
-    missing = [f"  {line}" for line in datasets.wanted(no_data, no_weights, where)]
-    if lacking and not jobs:
-        raise UserError("\n".join([f"Nothing can run: {where} lacks", *missing]))
-    if missing:
-        log.info("\n".join([f"{len(lacking) - len(jobs)} of {len(lacking)} runs are skipped: {where} lacks", *missing]))
+    needed = [f"  {line}" for line in describe_missing(no_data, no_weights, folder)]
+    if missing and not jobs:
+        raise UserError("\n".join([f"Nothing can run. Missing in {folder}:", *needed]))
+    if needed:
+        skipped = f"{len(missing) - len(jobs)} of {len(missing)} runs are skipped."
+        log.info("\n".join([f"{skipped} Missing in {folder}:", *needed]))
     return jobs
 
 
-def _start(
-    run: StudyRun, seed: int, everywhere: RunContext, splits: dict[str, Any], weights: dict[str, str | None]
+def _make_context(
+    run: StudyRun, seed: int, base: RunContext, splits: dict[str, Any], weights: dict[str, str | None]
 ) -> RunContext:
     train, test = splits.get(run.data) or ("", "")
     pretrain_source, _ = splits.get(run.pretrain_data) or ("", "")
     return replace(
-        everywhere,
-        out=everywhere.out / f"{run.name}-seed{seed}",
+        base,
+        out=base.out / f"{run.name}-seed{seed}",
         seed=seed,
         data=run.data,
         train=train,
@@ -157,52 +159,51 @@ def _start(
 
 
 class _Session:
-    """This process's part in the runs: those that no other of this machine works at, or has ended since it began."""
+    """This process's share of the runs: those that no other process on this machine works on or has finished."""
 
-    def __init__(self, ledger: Ledger, before: Rows, minutes: float | None, sharing: int, log: Log):
-        self.ledger, self.before, self.minutes, self.sharing, self.log = ledger, before, minutes, sharing, log
+    def __init__(self, ledger: Ledger, rows: Rows, minutes: float | None, sharing: int, log: Log):
+        self.ledger, self.rows, self.minutes, self.sharing, self.log = ledger, rows, minutes, sharing, log
         self.began = time.monotonic()
         self.tried: list[_Job] = []
 
     def run_all(self, jobs: list[_Job]) -> None:
         left = [job for job in jobs if not self._has_ended(job)]
         while left:
-            spent, over = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
+            spent, done = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
             if self.minutes is not None and spent >= self.minutes:
-                self.log.info(f"{spent:.0f} minutes are spent; {len(left)} runs are left for another time.")
+                self.log.info(f"{spent:.0f} minutes are spent; {len(left)} runs are left for the next start.")
                 return
-            with _free_one(left) as job:
+            with _claim_job(left) as job:
                 if job is None:
-                    self.log.info(f"The last {len(left)} of {len(jobs)} runs are other processes'.")
+                    self.log.info(f"Other processes work on the last {len(left)} of {len(jobs)} runs.")
                     return
                 left.remove(job)
                 if not self._has_ended(job):
-                    to_go = f" {_about(spent / over * (len(left) + 1))} to go." if over else ""
-                    self.log.info(f"Run {over + 1} of {len(jobs)}: {job.name}.{to_go}")
+                    rest = f" {_format_minutes(spent / done * (len(left) + 1))} to go." if done else ""
+                    self.log.info(f"Run {done + 1} of {len(jobs)}: {job.name}.{rest}")
                     self._run(job)
 
     def _run(self, job: _Job) -> None:
         self.tried.append(job)
-        reason = _run(job, self.ledger, {"at_once": self.sharing} if self.sharing > 1 else {})
+        reason = _run_job(job, self.ledger, {"at_once": self.sharing} if self.sharing > 1 else {})
         if reason:
             self.log.warning(f"{job.name} failed: {reason}")
         free_memory()
 
     def _has_ended(self, job: _Job) -> bool:
-        """One that was stopped has not: it goes on from its checkpoint."""
+        """Tell whether a job has finished or failed since this session began; a stopped one is resumed."""
         row = self.ledger.rows().get(job.key, {})
-        return job in self.tried or ({"value", "failed"} & row.keys() != set() and row != self.before.get(job.key))
+        return job in self.tried or ({"value", "failed"} & row.keys() != set() and row != self.rows.get(job.key))
 
-    def failed_of(self, jobs: list[_Job]) -> list[str]:
-        """Here and in other processes."""
+    def list_failed(self, jobs: list[_Job]) -> list[str]:
+        """List the jobs that failed here or in other processes."""
         rows = self.ledger.rows()
         return [job.name for job in jobs if self._has_ended(job) and "failed" in rows.get(job.key, {})]
 
 
 @contextmanager
-def _free_one(jobs: list[_Job]) -> Iterator[_Job | None]:
-    """The first that no other process works at, for this one alone as long as the block lasts. One that would have to
-    wait for a stage that another process is training comes last."""
+def _claim_job(jobs: list[_Job]) -> Iterator[_Job | None]:
+    """Lock the first job that no other process works on. Jobs that have to wait for a stage come last."""
     for ready in (True, False):
         for job in jobs:
             with try_lock_folder(job.context.out) as mine:
@@ -217,23 +218,23 @@ def _must_wait(job: _Job) -> bool:
     return stages is not None and any(stage.is_claimed_elsewhere for stage in stages(job.context))
 
 
-def _about(minutes: float) -> str:
+def _format_minutes(minutes: float) -> str:
     if minutes < 0.75:
         return "Less than a minute"
     return f"About {minutes:.0f} minutes" if minutes >= 1.5 else "About a minute"
 
 
-def _run(job: _Job, ledger: Ledger, how: dict[str, int]) -> str | None:
-    """The reason of a failure, which ends this run and not the study. `how` goes into its row."""
+def _run_job(job: _Job, ledger: Ledger, extra: dict[str, int]) -> str | None:
+    """Run and record one job; return the reason if it failed, which does not end the study."""
     out, began = job.context.out, time.monotonic()
-    row = {"run": job.run.name, "seed": job.context.seed} | how
+    row = {"run": job.run.name, "seed": job.context.seed} | extra
     was_finished = (out / "result.json").exists()
 
     def record(given: dict[str, Any]) -> None:
         shared = sum(stage["seconds"] for stage in given.get("stages", []) if stage["shared"])
-        own = given.get("seconds", 0.0) - shared  # over all starts, also those that were killed
+        own = given.get("seconds", 0.0) - shared  # over all starts, killed ones included
         took = own if was_finished and own else max(own, time.monotonic() - began)
-        about = {"minutes": took / 60, "fingerprint": fingerprint(job.run), "environment": _environment(out)}
+        about = {"minutes": took / 60, "fingerprint": fingerprint(job.run), "environment": _read_environment(out)}
         ledger.record(row | given | about)
 
     try:
@@ -244,28 +245,28 @@ def _run(job: _Job, ledger: Ledger, how: dict[str, int]) -> str | None:
     except Exception as problem:
         plain = isinstance(problem, UserError | RunAborted)
         reason = str(problem) if plain else f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:300]}"
-        record({"failed": _without_folders(reason, job.context)})
+        record({"failed": _strip_folders(reason, job.context)})
         return reason
-    cautions = [*([given["caution"]] if "caution" in given else []), *_other_images(job.run, given)]
+    cautions = [*([given["caution"]] if "caution" in given else []), *_compare_counts(job.run, given)]
     record(given | ({"caution": "; ".join(cautions)} if cautions else {}))
     return None
 
 
-def _without_folders(reason: str, context: RunContext) -> str:
-    """Where things lie on this machine says nothing elsewhere."""
+def _strip_folders(reason: str, context: RunContext) -> str:
+    """Remove this machine's folders from a message."""
     for folder in (context.out.parent, context.stages, context.folder):
         for written in (str(folder.resolve()), str(folder)):
             reason = reason.replace(f"{written}{os.sep}", "") if written != "." else reason
     return reason
 
 
-def _other_images(run: StudyRun, given: dict[str, Any]) -> list[str]:
-    """A figure from a part of a data set is not one of the data set."""
-    own, before = (datasets.DATASETS.get(name) for name in (run.data, run.pretrain_data))
+def _compare_counts(run: StudyRun, given: dict[str, Any]) -> list[str]:
+    """Describe counts that differ from the data set's: a figure on a part of it is not its figure."""
+    own, source = (DATASETS.get(name) for name in (run.data, run.pretrain_data))
     seen = (
         ("images", "training images", own and own.train),
         ("images_tested", "test images", own and own.test),
-        ("images_before", "images to pre-train on", before and before.train),
+        ("images_before", "images to pre-train on", source and source.train),
     )
     return [
         f"{given[key]:,} {what}, not {count:,}"
@@ -274,10 +275,10 @@ def _other_images(run: StudyRun, given: dict[str, Any]) -> list[str]:
     ]
 
 
-def _environment(out: Path) -> dict[str, Any]:
-    """Versions and machine of the run's last start; its command names folders that say nothing elsewhere."""
+def _read_environment(out: Path) -> dict[str, Any]:
+    """Read versions and machine of the run's last start, without its command, which names local folders."""
     from vitling.training.rundir import describe_environment
 
-    there = out / "environment.json"
-    found = read_json(there) if there.exists() else describe_environment()
+    path = out / "environment.json"
+    found = read_json(path) if path.exists() else describe_environment()
     return {name: value for name, value in found.items() if name != "command"}

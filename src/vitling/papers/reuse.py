@@ -1,4 +1,4 @@
-"""A run that several tables have is run for one of them. No torch here."""
+"""Reuse of measured rows: a run that several tables share is trained for one of them. No torch here."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from typing import Any
 from vitling.files import read_json
 from vitling.papers.ledger import Ledger, Row, fingerprint
 from vitling.papers.study import StudyRun
-from vitling.papers.train_task import FOR_WANT
+from vitling.papers.train_task import OUT_OF_MEMORY
 
 
-def reuse_rows(ledger: Ledger, wanted: list[tuple[StudyRun, int]]) -> list[tuple[StudyRun, int]]:
-    """Writes down those of `wanted` (runs and seeds) that another file beside this one has a value of, under the same
-    settings, data and unit, and with where it is from. They cost no minutes here. What is found is given back."""
+def reuse_rows(ledger: Ledger, missing: list[tuple[StudyRun, int]]) -> list[tuple[StudyRun, int]]:
+    """Record those of `missing` (runs and seeds) that another results file beside this one has a value for.
+
+    Settings, data and unit must be the same. A reused row names its origin and costs no minutes here.
+    """
     if ledger.trial:
         return []
-    there: dict[tuple[str, int], tuple[str, Row]] = {}
-    for study, row in _measured(ledger):
-        there.setdefault((row["fingerprint"], row["seed"]), (study, row))
-    found = [(run, seed) for run, seed in wanted if (fingerprint(run), seed) in there]
+    measured: dict[tuple[str, int], tuple[str, Row]] = {}
+    for study, row in _iterate_rows(ledger):
+        measured.setdefault((row["fingerprint"], row["seed"]), (study, row))
+    found = [(run, seed) for run, seed in missing if (fingerprint(run), seed) in measured]
     for run, seed in found:
-        study, row = there[fingerprint(run), seed]
-        ledger.record(_of(row, run.name, study))
+        study, row = measured[fingerprint(run), seed]
+        ledger.record(_adapt_row(row, run.name, study))
     return found
 
 
-def _measured(ledger: Ledger) -> Iterator[tuple[str, Row]]:
-    """With the name of its study: rows of other studies that count the same, with a value that has no but."""
+def _iterate_rows(ledger: Ledger) -> Iterator[tuple[str, Row]]:
+    """Yield sound rows of other studies with the same unit, each with the name of its study."""
     for path in sorted(ledger.path.parent.glob("*.json")):
-        content = _content(path)
-        named = content.get("study")
-        if named in (None, ledger.study.name) or content.get("trial") or content.get("unit") != ledger.study.unit:
+        content = _read_content(path)
+        study = content.get("study")
+        if study in (None, ledger.study.name) or content.get("trial") or content.get("unit") != ledger.study.unit:
             continue
         for row in content.get("rows", []):
-            if "value" in row and not {"origin", "caution"} & row.keys() and not _in_passes(row):
-                yield named, row
+            if "value" in row and not {"origin", "caution"} & row.keys() and not _ran_out_of_memory(row):
+                yield study, row
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """Files of others may lie there too."""
+def _read_content(path: Path) -> dict[str, Any]:
+    """Read a JSON file; unrelated files give nothing."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -48,11 +50,11 @@ def _content(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _in_passes(row: Row) -> bool:
-    return any(FOR_WANT in words for stage in row.get("stages", []) for words in stage.get("warnings", []))
+def _ran_out_of_memory(row: Row) -> bool:
+    return any(OUT_OF_MEMORY in words for stage in row.get("stages", []) for words in stage.get("warnings", []))
 
 
-def _of(row: Row, name: str, study: str) -> Row:
+def _adapt_row(row: Row, name: str, study: str) -> Row:
     stages = {"stages": [stage | {"shared": True} for stage in row["stages"]]} if "stages" in row else {}
     own = {key: value for key, value in row.items() if key != "at_once"}
     return own | stages | {"run": name, "minutes": 0.0, "origin": f"measured as {row['run']} of {study}"}

@@ -1,7 +1,7 @@
-"""A run of several stages: pre-training, fine-tuning, and more of that at a larger size.
+"""Tasks of several stages: pre-training, fine-tuning, and further fine-tuning at a larger size.
 
-Each stage is an ordinary run. Its folder is named by all that makes it: settings, data set, seed, and what it starts
-from. So runs that want the same stage train it once, whatever study they are of.
+Each stage is an ordinary run whose folder is named after everything that defines it: settings, data set, seed and
+origin. So runs that need the same stage train it once, across studies.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from vitling.methods.optim import IDMMPreset
 from vitling.papers.ledger import digest
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import (
-    PACE,
+    SPEED,
     changed_settings,
     describe_passes,
     drop_checkpoints,
     free_memory,
-    history,
+    read_history,
     shorten,
 )
 from vitling.settings.config import FinetuneConfig, PretrainConfig
@@ -37,41 +37,41 @@ if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
 
 Kind = Literal["pretrain", "finetune", "enlarge"]
-FEW = 2_040  # images; of many the store has less
+FEW = 2_040  # images; larger data sets are stored at a smaller side
 
 
-def pretrain_config(stage: Recipe, preset: IDMMPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
-    """With all numbers of the preset that are not the defaults written out, so that another preset some day makes
-    another run. Defaults and views are the code's: where they change, rows are to be deleted by hand.
+def pretrain_config(recipe: Recipe, preset: IDMMPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
+    """Write out a recipe with every value explicit, so that a change of the preset gives another fingerprint.
 
-    A table has a figure for a baseline that learns next to nothing too, so none is stopped for that. And none is given
-    fewer pixels than IDMM, whose small crops want more of them: `_as_fine`.
+    Defaults and views are the code's: if they change, rows have to be deleted by hand. A collapsed baseline is not
+    stopped, since its figure belongs to the table.
     """
     field = METHODS[method].field
     others: dict[str, Any] = {} if method == "idmm" else {"method": method, "on_collapse": "warn"}
     config = PretrainConfig(
-        backbone=stage.backbone,
+        backbone=recipe.backbone,
         preset=preset,
-        epochs=stage.epochs,
-        batch=stage.batch,
-        size=stage.size,
-        drop_path=stage.drop_path,
-        optim=stage.optim,
-        **({field: stage.objective} if field else {}),
+        epochs=recipe.epochs,
+        batch=recipe.batch,
+        size=recipe.size,
+        drop_path=recipe.drop_path,
+        optim=recipe.optim,
+        **({field: recipe.objective} if field else {}),
         **others,
     )
-    return _as_fine(mark_all_explicit(config))
+    return _match_store(mark_all_explicit(config))
 
 
-def _as_fine(config: PretrainConfig) -> PretrainConfig:
-    """Out of images that are decoded as large as IDMM's, where the method's own crops would be content with less: so
-    that methods, and the parts of one, are compared on the same pixels."""
+def _match_store(config: PretrainConfig) -> PretrainConfig:
+    """Decode images at least as large as IDMM's, whose small crops need more, to compare methods on the same pixels."""
     own, idmm = (plan.store_side(FEW) for plan in (views_of(config, config.size or SIZE), idmm_pretrain(SIZE)))
     return replace(config, store_least=idmm) if own < idmm else config
 
 
 @dataclass(frozen=True)
 class StageRun:
+    """One stage: a run that several tasks may share."""
+
     kind: Kind
     config: PretrainConfig | FinetuneConfig
 
@@ -85,20 +85,22 @@ class StageRun:
 
     @property
     def is_claimed_elsewhere(self) -> bool:
-        """Another process is training it."""
+        """Tell whether another process is training it."""
         if self.finished:
             return False
         with try_lock_folder(self.out) as mine:
             return not mine
 
     def __call__(self, run: Path) -> tuple[dict[str, Any], bool]:
-        """What is in its result.json, and whether another run than that in the folder `run` has trained it. It is
-        trained, or trained on, where there is none, by one process at a time."""
-        with lock_folder(self.out, lambda: Log().info(f"Another process trains {self.out.name}; waiting for it.")):
-            shared = _was_there(self, run)
-            return (read_json(self.out / "result.json") if self.finished else self._trained()), shared
+        """Train or resume it unless it has finished, one process at a time.
 
-    def _trained(self) -> dict[str, Any]:
+        Return its result.json, and whether another run than that in the folder `run` has trained it.
+        """
+        with lock_folder(self.out, lambda: Log().info(f"Waiting for another process that trains {self.out.name}.")):
+            shared = _was_finished_before(self, run)
+            return (read_json(self.out / "result.json") if self.finished else self._train()), shared
+
+    def _train(self) -> dict[str, Any]:
         from vitling.runs import finetune, pretrain
 
         if isinstance(self.config, PretrainConfig):
@@ -106,18 +108,18 @@ class StageRun:
         else:
             result = finetune.finetune_from_any_start(self.config)
         drop_checkpoints(self.out)
-        free_memory()  # for the next stage
+        free_memory()
         return result
 
 
 @dataclass(frozen=True)
 class StagedTask:
-    """Without `pretrain` it starts from the run's weights file, or where there is none from random weights."""
+    """Pre-train, fine-tune, enlarge. Without `pretrain` it starts from the run's weights file or random weights."""
 
     finetune: FinetuneConfig
     pretrain: PretrainConfig | None = None
-    enlarge: FinetuneConfig | None = None  # from the fine-tuned network, with its head
-    seeded: Literal["all", "pretrain", "finetune"] = "all"  # the stages that have the run's seed; the others have 0
+    enlarge: FinetuneConfig | None = None  # continues from the fine-tuned network, with its head
+    seeded: Literal["all", "pretrain", "finetune"] = "all"  # stages that use the run's seed; the others use 0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -130,22 +132,22 @@ class StagedTask:
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         stages, answer = self.stages(context), context.out / "result.json"
-        if answer.exists() and _is_of(given := read_json(answer), stages):
+        if answer.exists() and _matches(given := read_json(answer), stages):
             return given
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
-            there = " is there already." if stage.finished else ""
+            there = " has finished already." if stage.finished else ""
             log.info(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
             result, shared = stage(context.out)
             results.append(result)
             entries.append(summarise_stage(stage, result, shared))
         write_json(context.out / "environment.json", read_json(stages[-1].out / "environment.json"))
-        given = _figures(results, entries) | ({"images_before": results[0]["images"]} if context.pretrain_data else {})
+        given = _make_row(results, entries) | ({"images_before": results[0]["images"]} if context.pretrain_data else {})
         write_json(answer, given)
         return given
 
     def stages(self, context: RunContext) -> list[StageRun]:
-        """In their order, each from the one before."""
+        """List the stages, each of which starts from the one before."""
         found: list[StageRun] = []
         origin = context.weights
         for kind, config in self._configs():
@@ -165,19 +167,19 @@ class StagedTask:
 def make_stage(
     kind: Kind, config: PretrainConfig | FinetuneConfig, context: RunContext, seed: int, origin: str
 ) -> StageRun:
-    """`origin` is the run or the weights file that it starts from, or ""."""
+    """Make a stage that starts from `origin`: a run, a weights file or "" for random weights."""
     config, first = shorten(config, context.epochs), kind == "pretrain"
     data = context.pretrain_data or context.data if first else context.data
     key = digest([kind, changed_settings(config), data, seed, Path(origin).name])
     out = str(context.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
     source = f"train={context.train},test={context.test}"
-    if first:  # the test images are of no use to it
+    if first:  # no test images
         source = f"train={context.pretrain_source or context.train}"
     return StageRun(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
 
 
 def open_test_images(context: RunContext, why: str, config: DataConfig | None = None) -> Dataset:
-    """Opens the run's test split, which its folder writes down."""
+    """Open the run's test split and log that in its folder."""
     from vitling import data
     from vitling.training.rundir import RunDirectory
 
@@ -186,14 +188,16 @@ def open_test_images(context: RunContext, why: str, config: DataConfig | None = 
     return splits.open_test(why)
 
 
-def _is_of(given: dict[str, Any], stages: list[StageRun]) -> bool:
-    """A run of another study may have had the same folder."""
+def _matches(given: dict[str, Any], stages: list[StageRun]) -> bool:
+    """Tell whether an answer belongs to these stages: a run of another study may have used the same folder."""
     return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
 
 
-def _was_there(stage: StageRun, out: Path) -> bool:
-    """Whether another run had finished it when this one first came to it. The run's folder keeps that, for a start that
-    goes on from an interrupted one."""
+def _was_finished_before(stage: StageRun, out: Path) -> bool:
+    """Tell whether another run had finished the stage when this one first reached it.
+
+    The run's folder remembers that, so that it survives an interruption.
+    """
     path = out / "stages.json"
     known = read_json(path) if path.exists() else {}
     if stage.out.name not in known:
@@ -203,6 +207,7 @@ def _was_there(stage: StageRun, out: Path) -> bool:
 
 
 def summarise_stage(stage: StageRun, result: dict[str, Any], shared: bool) -> dict[str, Any]:
+    """Summarise a stage for the row of the results."""
     knn, passes = result["last"].get("knn/top1"), describe_passes(stage.config, result)
     trained = read_json(stage.out / "environment.json")
     warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
@@ -212,16 +217,16 @@ def summarise_stage(stage: StageRun, result: dict[str, Any], shared: bool) -> di
         "stage": stage.kind,
         "folder": stage.out.name,
         "shared": shared,
-        **{name: result[name] for name in ("size", "store_size", "epochs", "seed", "images", *PACE) if name in result},
+        **{name: result[name] for name in ("size", "store_size", "epochs", "seed", "images", *SPEED) if name in result},
         **{name: trained[name] for name in ("commit", "gpu")},
-        "terms": history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
+        "terms": read_history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
         **({"watched": watched} if watched else {}),
         **({"warnings": warnings} if warnings else {}),
     }
 
 
-def _figures(results: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _make_row(results: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Any]:
     last = results[-1]
     return {
         "value": round(100 * last["last"]["test"]["top1"], 4),

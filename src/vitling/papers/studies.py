@@ -1,4 +1,4 @@
-"""The tables of the papers as lists of runs, found by name. No torch here."""
+"""All studies, found by name. No torch here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from vitling.papers.study import Study
 
 
 def all_studies() -> tuple[Study, ...]:
+    """List the studies of all papers, and ours."""
     return (*drloc.studies(), *idmm.studies(), *idmm_methods.studies(), *esvit.studies(), *small.studies())
 
 
 def find_study(name: str) -> Study:
+    """Find a study by its name, or by that of another table with the same figures."""
     studies = {key: study for study in all_studies() for key in (study.name, *study.also)}
     if name not in studies:
         near = get_close_matches(name, studies, n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"There is no table {name!r}.{hint} `vitling list tables` shows them.")
+        raise UserError(f"There is no table {name!r}.{hint} `vitling list tables` lists them.")
     return studies[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -38,6 +38,15 @@ class Task(Protocol):
     def __call__(self, context: RunContext) -> dict[str, Any]:
         """Return the row of the results: `value` is the table's figure; `seconds` (of a finished run), `epochs`,
         `images`, `curves` and other keys are stored as they are."""
+
+
+@dataclass(frozen=True)
+class FieldsTask:
+    """Base of tasks whose settings are their fields."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A run of `vitling train` as part of a study."""
+"""A run of `vitling train` as the task of a study, and what all training tasks share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vitling.settings.pretraining import resolve_preset
 from vitling.settings.views import views_of
 from vitling.views.config import Group
 
-POINTS = 10  # of a curve
-FOR_WANT = "for want of memory"
-PACE = ("seconds", "seconds_compiling", "images_per_second")  # of a result; older ones have less
-_NO_TERM = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
+POINTS = 10  # of a stored curve
+OUT_OF_MEMORY = "for want of memory"  # in rows of results/, so it stays as it is
+SPEED = ("seconds", "seconds_compiling", "images_per_second")  # keys of a result; older ones lack some
+_NOT_TERMS = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
 
 
 @dataclass(frozen=True)
 class TrainTask:
-    """`watch`: the figure is a curve, so the test images are looked at every so many epochs; it chooses nothing."""
+    """Train and evaluate. `watch`: epochs between evaluations on test, for figures that are curves; chooses nothing."""
 
     config: TrainConfig
     watch: int = 0
@@ -35,20 +35,20 @@ class TrainTask:
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.runs.train import train
 
-        result = train(self.configured(context))
-        self._tidy(context.out)
+        result = train(self.make_config(context))
+        self._clean_up(context.out)
         split = "val" if self.watch else "test"
         return {
             "value": round(100 * result["last"][split]["top1"], 4),
             "epochs": result["epochs"],
             "images": result["images"],
-            **{name: result[name] for name in PACE if name in result},
-            **history(context.out / "metrics.jsonl", result["epochs"]),
+            **{name: result[name] for name in SPEED if name in result},
+            **read_history(context.out / "metrics.jsonl", result["epochs"]),
             **({"caution": words} if (words := describe_passes(self.config, result)) else {}),
         }
 
-    def configured(self, context: RunContext) -> TrainConfig:
-        """The config of one start. A watched run is given its test images as val."""
+    def make_config(self, context: RunContext) -> TrainConfig:
+        """Complete the config for one start. A watched run gets its test images as val."""
         config = shorten(self.config, context.epochs)
         if self.watch:
             config = replace(config, val=None, eval_every=self.watch)
@@ -60,10 +60,10 @@ class TrainTask:
             seed=context.seed,
             from_=context.weights or None,
             resume=True,
-            explicit=(*config.explicit, "test_size"),  # a study is judged at the size of its table
+            explicit=(*config.explicit, "test_size"),  # evaluate at the size of the table
         )
 
-    def _tidy(self, out: Path) -> None:
+    def _clean_up(self, out: Path) -> None:
         from vitling.training.rundir import RunDirectory
 
         drop_checkpoints(out)
@@ -72,12 +72,14 @@ class TrainTask:
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that are not the verb's defaults, and the side of the decoded images where the crops want another
-    than the usual one (of as many images as studies have)."""
+    """Collect the settings that differ from the verb's defaults; fingerprints are made of them.
+
+    The side of the decoded images is included if the crops need another than the usual one.
+    """
     default = dict(leaves(type(config)()))
     if isinstance(config, PretrainConfig):
         config = replace(config, preset=resolve_preset(config))
-        default["preset"] = "paper"  # these are as they were when the first rows were trained, whose fingerprints stay
+        default["preset"] = "paper"  # as when the first rows were trained, whose fingerprints stay
         if config.method == "esvit":
             default["esvit.match"] = "argmax"
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "explicit"}
@@ -88,21 +90,22 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def describe_passes(config: RunConfig, result: dict[str, Any]) -> str:
-    """Of a run that found too little memory, shared with others perhaps: batch norm, and losses that compare images,
-    saw parts of its batches, and dropout other draws."""
+    """Describe the passes of a run that ran out of memory; "" if it did not.
+
+    Batch norm and losses that compare images saw parts of its batches, and dropout drew otherwise.
+    """
     more = result["accumulate"] > config.optim.accumulate
-    return f"each batch in {result['accumulate']} passes, {FOR_WANT}" if more else ""
+    return f"each batch in {result['accumulate']} passes, {OUT_OF_MEMORY}" if more else ""
 
 
 def drop_checkpoints(out: Path) -> None:
-    """Of a finished run they serve nobody, and those of a whole table would fill a disk."""
+    """Delete the checkpoints of a finished run: those of a whole table would fill a disk."""
     for checkpoint in (out / "checkpoints").glob("*"):
         checkpoint.unlink()
 
 
 def free_memory() -> None:
-    """The GPU's, of which the graphs of a finished run hold some. What was compiled stays, for runs with the same
-    network."""
+    """Free GPU memory held by the graphs of a finished run. Compiled code stays, for runs with the same network."""
     from vitling.training import precision
 
     gc.collect()
@@ -110,8 +113,10 @@ def free_memory() -> None:
 
 
 def shorten(config: Config, epochs: int | None) -> Config:
-    """A trial of so many epochs, with the same share of warm-up. A region loss that comes later comes after the same
-    share too, and in the last epoch at the latest: a trial is to try it."""
+    """Shorten a run to a trial of `epochs`, with the same share of warm-up.
+
+    A region loss that starts later starts after the same share too, in the last epoch at the latest.
+    """
     if epochs is None:
         return config
     share = epochs / config.epochs
@@ -122,18 +127,17 @@ def shorten(config: Config, epochs: int | None) -> Config:
     return replace(config, epochs=epochs, optim=optim)
 
 
-def history(metrics: Path, epochs: int) -> dict[str, Any]:
-    """The terms of the last epoch, and curves of the auxiliary term and of what was watched: k-NN whole, for its looks
-    are few."""
+def read_history(metrics: Path, epochs: int) -> dict[str, Any]:
+    """Read the terms of the last epoch, and curves of the auxiliary term, watched accuracy and k-NN."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}
-    terms = {name: value for name, value in by_epoch[epochs].items() if name not in _NO_TERM and "/" not in name}
+    terms = {name: value for name, value in by_epoch[epochs].items() if name not in _NOT_TERMS and "/" not in name}
     shown = [line for epoch, line in by_epoch.items() if epoch % max(1, epochs // POINTS) == 0]
-    curves = {"drloc": _curve(shown, "drloc"), "top1": _curve(shown, "val/top1", 100)}
-    curves["knn"] = _curve(list(by_epoch.values()), "knn/top1", 100)
+    curves = {"drloc": _make_curve(shown, "drloc"), "top1": _make_curve(shown, "val/top1", 100)}
+    curves["knn"] = _make_curve(list(by_epoch.values()), "knn/top1", 100)
     return {"terms": terms, "curves": {name: curve for name, curve in curves.items() if curve["epoch"]}}
 
 
-def _curve(lines: list[dict[str, Any]], key: str, scale: float = 1.0) -> dict[str, list[float]]:
-    there = [line for line in lines if key in line]
-    return {"epoch": [line["epoch"] for line in there], "value": [round(scale * line[key], 4) for line in there]}
+def _make_curve(lines: list[dict[str, Any]], key: str, scale: float = 1.0) -> dict[str, list[float]]:
+    points = [line for line in lines if key in line]
+    return {"epoch": [line["epoch"] for line in points], "value": [round(scale * line[key], 4) for line in points]}

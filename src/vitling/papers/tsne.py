@@ -1,5 +1,4 @@
-"""A run of two stages whose features are looked at before the second and after it: t-SNE for the eye, neighbours for a
-number."""
+"""t-SNE and nearest neighbours of features before and after fine-tuning."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ PERPLEXITY = 30.0
 
 @dataclass(frozen=True)
 class TsneTask:
-    """Of the test images of the classes that have most of them (of two with as many, the one that comes first).
+    """Compare features of the test images of the largest classes before and after fine-tuning.
 
-    Each network sees them at its own size. Where nothing is pre-trained, before is the network with random weights that
-    fine-tuning starts from. The figure is the share of images that their nearest neighbours among these name rightly,
-    before. Coordinates go to tsne.npz in the run's folder.
+    Each network sees them at its own size. Without pre-training, "before" is the network with random weights that
+    fine-tuning starts from. The figure is the leave-one-out k-NN accuracy before, in percent. Coordinates are written
+    to tsne.npz in the run's folder.
     """
 
     task: StagedTask
@@ -45,10 +44,10 @@ class TsneTask:
         inner = replace(context, out=context.out / "trained")
         trained = self.task(inner)
         write_json(context.out / "environment.json", read_json(inner.out / "environment.json"))
-        images = self._images(context)
-        before, after = (_features(model, images) for model in self._models(inner))
-        _write(context.out / "tsne.npz", images, before, after)
-        figures = {"value": _named_rightly(before, images), "after": _named_rightly(after, images)}
+        images = self._select_images(context)
+        before, after = (_compute_features(model, images) for model in self._load_models(inner))
+        _save(context.out / "tsne.npz", images, before, after)
+        figures = {"value": _measure_knn(before, images), "after": _measure_knn(after, images)}
         given = {**trained, "top1": trained["value"], "looked_at": len(images), **figures}
         write_json(answer, given)
         return given
@@ -56,17 +55,17 @@ class TsneTask:
     def stages(self, context: RunContext) -> list[StageRun]:
         return self.task.stages(context)
 
-    def _images(self, context: RunContext) -> Dataset:
+    def _select_images(self, context: RunContext) -> Dataset:
         import numpy as np
 
         test = open_test_images(context, f"t-SNE of {self.classes} classes", self.task.finetune.data)
         if test.labels is None or test.labels.ndim != 1:
-            raise UserError(f"{test.name}: t-SNE by class needs one class an image.")
+            raise UserError(f"{test.name}: t-SNE by class needs one label per image.")
         counts = np.bincount(test.labels, minlength=len(test.class_names))
         largest = np.argsort(-counts, kind="stable")[: self.classes]
         return test.take(np.flatnonzero(np.isin(test.labels, largest)))
 
-    def _models(self, context: RunContext) -> tuple[Model, Model]:
+    def _load_models(self, context: RunContext) -> tuple[Model, Model]:
         from vitling.backbones.backbone import create
         from vitling.evaluation.bundle import load
         from vitling.evaluation.model import Model
@@ -80,7 +79,7 @@ class TsneTask:
         return Model(fresh, None, meta, after.device), after
 
 
-def _features(model: Model, images: Dataset) -> np.ndarray:
+def _compute_features(model: Model, images: Dataset) -> np.ndarray:
     from vitling.evaluation.inputs import list_dataset_sources
 
     found = model.embed_sources(list_dataset_sources(images))
@@ -90,7 +89,7 @@ def _features(model: Model, images: Dataset) -> np.ndarray:
     return found.vectors
 
 
-def _named_rightly(features: np.ndarray, images: Dataset) -> float:
+def _measure_knn(features: np.ndarray, images: Dataset) -> float:
     from torch import from_numpy
 
     from vitling.evaluation.knn import knn_scores
@@ -101,8 +100,8 @@ def _named_rightly(features: np.ndarray, images: Dataset) -> float:
     return round(100 * scores[neighbours], 4)
 
 
-def _coordinates(features: np.ndarray) -> np.ndarray:
-    """By cosine: of vectors of unit length the distance says the same."""
+def _project(features: np.ndarray) -> np.ndarray:
+    """Project to two dimensions by cosine distance, which for unit vectors orders like the Euclidean one."""
     import numpy as np
     from sklearn.manifold import TSNE
 
@@ -111,15 +110,15 @@ def _coordinates(features: np.ndarray) -> np.ndarray:
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(unit.astype(np.float64))
 
 
-def _write(path: Path, images: Dataset, before: np.ndarray, after: np.ndarray) -> None:
+def _save(path: Path, images: Dataset, before: np.ndarray, after: np.ndarray) -> None:
     import numpy as np
 
     with atomic_write(path) as file:
         np.savez(
             file,
             allow_pickle=False,
-            before=_coordinates(before).astype(np.float32),
-            after=_coordinates(after).astype(np.float32),
+            before=_project(before).astype(np.float32),
+            after=_project(after).astype(np.float32),
             labels=np.asarray(images.labels),
             class_names=np.array(images.class_names),
             keys=np.array(images.keys),

@@ -1,6 +1,6 @@
-"""Frozen networks on the data sets of the papers: each data set that is there, each network, each probe.
+"""Frozen networks on the data sets of the papers: every data set that is there, every network, every probe.
 
-What is finished is a file, one for each (network, data set, probe), so a suite that was stopped repeats nothing of it.
+Each (network, data set, probe) is a file, so a stopped suite repeats nothing that has finished.
 """
 
 from __future__ import annotations
@@ -43,71 +43,70 @@ SPLITS = ("train", "validation", "judged")
 
 @dataclass(frozen=True)
 class SuiteJob:
-    """A network and a data set; their cells are files in a folder of their own."""
+    """A network and a data set, whose cells are files in a folder of their own."""
 
     run: str
-    digest: str  # of the model: another training in the same place is another network
+    digest: str  # of the model: training it again makes another network
     entry: Entry
-    source: str  # the data set as a DATA
-    made_from: str  # digest of the source and of how it is read: figures of other images are not of these
+    source: str  # DATA
+    made_from: str  # digest of the source and of how it is read
     folder: Path
 
     def path(self, probe: str) -> Path:
         return self.folder / f"{probe}.json"
 
-    def finished(self, probe: str) -> bool:
+    def has_finished(self, probe: str) -> bool:
         path = self.path(probe)
         return path.exists() and read_json(path).get("made_from") == self.made_from
 
-    def features(self, blocks: int) -> Path:
+    def get_features_path(self, blocks: int) -> Path:
         return self.folder / f"features-{blocks}.npz"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    summary: dict[str, Any]  # what is in suite.json
+class SuiteResult:
+    """The table of a suite."""
+
+    summary: dict[str, Any]  # content of suite.json
     path: Path
     failed: tuple[str, ...]  # in this session
 
 
-def suite(config: SuiteConfig) -> Outcome:
-    """Evaluates what is not finished, and gives the table of all that is."""
+def run_suite(config: SuiteConfig) -> SuiteResult:
+    """Evaluate what has not finished, and write the table of everything that has."""
     _check(config)
     log, root, out = Log(), Path(config.data_root).absolute(), Path(config.out)
     entries = config.entries()
-    sources = {entry.name: source for entry in entries if (source := find(entry.name, root))}
-    _say_what_is_not_there(entries, sources, root, log)
-    places = [
-        SuiteJob(run, digest, entry, source, made_from(source, config.data), out / label_of(run, digest) / entry.name)
+    sources = {entry.name: source for entry in entries if (source := find_source(entry.name, root))}
+    _report_missing(entries, sources, root, log)
+    jobs = [
+        SuiteJob(run, digest, entry, source, hash_source(source, config.data), folder / entry.name)
         for run in config.runs
-        for digest in [digest_of(run, config.weights)]
+        for digest in [hash_model(run, config.weights)]
+        for folder in [out / f"{Path(run).resolve().name}-{digest}"]
         for entry in entries
         if (source := sources.get(entry.name))
     ]
     path, failed = out / RESULT, []
-    with raise_on_signal(f"Stopped. The same command goes on: what is finished is in {out}."):
-        for place in places:
-            if any(not place.finished(probe) for probe in config.probes):
-                failed += _evaluate(place, config, log)
-        summary = summarise(_cells(places, config), config)
+    with raise_on_signal(f"Stopped. Run the same command again to continue; finished figures are in {out}."):
+        for job in jobs:
+            if any(not job.has_finished(probe) for probe in config.probes):
+                failed += _evaluate(job, config, log)
+        summary = summarise(_read_cells(jobs, config), config)
         write_json(path, summary)
-    return Outcome(summary, path, tuple(failed))
+    return SuiteResult(summary, path, tuple(failed))
 
 
-def find(name: str, root: Path) -> str | None:
-    """The DATA of a data set under the root: a copy as distributed, or one that `vitling reproduce` takes."""
+def find_source(name: str, root: Path) -> str | None:
+    """Find a data set under the root: a copy as distributed, or as `vitling reproduce` takes it."""
     if native := datasets.find_copy(name, root):
         return native
     found = find_data(name, root)
     return f"train={found[0]},test={found[1]}" if found else None
 
 
-def label_of(run: str, digest: str) -> str:
-    return f"{Path(run).resolve().name}-{digest}"
-
-
-def digest_of(run: str, weights: Literal["last", "best"]) -> str:
-    """Of the weights, and of what else answers hang on: sizes, and mean and deviation of the pixels."""
+def hash_model(run: str, weights: Literal["last", "best"]) -> str:
+    """Hash the weights and everything else that decides answers: sizes, mean and std of the pixels."""
     folder = find_bundle(run, weights)
     digest = hashlib.blake2b((folder / CONFIG).read_bytes())
     with (folder / WEIGHTS).open("rb") as file:
@@ -115,19 +114,19 @@ def digest_of(run: str, weights: Literal["last", "best"]) -> str:
     return digest.hexdigest()[:8]
 
 
-def made_from(source: str, config: DataConfig) -> str:
+def hash_source(source: str, config: DataConfig) -> str:
     settings = json.dumps([source, asdict(replace(config, download=False))], sort_keys=True, default=str)
     return hashlib.blake2b(settings.encode()).hexdigest()[:8]
 
 
 def _check(config: SuiteConfig) -> None:
     if not config.runs:
-        raise UserError("Which networks? vitling suite RUN ... --data-root DIR")
+        raise UserError("No network is given; type vitling suite RUN ... --data-root DIR")
     if not Path(config.data_root).is_dir():
-        raise UserError(f"--data-root {config.data_root}: there is no such folder.")
+        raise UserError(f"--data-root {config.data_root} does not exist.")
 
 
-def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], root: Path, log: Log) -> None:
+def _report_missing(entries: Sequence[Entry], sources: dict[str, str], root: Path, log: Log) -> None:
     missing = [entry.name for entry in entries if entry.name not in sources]
     if not sources:
         raise UserError(
@@ -135,45 +134,47 @@ def _say_what_is_not_there(entries: Sequence[Entry], sources: dict[str, str], ro
             "(`vitling list datasets`), or sorted into NAME/train/CLASS/ and NAME/test/CLASS/."
         )
     if missing:
-        log.info(f"Skipped, for they are not in {root}: {', '.join(missing)}.")
+        log.info(f"Skipped, because {root} does not have them: {', '.join(missing)}.")
 
 
-def _evaluate(place: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
-    """The cells that are lacking; what fails is said, and ends neither the others nor the suite."""
-    lacking = tuple(probe for probe in config.probes if not place.finished(probe))
-    if other := [probe for probe in lacking if place.path(probe).exists()]:
-        log.info(f"{place.entry.name}, {place.run}: {', '.join(other)} of other images, or read otherwise; again.")
-    log.info(f"{place.entry.name}, {place.run}: features")
+def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
+    """Evaluate the missing cells. A failure is logged, and ends neither the others nor the suite."""
+    missing = tuple(probe for probe in config.probes if not job.has_finished(probe))
+    if other := [probe for probe in missing if job.path(probe).exists()]:
+        log.info(f"{job.entry.name}, {job.run}: {', '.join(other)} was measured on other images; measuring it again.")
+    log.info(f"{job.entry.name}, {job.run}: features")
     try:
-        bench, about = _bench(place, lacking, config, log)
+        task, about = _prepare_task(job, missing, config, log)
     except (UserError, OSError, torch.OutOfMemoryError) as problem:
-        log.warning(f"{place.entry.name} is left out for {place.run}: {problem}")
-        return [f"{place.entry.name} of {place.run}"]
+        log.warning(f"{job.entry.name} is left out for {job.run}: {problem}")
+        return [f"{job.entry.name} of {job.run}"]
     failed = []
-    for probe in lacking:
-        log.info(f"{place.entry.name}, {place.run}: {probe}")
+    for probe in missing:
+        log.info(f"{job.entry.name}, {job.run}: {probe}")
         try:
-            _write(place, probe, bench, about, config, log)
+            _write_cell(job, probe, task, about, config, log)
         except (UserError, OSError, torch.OutOfMemoryError) as problem:
-            log.warning(f"{probe} on {place.entry.name} failed for {place.run}: {problem}")
-            failed.append(f"{probe} on {place.entry.name} of {place.run}")
+            log.warning(f"{probe} on {job.entry.name} failed for {job.run}: {problem}")
+            failed.append(f"{probe} on {job.entry.name} of {job.run}")
     if not failed:
-        for path in place.folder.glob("features-*.npz"):
+        for path in job.folder.glob("features-*.npz"):
             path.unlink()
     return failed
 
 
-def _write(place: SuiteJob, probe: str, bench: ProbeTask, about: dict[str, Any], config: SuiteConfig, log: Log) -> None:
+def _write_cell(
+    job: SuiteJob, probe: str, task: ProbeTask, about: dict[str, Any], config: SuiteConfig, log: Log
+) -> None:
     began = time.monotonic()
-    found = PROBES[probe](bench, log)
+    found = PROBES[probe](task, log)
     metrics = {name: found["metrics"].get(metric.key) for name, metric in BY_PAPER.items()}
     cell = {
-        "run": place.run,
+        "run": job.run,
         "weights": config.weights,
-        "model": place.digest,
-        "data": place.entry.name,
-        "source": place.source,
-        "made_from": place.made_from,
+        "model": job.digest,
+        "data": job.entry.name,
+        "source": job.source,
+        "made_from": job.made_from,
         "probe": probe,
         **{name: found[name] for name in ("chosen", "validation")},
         "metrics": {name: value for name, value in metrics.items() if value is not None},
@@ -181,27 +182,24 @@ def _write(place: SuiteJob, probe: str, bench: ProbeTask, about: dict[str, Any],
         **about,
         "environment": describe_environment(),
     }
-    write_json(place.path(probe), cell)
+    write_json(job.path(probe), cell)
 
 
-def _bench(
-    place: SuiteJob, probes: tuple[Probe, ...], config: SuiteConfig, log: Log
+def _prepare_task(
+    job: SuiteJob, probes: tuple[Probe, ...], config: SuiteConfig, log: Log
 ) -> tuple[ProbeTask, dict[str, Any]]:
-    """Features of train, validation and test, kept in a file until every probe has seen them."""
-    model = load(place.run, config.weights, choose_device(config.device))
-    settings = ProbesConfig(metric=flag_of_paper_metric(place.entry.metric))
-    path = place.features(settings.linear.blocks if "linear" in probes else 0)
-    arrays = _kept(path, place)
+    """Compute features of train, validation and test, kept in a file until every probe has used them."""
+    model = load(job.run, config.weights, choose_device(config.device))
+    settings = ProbesConfig(metric=flag_of_paper_metric(job.entry.metric))
+    path = job.get_features_path(settings.linear.blocks if "linear" in probes else 0)
+    arrays = _load_features(path, job)
     if not arrays:
-        _embed(place, model, probes, settings, config, path, log)
-        arrays = _kept(path, place)
-    parts = {
-        name: SplitFeatures(
-            None, FrozenFeatures(*(_tensor(arrays[f"{name}_{kind}"], model) for kind in FrozenFeatures._fields)), labels
-        )
-        for name in SPLITS
-        for labels in [_tensor(arrays[f"{name}_labels"], model)]
-    }
+        _store_features(job, model, probes, settings, config, path, log)
+        arrays = _load_features(path, job)
+    parts = {}
+    for name in SPLITS:
+        *frozen, labels = (_to_tensor(arrays[f"{name}_{kind}"], model) for kind in (*FrozenFeatures._fields, "labels"))
+        parts[name] = SplitFeatures(None, FrozenFeatures(*frozen), labels)
     images = {name: len(part.labels) for name, part in parts.items()}
     settings = replace(settings, knn=replace(settings.knn, k=default_ks(images["train"])))
     names = tuple(arrays["class_names"].tolist())
@@ -209,21 +207,21 @@ def _bench(
     return ProbeTask(model, settings, names, parts), about
 
 
-def _kept(path: Path, place: SuiteJob) -> dict[str, np.ndarray]:
-    """The features of before, if they are of these images; else nothing."""
+def _load_features(path: Path, job: SuiteJob) -> dict[str, np.ndarray]:
+    """Load stored features of these images; empty if there are none."""
     if not path.exists():
         return {}
     with np.load(path, allow_pickle=False) as file:
-        same = "made_from" in file.files and str(file["made_from"]) == place.made_from
+        same = "made_from" in file.files and str(file["made_from"]) == job.made_from
         return {name: file[name] for name in file.files} if same else {}
 
 
-def _tensor(array: np.ndarray, model: Model) -> Tensor:
+def _to_tensor(array: np.ndarray, model: Model) -> Tensor:
     return torch.from_numpy(array).to(model.device)
 
 
-def _embed(
-    place: SuiteJob,
+def _store_features(
+    job: SuiteJob,
     model: Model,
     probes: tuple[Probe, ...],
     settings: ProbesConfig,
@@ -232,12 +230,12 @@ def _embed(
     log: Log,
 ) -> None:
     data = match_model_input(model, config.data)
-    splits = open_probe_splits(place.source, data, "test", settings)
-    splits.splits.on_test_opened = make_opening_recorder(place.run)
-    test = splits.open_eval_split(f"vitling suite {place.run}, {place.entry.name}")
+    splits = open_probe_splits(job.source, data, "test", settings)
+    splits.splits.on_test_opened = make_opening_recorder(job.run)
+    test = splits.open_eval_split(f"vitling suite {job.run}, {job.entry.name}")
     parts = compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
     arrays = {"class_names": np.array(splits.train.class_names), "notes": np.array(splits.notes, dtype=np.str_)}
-    arrays["made_from"] = np.array(place.made_from)
+    arrays["made_from"] = np.array(job.made_from)
     for name, part in parts.items():
         known = {**part.frozen._asdict(), "labels": part.labels}
         arrays |= {f"{name}_{kind}": value.cpu().numpy() for kind, value in known.items()}
@@ -245,11 +243,11 @@ def _embed(
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def _cells(places: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
+def _read_cells(jobs: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
     found = []
-    for place in places:
+    for job in jobs:
         for probe in config.probes:
-            if place.finished(probe):
-                cell, metric = read_json(place.path(probe)), place.entry.metric_in(config.table)
-                found.append(Cell(place.run, place.entry.name, probe, metric, cell["metrics"].get(metric), cell))
+            if job.has_finished(probe):
+                cell, metric = read_json(job.path(probe)), job.entry.metric_in(config.table)
+                found.append(Cell(job.run, job.entry.name, probe, metric, cell["metrics"].get(metric), cell))
     return found

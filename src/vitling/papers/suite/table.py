@@ -1,4 +1,4 @@
-"""The figures of a suite side by side: a row a data set, a column a network and probe; average, wins. No torch here."""
+"""The table of a suite: a row per data set, a column per network and probe, average and wins. No torch here."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ PAPER = {
     "hateful-memes": (51.2, 52.0),
 }
 
-
 FIGURE = len("100.0")
-WIDE = 10_000  # columns of characters, where nothing is folded
+WIDE = 10_000  # characters; nothing is folded
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One network, data set and probe; `value` is its metric, from 0 to 1, or None where test images of one class alone
-    have none."""
+    """One network, data set and probe. `value` is its metric from 0 to 1, or None if it is undefined (one class)."""
 
     run: str
     data: str
@@ -57,7 +55,7 @@ class Cell:
 
 
 def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
-    """Rows by data set; the average is over those that every column has, wins are those ahead of the first network."""
+    """Make the summary. The average is over data sets that all columns have; wins are over the first network."""
     columns = [(run, probe) for probe in config.probes for run in config.runs]
     values = {(cell.data, cell.column): cell.value for cell in cells if cell.value is not None}
     names = [name for name in ENTRIES if any(cell.data == name for cell in cells)]
@@ -68,8 +66,8 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
             {
                 "run": run,
                 "probe": probe,
-                "average": _mean([values[name, (run, probe)] for name in complete]),
-                "wins": _wins(names, values, (run, probe), (config.runs[0], probe)),
+                "average": _average([values[name, (run, probe)] for name in complete]),
+                "wins": _count_wins(names, values, (run, probe), (config.runs[0], probe)),
             }
             for run, probe in columns
         ],
@@ -79,27 +77,27 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
                 "data": name,
                 "metric": next(cell.metric for cell in cells if cell.data == name),
                 "values": [values.get((name, column)) for column in columns],
-                "notes": _notes(name, cells),
+                "notes": _list_notes(name, cells),
             }
             for name in names
         ],
     }
 
 
-def _mean(values: list[float]) -> float | None:
+def _average(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _wins(names: list[str], values: dict, column: tuple[str, str], first: tuple[str, str]) -> int | None:
-    """As EsViT counts them: data sets on which a network is ahead of its counterpart, which is named first."""
+def _count_wins(names: list[str], values: dict, column: tuple[str, str], first: tuple[str, str]) -> int | None:
+    """Count data sets on which a network beats the first one, as EsViT does with its supervised counterpart."""
     if column == first:
         return None
     both = [name for name in names if (name, column) in values and (name, first) in values]
     return sum(values[name, column] > values[name, first] for name in both)
 
 
-def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
-    """Other numbers of images than the data set has, whichever network's they are."""
+def _list_notes(name: str, cells: Sequence[Cell]) -> list[str]:
+    """Note counts of images that differ from the full data set."""
     entry = ENTRIES[name]
     counts = [cell.about["images"] for cell in cells if cell.data == name]
     seen = {
@@ -114,15 +112,15 @@ def _notes(name: str, cells: Sequence[Cell]) -> list[str]:
 
 
 def make_tables(summary: dict[str, Any], console: Console) -> list[Table]:
-    """One, or where the console is too narrow for it one for each probe."""
+    """Make one table, or one for each probe if the console is too narrow."""
     whole = make_table(summary)
     probes = dict.fromkeys(column["probe"] for column in summary["columns"])
     if len(probes) == 1 or Console(width=WIDE).measure(whole).maximum <= console.width:
         return [whole]
-    return [make_table(_of_probe(summary, probe), title=probe) for probe in probes]
+    return [make_table(_select_probe(summary, probe), title=probe) for probe in probes]
 
 
-def _of_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
+def _select_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
     at = [i for i, column in enumerate(summary["columns"]) if column["probe"] == probe]
     rows = [row | {"values": [row["values"][i] for i in at]} for row in summary["rows"]]
     return summary | {"columns": [summary["columns"][i] for i in at], "rows": rows}
@@ -147,12 +145,12 @@ def make_table(summary: dict[str, Any], title: str | None = None) -> Table:
         table.add_row(
             row["data"] + mark,
             row["metric"],
-            *map(_percent, row["values"]),
+            *map(_format_percent, row["values"]),
             *(figures if paper else []),
         )
     table.add_section()
-    over, means = summary["averaged_over"], [_percent(column["average"]) for column in columns]
-    table.add_row("average", f"of {len(over)}", *means, *(_paper_means(over) if paper else []))
+    over, means = summary["averaged_over"], [_format_percent(column["average"]) for column in columns]
+    table.add_row("average", f"of {len(over)}", *means, *(_average_paper(over) if paper else []))
     if any(column["wins"] is not None for column in columns):
         table.add_row("wins", "over the first", *("" if c["wins"] is None else str(c["wins"]) for c in columns))
     if paper:
@@ -160,12 +158,12 @@ def make_table(summary: dict[str, Any], title: str | None = None) -> Table:
     return table
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
 
-def _paper_means(names: list[str]) -> list[str]:
-    """Of the same data sets, if the paper has all of them."""
+def _average_paper(names: list[str]) -> list[str]:
+    """Average the paper's figures over the same data sets, if it has all of them."""
     if not names or any(name not in PAPER for name in names):
         return []
     return [f"{sum(PAPER[name][i] for name in names) / len(names):.1f}" for i in (0, 1)]
