@@ -246,7 +246,7 @@ def test_wrong_input(root, tmp_path, capsys):
     assert "logistic" in refused(capsys, "suite", folder, "--data-root", root, "--with", "magic")
     assert "has none of food101" in refused(capsys, "suite", folder, "--data-root", root, "--only", "food101")
     assert "No network is given" in refused(capsys, "suite", "--data-root", root)
-    assert "There is no" in refused(capsys, "suite", tmp_path / "no-run", "--data-root", root)
+    assert "does not exist" in refused(capsys, "suite", tmp_path / "no-run", "--data-root", root)
 
 
 def cell(run: str, data: str, value: float, probe: str = "knn") -> Cell:

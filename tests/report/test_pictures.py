@@ -50,7 +50,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 def test_a_cell_has_ours_and_the_paper_s(some):
-    figure = heatmap.figure(some)
+    figure = heatmap.make_figure(some)
     said = texts(figure)
     assert len(figure.axes[0].patches) == 154
     assert said[said.index("92.5") + 1] == "paper 92.4"  # the mean of two seeds
@@ -70,7 +70,7 @@ def test_nothing_lies_on_something_else(some):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     for study in (some, some | {"cells": some["cells"][:1], "title": "a long title " * 12}):
-        figure = heatmap.figure(study)
+        figure = heatmap.make_figure(study)
         renderer = FigureCanvasAgg(figure).get_renderer()
         (axes,) = figure.axes
         labels = [*axes.get_xticklabels(), *axes.get_yticklabels()]
@@ -84,11 +84,11 @@ def test_nothing_lies_on_something_else(some):
 
 
 def test_colours_are_of_a_column_and_a_baseline_has_the_lightest(some):
-    ours = heatmap._means(some)
-    shades = heatmap._shades(some, ours)
+    ours = heatmap._average_runs(some)
+    shades = heatmap._compute_shades(some, ours)
     assert shades == {cell("random"): 0.0, cell("idmm-flowers102"): 1.0, cell("simclr-cars"): 0.0}
     one = some | {"rows": some["rows"][:1]}
-    assert heatmap._shades(one, heatmap._means(one)) == {cell("random"): 0.0}
+    assert heatmap._compute_shades(one, heatmap._average_runs(one)) == {cell("random"): 0.0}
 
 
 def test_a_picture_is_small_and_again_the_same(some, tmp_path):
@@ -120,7 +120,7 @@ def test_points_of_every_run(tmp_path):
         places = {when: random.normal(size=(1500, 2)) for when in ("before", "after")}
         (tmp_path / f"{run.name}-seed0").mkdir()
         np.savez(tmp_path / f"{run.name}-seed0" / "tsne.npz", labels=random.integers(0, 10, 1500), **places)
-    figure = tsne.figure(ledger.make_content(), tmp_path)
+    figure = tsne.make_figure(ledger.make_content(), tmp_path)
     assert len(figure.axes) == 2 * len(study.runs) == 16
     assert figure.axes[1].get_title() == "SimCLR"
     assert figure.axes[9].get_xlabel() == "5-NN 90.5 %"
@@ -128,4 +128,4 @@ def test_points_of_every_run(tmp_path):
     assert (tmp_path / "idmm-f2.png").stat().st_size < 100_000
     assert not draw(ledger.make_content(), tmp_path / "idmm-f2.png")  # by `make results`: the runs are elsewhere
     (tmp_path / f"{study.runs[3].name}-seed0" / "tsne.npz").unlink()
-    assert tsne.figure(ledger.make_content(), tmp_path) is None
+    assert tsne.make_figure(ledger.make_content(), tmp_path) is None

@@ -289,7 +289,7 @@ def test_one_label_a_row_is_enough_for_a_model_of_several(folder, tmp_path, caps
 def test_several_labels_are_too_many_for_a_model_of_one(trained, fresh, capsys):
     files = sorted((fresh / "test").rglob("*.png"))
     (fresh / "test.csv").write_text("\n".join(["path,label", *(f"{file},class-0|class-1" for file in files)]))
-    assert "trained to give one" in refused(capsys, "evaluate", trained, fresh / "test.csv")
+    assert "trained for one" in refused(capsys, "evaluate", trained, fresh / "test.csv")
 
 
 def test_a_run_that_may_not_be_written_is_a_warning(trained, fresh, tmp_path, capsys):
@@ -298,7 +298,7 @@ def test_a_run_that_may_not_be_written_is_a_warning(trained, fresh, tmp_path, ca
     (mine / "log.txt").unlink()
     (mine / "log.txt").mkdir()
     assert run(["evaluate", str(mine), str(fresh)]) == 0
-    assert "is not written down" in capsys.readouterr().err
+    assert "Cannot record the opening" in capsys.readouterr().err
 
 
 def test_an_out_that_is_a_directory_is_refused_before_the_work(trained, fresh, tmp_path, capsys):

@@ -106,7 +106,7 @@ def test_a_folder_without_splits_is_parted_and_said(pretrained, folder, tmp_path
     assert found["probes"]["knn"]["chosen"]["k"] in (10, 20)
     said = capsys.readouterr()
     assert "3 of 30 train images are held out as val" in said.err
-    assert "held out to choose on" in said.err
+    assert "held out for validation" in said.err
 
 
 def test_augmented_features(pretrained, labelled, tmp_path):
@@ -145,7 +145,7 @@ def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        (["--with", "knn", "--knn.k", "28"], "--knn.k 28 needs as many images to train on; there are 27"),
+        (["--with", "knn", "--knn.k", "28"], "--knn.k 28 is more than the 27"),
         (["--with", "knn", "--knn.k", "0"], "--knn.k 0"),
         (["--with", "knn", "--split", "train"], "--split train"),
         (["--with", "knn", "--val", "2"], "--val 2"),
@@ -181,7 +181,7 @@ def test_images_that_the_run_was_trained_on_are_a_warning(pretrained, tmp_path, 
     for seed, val, warned in (("0", None, False), ("1", None, True), ("0", "none", True)):
         write_json(pretrained / "config.json", {"source": str(source), "val": val, "seed": 0})
         probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
-        assert ("was trained on the judged images" in capsys.readouterr().err) is warned
+        assert ("trained on the images it is evaluated on" in capsys.readouterr().err) is warned
 
 
 @pytest.mark.parametrize(("seed", "warned"), [("5", False), ("6", True)])
@@ -190,4 +190,4 @@ def test_what_a_run_of_several_seeds_held_out_is_by_its_split_seed(pretrained, t
     source = pretrained.parent / "images"
     write_json(pretrained / "config.json", {"source": str(source), "val": None, "seed": 6, "split_seed": 5})
     probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
-    assert ("was trained on the judged images" in capsys.readouterr().err) is warned
+    assert ("trained on the images it is evaluated on" in capsys.readouterr().err) is warned

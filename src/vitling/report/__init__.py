@@ -1,1 +1,1 @@
-"""Reads what runs and studies left in files, and writes what a person reads. Imports no other part, and no torch."""
+"""Tables and charts from the files of runs and studies. Imports no other package of vitling, and no torch."""

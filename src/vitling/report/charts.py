@@ -1,6 +1,6 @@
-"""The simple pictures of studies: curves over epochs, accuracy against size and pace, bars by data set.
+"""Simple charts of studies: curves over epochs, accuracy against size and speed, bars by data set.
 
-Of seed 0 where several are there: a picture shows what happens, the table has the spread.
+They show the first seed only; the tables have the standard deviation.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vitling.metric_names import METRIC_NAMES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Rows = dict[str, dict[str, Any]]  # the first seed's, by run
+Rows = dict[str, dict[str, Any]]  # of the first seed, by run
 Papers = dict[str, float | None]
 
 
-def figure(results: dict[str, Any]) -> Figure | None:
-    """None where no run has what is to be drawn."""
+def make_figure(results: dict[str, Any]) -> Figure | None:
+    """Draw the panels of a study; return None if no run has data for any."""
     from matplotlib.figure import Figure
 
     seed = min(row["seed"] for row in results["rows"] if "value" in row)
@@ -32,28 +34,28 @@ def figure(results: dict[str, Any]) -> Figure | None:
         draw(axes, rows, {run["run"]: run["paper"] for run in results["runs"]})
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    said = f"{results['study']}: {results['title']}, seed {seed}. {results['source']}"
-    made.text(0.01, 0.985, "\n".join(textwrap.wrap(said, int(13 * made.get_figwidth()))), fontsize=9, va="top")
+    text = f"{results['study']}: {results['title']}, seed {seed}. {results['source']}"
+    made.text(0.01, 0.985, "\n".join(textwrap.wrap(text, int(13 * made.get_figwidth()))), fontsize=9, va="top")
     made.tight_layout(rect=(0, 0, 1, 0.92))
     return made
 
 
-def _curve(row: dict[str, Any]) -> dict[str, list[float]] | None:
+def _get_curve(row: dict[str, Any]) -> dict[str, list[float]] | None:
     return row.get("curves", {}).get("knn")
 
 
-def _curves(axes: Axes, rows: Rows, papers: Papers) -> None:
+def _draw_curves(axes: Axes, rows: Rows, papers: Papers) -> None:
     for run, row in rows.items():
-        if curve := _curve(row):
+        if curve := _get_curve(row):
             (line,) = axes.plot(curve["epoch"], curve["value"], marker=".", label=run)
             if (paper := papers.get(run)) is not None:
                 axes.plot(curve["epoch"][-1:], [paper], "x", color=line.get_color())
-    axes.set(xlabel="epoch", ylabel="k-NN of held-out training images, %")
+    axes.set(xlabel="epoch", ylabel="k-NN on held-out training images, %")
     axes.plot([], [], "kx", label="paper, at the end")
     axes.legend(fontsize=8, frameon=False)
 
 
-def _against(key: str, label: str, scale: float) -> Callable[[Axes, Rows, Papers], None]:
+def _make_scatter(key: str, label: str, scale: float) -> Callable[[Axes, Rows, Papers], None]:
     def draw(axes: Axes, rows: Rows, papers: Papers) -> None:
         for run, row in rows.items():
             if key not in row:
@@ -65,13 +67,13 @@ def _against(key: str, label: str, scale: float) -> Callable[[Axes, Rows, Papers
                 axes.plot([x], [paper], "x", color="C1")
         axes.plot([], [], "o", color="C0", label="ours")
         axes.plot([], [], "x", color="C1", label="paper's accuracy")
-        axes.set(xlabel=label, ylabel="top-1, %")
+        axes.set(xlabel=label, ylabel=f"{METRIC_NAMES['top1'].display}, %")
         axes.legend(fontsize=8, frameon=False)
 
     return draw
 
 
-def _bars(axes: Axes, rows: Rows, papers: Papers) -> None:
+def _draw_bars(axes: Axes, rows: Rows, papers: Papers) -> None:
     several = {run: row["each"] for run, row in rows.items() if "each" in row}
     names = list(dict.fromkeys(name for each in several.values() for name in each))
     height = 0.8 / len(several)
@@ -85,10 +87,10 @@ def _bars(axes: Axes, rows: Rows, papers: Papers) -> None:
 
 
 PANELS: dict[str, list[tuple[Callable[[Axes, Rows, Papers], None], Callable[[dict[str, Any]], Any]]]] = {
-    "curves": [(_curves, _curve)],
+    "curves": [(_draw_curves, _get_curve)],
     "scatter": [
-        (_against("images_per_second", "images a second", 1), lambda row: row.get("images_per_second")),
-        (_against("parameters", "parameters, millions", 1e6), lambda row: row.get("parameters")),
+        (_make_scatter("images_per_second", "images per second", 1), lambda row: row.get("images_per_second")),
+        (_make_scatter("parameters", "parameters, millions", 1e6), lambda row: row.get("parameters")),
     ],
-    "bars": [(_bars, lambda row: row.get("each"))],
+    "bars": [(_draw_bars, lambda row: row.get("each"))],
 }

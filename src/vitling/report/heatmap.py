@@ -1,4 +1,4 @@
-"""A study whose runs are cells of a matrix, as a heat map: ours, in small print the paper's, and what is missing."""
+"""Heat map of a study whose runs form a matrix: our values, the paper's in small print, and missing cells."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 0.95, 0.42  # inches of a cell
 LETTER = 0.075  # inches of a letter of a label
-NOTHING = "#eeeeee"
+EMPTY_COLOUR = "#eeeeee"
 
 
-def figure(results: dict[str, Any]) -> Figure:
+def make_figure(results: dict[str, Any]) -> Figure:
+    """Draw the heat map with a title above and the coverage below."""
     from matplotlib.figure import Figure
 
     rows, columns = (list(dict.fromkeys(cell[side] for cell in results["cells"])) for side in ("row", "column"))
@@ -27,8 +28,8 @@ def figure(results: dict[str, Any]) -> Figure:
     width = left + WIDTH * len(columns) + 0.2
     unit = results["unit"]
     trial = describe_trial(results.get("trial"), ", ")
-    title = _wrapped(f"{results['study']}: {results['title']}{trial}. {unit[0].upper()}{unit[1:]}", width)
-    foot = _wrapped(_legend(results), width)
+    title = _wrap(f"{results['study']}: {results['title']}{trial}. {unit[0].upper()}{unit[1:]}", width)
+    foot = _wrap(_describe_coverage(results), width)
     top, bottom = 0.5 + 0.2 * len(title), 0.2 + 0.17 * len(foot)
     height = top + HEIGHT * len(rows) + bottom
     made = Figure((width, height))
@@ -37,29 +38,29 @@ def figure(results: dict[str, Any]) -> Figure:
     axes.set_xticks([i + 0.5 for i in range(len(columns))], columns, fontsize=9)
     axes.set_yticks([i + 0.5 for i in range(len(rows))], rows, fontsize=9)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
-    _fill(axes, results, rows, columns)
+    _fill_cells(axes, results, rows, columns)
     made.text(0.1 / width, 1 - 0.1 / height, "\n".join(title), fontsize=10, va="top")
     made.text(0.1 / width, 0.08 / height, "\n".join(foot), fontsize=8, va="bottom", color="#444444")
     return made
 
 
-def _fill(axes: Axes, results: dict[str, Any], rows: list[str], columns: list[str]) -> None:
+def _fill_cells(axes: Axes, results: dict[str, Any], rows: list[str], columns: list[str]) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    ours, failed = _means(results), {row["run"] for row in results["rows"] if "failed" in row}
-    shades = _shades(results, ours)
+    ours, failed = _average_runs(results), {row["run"] for row in results["rows"] if "failed" in row}
+    shades = _compute_shades(results, ours)
     for cell in results["cells"]:
         x, y = columns.index(cell["column"]), rows.index(cell["row"])
         run, shade = cell["run"], shades.get(cell["run"])
-        colour = NOTHING if shade is None else colormaps["YlGnBu"](0.05 + 0.75 * shade)
+        colour = EMPTY_COLOUR if shade is None else colormaps["YlGnBu"](0.05 + 0.75 * shade)
         axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white"))
         ink = "white" if shade is not None and shade > 0.65 else "black"
-        said = f"{ours[run]:.1f}" if run in ours else "failed" if run in failed else "not yet"
+        text = f"{ours[run]:.1f}" if run in ours else "failed" if run in failed else "not yet"
         paper = cell["paper"]
         size = 10 if run in ours else 8
         axes.text(
-            x + 0.5, y + (0.5 if paper is None else 0.34), said, ha="center", va="center", fontsize=size, color=ink
+            x + 0.5, y + (0.5 if paper is None else 0.34), text, ha="center", va="center", fontsize=size, color=ink
         )
         if paper is not None:
             axes.text(x + 0.5, y + 0.76, f"paper {paper:.1f}", ha="center", va="center", fontsize=6.5, color=ink)
@@ -67,7 +68,7 @@ def _fill(axes: Axes, results: dict[str, Any], rows: list[str], columns: list[st
         side.set_visible(False)
 
 
-def _means(results: dict[str, Any]) -> dict[str, float]:
+def _average_runs(results: dict[str, Any]) -> dict[str, float]:
     values = defaultdict(list)
     for row in results["rows"]:
         if "value" in row:
@@ -75,9 +76,11 @@ def _means(results: dict[str, Any]) -> dict[str, float]:
     return {run: statistics.mean(some) for run, some in values.items()}
 
 
-def _shades(results: dict[str, Any], ours: dict[str, float]) -> dict[str, float]:
-    """Columns are of different data, so each has its own scale. What the others are compared with lies far below them
-    and would leave them one shade: it does not count, and gets the lightest."""
+def _compute_shades(results: dict[str, Any], ours: dict[str, float]) -> dict[str, float]:
+    """Scale the values of each column, a data set, to shades from 0 to 1.
+
+    Baselines lie far below the other runs and would leave those a single shade, so they do not count for the scale.
+    """
     bases = {run.get("against") for run in results["runs"]}
     columns = defaultdict(list)
     for cell in results["cells"]:
@@ -93,7 +96,7 @@ def _shades(results: dict[str, Any], ours: dict[str, float]) -> dict[str, float]
     return shades
 
 
-def _legend(results: dict[str, Any]) -> str:
+def _describe_coverage(results: dict[str, Any]) -> str:
     measured = {row["run"] for row in results["rows"] if "value" in row}
     shown = sum(cell["run"] in measured for cell in results["cells"])
     seeds = {row["seed"] for row in results["rows"] if "value" in row}
@@ -103,5 +106,5 @@ def _legend(results: dict[str, Any]) -> str:
     )
 
 
-def _wrapped(text: str, width: float) -> list[str]:
+def _wrap(text: str, width: float) -> list[str]:
     return textwrap.wrap(text, int((width - 0.2) / LETTER))

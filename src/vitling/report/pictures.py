@@ -1,4 +1,4 @@
-"""The picture of a study, beside its results. matplotlib is imported when one is drawn."""
+"""The picture of a study, saved beside its results. matplotlib is imported only when one is drawn."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ DPI = 100
 
 
 def draw(results: dict[str, Any], path: Path, runs: Path | None = None) -> bool:
-    """Whether there is something new at `path`. Heat maps and charts need the results alone. t-SNE needs the
-    coordinates that every run has left in its folder in `runs`: where one is gone, the picture stays as it is."""
+    """Draw the picture of a study to `path`; return whether it did.
+
+    Heat maps and charts need the results alone. t-SNE needs the coordinates in every run's folder in `runs`; if one is
+    missing, the picture stays as it is.
+    """
     from vitling.report import charts, heatmap, tsne
 
     figure: Figure | None = None
     if any("value" in row for row in results["rows"]):
         if results.get("picture") == "heatmap":
-            figure = heatmap.figure(results)
+            figure = heatmap.make_figure(results)
         if results.get("picture") in charts.PANELS:
-            figure = charts.figure(results)
+            figure = charts.make_figure(results)
         if results.get("picture") == "tsne" and runs is not None:
-            figure = tsne.figure(results, runs)
+            figure = tsne.make_figure(results, runs)
     if figure is not None:
         _save(figure, path)
     return figure is not None
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """In 64 colours: a repository holds it, and its pictures have few."""
+    """Save with 64 colours, which are enough and keep the repository small."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""docs/results.md, from the files in results/ alone.
+"""Generation of docs/results.md from the files in results/.
 
 python -m vitling.report.results results docs/results.md
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from vitling.files import atomic_write, read_json
 from vitling.formatting import describe_trial, format_count
+from vitling.metric_names import METRIC_NAMES
 from vitling.report.pictures import draw
 from vitling.report.studies import make_lines, select_columns
 
@@ -24,62 +25,64 @@ are what their authors report, which need not be the last epoch.
 
 
 def render_results(folder: Path) -> str:
+    """Render all files of a folder, studies first, as Markdown."""
     files = {path.name: read_json(path) for path in sorted(folder.glob("*.json"))}
     known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
-    studies = [_study(folder, name, content) for name, content in known.items() if "study" in content]
-    others = [_measurement(name, content) for name, content in known.items() if "study" not in content]
+    studies = [_render_study(folder, name, content) for name, content in known.items() if "study" in content]
+    others = [_render_measurement(name, content) for name, content in known.items() if "study" not in content]
     return "\n".join([HEAD, *studies, *others])
 
 
-def _study(folder: Path, name: str, results: dict[str, Any]) -> str:
+def _render_study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
     trial = f" {said.capitalize()}." if (said := describe_trial(results.get("trial"))) else ""
     found = make_lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
     columns = select_columns(found, titles)
-    table = _table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
+    table = _make_table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
     measured = len({row["run"] for row in rows if "value" in row})
     minutes, at_once = sum(row["minutes"] for row in rows), max((row.get("at_once", 1) for row in rows), default=1)
     together = f", with up to {at_once} runs at once on one machine" if at_once > 1 else ""
-    where = _where([row["environment"] for row in rows]) + _trained_elsewhere(rows)
-    return _section(
+    where = _describe_machines([row["environment"] for row in rows]) + _describe_training_machines(rows)
+    return _make_section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
-        _picture(folder / name, results),
+        _link_picture(folder / name, results),
         table,
         f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all{together}. {where}",
-        _made_by(results, name),
+        _cite_source(results, name),
     )
 
 
-def _picture(path: Path, results: dict[str, Any]) -> str:
-    """It lies beside the file; where nothing is measured yet there is none."""
+def _link_picture(path: Path, results: dict[str, Any]) -> str:
+    """Link the picture beside the file, if there is one."""
     there = "picture" in results and path.with_suffix(".png").exists()
     return f"![{results['study']}](../results/{path.stem}.png)" if there else ""
 
 
-def _measurement(name: str, content: dict[str, Any]) -> str:
-    """What is known of a file by its keys; of a stranger its name and command."""
+def _render_measurement(name: str, content: dict[str, Any]) -> str:
+    """Render what is known from the keys of a file; at least its name and command."""
     parts = [content.get("caution", "")]
-    if _keys(content.get("result")) >= _RUN:
-        parts.append(_of_one_run(content["result"]))
+    if _get_keys(content.get("result")) >= _RUN:
+        parts.append(_describe_run(content["result"]))
     if isinstance(content.get("rows"), list):
-        parts.append(_of_rows([row for row in content["rows"] if isinstance(row, dict)]))
-    where = _where([content["environment"]]) if _keys(content.get("environment")) else ""
-    return _section(content.get("what", Path(name).stem), *parts, where, _made_by(content, name))
+        parts.append(_tabulate_rows([row for row in content["rows"] if isinstance(row, dict)]))
+    where = _describe_machines([content["environment"]]) if _get_keys(content.get("environment")) else ""
+    return _make_section(content.get("what", Path(name).stem), *parts, where, _cite_source(content, name))
 
 
 _RUN = {"backbone", "size", "images", "epochs", "seconds", "images_per_second", "seed", "last"}
 
 
-def _keys(value: Any) -> set[str]:
+def _get_keys(value: Any) -> set[str]:
     return set(value) if isinstance(value, dict) else set()
 
 
-def _of_one_run(result: dict[str, Any]) -> str:
-    judged = [(split, result["last"][split]["top1"]) for split in ("val", "test") if split in result["last"]]
-    larger = f" at {result['judged_at']} px" if result.get("judged_at", result["size"]) != result["size"] else ""
-    top1 = "".join(f", {split} top-1{larger} {100 * share:.2f} %" for split, share in judged)
+def _describe_run(result: dict[str, Any]) -> str:
+    values = [(split, result["last"][split]["top1"]) for split in ("val", "test") if split in result["last"]]
+    name = METRIC_NAMES["top1"].display
+    size = f" at {result['judged_at']} px" if result.get("judged_at", result["size"]) != result["size"] else ""
+    top1 = "".join(f", {split} {name}{size} {100 * value:.2f} %" for split, value in values)
     return (
         f"{result['backbone']} at {result['size']} px, {result['images']:,} images, "
         f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
@@ -87,29 +90,30 @@ def _of_one_run(result: dict[str, Any]) -> str:
     )
 
 
-def _of_rows(rows: list[dict[str, Any]]) -> str:
-    """Any list of measurements: the columns are what a cell can hold, "" where a row has none."""
-    rows = [_flat(row) for row in rows]
+def _tabulate_rows(rows: list[dict[str, Any]]) -> str:
+    """Tabulate a list of measurements: a column for each key with plain values, empty where a row has none."""
+    rows = [_flatten(row) for row in rows]
     columns = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, str | int | float))
-    return _table([c.replace("_", " ") for c in columns], ([_cell(row.get(c, "")) for c in columns] for row in rows))
+    titles = [column.replace("_", " ") for column in columns]
+    return _make_table(titles, ([_format_cell(row.get(column, "")) for column in columns] for row in rows))
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """{"overhead": {"l1": 0.01}} has a column "overhead, l1"."""
+def _flatten(row: dict[str, Any]) -> dict[str, Any]:
+    """Flatten nested values: {"overhead": {"l1": 0.01}} becomes the column "overhead, l1"."""
     inner = {
         f"{key}, {name}": cell for key, some in row.items() if isinstance(some, dict) for name, cell in some.items()
     }
     return {key: value for key, value in row.items() if not isinstance(value, dict)} | inner
 
 
-def _cell(value: str | int | float) -> str:
+def _format_cell(value: str | int | float) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return str(value)
 
 
-def _where(environments: list[dict[str, Any]]) -> str:
-    """Machines, versions and commits, each once."""
+def _describe_machines(environments: list[dict[str, Any]]) -> str:
+    """List machines, versions and commits, each once."""
     machines = {e.get("gpu") or f"{e.get('cpus', '?')} CPU cores" for e in environments}
     packages = [e.get("packages", {}) for e in environments]
     versions = {f"{name} {p[name]}" for p in packages for name in ("torch", "timm") if p.get(name)}
@@ -118,8 +122,8 @@ def _where(environments: list[dict[str, Any]]) -> str:
     return f"On {where}; {what}; commit {which}."
 
 
-def _trained_elsewhere(rows: list[dict[str, Any]]) -> str:
-    """A network may be judged on another machine than it was trained on."""
+def _describe_training_machines(rows: list[dict[str, Any]]) -> str:
+    """List the machines of training if they differ from those of evaluation."""
     others = {
         f"{stage['gpu']}, commit {stage['commit']}"
         for row in rows
@@ -129,16 +133,16 @@ def _trained_elsewhere(rows: list[dict[str, Any]]) -> str:
     return f" Trained on {'; '.join(sorted(others))}." if others else ""
 
 
-def _made_by(content: dict[str, Any], name: str) -> str:
+def _cite_source(content: dict[str, Any], name: str) -> str:
     command = f"`{content['command']}`, " if content.get("command") else ""
     return f"{command}[results/{name}](../results/{name})"
 
 
-def _section(title: str, *parts: str) -> str:
+def _make_section(title: str, *parts: str) -> str:
     return "\n\n".join([f"## {title}", *(part for part in parts if part)]) + "\n"
 
 
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _make_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     columns = list(columns)
     body = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in body)

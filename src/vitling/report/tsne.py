@@ -1,4 +1,4 @@
-"""t-SNE of every run of a study: a column a run, above before fine-tuning, below after it."""
+"""t-SNE of every run of a study: one column per run, before fine-tuning above and after it below."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIDE = 1.7  # inches of a panel
 SEED = 0
 
 
-def figure(results: dict[str, Any], runs: Path) -> Figure | None:
-    """None where the coordinates of a measured run are not there."""
+def make_figure(results: dict[str, Any], runs: Path) -> Figure | None:
+    """Draw the panels; return None if the coordinates of a measured run are missing."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -38,8 +38,8 @@ def figure(results: dict[str, Any], runs: Path) -> Figure | None:
         panel.set(xticks=[], yticks=[])
     for panel, when in zip(panels[:, 0], ("before fine-tuning", "after")):
         panel.set_ylabel(when, fontsize=9)
-    said = f"{results['study']}: {results['title']}, seed {SEED}; coloured by class. {results['source']}"
-    lines = textwrap.wrap(said, int(13 * made.get_figwidth()))
+    text = f"{results['study']}: {results['title']}, seed {SEED}; coloured by class. {results['source']}"
+    lines = textwrap.wrap(text, int(13 * made.get_figwidth()))
     made.subplots_adjust(0.3 / made.get_figwidth(), 0.08, 0.99, 0.88 - 0.04 * len(lines), 0.06, 0.16)
     made.text(0.01, 0.985, "\n".join(lines), fontsize=9, va="top")
     return made

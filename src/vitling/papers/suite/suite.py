@@ -24,6 +24,7 @@ from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import FrozenFeatures
+from vitling.evaluation.probes import PROBES, ProbeTask, SplitFeatures, default_ks
 from vitling.files import atomic_write, read_json, write_json
 from vitling.metric_names import BY_PAPER, flag_of_paper_metric
 from vitling.papers import datasets
@@ -32,7 +33,7 @@ from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import Cell, summarise
 from vitling.runs.evaluate import make_opening_recorder, match_model_input
-from vitling.runs.probes import PROBES, ProbeTask, SplitFeatures, compute_split_features, default_ks, open_probe_splits
+from vitling.runs.probes import compute_split_features, open_probe_splits
 from vitling.training.processes import choose_device
 from vitling.training.rundir import describe_environment
 from vitling.training.signals import raise_on_signal
