@@ -18,9 +18,12 @@ from vitling.report.studies import make_lines, select_columns
 
 HEAD = """# Results
 
-Made from the files in `results/` by `make results`; nothing here is written by hand. Each file has every run with its
-settings, versions, commit and machine. "ours" is the last epoch, mean and deviation over seeds; the papers' own figures
-are what their authors report, which need not be the last epoch.
+Generated from the files in `results/` by `make results`; do not edit. Each file stores every run with its settings,
+versions, commit and machine. "ours" is the last epoch, as mean and standard deviation over seeds. The papers' figures
+are those their authors report, which need not be of the last epoch.
+
+The Flowers-102 files are re-encoded: WebP, training images with a shorter side of 384 px, test images cropped to
+256 x 256.
 """
 
 
@@ -35,7 +38,7 @@ def render_results(folder: Path) -> str:
 
 def _render_study(folder: Path, name: str, results: dict[str, Any]) -> str:
     rows = results["rows"]
-    trial = f" {said.capitalize()}." if (said := describe_trial(results.get("trial"))) else ""
+    trial = f" {text.capitalize()}." if (text := describe_trial(results.get("trial"))) else ""
     found = make_lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
     columns = select_columns(found, titles)
