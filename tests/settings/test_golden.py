@@ -55,6 +55,7 @@ def pretend(monkeypatch):
 
         for module in ("vitling.data.splits", "vitling.runs.images"):
             monkeypatch.setattr(f"{module}.read_splits", read_splits)
+        monkeypatch.setattr("vitling.runs.resolving.read_source", lambda spec, config: None)
         monkeypatch.setattr("vitling.runs.images.measure_median_side", lambda dataset: facts.get("longer", 512))
 
     return use
@@ -103,7 +104,7 @@ def resolve_case(case: dict[str, Any], flags: list[str]) -> dict[str, Resolved]:
     except TooFewEpochsError:
         from vitling.runs.images import look_at_images
 
-        seen = look_at_images(request, gpu)
+        seen = look_at_images(request, None, gpu)
         plan = Draft(request)
         plan_run(plan, seen)
         return resolve_stages(without_pretraining(plan).config, gpu, shorten)
@@ -114,7 +115,7 @@ def least_epochs(request: Any, gpu: bool, resolved: Resolved) -> int:
         return 1
     from vitling.runs.images import look_at_images
 
-    seen, plan = look_at_images(request, gpu), Draft(request)
+    seen, plan = look_at_images(request, None, gpu), Draft(request)
     plan_run(plan, seen)
     optional = plan.config.minutes is not None and seen.classes > 0 and is_pretraining_optional(plan)
     return min_pretrain_epochs(plan.config) if optional else 1

@@ -20,14 +20,13 @@ from vitling.formatting import shorten_list
 if TYPE_CHECKING:
     from vitling.data.scan import ImageFacts
 
+Spec = str | os.PathLike[str] | Source
 DEFAULT_HOLD_OUT = 0.1  # fraction of train
 MAX_BAD_FRACTION = 0.01  # of the images of a split, without --allow-bad
 
 
-def open(
-    spec: str | os.PathLike[str], config: DataConfig | None = None, val: str | None = None, seed: int = 0
-) -> Splits:
-    """Open the dataset that `spec` names (`vitling.data.sources` lists the forms).
+def open(spec: Spec, config: DataConfig | None = None, val: str | None = None, seed: int = 0) -> Splits:
+    """Open the dataset that `spec` names (`vitling.data.sources` lists the forms), or one that was read already.
 
     `val`: None uses the val split of the data or, if it has none, holds out a tenth of the labelled images; "none"
     trains on everything; a fraction holds out that much. `config.folds` returns one fold of a cross-validation.
@@ -43,15 +42,13 @@ def open(
     return _hold_out_val(splits, fraction, seed) if fraction else splits
 
 
-def read_splits(
-    spec: str | os.PathLike[str], config: DataConfig, merge_val: bool = False, needs_train: bool = True
-) -> Splits:
+def read_splits(spec: Spec, config: DataConfig, merge_val: bool = False, needs_train: bool = True) -> Splits:
     """Read the splits that the data defines; `merge_val` moves its val split into train.
 
     Unless `needs_train`, data without a train split is accepted, and train is empty.
     """
-    source = read_source(str(spec), config)
-    has_train = _ensure_train(source, str(spec), needs_train)
+    source = spec.copy() if isinstance(spec, Source) else read_source(str(spec), config)
+    has_train = _ensure_train(source, source.name if isinstance(spec, Source) else str(spec), needs_train)
     if merge_val and "val" in source.splits:
         n = len(source.splits["val"])
         source.splits["train"] = concat_splits([source.splits["train"], source.splits.pop("val")])
@@ -158,7 +155,7 @@ def _hold_out_val(splits: Splits, fraction: float, seed: int) -> Splits:
     return _move_to_val(splits, held)
 
 
-def _open_fold(spec: str | os.PathLike[str], config: DataConfig, val: str | None, seed: int) -> Splits:
+def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Splits:
     if val is not None:
         raise UserError("--data.folds already defines the val split; drop --val or --data.folds.")
     if config.folds < 2 or not 0 <= config.fold < config.folds:

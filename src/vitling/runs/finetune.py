@@ -41,7 +41,7 @@ def finetune_in(run: OpenRun[FinetuneConfig]) -> dict[str, Any]:
     clock, source = Clock(), run.start
     model = _load_with_head(source) if run.draft.config.keep_head and source else None
     start = describe_start(run.draft.config, source)
-    splits = open_labelled(run.draft.config)
+    splits = open_labelled(run.draft.config, run.source)
     head = None if model is None else _take_head(model, splits.train, start.backbone, run.draft.config.from_)
     return train_stage(prepare_stage(run, run.draft, splits, head, start_facts=start), run, clock)
 

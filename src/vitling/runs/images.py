@@ -9,6 +9,7 @@ from vitling import data
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits, merge_unlabelled
 from vitling.data.inspection import describe_leakage
+from vitling.data.sources.source import Source
 from vitling.data.splits import read_splits, require_labels
 from vitling.data.store import Store, build_store, choose_normalisation, measure_median_side
 from vitling.errors import UserError
@@ -19,9 +20,9 @@ from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
 from vitling.settings.facts import Facts
 
 
-def look_at_images(config: RunConfig, gpu: bool) -> Facts:
+def look_at_images(config: RunConfig, source: Source, gpu: bool) -> Facts:
     """Gather the facts for the plan. The test split is counted, not opened."""
-    splits = read_splits(config.source, config.data)
+    splits = read_splits(source, config.data)
     labelled = splits.train.task != "none"
     if labelled:
         check_labels(config, splits)
@@ -42,23 +43,23 @@ def stage_facts(splits: Splits, gpu: bool) -> Facts:
     return Facts(len(splits.train), side=measure_median_side(splits.train), gpu=gpu)
 
 
-def open_labelled(config: RunConfig) -> Splits:
-    """Open data for training on its labels."""
-    splits = data.open(config.source, config.data, val=config.val, seed=config.hold_out_seed())
+def open_labelled(config: RunConfig, source: Source) -> Splits:
+    """Split data for training on its labels."""
+    splits = data.open(source, config.data, val=config.val, seed=config.hold_out_seed())
     check_labels(config, splits)
     if isinstance(config, LabelledConfig) and not config.test:
         splits.hidden_test = None
     return splits
 
 
-def open_for_pretraining(config: PretrainConfig) -> Splits:
-    """Open data for pre-training; an unlabelled pool joins in unless the method needs labels."""
+def open_for_pretraining(config: PretrainConfig, source: Source) -> Splits:
+    """Split data for pre-training; an unlabelled pool joins in unless the method needs labels."""
     labels = METHODS[config.method].labels
     if labels == "ignored":
-        splits = data.open(config.source, config.data, val=config.val, seed=config.hold_out_seed())
+        splits = data.open(source, config.data, val=config.val, seed=config.hold_out_seed())
         check_sampler(config, splits.train)
         return _add_pool(splits)
-    splits = open_labelled(config)
+    splits = open_labelled(config, source)
     check_task(config.method, splits.train.task)
     if splits.val is None:
         note = "k-NN accuracy is optimistic: its labels are trained on. --val 0.1 holds some images out."

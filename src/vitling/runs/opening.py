@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from vitling.console import Log
+from vitling.data.sources import read_source
+from vitling.data.sources.source import Source
 from vitling.errors import UserError
 from vitling.ranges import check_ranges
 from vitling.settings.config import Config, RunConfig
@@ -41,10 +43,18 @@ class OpenRun(Generic[Config]):
     saved: Resolved[Config] | None = None  # settings of the start that this one resumes
     result: dict[str, Any] | None = None  # of a run that has finished already
     prepared: bool = False
+    read: Source | None = None  # the data, once it was read
 
     @property
     def has_checkpoint(self) -> bool:
         return any(self.directory.checkpoints.glob("step-*.pt"))
+
+    @property
+    def source(self) -> Source:
+        """The data of the run, which is read once."""
+        if self.read is None:
+            self.read = read_source(self.draft.config.source, self.draft.config.data)
+        return self.read
 
     @property
     def has_gpu(self) -> bool:
@@ -77,16 +87,17 @@ class OpenRun(Generic[Config]):
 
 @contextmanager
 def open_run(
-    request: Config | Draft[Config], verb: str, processes: Processes, is_stage: bool = False
+    request: Config | Draft[Config], verb: str, processes: Processes, of: OpenRun | None = None
 ) -> Iterator[OpenRun[Config]]:
     """Open a run, or a stage of one, for a training command; a run that fails on its input leaves nothing behind.
 
-    A stage resumes whenever it has begun, with the settings it has saved.
+    A stage (`of` a run) resumes whenever it has begun, with the settings it has saved, and shares the run's data.
     """
     draft = request if isinstance(request, Draft) else Draft(request)
-    run = OpenRun(draft, RunDirectory(draft.config.out, writes=processes.is_main), processes)
+    directory = RunDirectory(draft.config.out, writes=processes.is_main)
+    run = OpenRun(draft, directory, processes, read=None if of is None else of.source)
     try:
-        _resume(run, verb, is_stage)
+        _resume(run, verb, of is not None)
         yield run
         processes.barrier()
     except UserError:

@@ -154,7 +154,7 @@ def prepare(saved: Resolved[TrainConfig], memory: int) -> None:
         config = replace(saved.config, out=folder, from_=None, resume=False, overwrite=False)
         draft = reopen(replace(saved, config=config))
         run = OpenRun(draft, RunDirectory(folder, writes=False), processes)
-        stage = prepare_stage(run, draft, open_labelled(config))
+        stage = prepare_stage(run, draft, open_labelled(config, run.source))
         resolved = stage.resolved.config
         warm_compile_cache(stage.build_trial(resolved), stage.stores.train, resolved.fit_config(), processes)
         stage.stores.decode_test()

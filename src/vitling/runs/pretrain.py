@@ -58,7 +58,7 @@ def pretrain_in(
 ) -> dict[str, Any]:
     """Train in an open run directory. `make_watcher` makes a further watcher, for the epochs of the first one."""
     clock, processes = clock or Clock(), run.processes
-    splits = open_for_pretraining(run.draft.config)
+    splits = open_for_pretraining(run.draft.config, run.source)
     facts = replace(stage_facts(splits, run.has_gpu), previous=read_previous(run.draft.config))
     resolved = run.saved or resolve(run.draft, facts)
     backbone = build_backbone(resolved.config, resolved.config.drop_path)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitling.data.dataset import Splits
+from vitling.data.sources import read_source
+from vitling.data.sources.source import Source
 from vitling.errors import UserError
 from vitling.files import read_json
 from vitling.ranges import check_ranges
@@ -35,23 +37,24 @@ def _keep(resolved: Resolved, facts: Facts, splits: Splits) -> Resolved:
 def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> dict[str, Resolved]:
     """Return the settings of each stage; `measure` may shorten them to what fits into --minutes."""
     check_ranges(request)
+    source = read_source(request.source, request.data)
     if isinstance(request, PretrainConfig):
-        return {RUN: _resolve_pretraining(Draft(request), gpu, measure)}
+        return {RUN: _resolve_pretraining(Draft(request), source, gpu, measure)}
     if isinstance(request, FinetuneConfig):
-        return {RUN: _resolve_labelled(Draft(request), gpu, measure)}
+        return {RUN: _resolve_labelled(Draft(request), source, gpu, measure)}
     if not isinstance(request, TrainConfig):
         raise UserError("Only train, pretrain and finetune have settings to explain.")
-    facts = look_at_images(request, gpu)
+    facts = look_at_images(request, source, gpu)
     check_method(request, facts)
     plan = Draft(request)
     plan_run(plan, facts)
     stages: dict[str, Resolved] = {}
     if plan.config.method != "supervised":
-        stages[PRETRAIN_FOLDER] = _resolve_pretraining(first_stage(plan, facts.classes > 0), gpu, measure)
+        stages[PRETRAIN_FOLDER] = _resolve_pretraining(first_stage(plan, facts.classes > 0), source, gpu, measure)
     if facts.classes:
-        stages[RUN] = _resolve_labelled(plan, gpu, measure)
+        stages[RUN] = _resolve_labelled(plan, source, gpu, measure)
         if plan.config.final_size:
-            stages[LARGE_FOLDER] = _resolve_labelled(large_stage(stages[RUN].config), gpu, _keep)
+            stages[LARGE_FOLDER] = _resolve_labelled(large_stage(stages[RUN].config), source, gpu, _keep)
     return stages
 
 
@@ -63,14 +66,14 @@ def explain_settings(request: RunConfig) -> dict[str, Resolved]:
     return resolve_stages(request, gpu=choose_device(request.loop.device).type != "cpu")
 
 
-def _resolve_pretraining(draft: Draft[PretrainConfig], gpu: bool, measure: Measure) -> Resolved:
-    splits = open_for_pretraining(draft.config)
+def _resolve_pretraining(draft: Draft[PretrainConfig], source: Source, gpu: bool, measure: Measure) -> Resolved:
+    splits = open_for_pretraining(draft.config, source)
     facts = replace(stage_facts(splits, gpu), previous=read_previous(draft.config))
     return measure(resolve(draft, facts), facts, splits)
 
 
-def _resolve_labelled(draft: Draft[Any], gpu: bool, measure: Measure) -> Resolved:
-    splits = open_labelled(draft.config)
+def _resolve_labelled(draft: Draft[Any], source: Source, gpu: bool, measure: Measure) -> Resolved:
+    splits = open_labelled(draft.config, source)
     facts = stage_facts(splits, gpu)
     if isinstance(draft.config, FinetuneConfig):
         facts = replace(facts, start=describe_start(draft.config, draft.config.from_))

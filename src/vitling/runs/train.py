@@ -43,7 +43,7 @@ def train(request: TrainConfig) -> dict[str, Any]:
         if run.result:
             return run.result
         clock = Clock(already=STARTUP_SECONDS)
-        facts = look_at_images(run.draft.config, run.has_gpu)
+        facts = look_at_images(run.draft.config, run.source, run.has_gpu)
         plan = make_plan(run, facts)
         if plan.config.method == "supervised":
             result = _train_on_labels(run, plan, describe_plan(plan), clock)
@@ -75,7 +75,7 @@ def check_method(config: TrainConfig, facts: Facts) -> None:
 def _train_on_labels(
     run: OpenRun[TrainConfig], plan: Draft[TrainConfig], notes: list[str], clock: Clock, start: str | None = None
 ) -> dict[str, Any]:
-    splits = open_labelled(plan.config)
+    splits = open_labelled(plan.config, run.source)
     splits.notes += notes
     return train_stage(prepare_stage(run, plan, splits, start=start), run, clock)
 
@@ -145,7 +145,7 @@ def _pretrain(
     A function of its own, so that an exception does not keep the stage's images and network in memory.
     """
     try:
-        with open_run(first, "pretrain", run.processes, is_stage=True) as stage:
+        with open_run(first, "pretrain", run.processes, of=run) as stage:
             return stage.result or pretrain_in(stage, clock, min_epochs, precompiler.make_watcher)
     except TooFewEpochsError as reason:
         run.directory.log.info(f"Skipping the first stage: {reason} --method {first.config.method} keeps it.")
@@ -164,7 +164,7 @@ def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any
     config = load_config(TrainConfig, run.directory.read("config.json"))
     if not config.final_size or "classes" not in result:
         return result
-    with open_run(large_stage(config), "finetune", run.processes, is_stage=True) as stage:
+    with open_run(large_stage(config), "finetune", run.processes, of=run) as stage:
         after = stage.result or stage.finish(finetune_in(stage))
     stages = {**result.get("stages", {}), LARGE_FOLDER: _shorten(after) | {"last": after["last"]}}
     return result | {"stages": stages}

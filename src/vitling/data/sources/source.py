@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -62,6 +62,11 @@ class Source:
     multi: bool = False  # multi-label: an image may have several labels, or none
     notes: list[str] = field(default_factory=list)
     bad: list[BadFile] = field(default_factory=list)
+
+    def copy(self) -> Source:
+        """Copy what `read_splits` changes, so that one source can be split in several ways."""
+        splits = {name: replace(split) for name, split in self.splits.items()}
+        return replace(self, splits=splits, notes=list(self.notes), bad=list(self.bad))
 
 
 class ConcatReader:
