@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitling.cli import run
 from vitling.methods import METHODS
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.policies import POLICY_OF_METHOD, make_plan
 from vitling.views.sheet import CELL, GAP, HEAD, draw_sheet
 

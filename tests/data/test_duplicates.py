@@ -13,6 +13,7 @@ from vitling import data
 from vitling.data.dataset import Dataset
 from vitling.data.duplicates import find_duplicates, find_leaks
 from vitling.data.inspection import describe_leakage
+from vitling.data.inspection_tables import print_inspection
 from vitling.data.scan import ImageFacts, scan
 
 
@@ -105,7 +106,7 @@ def test_inspection_renders_as_json_and_on_a_terminal(messy):
     assert again["splits"]["test"]["images"] == 5
     assert again["bad"][0]["reason"] == "truncated"
     console = Console(file=io.StringIO(), width=120)
-    found.render(console)
+    print_inspection(found, console)
     text = console.file.getvalue()
     for words in (
         "48 .. 48 .. 64",
@@ -120,7 +121,7 @@ def test_inspect_many_classes_and_odd_names(tmp_path):
     put_classes(tmp_path, {f"[red]c{k:02}": 1 for k in range(40)})
     console = Console(file=io.StringIO(), width=120)
     found = data.inspect(tmp_path)
-    found.render(console)
+    print_inspection(found, console)
     assert "[red]c00" in console.file.getvalue()
     assert "(24 more)" in console.file.getvalue()
 
@@ -130,4 +131,4 @@ def test_inspect_when_nothing_can_be_decoded(tmp_path):
         (tmp_path / f"{k}.png").write_bytes(b"")
     found = data.inspect(tmp_path)
     assert found.splits["train"].width is None
-    found.render(Console(file=io.StringIO()))
+    print_inspection(found, Console(file=io.StringIO()))

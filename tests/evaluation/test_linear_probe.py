@@ -22,7 +22,7 @@ from vitling.evaluation.linear_probe import (
     train_linear,
 )
 from vitling.evaluation.metrics import mean_average_precision, top1
-from vitling.views.config import Group, Plan, Policy
+from vitling.views.plan import Group, Plan, Policy
 
 LRS = (0.003, 0.1, 1.0)
 

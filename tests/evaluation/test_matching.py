@@ -15,7 +15,7 @@ from vitling.backbones.features import Features
 from vitling.evaluation import matching as module
 from vitling.methods.dino import dino_plan
 from vitling.methods.esvit import EsViTConfig
-from vitling.views.config import Flip, Plan
+from vitling.views.plan import Flip, Plan
 
 SIDE = 96
 IMAGES = 70  # more than a batch

@@ -19,7 +19,7 @@ from vitling.evaluation.probe_features import (
     compute_probe_features,
     get_last_blocks,
 )
-from vitling.views.config import Group, Plan, Policy
+from vitling.views.plan import Group, Plan, Policy
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from vitling.methods.idmm import IDMMConfig, idmm_plan
 from vitling.methods.idmm.loss import IDMM
 from vitling.objectives import Objective
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
-from vitling.views.config import Flip, Group, Plan, Policy
+from vitling.views.plan import Flip, Group, Plan, Policy
 
 SIZE, CROP, BATCH = 16, 0.875, 12
 

@@ -20,7 +20,7 @@ from vitling.methods.moco_v3.loss import MoCoV3
 from vitling.objectives import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views import Views
-from vitling.views.config import Group
+from vitling.views.plan import Group
 from vitling.views.policies import make_plan
 
 METHODS = ["moco-v2", "moco-v3", "byol", "dino", "esvit", "densecl"]

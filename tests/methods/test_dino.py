@@ -16,7 +16,7 @@ from vitling.methods.dino import DINOConfig, dino_plan, local_size
 from vitling.methods.dino.loss import DINO, warming
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.objectives.progress import Progress
-from vitling.views.config import Group, Plan
+from vitling.views.plan import Group, Plan
 from vitling.views.policies import make_plan
 
 SMALL = DINOConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8)

@@ -17,7 +17,8 @@ from vitling.methods.esvit import EsViTConfig
 from vitling.methods.esvit.loss import EsViT
 from vitling.objectives.places import RegionLines, locate_regions, match_by_place
 from vitling.views.batch import BatchKey, ViewBatch
-from vitling.views.config import Flip, Group, Jitter, Mix, Plan, Policy, Rotate, ViewChanges
+from vitling.views.config import ViewChanges
+from vitling.views.plan import Flip, Group, Jitter, Mix, Plan, Policy, Rotate
 from vitling.views.policies import make_plan
 from vitling.views.renderer import FunctionCache, Normaliser, Renderer, Views
 

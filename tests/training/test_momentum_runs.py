@@ -33,7 +33,7 @@ from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, trainer
 from vitling.training.optim import make_optimiser
 from vitling.training.pace import measure_pace
-from vitling.views.config import Flip, Group, Plan, Policy
+from vitling.views.plan import Flip, Group, Plan, Policy
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

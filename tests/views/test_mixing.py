@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from vitling.views.config import Mix
 from vitling.views.draws import Draws
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.mixing import draw_mix, mix_images, mix_quantiles
+from vitling.views.plan import Mix
 
 N, SIZE = 400, 16
 OWN, PARTNER = torch.zeros(N, 3, SIZE, SIZE), torch.ones(N, 3, SIZE, SIZE)

@@ -13,7 +13,7 @@ from timm.data import auto_augment
 
 from tests.views.photos import PHOTOS, as_array, as_batch, psnr
 from vitling.views import Draws
-from vitling.views.config import RandAugment
+from vitling.views.plan import RandAugment
 from vitling.views.randaugment import FILL, NOTHING, NUMBER, OPERATIONS, apply_layer, draw_rand_augment, scale_amounts
 
 PHOTO = PHOTOS[0][:224, :224]

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.conftest import make_folder
 from tests.made_runs import refused
 from vitling.cli import run
-from vitling.views.config import Group, Plan
+from vitling.views.plan import Group, Plan
 from vitling.views.policies import make_plan
 from vitling.views.store_loss import measure_store_loss
 

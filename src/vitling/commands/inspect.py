@@ -12,7 +12,7 @@ from tyro.conf import arg
 from vitling.commands.flags import Data, Out
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.views.config import Group, Plan
+from vitling.views.plan import Group, Plan
 
 if TYPE_CHECKING:
     from vitling.views.store_loss import StoreLoss
@@ -37,13 +37,14 @@ def inspect(
     """
     from vitling.console import Log
     from vitling.data.inspection import inspect as inspect_images
+    from vitling.data.inspection_tables import print_inspection
     from vitling.files import check_writable, write_json
 
     check_writable(out)
     plan = None if store_loss is None else _parse_store_loss(store_loss)
     with Log().progress("Reading the images") as progress:
         found = inspect_images(data_set, data, on_progress=progress)
-    found.render(Console())
+    print_inspection(found, Console())
     findings = found.to_json()
     if plan is not None:
         from vitling.views.store_loss import measure_store_loss

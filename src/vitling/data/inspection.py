@@ -19,7 +19,7 @@ from vitling.data.splits import read_splits
 from vitling.formatting import shorten_list
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 MAX_IMBALANCE = 10  # largest class over smallest; from here on a warning
 SUFFIXES = {
@@ -65,11 +65,6 @@ class Inspection:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    def render(self, console: Console) -> None:
-        from vitling.data.inspection_tables import render
-
-        render(self, console)
 
 
 def inspect(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from vitling.data.inspection import Inspection
+from vitling.data.inspection import Inspection
 
 MAX_LINES = 10  # of each list
 MAX_CLASSES = 8  # at each end, largest and smallest
 
 
-def render(found: Inspection, console: Console) -> None:
+def print_inspection(found: Inspection, console: Console) -> None:
     console.print(_make_split_table(found))
     if found.splits["train"].classes:
         console.print(_make_class_table(found))

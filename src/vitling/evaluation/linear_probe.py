@@ -23,7 +23,7 @@ from vitling.errors import UserError
 from vitling.evaluation.metrics import log_loss
 from vitling.evaluation.probe_features import compute_augmented_features
 from vitling.keys import make_rng
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 MOMENTUM, INIT_STD = 0.9, 0.01
 

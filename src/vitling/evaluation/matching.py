@@ -17,7 +17,7 @@ from vitling.objectives.momentum import join_pixels
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import match_by_features, split_regions
 from vitling.views.batch import BatchKey, ViewBatch
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Normaliser, Renderer
 
 BATCH = 64

@@ -24,7 +24,7 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.views.batch import BatchKey, ViewBatch
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Normaliser, Renderer
 
 BATCH = 256

@@ -18,7 +18,7 @@ from vitling.evaluation.metrics import METRICS, resolve_metric, summarise
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import FrozenFeatures
 from vitling.metric_names import MetricFlag
-from vitling.views.config import Group, Plan, Policy
+from vitling.views.plan import Group, Plan, Policy
 
 EPSILON = 1e-6  # smallest fraction of votes, whose logarithm is a logit
 AUGMENTATION = Policy(filter="bilinear")  # EsViT's: crops of scale 0.08 to 1, flip

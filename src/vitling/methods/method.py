@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ge
 from vitling.backbones.names import find_entry
 from vitling.errors import UserError
 from vitling.training.config import OptimConfig
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     import numpy as np

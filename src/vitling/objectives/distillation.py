@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 
 class DistillationHead(nn.Module):

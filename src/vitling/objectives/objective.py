@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.objectives.progress import Progress, Schedule
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 Weight = float | Schedule

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from vitling.training.precision import Compile
-    from vitling.views.config import Plan
+    from vitling.views.plan import Plan
 
 Measurement = Callable[["torch.device"], dict[str, Any]]
 ROUNDS, STEPS = 7, 20

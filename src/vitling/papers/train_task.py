@@ -13,7 +13,7 @@ from vitling.settings.config import Config, PretrainConfig, RunConfig, TrainConf
 from vitling.settings.names import leaves, replace_leaf
 from vitling.settings.pretraining import resolve_preset
 from vitling.settings.views import views_of
-from vitling.views.config import Group
+from vitling.views.plan import Group
 
 POINTS = 10  # of a stored curve
 OUT_OF_MEMORY = "for want of memory"  # in rows of results/, so it stays as it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitling.methods import METHODS
 from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 
 def views_of(config: RunConfig, size: int) -> Plan:

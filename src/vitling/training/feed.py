@@ -24,7 +24,7 @@ from vitling.training.config import FitConfig
 from vitling.training.precision import choose_compile
 from vitling.training.processes import Processes
 from vitling.views.batch import BatchKey, ViewBatch
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 

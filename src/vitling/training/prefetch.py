@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitling.training.feed import LoadedBatch, MicroBatch
-from vitling.views.config import Group
+from vitling.views.plan import Group
 from vitling.views.renderer import Indices, Renderer, Views
 
 MAX_CAPTURES = 4  # kinds of batches; each capture keeps its views in memory

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vitling.keys import make_key, make_rng
-from vitling.views.config import Group, Plan
 from vitling.views.draws import Draws, columns, make_seeds
+from vitling.views.plan import Group, Plan
 from vitling.views.renderer import Indices, Renderer, Views, draw_boxes
 
 

@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from vitling.views.config import Filter
 from vitling.views.draws import Draws
 from vitling.views.masked import works_on_whole_batch
+from vitling.views.plan import Filter
 
 _BAND = 32  # output pixels that share a band of the source on CPUs
 _ATTEMPTS = 10  # as in torchvision's RandomResizedCrop, before it takes the largest centred box

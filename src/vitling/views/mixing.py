@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitling.views.config import Mix
 from vitling.views.draws import Draws, beta_quantiles
 from vitling.views.erasing import rectangle
+from vitling.views.plan import Mix
 
 
 class MixNumbers(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from vitling.errors import UserError
-from vitling.views.config import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Solarise, Step
+from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Solarise, Step
 
 
 def supervised(size: int = 224) -> Plan:

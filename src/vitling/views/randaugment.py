@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from vitling.views import colour, tables, warp
-from vitling.views.config import Filter, RandAugment
 from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
 from vitling.views.masked import apply_masked_rare, select_rare, works_on_whole_batch
+from vitling.views.plan import Filter, RandAugment
 
 OPERATIONS = {
     # timm's rand-m9-mstd0.5-inc1: strength from N(9, 0.5), clipped to 0..10

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from vitling.views.colour import per_channel
-from vitling.views.config import Filter, Group, Policy
 from vitling.views.draws import Draws, RecordingDraws, TabulatedDraws, columns, operation_keys, tabulate
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, random_boxes
 from vitling.views.mixing import MixNumbers, draw_mix, mix_images, mix_quantiles
+from vitling.views.plan import Filter, Group, Policy
 from vitling.views.steps import apply_steps, draw_step
 from vitling.views.threads import render_in_threads
 

@@ -15,7 +15,7 @@ from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store, choose_size
 from vitling.errors import UserError
 from vitling.views.batch import BatchKey, ViewBatch
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.policies import make_plan
 from vitling.views.renderer import Normaliser, Renderer
 

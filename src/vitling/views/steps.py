@@ -14,9 +14,9 @@ from torch import Tensor
 
 from vitling.views import colour, planes
 from vitling.views.blur import blur, draw_blur
-from vitling.views.config import Blur, Flip, Grey, Jitter, RandAugment, Rotate, Solarise, Step
 from vitling.views.draws import Draws
 from vitling.views.masked import works_on_whole_batch
+from vitling.views.plan import Blur, Flip, Grey, Jitter, RandAugment, Rotate, Solarise, Step
 from vitling.views.randaugment import draw_rand_augment, rand_augment
 from vitling.views.warp import rotation, warp
 

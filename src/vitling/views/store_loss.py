@@ -14,9 +14,9 @@ from vitling.data.decode import BadImage, Decoded, decode, squash
 from vitling.data.splits import read_splits
 from vitling.data.store import choose_size
 from vitling.errors import UserError
-from vitling.views.config import Group, Plan
 from vitling.views.draws import Draws
 from vitling.views.geometry import crop, random_boxes
+from vitling.views.plan import Group, Plan
 
 VIEWS = 4  # crops measured per image and group of views
 

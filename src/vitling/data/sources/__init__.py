@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitling.data.config import DataConfig
-from vitling.data.schemes import READERS
+from vitling.data.sources.schemes import READERS
 from vitling.data.sources.source import Source, separate_unlabelled
 from vitling.errors import UserError
 

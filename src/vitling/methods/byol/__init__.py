@@ -18,7 +18,7 @@ from vitling.methods.method import (
 )
 from vitling.methods.optim import moco_v3_optim
 from vitling.views import policies
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

@@ -19,7 +19,7 @@ from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_mome
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.objectives.regions import split_regions, take_matches
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 TEMPERATURE, TEACHER_TEMPERATURE, CENTRE = 0.1, 0.04, 0.9  # EsViT's, for regions by a softmax

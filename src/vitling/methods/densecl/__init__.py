@@ -9,7 +9,7 @@ from vitling.methods import moco_v2
 from vitling.methods.method import Method, Recipe, TrainingData, check_fractions
 from vitling.methods.moco_v2 import MoCoV2Config
 from vitling.methods.optim import Table10Preset
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

@@ -15,7 +15,7 @@ from vitling.objectives.heads import make_projection_mlp, normalise_rows
 from vitling.objectives.objective import Batch
 from vitling.objectives.queue import KeyQueue
 from vitling.objectives.regions import join_regions, split_regions, take_matches
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 
 class DenseCL(MoCoV2):

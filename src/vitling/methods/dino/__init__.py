@@ -19,7 +19,7 @@ from vitling.methods.method import (
 )
 from vitling.training.config import OptimConfig
 from vitling.views import policies
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

@@ -28,7 +28,7 @@ from vitling.methods.method import (
     check_weights,
 )
 from vitling.training.config import OptimConfig
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

@@ -27,7 +27,7 @@ from vitling.objectives.regions import (
     squared_distance,
     subsample,
 )
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 

@@ -21,7 +21,7 @@ from vitling.methods.method import (
 )
 from vitling.methods.optim import IDMMPreset, idmm_optim
 from vitling.methods.supervised import SupervisedConfig
-from vitling.views.config import Mix, Plan
+from vitling.views.plan import Mix, Plan
 from vitling.views.policies import idmm_pretrain
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Sc
 from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 # Width behind Table 9's "proj. MLP". The paper says no more of it than that SimCLR's is one, so this is SimCLR's head,

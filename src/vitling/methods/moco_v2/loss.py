@@ -17,7 +17,7 @@ from vitling.objectives.momentum import MomentumCopy, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.objectives.queue import KeyQueue
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 

@@ -17,7 +17,7 @@ from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 

@@ -16,7 +16,7 @@ from vitling.methods.method import (
 )
 from vitling.methods.optim import Table10Preset, sgd_or_adamw
 from vitling.views import policies
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

@@ -18,7 +18,7 @@ from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vitling.methods.method import Method, Recipe, TrainingData, check_above_zero, check_positive
 from vitling.methods.optim import Table10Preset, sgd_or_adamw
 from vitling.views import policies
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

@@ -16,7 +16,7 @@ from vitling.methods.simclr.loss import SimCLR, other_logits, own_places
 from vitling.methods.supcon import SupConConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.objective import Batch
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 
 class SupCon(SimCLR):

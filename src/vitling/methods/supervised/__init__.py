@@ -9,7 +9,7 @@ from vitling.methods.method import Method, Recipe, TrainingData
 from vitling.methods.optim import IDMMPreset, idmm_optim
 from vitling.ranges import FRACTION
 from vitling.views import policies
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

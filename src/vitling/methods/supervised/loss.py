@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.views.config import Plan
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 

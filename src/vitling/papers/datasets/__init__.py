@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitling.data.schemes import register_reader
+from vitling.data.sources.schemes import register_reader
 from vitling.errors import UserError
 from vitling.papers.datasets.entries import ENTRIES
 from vitling.papers.datasets.entry import Entry
