@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tiny import tiny_backbone
-from tests.training.test_loop import QUIET, run_in
+from tests.training.helpers import QUIET, run_in
 from vitling import data
 from vitling.data.store import build_store
 from vitling.errors import UserError

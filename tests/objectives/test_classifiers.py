@@ -83,7 +83,7 @@ def test_more_classes_come_closer_to_the_loss():
     assert few > 2 * some > 4 * many
 
 
-def test_one_class_is_drawn_of_each_run_and_every_class_in_the_end():
+def test_one_class_is_drawn_per_interval_and_every_class_in_the_end():
     made = sampled(23, 5)
     drawn = torch.stack([made.draw(at(step), torch.device("cpu"))[0] for step in range(400)])
     lengths = made.draw(0, torch.device("cpu"))[1]
@@ -93,7 +93,7 @@ def test_one_class_is_drawn_of_each_run_and_every_class_in_the_end():
         assert set(drawn[:, run].tolist()) == set(range(edges[run], edges[run + 1]))
 
 
-def test_draws_are_of_seed_and_step():
+def test_draws_depend_on_seed_and_step():
     made, again, other = sampled(1000, 10), sampled(1000, 10), sampled(1000, 10, seed=1)
     cpu = torch.device("cpu")
     assert torch.equal(made.draw(3, cpu)[0], again.draw(3, cpu)[0])
@@ -102,13 +102,13 @@ def test_draws_are_of_seed_and_step():
 
 
 @pytest.mark.parametrize(("images", "world"), [(10, 3), (4, 4), (7, 1)])
-def test_rows_are_shared_out(images, world):
+def test_rows_are_split_over_processes(images, world):
     parts = [shard_rows(images, rank, world) for rank in range(world)]
     assert [row for part in parts for row in part] == list(range(images))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_rows_begin_as_those_of_the_whole(monkeypatch):
+def test_sharded_rows_are_initialised_as_the_whole(monkeypatch):
     monkeypatch.setattr("vitling.objectives.classifiers._BLOCK", 4)
 
     def initial(rows: range) -> torch.Tensor:

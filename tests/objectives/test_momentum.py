@@ -32,7 +32,7 @@ MOMENTA = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_copy_moves_by_its_average_alone(method):
+def test_only_follow_moves_the_copy(method):
     """Bit by bit, over two steps; it starts as what it follows."""
     objective = make(method)
     optimiser = torch.optim.AdamW(objective.param_groups(0.1), lr=1e-2)
@@ -96,7 +96,7 @@ def test_a_copied_objective_follows_itself(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_both_networks_are_worth_compiling_and_steps_can_be_recorded(method):
+def test_both_networks_are_compiled_and_steps_are_capturable(method):
     objective = make(method)
     assert objective.networks() == [objective.backbone, slow_of(objective).backbone]
     assert objective.capturable
@@ -117,7 +117,7 @@ def test_losses_are_in_full_precision(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_is_learnt(method, monkeypatch):
+def test_the_loss_falls(method, monkeypatch):
     """The views of four images, again and again, while what is aimed at stands still."""
     objective = make(method)
     monkeypatch.setattr(objective, "after_step", lambda progress: None)

@@ -75,7 +75,7 @@ def literal(seen: list[RegionLines]) -> torch.Tensor:
     return torch.stack(plans)
 
 
-def test_plan_is_the_literal_one_for_grids_that_are_neither_square_nor_even():
+def test_matching_equals_a_literal_version_for_uneven_grids():
     wide = RegionLines(some_places(2, 0), torch.tensor([0.05, 0.3, 0.5, 0.9]), torch.tensor([0.1, 0.4, 0.6, 0.7, 0.95]))
     seen = [wide, side_by_side(some_places(3, 1), 2, 3), side_by_side(some_places(1, 2), 1, 1)]
     found, expected = match_by_place(seen, IMAGES), literal(seen)
@@ -84,7 +84,7 @@ def test_plan_is_the_literal_one_for_grids_that_are_neither_square_nor_even():
     assert torch.allclose(found.sum((1, 2)), torch.ones(IMAGES))
 
 
-def test_a_view_that_is_the_other_one_mirrored_belongs_to_it_region_by_region():
+def test_mirrored_views_match_region_by_region():
     whole, mirrored = torch.tensor([[0.0, 0, 1, 1]] * IMAGES), torch.tensor([[1.0, 0, -1, 1]] * IMAGES)
     plan = match_by_place([side_by_side(torch.cat([whole, mirrored]), 2, 3)], IMAGES)[0]
     assert torch.allclose(plan[:6, 6:], torch.eye(6).view(6, 2, 3).flip(-1).reshape(6, 6) / 12, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Plans and losses between regions against slow, literal versions."""
+"""Matchings and losses between regions against slow, literal versions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.objectives.helpers import gradients, inputs, random, seen_and_taught
 from vitling.objectives import regions
 from vitling.objectives.regions import (
     cross_entropy,
@@ -17,17 +18,6 @@ from vitling.objectives.regions import (
     squared_distance,
     subsample,
 )
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def seen_and_taught(images: int = 3, dim: int = 6) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Two global views of 3 x 4 regions, three local ones of 2 x 2, one of 1 x 3."""
-    shapes = [(2, 12), (3, 4), (1, 3)]
-    seen = [random(images, *shape, dim, seed=i) for i, shape in enumerate(shapes)]
-    return seen, random(images, 2, 12, dim, seed=9)
 
 
 def test_regions_of_a_map_that_is_not_square():
@@ -60,7 +50,7 @@ def test_every_second_token_of_a_patch_of_16_is_the_grid_of_four_stages():
     assert subsample(random(1, 1, 6, 6), 2).shape[2:] == (3, 3)  # 96 px
 
 
-def test_the_gradient_goes_to_sampled_places_alone():
+def test_the_gradient_reaches_sampled_places_only():
     grid = random(2, 3, 5, 6).requires_grad_()
     (slope,) = torch.autograd.grad(subsample(grid, 2).square().sum(), grid)
     there = torch.zeros(5, 6)
@@ -73,7 +63,7 @@ def test_the_gradient_goes_to_sampled_places_alone():
 # --- who is compared with whom --------------------------------------------------------------------------------------
 
 
-def literal_plan(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor:
+def literal_matching(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor:
     """Eq. 2, region by region: j* = argmax cosine; 1 / |P| a pair and 1 / T a region."""
     views = [view for some in seen for view in some.unbind(1)]
     teachers, theirs = taught.shape[1:3]
@@ -96,17 +86,17 @@ def test_matches_are_those_of_equation_2():
     seen, taught = seen_and_taught()
     taught = taught * random(3, 2, 12, 1, seed=5).exp()  # lengths do not count
     matching = match_by_features(seen, taught)
-    torch.testing.assert_close(matching, literal_plan(seen, taught))
+    torch.testing.assert_close(matching, literal_matching(seen, taught))
     torch.testing.assert_close(matching.sum((1, 2)), torch.ones(3))
 
 
-def test_there_need_be_no_local_views():
+def test_local_views_are_optional():
     seen, taught = seen_and_taught()
-    torch.testing.assert_close(match_by_features(seen[:1], taught), literal_plan(seen[:1], taught))
+    torch.testing.assert_close(match_by_features(seen[:1], taught), literal_matching(seen[:1], taught))
 
 
 @pytest.mark.parametrize("match", ["argmax", "sinkhorn"])
-def test_permuted_images_and_local_views_have_permuted_plans(match):
+def test_permuted_images_and_local_views_have_permuted_matchings(match):
     seen, taught = seen_and_taught()
     matching = match_by_features(seen, taught, match)
     order = torch.tensor([2, 0, 1])
@@ -115,7 +105,7 @@ def test_permuted_images_and_local_views_have_permuted_plans(match):
     torch.testing.assert_close(turned[:, 24:36].view(3, 3, 4, -1), matching[:, 24:36].view(3, 3, 4, -1)[:, order])
 
 
-def test_permuted_global_views_have_permuted_plans():
+def test_permuted_global_views_have_permuted_matchings():
     seen, taught = seen_and_taught()
     matching = match_by_features(seen, taught).view(3, -1, 2, 12)
     turned = match_by_features([seen[0].flip(1), *seen[1:]], taught.flip(1)).view(3, -1, 2, 12).flip(2)
@@ -123,7 +113,7 @@ def test_permuted_global_views_have_permuted_plans():
     torch.testing.assert_close(turned[:, :24].view(3, 2, 12, 2, 12).flip(1).flatten(1, 2), matching[:, :24])
 
 
-def test_no_gradient_goes_through_the_matching():
+def test_matching_has_no_gradient():
     seen, taught = seen_and_taught()
     assert not match_by_features([some.requires_grad_() for some in seen], taught).requires_grad
 
@@ -158,29 +148,11 @@ def test_optimal_transport_is_the_literal_one():
 # --- what it costs --------------------------------------------------------------------------------------------------
 
 
-def inputs(images: int = 5, k: int = 20) -> dict:
-    seen, taught = seen_and_taught(images)
-    return {
-        "student": F.normalize(random(images, 39, 8), dim=-1).requires_grad_(),
-        "prototypes": F.normalize(random(k, 8, seed=1), dim=1).requires_grad_(),
-        "temperature": 0.1,
-        "teacher": F.normalize(random(images, 24, 8, seed=2), dim=-1),
-        "teacher_prototypes": F.normalize(random(k, 8, seed=3), dim=1),
-        "centre": 0.1 * random(k, seed=4),
-        "teacher_temperature": torch.tensor(0.05),
-        "matching": match_by_features(seen, taught),
-    }
-
-
 def literal(student, prototypes, temperature, teacher, teacher_prototypes, centre, teacher_temperature, matching):
     """All answers at once, as Algorithm 1 has them."""
     q = (student @ prototypes.T / temperature).softmax(-1)
     p = ((teacher @ teacher_prototypes.T - centre) / teacher_temperature).softmax(-1)
     return -(matching[..., None] * p[:, None] * q.log()[:, :, None]).sum() / len(matching)
-
-
-def gradients(loss, given):
-    return torch.autograd.grad(loss, (given["student"], given["prototypes"]))
 
 
 @pytest.mark.parametrize("block", [1, 2 * (39 + 24) * 20, regions.BLOCK])
@@ -194,7 +166,7 @@ def test_the_loss_and_its_gradients_are_the_literal_ones(block, monkeypatch):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
 
-def test_soft_plans_cost_what_they_say():
+def test_soft_matchings_weight_the_loss():
     given = inputs() | {"matching": match_by_features(*seen_and_taught(5), "sinkhorn")}
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
 
@@ -244,7 +216,7 @@ def test_rounded_shares_do_not_lose_the_sum(dtype, temperature):
     torch.testing.assert_close(rough, cross_entropy(**given), rtol=5e-3, atol=0)
 
 
-def test_rows_as_wide_as_k_are_not_kept(monkeypatch):
+def test_rows_of_k_logits_are_not_kept(monkeypatch):
     """What the graph holds is no larger than the vectors and the prototypes."""
     monkeypatch.setattr(regions, "BLOCK", 1)
     given, held = inputs(k=4096), []
@@ -260,7 +232,7 @@ def test_squared_distances_are_the_literal_ones():
     torch.testing.assert_close(squared_distance(u, v, matching), expected)
 
 
-def test_views_of_several_sizes_lie_one_behind_the_other():
+def test_views_of_several_sizes_are_concatenated():
     seen, _ = seen_and_taught()
     flat = join_regions(seen)
     assert flat.shape == (3, 39, 6)

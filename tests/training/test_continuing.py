@@ -12,8 +12,8 @@ import torch
 from tests.conftest import make_folder
 from tests.methods.drawn import make
 from tests.tiny import Stop, StopAfter
+from tests.training.helpers import lines
 from tests.training.momentum_run import settings
-from tests.training.test_loop import lines
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
@@ -43,7 +43,7 @@ def last(folder: Path) -> dict:
     return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
 
 
-def test_regions_are_added_to_a_run_with_views_alone(views_alone, store, tmp_path):
+def test_regions_are_added_to_a_run_with_views_only(views_alone, store, tmp_path):
     """Step, schedules, weights, teacher, centre and moments go on; regions start anew, alike in student and teacher."""
     before, objective = last(views_alone), make("esvit")
     fresh = {name: value.clone() for name, value in objective.state_dict().items()}
@@ -76,7 +76,7 @@ def test_regions_are_added_to_a_run_with_views_alone(views_alone, store, tmp_pat
     assert any(not torch.equal(seen[name], began[name]) for name in new)
 
 
-def test_moments_are_those_of_the_names(views_alone, store, tmp_path):
+def test_moments_are_matched_by_name(views_alone, store, tmp_path):
     """With a rate of nothing the second moment is what it was, decayed, plus the new gradient's."""
     before, objective = last(views_alone), make("esvit")
     still = replace(settings("esvit", lr=0.0, clip=0.0), epochs=4)
@@ -109,7 +109,7 @@ def test_a_continued_run_is_resumed_from_its_own_checkpoint(views_alone, store, 
         assert torch.equal(a, b), name
 
 
-def test_what_does_not_fit_is_said(views_alone, store, tmp_path):
+def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
     def goes_on(objective, config, start=views_alone) -> None:
         fit(objective, store, config, run=RunDirectory(tmp_path), start=start)
 

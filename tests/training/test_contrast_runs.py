@@ -8,8 +8,7 @@ import torch
 from tests.conftest import make_folder
 from tests.tiny import relative_distance
 from tests.training.contrast_run import BATCHES, KINDS, gradients, objective, train
-from tests.training.test_loop import QUIET, config, lines
-from tests.training.test_shards import in_two_processes, latest
+from tests.training.helpers import QUIET, config, latest, lines, run_two_processes
 from vitling import data
 from vitling.data.store import build_store
 from vitling.training import OptimConfig, Processes, RunDirectory, fit
@@ -22,7 +21,7 @@ def two(tmp_path_factory):
     """The images, and what two processes made of them."""
     folder = tmp_path_factory.mktemp("contrast")
     make_folder(folder / "images", classes=3, each=11)
-    in_two_processes("tests.training.contrast_run", folder)
+    run_two_processes("tests.training.contrast_run", folder / "images", folder / "two")
     return folder
 
 
@@ -38,7 +37,7 @@ def test_the_mean_of_two_gradients_is_that_of_one(two, kind, images):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
+def test_two_resumed_processes_equal_one_uninterrupted(two, tmp_path, kind):
     store = build_store(data.open(str(two / "images"), val="none").train, 16)
     train(kind, store, tmp_path / "run", ALONE)
     one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
@@ -53,7 +52,7 @@ def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
         assert abs(a["contrast"] - b["contrast"]) < 1e-4
 
 
-def test_passes_that_compare_fewer_images_are_said(folder, tmp_path):
+def test_passes_that_compare_fewer_images_are_warned_about(folder, tmp_path):
     store = build_store(data.open(str(folder), val="none").train, 16)
     for name, accumulate in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
@@ -63,7 +62,7 @@ def test_passes_that_compare_fewer_images_are_said(folder, tmp_path):
     assert "compared with those of its pass" in (tmp_path / "two" / "log.txt").read_text()
 
 
-def test_it_is_learnt(folder, tmp_path):
+def test_the_loss_falls(folder, tmp_path):
     store = build_store(data.open(str(folder), val="none").train, 16)
     for kind in KINDS:
         (tmp_path / kind).mkdir()

@@ -1,4 +1,4 @@
-"""What only a GPU can show. Skipped where there is none."""
+"""Tests that need a CUDA GPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from tests.methods.drawn import METHODS, noise
 from tests.methods.drawn import make as with_copy
-from tests.objectives.test_regions import gradients as region_gradients
-from tests.objectives.test_regions import inputs as region_inputs
+from tests.objectives.helpers import gradients as region_gradients
+from tests.objectives.helpers import inputs as region_inputs
 from tests.tiny import relative_distance, tiny_backbone
 from tests.training.contrast_run import objective as contrastive
-from tests.training.test_loop import QUIET, config, equal, lines, objective, run_in, weights
+from tests.training.helpers import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.backbones.position import resize_map
 from vitling.data.store import build_store
@@ -61,7 +61,7 @@ def furthest(some, others) -> float:
     return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in pairs]).max())
 
 
-def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
+def test_views_on_the_gpu_equal_the_cpus(dataset):
     """The drawn numbers are the same; pixels differ by the half precision of the crop."""
     plan, key = ViewsConfig().plan(16), BatchKey(0, 1, 0, np.arange(30), 30)
     drawn = []
@@ -80,7 +80,7 @@ def test_views_on_the_gpu_are_those_on_the_cpu(dataset):
 
 
 @pytest.mark.parametrize("placement", ["host", "stream"])
-def test_where_pixels_live_does_not_matter(dataset, tmp_path, placement):
+def test_placement_of_pixels_does_not_matter(dataset, tmp_path, placement):
     settings = config(loop=replace(ON_GPU, deterministic=True))
     here, there = (train(dataset, tmp_path / w, settings, w)[0] for w in ("device", placement))
     assert equal(weights(here), weights(there))
@@ -148,7 +148,7 @@ def test_compiled_equals_eager(dataset, tmp_path, how):
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_real_out_of_memory_is_answered(dataset, tmp_path, compile):
+def test_real_out_of_memory_splits_batches(dataset, tmp_path, compile):
     """A card with room for a part of the batch only."""
     large = ViewsConfig().plan(512)
     torch.manual_seed(0)
@@ -166,8 +166,8 @@ def test_real_out_of_memory_is_answered(dataset, tmp_path, compile):
     assert "Out of memory" in (tmp_path / "run" / "log.txt").read_text()
 
 
-def test_views_painted_ahead_are_those_painted_now(dataset):
-    """Batch after batch, through one recording, with mixing; the last, incomplete one through another."""
+def test_prefetched_views_equal_views_rendered_now(dataset):
+    """Batch after batch, through one capture, with mixing; the last, incomplete one through another."""
     store, plan = build_store(dataset, 16, device="cuda"), make_plan("idmm-pretrain", 16)
     feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
     renderer = Renderer(Normaliser(store.mean, store.std), FunctionCache(machine.compile_function), torch.bfloat16)
@@ -193,7 +193,7 @@ def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypa
     assert relative_distance(eager.state_dict(), compiled.state_dict(), start) < 0.05
 
 
-PLAYED = [
+REPLAYED = [
     ("fp32", "on", "adamw"),
     ("bf16", "on", "adamw"),
     ("bf16", "blocks", "adamw"),
@@ -202,67 +202,67 @@ PLAYED = [
 ]
 
 
-@pytest.mark.parametrize(("precision", "how", "name"), PLAYED)
-def test_steps_that_are_played_are_those_that_are_taken(dataset, tmp_path, monkeypatch, precision, how, name):
+@pytest.mark.parametrize(("precision", "how", "name"), REPLAYED)
+def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precision, how, name):
     """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.get_capture
 
-    def remembered(self, *given):
+    def remember(self, *given):
         found = record(self, *given)
         made.append(len(self.captures))
         return found
 
     loop = replace(ON_GPU, compile=how, deterministic=True, precision=precision)
     settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
-    monkeypatch.setattr(Replay, "get_capture", remembered)
-    played, _ = train(dataset, tmp_path / "played", settings, drop_path=0.2)
-    assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
+    monkeypatch.setattr(Replay, "get_capture", remember)
+    replayed, _ = train(dataset, tmp_path / "replayed", settings, drop_path=0.2)
+    assert made[-1] in (2, 3)  # views that were not prefetched may lie where earlier ones lay, and are another kind
     monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
-    taken, _ = train(dataset, tmp_path / "taken", settings, drop_path=0.2)
-    assert equal(weights(played), weights(taken))
-    assert "cannot" not in (tmp_path / "played" / "log.txt").read_text()
-    assert [line["loss"] for line in lines(tmp_path / "played")] == [line["loss"] for line in lines(tmp_path / "taken")]
+    ran, _ = train(dataset, tmp_path / "run", settings, drop_path=0.2)
+    assert equal(weights(replayed), weights(ran))
+    assert "cannot" not in (tmp_path / "replayed" / "log.txt").read_text()
+    assert [line["loss"] for line in lines(tmp_path / "replayed")] == [line["loss"] for line in lines(tmp_path / "run")]
 
 
 @pytest.mark.parametrize("variant", ["l1", "ce", "reg", "exhaustive", "all"])
-def test_drloc_is_played_as_it_is_taken(dataset, tmp_path, monkeypatch, variant):
-    """Its pairs are drawn anew at each step, also where the step is a recording."""
+def test_replayed_drloc_equals_run_drloc(dataset, tmp_path, monkeypatch, variant):
+    """Its pairs are drawn anew at each step, also in a captured step."""
     store, trained = build_store(dataset, 16, device="cuda"), []
     settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True, drop_last=True))
-    for played in (True, False):
-        if not played:
+    for replayed in (True, False):
+        if not replayed:
             monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
         torch.manual_seed(0)
         backbone = tiny_backbone()
         model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
         model.attach("drloc", drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
-        fit(model, store, settings, run=run_in(tmp_path / str(played)))
-        assert "cannot" not in (tmp_path / str(played) / "log.txt").read_text()
+        fit(model, store, settings, run=run_in(tmp_path / str(replayed)))
+        assert "cannot" not in (tmp_path / str(replayed) / "log.txt").read_text()
         trained.append(weights(model))
     assert equal(*trained)
 
 
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
-def test_contrastive_steps_are_played_as_they_are_taken(dataset, tmp_path, monkeypatch, kind):
+def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypatch, kind):
     """In bf16, with SGD, batches of both shapes."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
     settings, record = config(epochs=6, loop=loop, optim=OptimConfig(name="sgd", lr=0.05)), Replay.get_capture
 
-    def remembered(self, *given):
+    def remember(self, *given):
         found = record(self, *given)
         made.append(len(self.captures))
         return found
 
-    for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
-        monkeypatch.setattr(Replay, "get_capture", recording)
+    for name, get_capture in (("replayed", remember), ("run", lambda self, *given: None)):
+        monkeypatch.setattr(Replay, "get_capture", get_capture)
         model = contrastive(kind, store.labels)
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
-    assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
+    assert made[-1] in (2, 3)  # views that were not prefetched may lie where earlier ones lay, and are another kind
     assert furthest(*trained) == 0
 
 
@@ -283,25 +283,25 @@ COPIES = [*((method, {}) for method in METHODS), ("moco-v2", {"mask_own": True})
 
 
 @pytest.mark.parametrize(("method", "changes"), COPIES, ids=str)
-def test_steps_with_a_momentum_copy_are_played_as_they_are_taken(dataset, tmp_path, monkeypatch, method, changes):
+def test_replayed_steps_with_a_momentum_copy_equal_run_steps(dataset, tmp_path, monkeypatch, method, changes):
     """In bf16, batches of both shapes: the queue, the centre, a teacher that warms up and prototypes that thaw too."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
     settings, record = config(epochs=6, loop=loop), Replay.get_capture
 
-    def remembered(self, *given):
+    def remember(self, *given):
         found = record(self, *given)
         made.append(len(self.captures))
         return found
 
-    for name, recording in (("played", remembered), ("taken", lambda self, *given: None)):
-        monkeypatch.setattr(Replay, "get_capture", recording)
+    for name, get_capture in (("replayed", remember), ("run", lambda self, *given: None)):
+        monkeypatch.setattr(Replay, "get_capture", get_capture)
         model = with_copy(method, **changes)
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
-    assert made[-1] in (2, 3)  # a batch not painted ahead may lie where an earlier one lay, and is a kind of its own
+    assert made[-1] in (2, 3)  # views that were not prefetched may lie where earlier ones lay, and are another kind
     assert furthest(*trained) == 0
 
 
@@ -326,7 +326,7 @@ def test_methods_with_a_momentum_copy_never_make_the_host_wait(method, changes):
 
 
 class Asking(Supervised):
-    """Claims to be capturable, and waits for the GPU all the same: no recording can hold that."""
+    """Claims to be capturable, and waits for the GPU all the same: no capture can hold that."""
 
     def forward(self, views, batch, progress):
         terms = super().forward(views, batch, progress)
@@ -334,8 +334,8 @@ class Asking(Supervised):
         return terms
 
 
-def test_a_step_that_cannot_be_recorded_is_taken(dataset, tmp_path):
-    """It is said once, and the run comes out as one that nobody tried to record."""
+def test_a_step_that_cannot_be_captured_is_run(dataset, tmp_path):
+    """It warns once, and the run equals one without captures."""
     store, settings = build_store(dataset, 16, device="cuda"), config(epochs=4, loop=replace(ON_GPU, compile="on"))
     trained = []
     for kind in (Asking, Supervised):
@@ -351,7 +351,7 @@ def test_a_step_that_cannot_be_recorded_is_taken(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
+def test_a_replayed_run_resumes_exactly(dataset, tmp_path, name):
     loop = replace(ON_GPU, compile="on", deterministic=True)
     settings = config(epochs=6, loop=loop, optim=OptimConfig(name=name, lr=2e-3))
     whole, _ = train(dataset, tmp_path / "whole", settings)
@@ -362,7 +362,7 @@ def test_a_played_run_resumes_where_it_stopped(dataset, tmp_path, name):
     assert equal(weights(whole), weights(again))
 
 
-def test_the_loss_between_regions_is_that_on_the_cpu(monkeypatch):
+def test_the_region_loss_equals_the_cpus(monkeypatch):
     """In bf16, several blocks, prototypes as many as the kernels of long rows have."""
     given = region_inputs(images=6, k=8192)
     monkeypatch.setattr(regions, "BLOCK", 2 * 63 * 8192)

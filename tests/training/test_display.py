@@ -6,7 +6,7 @@ from vitling.console import LINE_INTERVAL, Log
 from vitling.training.display import Display
 
 
-def test_a_long_epoch_gives_signs_of_life(capsys):
+def test_a_long_epoch_prints_lines(capsys):
     with Display(Log(), 100, 0) as display:
         display.step(1)
         assert capsys.readouterr().err == ""

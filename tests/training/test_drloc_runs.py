@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.tiny import relative_distance, tiny_backbone
-from tests.training.test_loop import Score, config, equal, lines, run_in
+from tests.training.helpers import Score, config, equal, lines, run_in
 from vitling import data
 from vitling.data.store import build_store
 from vitling.methods.drloc import DRLocConfig

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +15,8 @@ from PIL import Image
 from tests.conftest import make_folder
 from tests.methods.drawn import METHODS, make
 from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
+from tests.training.helpers import latest, lines, run_two_processes
 from tests.training.momentum_run import CHANGES, comparable, settings, train
-from tests.training.test_loop import lines
-from tests.training.test_processes import free_port
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import RunAborted
@@ -52,24 +48,13 @@ def store(images) -> Store:
 def two(images, tmp_path_factory) -> Path:
     """What two processes made of the images."""
     folder = tmp_path_factory.mktemp("two")
-    words = [sys.executable, "-m", "tests.training.momentum_run", str(images), str(folder)]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    both = [
-        subprocess.Popen(
-            words,
-            env={**os.environ, **meeting, "VITLING_CACHE": str(folder / "cache"), "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-        )
-        for rank in (0, 1)
-    ]
-    said = [process.communicate(timeout=240)[1].decode() for process in both]
-    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    run_two_processes("tests.training.momentum_run", images, folder)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_two_processes_are_one(method, two, store, tmp_path):
+def test_two_processes_equal_one(method, two, store, tmp_path):
     """Weights, the copy, the queue with its order and the centre."""
     one = train(method, store, tmp_path / "run", ALONE, **comparable(method))
     other = latest(two / f"{method}-0")["objective"]
@@ -82,10 +67,6 @@ def test_two_processes_are_one(method, two, store, tmp_path):
         assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
         assert abs(a["loss"] - b["loss"]) < 1e-4
     assert "Batch norm" not in (two / f"{method}-0" / "log.txt").read_text()
-
-
-def latest(folder: Path) -> dict:
-    return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
 
 
 @pytest.mark.parametrize("method", ["moco-v2", "dino", "esvit"])
@@ -111,7 +92,7 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["dino", "esvit"])
-def test_the_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
+def test_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
     """They are held still for an epoch; the rest of the head is not."""
     made = []
     monkeypatch.setattr(trainer, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
@@ -127,7 +108,7 @@ def test_the_steps_of_prototypes_are_counted_from_their_first(method, store, tmp
         assert set(counted.values()) == {steps}
 
 
-def test_the_pace_of_a_run_is_that_with_regions(store):
+def test_the_pace_is_measured_with_regions(store):
     """They may come late: --minutes must not count on steps without them."""
     objective = make("esvit", region_from=3000)
     measure_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE)
@@ -158,7 +139,7 @@ def test_fewer_images_than_a_batch_has_or_a_queue(method, changes, store, tmp_pa
 
 
 @pytest.mark.parametrize("centre", [0.9, 1.0])
-def test_a_teacher_that_is_not_centred_collapses_and_is_stopped(centre, tmp_path):
+def test_an_uncentred_teacher_collapses_and_is_stopped(centre, tmp_path):
     """48 images, 320 steps: a few more than a run has before it is judged. Colour tells these images, so it stays."""
     store = build_store(data.open(str(make_folder(tmp_path / "images", each=16)), val="none").train, 16)
     config = DINOConfig(centre=centre, momentum=0.97, prototypes=1024, hidden=128, bottleneck=64)
@@ -178,7 +159,7 @@ CUT = Group(16, policy=Policy(scale=(0.3, 1.0), steps=(Flip(),)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("centre", "seed"), [(0.9, 0), (0.9, 1), (0.9, 2), (1.0, 0)])
-def test_esvits_settings_for_few_images_do_not_collapse_but_without_centring(centre, seed, tmp_path):
+def test_esvit_for_few_images_collapses_only_without_centring(centre, seed, tmp_path):
     """256 images of smooth colours in batches of 64, 340 steps; batch, prototypes, temperatures, momentum, rates and
     decay as the recipe has them."""
     images = tmp_path / "images"

@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from tests.training.test_loop import objective
+from tests.training.helpers import objective
 from vitling.errors import UserError
 from vitling.training import OptimConfig
 from vitling.training.config import FitConfig
@@ -20,7 +20,7 @@ def one_step(optimiser, model) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_a_state_that_a_gpu_wrote_goes_on_on_a_cpu(name):
+def test_a_gpu_state_continues_on_a_cpu(name):
     """There the learning rate is a tensor, and the optimiser one that can be recorded."""
     model, other = objective(), objective()
     here, there = (make_optimiser(one, OptimConfig(name=name)) for one in (model, other))
@@ -36,7 +36,7 @@ def test_a_state_that_a_gpu_wrote_goes_on_on_a_cpu(name):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
 
 
-def test_a_learning_rate_that_is_a_tensor_is_filled():
+def test_a_tensor_learning_rate_is_filled_in_place():
     """A recording reads it where it lies."""
     p = torch.nn.Parameter(torch.zeros(3))
     rate = torch.tensor(0.0)
@@ -46,7 +46,7 @@ def test_a_learning_rate_that_is_a_tensor_is_filled():
     assert rate == 0.25
 
 
-def test_steps_with_a_gradient_of_zero_need_not_count():
+def test_steps_with_zero_gradients_can_be_uncounted():
     """AdamW after them, counted anew, is AdamW that begins there."""
     slept, fresh = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     late, new = (torch.optim.AdamW([p], lr=0.1, weight_decay=0.0) for p in (slept, fresh))
@@ -81,13 +81,13 @@ def test_sgd_against_a_literal_version():
     assert all(torch.allclose(p, live) for p, live in zip(expected, model.parameters()))
 
 
-def test_adamw_is_the_default_and_sgd_has_its_own_rate():
+def test_adamw_is_the_default_and_sgd_has_its_own_lr():
     assert isinstance(make_optimiser(objective(), OptimConfig()), torch.optim.AdamW)
     assert OptimConfig(name="sgd").peak_lr(512) == 0.06
     assert OptimConfig(name="sgd", lr=0.1).peak_lr(512) == 0.1
 
 
-def test_sgd_as_gpus_have_it_is_the_same():
+def test_fused_sgd_equals_plain_sgd():
     """Fused, with a rate that is a tensor and is filled between steps."""
     plain, fused = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
     both = (torch.optim.SGD([plain], 0.0, 0.9), torch.optim.SGD([fused], torch.tensor(0.0), 0.9, fused=True))
@@ -99,7 +99,7 @@ def test_sgd_as_gpus_have_it_is_the_same():
     assert torch.allclose(plain, fused)
 
 
-def test_weight_decay_that_is_filled_is_that_of_adamw():
+def test_scheduled_weight_decay_equals_adamws():
     """Bit by bit, with the number of each step; only the group that decays; what has no gradient is left alone."""
     model, other = objective(), objective()
     own, filled = (make_optimiser(one, OptimConfig(weight_decay=0.04)) for one in (model, other))
@@ -117,12 +117,12 @@ def test_weight_decay_that_is_filled_is_that_of_adamw():
     assert filled.param_groups[0]["weight_decay"] == 0
 
 
-def test_weight_decay_goes_from_start_to_end_by_half_a_cosine():
+def test_weight_decay_follows_half_a_cosine():
     decay = WeightDecaySchedule(make_optimiser(objective(), OptimConfig()), 0.04, 0.4)
     assert [decay.at(t) for t in (0, 0.25, 0.5, 1)] == pytest.approx([0.04, 0.22 - 0.18 * 0.5**0.5, 0.22, 0.4])
 
 
-def test_a_step_that_overflowed_decays_nothing():
+def test_an_overflowed_step_does_not_decay():
     """A fused optimiser is called all the same, and told so."""
     model = objective()
     optimiser = make_optimiser(model, OptimConfig(weight_decay=0.5))
@@ -136,6 +136,6 @@ def test_a_step_that_overflowed_decays_nothing():
         assert torch.equal(p, before * factor)
 
 
-def test_changing_decay_is_adamws():
+def test_scheduled_weight_decay_needs_adamw():
     with pytest.raises(UserError, match="final-weight-decay is for AdamW"):
         FitConfig(optim=OptimConfig(name="sgd", final_weight_decay=0.4)).check()

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import make_folder
 from tests.tiny import relative_distance
+from tests.training.helpers import free_port
 
 pytestmark = pytest.mark.slow
 COMMON = [
@@ -150,14 +151,6 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(folder, tmp_path):
 def torchrun(processes: int, port: int, *arguments: str) -> list[str]:
     head = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     return [*head, "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "vitling", *arguments]
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def test_two_processes_give_the_weights_of_one(tmp_path):

@@ -1,4 +1,4 @@
-"""When a step is recorded; what a recording gives, only a GPU can show (test_cuda.py)."""
+"""When a step is captured. What a capture computes is tested on GPUs (test_cuda.py)."""
 
 from __future__ import annotations
 
@@ -21,71 +21,71 @@ class Fake:
 
 
 @pytest.fixture
-def said():
+def warnings():
     return []
 
 
 @pytest.fixture
-def player(monkeypatch, said):
+def replayer(monkeypatch, warnings):
     monkeypatch.setattr(replay, "_CapturedStep", Fake)
-    return Replay(torch.device("cpu"), said.append)
+    return Replay(torch.device("cpu"), warnings.append)
 
 
 def views(size: int = 4) -> list[Views]:
     return [Views(torch.zeros(size, 3, 2, 2), 1)]
 
 
-def ask(player, some, ids=IDS):
-    return player.get_capture(some, ids, lambda views, ids: {}, lambda: torch.zeros(()))
+def get(replayer, some, ids=IDS):
+    return replayer.get_capture(some, ids, lambda views, ids: {}, lambda: torch.zeros(()))
 
 
-def test_a_batch_is_recorded_when_its_views_lie_where_others_lay(player):
+def test_a_step_is_captured_when_its_views_lie_where_others_lay(replayer):
     some = views()
-    assert ask(player, some) is None
-    recording = ask(player, some)
-    assert recording.views is some
-    assert ask(player, some) is recording
-    assert ask(player, views()) is None
+    assert get(replayer, some) is None
+    capture = get(replayer, some)
+    assert capture.views is some
+    assert get(replayer, some) is capture
+    assert get(replayer, views()) is None
 
 
-def test_another_size_is_another_recording(player):
+def test_another_size_is_another_capture(replayer):
     whole, last = views(), views(2)
     for _ in range(3):
-        pair = ask(player, whole), ask(player, last, IDS[:2])
+        pair = get(replayer, whole), get(replayer, last, IDS[:2])
     assert None not in pair
     assert pair[0] is not pair[1]
 
 
-def test_views_that_always_lie_elsewhere_cost_nothing(player):
-    kept = [views() for _ in range(100)]
-    assert not any(ask(player, some) for some in kept)
-    assert len(player.seen) <= 4 * MAX_CAPTURES + 1
+def test_views_that_always_lie_elsewhere_cost_nothing(replayer):
+    several = [views() for _ in range(100)]
+    assert not any(get(replayer, some) for some in several)
+    assert len(replayer.seen) <= 4 * MAX_CAPTURES + 1
 
 
-def test_there_are_only_so_many(player):
-    kept = [views() for _ in range(MAX_CAPTURES + 2)]
-    found = [[ask(player, some) for _ in range(2)][-1] for some in kept]
-    assert sum(recording is not None for recording in found) == MAX_CAPTURES
-    player.forget()
-    assert ask(player, kept[0]) is None
+def test_the_number_of_captures_is_limited(replayer):
+    several = [views() for _ in range(MAX_CAPTURES + 2)]
+    found = [[get(replayer, some) for _ in range(2)][-1] for some in several]
+    assert sum(capture is not None for capture in found) == MAX_CAPTURES
+    replayer.forget()
+    assert get(replayer, several[0]) is None
 
 
-def test_another_phase_is_recorded_anew(player):
+def test_another_phase_is_captured_anew(replayer):
     some = views()
-    first = [ask(player, some) for _ in range(2)][-1]
-    player.enter(0)
-    assert ask(player, some) is first
-    player.enter(1)
-    assert ask(player, some) is None
-    assert ask(player, some) is not first
+    first = [get(replayer, some) for _ in range(2)][-1]
+    replayer.enter(0)
+    assert get(replayer, some) is first
+    replayer.enter(1)
+    assert get(replayer, some) is None
+    assert get(replayer, some) is not first
 
 
-def test_a_failure_is_said_once(player, said, monkeypatch):
+def test_a_failure_is_warned_about_once(replayer, warnings, monkeypatch):
     def fails(*given):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(replay, "_CapturedStep", fails)
     one, other = views(), views()
-    assert [ask(player, some) for some in (one, one, one, other, other)] == [None] * 5
-    assert len(said) == 1
-    assert "operation not permitted when stream is capturing)" in said[0]
+    assert [get(replayer, some) for some in (one, one, one, other, other)] == [None] * 5
+    assert len(warnings) == 1
+    assert "operation not permitted when stream is capturing)" in warnings[0]

@@ -57,14 +57,14 @@ def test_the_released_learning_rate_of_idmm(epochs, warmup, epoch, released, mea
         assert lr_schedule(FitConfig(epochs=epochs, optim=optim))(at(epoch, epochs)) == pytest.approx(value, abs=5e-4)
 
 
-def test_the_released_learning_rate_of_idmm_is_nothing_before_the_end():
+def test_the_released_learning_rate_of_idmm_reaches_zero_early():
     lr = warmup_cosine(1.0, 0.0, 10, cosine_from="idmm")
     values = [lr(at(epoch, 100)) for epoch in range(101)]
     assert values.index(min(values[10:])) == 93
     assert values[93] < 1e-4
 
 
-def test_it_is_timms():
+def test_cosine_from_start_is_timms():
     import torch
     from timm.scheduler import CosineLRScheduler
 
@@ -83,7 +83,7 @@ def test_it_is_timms():
         assert ours(Progress(step, 101 * PER_EPOCH, 101)) == pytest.approx(optimiser.param_groups[0]["lr"])
 
 
-def test_a_schedule_that_is_longer_than_the_run_leaves_it_early():
+def test_a_longer_schedule_is_cut_off():
     short, whole = (warmup_cosine(1.0, 0.1, 2, over_epochs=30)(at(9, epochs)) for epochs in (10, 30))
     assert short == pytest.approx(whole)
     assert warmup_cosine(1.0, 0.1, 2)(at(9, 10)) < short

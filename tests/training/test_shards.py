@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from tests.conftest import make_folder
 from tests.tiny import relative_distance
+from tests.training.helpers import latest, lines, run_two_processes
 from tests.training.sharded_run import CROPS, KINDS, classify, objective, train
-from tests.training.test_loop import lines
-from tests.training.test_processes import free_port
 from vitling import data
 from vitling.data.store import build_store
 from vitling.errors import UserError
@@ -28,25 +23,11 @@ def two(tmp_path_factory):
     """The images, and what two processes made of them."""
     folder = tmp_path_factory.mktemp("shards")
     make_folder(folder / "images", classes=3, each=11)
-    in_two_processes("tests.training.sharded_run", folder)
+    run_two_processes("tests.training.sharded_run", folder / "images", folder / "two")
     return folder
 
 
-def in_two_processes(module, folder) -> None:
-    """Runs the module on folder/images, with folder/two to write in."""
-    (folder / "two").mkdir()
-    words = [sys.executable, "-m", module, str(folder / "images"), str(folder / "two")]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    cache = {"VITLING_CACHE": str(folder / "cache")}
-    both = [
-        subprocess.Popen(words, env={**os.environ, **meeting, **cache, "RANK": str(rank)}, stderr=subprocess.PIPE)
-        for rank in (0, 1)
-    ]
-    said = [process.communicate(timeout=300)[1].decode() for process in both]
-    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
-
-
-def test_a_sharded_classifier_is_the_full_one(two):
+def test_a_sharded_classifier_equals_the_full_one(two):
     """Its gradients are already means over the processes; those of the features DDP has yet to average."""
     whole = classify(slice(0, CROPS), 1.0)
     parts = [torch.load(two / "two" / f"{rank}.pt") for rank in (0, 1)]
@@ -58,7 +39,7 @@ def test_a_sharded_classifier_is_the_full_one(two):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
+def test_two_resumed_processes_equal_one_uninterrupted(two, tmp_path, kind):
     store = build_store(data.open(str(two / "images"), val="none").train, 16)
     train(kind, store, tmp_path / "run", ALONE)
     one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
@@ -78,11 +59,7 @@ def test_two_processes_that_resume_are_one_that_does_not(two, tmp_path, kind):
         assert abs(a["grad_norm"] - b["grad_norm"]) < 1e-3 * a["grad_norm"]
 
 
-def latest(folder):
-    return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
-
-
-def test_a_sharded_checkpoint_goes_on_in_one_process(two, tmp_path):
+def test_a_sharded_checkpoint_resumes_in_one_process(two, tmp_path):
     """It holds whole tensors, as that of one process does."""
     store = build_store(data.open(str(two / "images"), val="none").train, 16)
     made = objective("full", 33)

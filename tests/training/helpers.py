@@ -1,0 +1,96 @@
+"""Helpers of the tests of training: a tiny run, its files, and runs in two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tests.tiny import tiny_backbone
+from vitling.methods.supervised.loss import Supervised
+from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
+from vitling.views import ViewsConfig
+
+QUIET = LoopConfig(trackers=(), device="cpu")
+
+
+def objective(drop_path: float = 0.0) -> Supervised:
+    torch.manual_seed(0)
+    return Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
+
+
+def config(**changes) -> FitConfig:
+    base = FitConfig(epochs=4, batch=8, optim=OptimConfig(lr=2e-3), loop=QUIET, checkpoint=CheckpointConfig(0.0))
+    return replace(base, **changes)
+
+
+def run_in(folder: Path) -> RunDirectory:
+    run = RunDirectory(folder)
+    run.prepare(resume=folder.exists() and any(folder.iterdir()), overwrite=False)
+    if not (folder / "config.json").exists():
+        run.start(config(), ())
+    return run
+
+
+def train(store, folder: Path, settings: FitConfig | None = None, watchers=(), model: Supervised | None = None):
+    model = model or objective()
+    outcome = fit(model, store, settings or config(), watchers, run=run_in(folder))
+    return model, outcome
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [v.clone() for v in model.state_dict().values()]
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def equal(a, b) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def close(a, b, atol=1e-5) -> bool:
+    return all(torch.allclose(x, y, atol=atol) for x, y in zip(a, b, strict=True))
+
+
+class Score:
+    """A watcher with a score of its own for each epoch."""
+
+    def __init__(self, *scores: float, every: int = 1):
+        self.scores, self.every, self.seen = scores, every, []
+
+    def __call__(self, moment):
+        self.seen.append((moment.epoch, moment.objective.training, weights(moment.objective)))
+        return {"score": self.scores[moment.epoch - 1]}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_two_processes(module: str, images: Path, out: Path) -> None:
+    """Run `python -m module images out` in two processes that know each other as torchrun's would."""
+    out.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", module, str(images), str(out)]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    cache = {"VITLING_CACHE": str(out.parent / f"{out.name}-cache")}
+    both = [
+        subprocess.Popen(command, env={**os.environ, **group, **cache, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    errors = [process.communicate(timeout=300)[1].decode() for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(errors)
+
+
+def latest(folder: Path) -> dict:
+    """Load the last checkpoint."""
+    return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
