@@ -96,7 +96,8 @@ def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
 
 def without_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
     """Return what the user passed, as a request for one stage on the labels."""
-    alone, first_stage = Draft(TrainConfig(method="supervised")), _first_stage_fields()
+    alone, first_stage = Draft(TrainConfig()), _first_stage_fields()
+    alone.override("method", "supervised", "plan", "the time is too short for a first stage")
     for name, source in plan.sources.items():
         if source.origin == "explicit" and name.partition(".")[0] not in first_stage:
             alone.override(name, plan.get(name), "explicit", source.reason)
