@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from vitling.methods import byol, densecl, dino, esvit, idmm, moco_v2, moco_v3, simclr, supcon, supervised
+from vitling.methods import byol, densecl, dino, esvit, idmm, lejepa, moco_v2, moco_v3, simclr, supcon, supervised
 from vitling.methods.method import Method, MethodPreset
 
-_FOLDERS = (idmm, supervised, simclr, supcon, moco_v2, moco_v3, byol, dino, esvit, densecl)
+_FOLDERS = (idmm, supervised, simclr, supcon, moco_v2, moco_v3, byol, dino, esvit, densecl, lejepa)
 
 METHODS: dict[str, Method] = {folder.METHOD.name: folder.METHOD for folder in _FOLDERS}
 
