@@ -1,5 +1,4 @@
-"""SimCLR, SupCon and LeJEPA in one of several processes: python -m ... IMAGES OUT, with RANK and WORLD_SIZE as torchrun sets
-them.
+"""SimCLR, SupCon and LeJEPA in one of several processes: python -m ... IMAGES OUT, with torchrun's RANK and WORLD_SIZE.
 
 It leaves OUT/RANK.pt, the losses and gradients of a batch that is shared out unevenly and of one that is too small to
 share, and for each method a run in OUT/METHOD, which is stopped after its second epoch and resumed.
