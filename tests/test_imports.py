@@ -33,9 +33,9 @@ ENTRY_POINTS = {"__init__", "__main__", "cli"}
 KNOWN = {  # imports that still close a cycle, each to be removed by the owner of the importing package
     ("vitling.data.sources.schemes", "vitling.data.sources.source"),
     ("vitling.training.states", "vitling.training.loop"),
-    *(  # the settings of a method would have to leave its __init__, which imports the loss to build it
-        (f"vitling.methods.{method}.loss", f"vitling.methods.{method}.__init__")
-        for method in ("byol", "densecl", "dino", "esvit", "idmm", "moco_v2", "moco_v3", "simclr", "supcon")
+    *(  # a method's __init__ has its settings, and imports the loss inside the function that builds it
+        (f"vitling.methods.{path.parent.name}.loss", f"vitling.methods.{path.parent.name}.__init__")
+        for path in (SOURCE / "vitling" / "methods").glob("*/loss.py")
     ),
 }
 
