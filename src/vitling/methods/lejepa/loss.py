@@ -19,7 +19,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.keys import make_key
 from vitling.methods.lejepa import LeJEPAConfig
 from vitling.objectives.gather import gather_rows
-from vitling.objectives.heads import normalise_rows, normed_mlp
+from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.config import Plan
@@ -50,7 +50,7 @@ class LeJEPA(Objective):
         if config.global_crops not in accumulate(group.count for group in plan.groups):
             raise ValueError(f"the plan must begin with groups that have {config.global_crops} global views")
         self.seed = seed
-        self.projector = normed_mlp(
+        self.projector = make_normed_mlp(
             backbone.dim, config.hidden, config.hidden, config.dim, last_norm=False, biases=True
         )
         self.weights = {"invariance": 1 - config.sigreg_weight, "sigreg": config.sigreg_weight}
