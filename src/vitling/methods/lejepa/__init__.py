@@ -28,7 +28,7 @@ from vitling.methods.method import (
     check_preset,
 )
 from vitling.training.config import OptimConfig
-from vitling.views.config import Blur, Flip, Grey, Group, Jitter, Plan, Policy, Solarise, Step
+from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Plan, Policy, Solarise, Step
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone

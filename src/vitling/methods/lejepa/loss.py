@@ -22,8 +22,8 @@ from vitling.objectives.gather import gather_rows
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.views.config import Plan
 from vitling.views.draws import Draws
+from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 RANGE, KNOTS, SIGMA = 5.0, 17, 1.0  # of the integral over t: largest |t|, knots, width of the weight
