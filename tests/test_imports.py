@@ -32,7 +32,6 @@ for package in ("commands", "papers", "runs"):
 ENTRY_POINTS = {"__init__", "__main__", "cli"}
 KNOWN = {  # imports that still close a cycle, each to be removed by the owner of the importing package
     ("vitling.data.sources.schemes", "vitling.data.sources.source"),
-    ("vitling.training.states", "vitling.training.loop"),
     *(  # a method's __init__ has its settings, and imports the loss inside the function that builds it
         (f"vitling.methods.{path.parent.name}.loss", f"vitling.methods.{path.parent.name}.__init__")
         for path in (SOURCE / "vitling" / "methods").glob("*/loss.py")

@@ -176,7 +176,7 @@ class Loop:
         trainer, log = self.trainer, self.run.log
         state = self.checkpoints.load_latest(trainer.store.device, log.warning)
         if state is not None:
-            states.restore(self, state)
+            self._load_state(states.restore(trainer, state))
             self.run.drop_metrics_after(trainer.done)
             log.info(f"Resuming at step {trainer.done} of {trainer.steps}.")
             return
@@ -193,7 +193,7 @@ class Loop:
 
     def _save(self) -> None:
         self._log_epochs(self._read(), {})  # reading also checks that what is saved is finite
-        state = self.trainer.shards.gather_state(states.collect_state(self))
+        state = self.trainer.shards.gather_state(states.collect_state(self.trainer) | self._collect_state())
         if self.run.writes:
             self.checkpoints.save(self.trainer.done, state)
         self.saved_at = time.monotonic()
@@ -204,3 +204,19 @@ class Loop:
             self._save()
             done, steps = self.trainer.done, self.trainer.steps
             raise Interrupted(f"Stopped at step {done} of {steps}; continue with --resume.", code)
+
+    def _collect_state(self) -> states.State:
+        best = self.best
+        return {
+            "seconds": self.seconds,
+            "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
+            "last_metrics": self.last_metrics,
+            "recorder": self.recorder.state_dict(),
+        }
+
+    def _load_state(self, state: states.State) -> None:
+        self.seconds_before = state.get("seconds", 0.0)
+        if best := state["best"]:
+            self.best = Best(best["epoch"], best["value"], {k: v.cpu() for k, v in best["weights"].items()})
+        self.last_metrics = state["last_metrics"]
+        self.recorder.load_state_dict(state["recorder"])

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitling.errors import UserError
 from vitling.training.continuing import list_parameter_names, load_weights, merge_moments
 from vitling.training.optim import load_optimiser
-from vitling.training.result import Best
 from vitling.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from vitling.training.loop import Loop
 
 State = dict[str, Any]
 
 
-def collect_state(loop: Loop) -> State:
-    trainer, best = loop.trainer, loop.best
+def collect_state(trainer: Trainer) -> State:
     return {
         "step": trainer.done,
-        "seconds": loop.seconds,
         "data": trainer.store.identity,
         "accumulate": trainer.feed.accumulate,
         "objective": trainer.objective.state_dict(),
@@ -29,26 +23,18 @@ def collect_state(loop: Loop) -> State:
         "per_epoch": trainer.per_epoch,
         "scaler": trainer.scaler.state_dict(),
         "average": trainer.ema.state_dict() if trainer.ema else None,
-        "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
-        "last_metrics": loop.last_metrics,
-        "recorder": loop.recorder.state_dict(),
     }
 
 
-def restore(loop: Loop, state: State) -> None:
-    """Restore a run from its own checkpoint."""
-    trainer = loop.trainer
+def restore(trainer: Trainer, state: State) -> State:
+    """Restore a run from its own checkpoint; return this process's part of it."""
     advice = "Put them back, or start again with --overwrite or another --out."
     _check_images(trainer, state, "this run was started with", advice)
     state = trainer.shards.slice_state(state)
-    loop.seconds_before = state.get("seconds", 0.0)
     trainer.objective.load_state_dict(state["objective"])
     load_optimiser(trainer.optimiser, state["optimiser"])
     _restore_position(trainer, state)
-    if best := state["best"]:
-        loop.best = Best(best["epoch"], best["value"], {k: v.cpu() for k, v in best["weights"].items()})
-    loop.last_metrics = state["last_metrics"]
-    loop.recorder.load_state_dict(state["recorder"])
+    return state
 
 
 def continue_from(trainer: Trainer, state: State) -> str:
