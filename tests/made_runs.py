@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import make_folder, make_image
 from vitling.cli import run
 
 TINY = [
@@ -18,6 +19,26 @@ TINY = [
 def train(source: Path | str, out: Path, *flags: str) -> int:
     """Train a tiny network and return the exit code. The last value of a repeated flag wins."""
     return run(["train", str(source), "--out", str(out), *TINY, *flags])
+
+
+PRETRAIN_TINY = [
+    *("--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16"),
+    *("--loop.device", "cpu", "--loop.trackers", "none"),
+]
+
+
+def pretrain(source: Path | str, out: Path, *flags: str) -> int:
+    """Pre-train a tiny network for two epochs and return the exit code."""
+    return run(["pretrain", str(source), "--out", str(out), *PRETRAIN_TINY, "--epochs", "2", *flags])
+
+
+def make_folder_with_pool(root: Path) -> Path:
+    """Write 16 images of two classes and five unlabelled ones."""
+    folder = make_folder(root, classes=2, each=8)
+    (folder / "unlabelled").mkdir()
+    for i in range(5):
+        make_image(3, i).save(folder / "unlabelled" / f"{i}.png")
+    return folder
 
 
 def read(path: Path) -> Any:

@@ -1,29 +1,31 @@
-"""The settings of the EsViT paper, and what becomes of them for fewer images."""
+"""The settings of the EsViT paper, and how they adapt to fewer images."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.made_runs import read, refused
-from tests.runs.test_two_stages import TINY, pretrain
+from tests.made_runs import PRETRAIN_TINY as TINY
+from tests.made_runs import pretrain, read, refused
+from tests.resolved import resolve_for
 from vitling.cli import run
 from vitling.errors import UserError
 from vitling.methods import esvit
 from vitling.methods.dino import dino_plan
 from vitling.methods.esvit import EsViTConfig
-from vitling.methods.registry import plan_of
-from vitling.runs.pretrain import _with_preset
-from vitling.runs.train import first_stage
 from vitling.settings.config import PretrainConfig, TrainConfig
+from vitling.settings.facts import Facts
+from vitling.settings.layers import Draft
+from vitling.settings.resolve import resolve
+from vitling.settings.stages import first_stage
+from vitling.settings.views import views_of
 
 SWIN = {"swin-t": "swin_tiny_patch4_window7_224", "swin-s": "swin_small_patch4_window7_224"}
 SMALL = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
 
 
-def test_the_settings_of_the_paper():
+def test_settings_of_the_paper():
     stage = esvit.recipe()
     plan = dino_plan(stage.objective, stage.size)
     optim, objective = stage.optim, stage.objective
@@ -48,21 +50,21 @@ def test_the_settings_of_the_paper():
         (esvit.IMAGENET, 300, 512, 65_536, 0.07, "argmax", 0.996),
     ],
 )
-def test_settings_by_the_number_of_images(images, epochs, batch, prototypes, teacher, match, momentum):
-    """At ImageNet's they are the paper's."""
-    config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0"), images)
+def test_settings_depend_on_the_number_of_images(images, epochs, batch, prototypes, teacher, match, momentum):
+    """With as many images as ImageNet they are the paper's."""
+    config = resolve_for(PretrainConfig(method="esvit", backbone="pvt_v2_b0"), images)
     assert (config.epochs, config.batch, config.esvit.prototypes) == (epochs, batch, prototypes)
     assert (config.esvit.teacher_temperature, config.esvit.match) == (teacher, match)
-    assert all(group.return_boxes == (match == "place") for group in plan_of(config, 112).groups)
+    assert all(group.return_boxes == (match == "place") for group in views_of(config, 112).groups)
     assert config.esvit.momentum == pytest.approx(momentum, abs=1e-4)
     assert config.optim.peak_lr(config.batch) == pytest.approx(5e-4 * batch / 256)
     if images == esvit.IMAGENET:
         assert config.esvit == esvit.recipe().objective
 
 
-def test_short_runs_have_a_teacher_that_follows_sooner():
+def test_teacher_of_a_short_run_has_a_lower_momentum():
     momenta = [
-        _with_preset(
+        resolve_for(
             PretrainConfig(method="esvit", backbone="pvt_v2_b0", epochs=epochs, batch=100), 2_000
         ).esvit.momentum
         for epochs in (20, 100, 1000)
@@ -71,7 +73,7 @@ def test_short_runs_have_a_teacher_that_follows_sooner():
 
 
 @pytest.mark.parametrize(
-    ("weights", "said", "expected"),
+    ("weights", "explicit", "expected"),
     [
         ({}, (), (0.5, 0.5)),
         ({"region_weight": 0.0}, (), (1.0, 0.0)),
@@ -81,32 +83,34 @@ def test_short_runs_have_a_teacher_that_follows_sooner():
         ({"region_weight": 0.2}, (), (0.5, 0.2)),
     ],
 )
-def test_a_loss_that_is_left_alone_has_the_weight_of_both(weights, said, expected):
-    asked = PretrainConfig(method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(**weights), said=said)
-    found = _with_preset(asked, 2_000).esvit
+def test_single_loss_has_the_weight_of_both(weights, explicit, expected):
+    request = PretrainConfig(method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(**weights), explicit=explicit)
+    found = resolve_for(request, 2_000).esvit
     assert (found.view_weight, found.region_weight) == expected
 
 
-@pytest.mark.parametrize("said", [[], ["--esvit.momentum", "0.9"]])
-def test_a_run_of_some_minutes_has_the_teacher_of_its_epochs(folder, tmp_path, said):
-    words = ["pretrain", str(folder), *TINY, *SMALL, "--epochs", "100000", "--minutes", "0.12", *said]
+@pytest.mark.parametrize("flags", [[], ["--esvit.momentum", "0.9"]])
+def test_momentum_of_a_timed_run_depends_on_its_fitted_epochs(folder, tmp_path, flags):
+    words = ["pretrain", str(folder), *TINY, *SMALL, "--epochs", "100000", "--minutes", "0.12", *flags]
     assert run([*words, "--out", str(tmp_path / "pre")]) == 0
     config = read(tmp_path / "pre" / "config.json")
     assert 1 <= config["epochs"] < 1000
-    expected = 0.9 if said else max(0.97, 1 - 25 / (2 * config["epochs"]))  # 30 images in batches of 16
+    expected = 0.9 if flags else max(0.97, 1 - 25 / (2 * config["epochs"]))  # 30 images in batches of 16
     assert config["esvit"]["momentum"] == pytest.approx(expected)
 
 
-def test_what_depends_on_the_images_is_said(folder, tmp_path, capsys):
+def test_settings_adapted_to_the_images_are_logged(folder, tmp_path, capsys):
     assert pretrain(folder, tmp_path / "pre", *SMALL) == 0
-    assert "For 30 images: --esvit.prototypes 1024 --esvit.momentum 0.97 --esvit.match place" in capsys.readouterr().err
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if "For 30 images" in line]
+    for flag in ("--esvit.prototypes 1024", "--esvit.momentum 0.97", "--esvit.match place"):
+        assert flag in note
     assert pretrain(folder, tmp_path / "idmm") == 0
     assert "For 30 images" not in capsys.readouterr().err
 
 
-def test_what_is_asked_for_goes_before():
-    asked = EsViTConfig(prototypes=512, momentum=0.9, region_from=3, teacher_temperature=0.07)
-    config = _with_preset(PretrainConfig(method="esvit", backbone="pvt_v2_b0", epochs=7, batch=32, esvit=asked), 2_000)
+def test_explicit_settings_win_over_adapted_ones():
+    own = EsViTConfig(prototypes=512, momentum=0.9, region_from=3, teacher_temperature=0.07)
+    config = resolve_for(PretrainConfig(method="esvit", backbone="pvt_v2_b0", epochs=7, batch=32, esvit=own), 2_000)
     assert (config.epochs, config.batch) == (7, 32)
     assert (config.esvit.prototypes, config.esvit.momentum, config.esvit.region_from) == (512, 0.9, 3)
     assert config.esvit.teacher_temperature == 0.07
@@ -114,84 +118,86 @@ def test_what_is_asked_for_goes_before():
 
 @pytest.mark.parametrize("images", [2_000, esvit.IMAGENET])
 @pytest.mark.parametrize("match", ["argmax", "place"])
-def test_regions_are_matched_as_was_said(images, match):
-    """One of the two is what the number of images would give."""
-    asked = PretrainConfig(method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(match=match), said=("esvit.match",))
-    assert _with_preset(asked, images).esvit.match == match
+def test_explicit_region_matching_wins(images, match):
+    """One of the two is the default for this number of images."""
+    request = PretrainConfig(
+        method="esvit", backbone="pvt_v2_b0", esvit=EsViTConfig(match=match), explicit=("esvit.match",)
+    )
+    assert resolve_for(request, images).esvit.match == match
 
 
-def matched(out: Path) -> str:
+def read_match(out: Path) -> str:
     return read(out / "config.json")["esvit"]["match"]
 
 
-def test_views_that_are_turned_are_matched_by_likeness(folder, tmp_path, capsys):
-    turned = [*SMALL, "--views.rotate", "10"]
-    assert pretrain(folder, tmp_path / "pre", *turned) == 0
-    assert matched(tmp_path / "pre") == "argmax"
-    assert "Views that are turned have no places" in capsys.readouterr().err
-    words = ["pretrain", folder, "--out", tmp_path / "x", *turned]
+def test_regions_of_rotated_views_are_matched_by_similarity(folder, tmp_path, capsys):
+    rotated = [*SMALL, "--views.rotate", "10"]
+    assert pretrain(folder, tmp_path / "pre", *rotated) == 0
+    assert read_match(tmp_path / "pre") == "argmax"
+    assert "Rotated views have no places" in capsys.readouterr().err
+    words = ["pretrain", folder, "--out", tmp_path / "x", *rotated]
     assert "Leave out --views.rotate" in refused(capsys, *words, "--esvit.match", "place")
-    for name, said in (("views", ["--esvit.region-weight", "0"]), ("sinkhorn", ["--esvit.match", "sinkhorn"])):
-        assert pretrain(folder, tmp_path / name, *turned, *said) == 0
+    for name, flags in (("views", ["--esvit.region-weight", "0"]), ("sinkhorn", ["--esvit.match", "sinkhorn"])):
+        assert pretrain(folder, tmp_path / name, *rotated, *flags) == 0
         assert "no places" not in capsys.readouterr().err
-    assert matched(tmp_path / "sinkhorn") == "sinkhorn"
+    assert read_match(tmp_path / "sinkhorn") == "sinkhorn"
 
 
-def test_turned_views_of_the_first_of_two_stages(folder, tmp_path, capsys):
+def test_rotated_views_of_the_first_of_two_stages(folder, tmp_path, capsys):
     words = ["train", str(folder), *TINY, *SMALL, "--epochs", "1", "--pretrain-epochs", "1"]
     words += ["--out", str(tmp_path / "run"), "--pretrain-views.rotate", "10"]
-    said = refused(capsys, *words, "--esvit.match", "place")
-    assert "--pretrain-views its --views" in said
+    message = refused(capsys, *words, "--esvit.match", "place")
+    assert "--pretrain-views its --views" in message
     assert run(words) == 0
-    assert matched(tmp_path / "run" / "pretrain") == "argmax"
+    assert read_match(tmp_path / "run" / "pretrain") == "argmax"
 
 
-def test_a_run_goes_on_matching_regions_as_it_did(folder, tmp_path, capsys):
-    """Of one without regions there is nothing to keep."""
-    for name, said in (("alike", ["--esvit.match", "argmax"]), ("views", ["--esvit.region-weight", "0"])):
-        assert pretrain(folder, tmp_path / name, *SMALL, *said, "--epochs", "1") == 0
-    assert pretrain(folder, tmp_path / "a", *SMALL, "--continue-from", str(tmp_path / "alike")) == 0
+def test_continued_run_keeps_its_region_matching(folder, tmp_path, capsys):
+    """A run without regions has no matching to keep."""
+    for name, flags in (("argmax", ["--esvit.match", "argmax"]), ("views", ["--esvit.region-weight", "0"])):
+        assert pretrain(folder, tmp_path / name, *SMALL, *flags, "--epochs", "1") == 0
+    assert pretrain(folder, tmp_path / "a", *SMALL, "--continue-from", str(tmp_path / "argmax")) == 0
     assert pretrain(folder, tmp_path / "b", *SMALL, "--continue-from", str(tmp_path / "views")) == 0
-    now = ["--continue-from", str(tmp_path / "alike"), "--esvit.match", "place"]
+    now = ["--continue-from", str(tmp_path / "argmax"), "--esvit.match", "place"]
     assert pretrain(folder, tmp_path / "c", *SMALL, *now) == 0
-    assert [matched(tmp_path / name) for name in "abc"] == ["argmax", "place", "place"]
-    said = refused(capsys, "pretrain", "--out", tmp_path / "alike", "--resume", "--esvit.match", "place")
-    assert "this run was started with argmax" in said
+    assert [read_match(tmp_path / name) for name in "abc"] == ["argmax", "place", "place"]
+    message = refused(capsys, "pretrain", "--out", tmp_path / "argmax", "--resume", "--esvit.match", "place")
+    assert "differs from the run's argmax" in message
 
 
-def test_a_stride_over_all_regions_is_refused(folder, tmp_path, capsys):
+def test_stride_beyond_all_regions_is_refused(folder, tmp_path, capsys):
     words = ["pretrain", folder, "--out", tmp_path / "x", *TINY, *SMALL, "--epochs", "1", "--esvit.region-stride"]
     assert "a view has 2 regions" in refused(capsys, *words, "3")
     assert run([*map(str, words), "2"]) == 0
 
 
-def test_a_budget_of_views_sets_the_epochs(folder, tmp_path, capsys):
+def test_views_budget_sets_the_epochs(folder, tmp_path, capsys):
     """30 images, two crops of each: 120 views are two epochs."""
     small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views-budget", "121"]
     assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *TINY, *small]) == 0
     config = read(tmp_path / "pre" / "config.json")
     assert (config["epochs"], config["optim"]["final_weight_decay"]) == (2, 0.4)
-    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
-    assert "Leave one out" in said
-    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--epochs", "2")
-    assert "--views-budget and --epochs" in said
-    assert "more than 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")
+    message = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--minutes", "1")
+    assert "Leave one out" in message
+    message = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *small, "--epochs", "2")
+    assert "--views-budget and --epochs" in message
+    assert "above 0" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--views-budget", "0")
 
 
-def test_a_run_that_ends_before_its_regions_begin_is_refused(folder, tmp_path, capsys):
+def test_run_that_ends_before_its_regions_begin_is_refused(folder, tmp_path, capsys):
     small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.prototypes", "64", "--esvit.local-crops", "0"]
     words = ["pretrain", folder, "--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", *small]
     words += ["--loop.device", "cpu", "--loop.trackers", "none", "--out", tmp_path / "out", "--esvit.region-from"]
-    said = refused(capsys, *words, "2", "--epochs", "2")
-    assert "the run has 2 epochs" in said
-    said = refused(capsys, *words, "700000", "--epochs", "800000", "--minutes", "0.01")  # as many as fit
-    assert "never be switched on" in said
+    message = refused(capsys, *words, "2", "--epochs", "2")
+    assert "the run has 2 epochs" in message
+    message = refused(capsys, *words, "700000", "--epochs", "800000", "--minutes", "0.01")  # as many as fit
+    assert "never start" in message
     assert not (tmp_path / "out" / "checkpoints").exists()
     assert run([*map(str, words), "1", "--epochs", "2"]) == 0
 
 
-def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
-    """By the commands: two epochs of views, then two more of both."""
+def test_regions_are_added_to_a_finished_dino_run(folder, tmp_path, capsys):
+    """Two epochs of views, then two more of both, on the command line."""
     small = ["hidden", "32", "prototypes", "64", "local-crops", "0"]
     dino, both = (
         [f"--{name}.{word}" if i % 2 == 0 else word for i, word in enumerate(small)] for name in ("dino", "esvit")
@@ -201,12 +207,12 @@ def test_regions_are_added_to_a_finished_run_of_dino(folder, tmp_path, capsys):
     assert pretrain(folder, tmp_path / "both", *words) == 0
     assert "Continuing at step 4 of 8" in (tmp_path / "both" / "log.txt").read_text()
     assert read(tmp_path / "both" / "result.json")["steps"] == 8
-    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *words, "--minutes", "1")
-    assert "leave out --from and --minutes" in said
+    message = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *TINY, *words, "--minutes", "1")
+    assert "leave out --from and --minutes" in message
 
 
-def test_a_run_goes_on_with_the_batch_the_store_and_the_heads_of_the_first(folder, tmp_path, capsys):
-    """DINO has 4,096 prototypes and batches of 512 by itself, EsViT on 30 images has fewer of both."""
+def test_continued_run_inherits_batch_store_size_and_heads(folder, tmp_path, capsys):
+    """DINO has 4,096 prototypes and a batch of 512 by default; EsViT on 30 images has fewer of both."""
     words = ["--dino.hidden", "32", "--dino.local-crops", "0", "--epochs", "1", "--store-size", "11"]
     assert pretrain(folder, tmp_path / "views", "--method", "dino", *words) == 0
     both = ["--method", "esvit", "--esvit.local-crops", "0", "--epochs", "2"]
@@ -216,28 +222,28 @@ def test_a_run_goes_on_with_the_batch_the_store_and_the_heads_of_the_first(folde
     assert second["batch"] == first["batch"]
     assert second["store_size"] == first["store_size"] == 11
     assert {name: second["esvit"][name] for name in ("prototypes", "hidden")} == {"prototypes": 4096, "hidden": 32}
-    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *both, "--esvit.hidden", "64")
-    assert "--esvit.hidden 32" in said
+    message = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *both, "--esvit.hidden", "64")
+    assert "--esvit.hidden 32" in message
     both[-1] = str(tmp_path / "nothing")
     assert "there is no such run" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *both)
 
 
-def test_regions_are_added_to_a_run_of_esvit_without_them(folder, tmp_path):
-    """As docs/esvit.md has it: nothing but the weight and the epochs differ."""
+def test_regions_are_added_to_an_esvit_run_without_them(folder, tmp_path):
+    """As in docs/esvit.md: only the weight and the epochs differ."""
     words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
     assert pretrain(folder, tmp_path / "views", *words, "--epochs", "1", "--esvit.region-weight", "0") == 0
     assert pretrain(folder, tmp_path / "both", *words, "--epochs", "2", "--continue-from", str(tmp_path / "views")) == 0
     assert "Continuing at step" in (tmp_path / "both" / "log.txt").read_text()
 
 
-def test_stochastic_depth_is_the_recipes_unless_it_is_said():
-    def settled(backbone, *said, drop_path=0.1):
-        config = PretrainConfig(backbone=backbone, method="esvit", drop_path=drop_path, said=said)
-        return _with_preset(config, 2_040).drop_path
+def test_explicit_stochastic_depth_wins_over_the_recipe():
+    def depth(backbone, *explicit, drop_path=0.1):
+        config = PretrainConfig(backbone=backbone, method="esvit", drop_path=drop_path, explicit=explicit)
+        return resolve_for(config, 2_040).drop_path
 
-    assert [settled(name) for name in (SWIN["swin-t"], SWIN["swin-s"], "resnet50")] == [0.1, 0.2, 0.0]
-    assert settled(SWIN["swin-s"], "drop_path") == 0.1
-    assert settled(SWIN["swin-s"], drop_path=0.3) == 0.3
-    for said in ((), ("objective.drop_path",)):
-        train = TrainConfig(method="esvit", backbone=SWIN["swin-s"], said=said)
-        assert _with_preset(replace(first_stage(train), epochs=1), 2_040).drop_path == (0.1 if said else 0.2)
+    assert [depth(name) for name in (SWIN["swin-t"], SWIN["swin-s"], "resnet50")] == [0.1, 0.2, 0.0]
+    assert depth(SWIN["swin-s"], "drop_path") == 0.1
+    assert depth(SWIN["swin-s"], drop_path=0.3) == 0.3
+    for explicit, expected in (((), 0.2), (("objective.drop_path",), 0.1)):
+        train = TrainConfig(method="esvit", backbone=SWIN["swin-s"], explicit=explicit)
+        assert resolve(first_stage(Draft(train), has_second=True), Facts(2_040)).config.drop_path == expected

@@ -1,4 +1,4 @@
-"""Methods of pre-training by name, and the baselines through the commands."""
+"""Methods of pre-training by name, and the baselines on the command line."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import make_image
-from tests.made_runs import lines, read, refused
-from tests.runs.test_two_stages import TINY, pretrain, with_pool
+from tests.made_runs import PRETRAIN_TINY as TINY
+from tests.made_runs import lines, make_folder_with_pool, pretrain, read, refused
+from tests.resolved import plan_for, resolve_for
 from vitling.backbones import create, load_weights
 from vitling.cli import run
 from vitling.errors import RunAborted, UserError
 from vitling.methods import METHODS, MethodName
+from vitling.methods.esvit import IMAGENET
 from vitling.methods.supcon.loss import SupCon
-from vitling.runs.pretrain import _with_preset
-from vitling.runs.train import TrainConfig, first_stage
-from vitling.settings.config import MethodsConfig, PretrainConfig
-from vitling.settings.names import named_in
-from vitling.settings.plan import Sight, make_plan
+from vitling.settings.config import MethodsConfig, PretrainConfig, TrainConfig
+from vitling.settings.facts import Facts
+from vitling.settings.names import settings_in
+from vitling.settings.resolve import resolve
+from vitling.settings.stages import first_stage
 from vitling.training.config import OptimConfig
 
 CONTRASTIVE = ["simclr", "supcon"]
@@ -41,7 +43,8 @@ def test_names_settings_and_entries_agree():
     settings = [method.field for method in METHODS.values() if method.field]
     assert settings == [f.name for f in fields(MethodsConfig)]
     for name, method in METHODS.items():
-        config = _with_preset(PretrainConfig(method=name, backbone="deit_tiny_patch16_224"))
+        request = PretrainConfig(method=name, backbone="deit_tiny_patch16_224", size=112, explicit=("epochs",))
+        config = resolve_for(request, IMAGENET)  # so many that no method adapts its settings
         stage = method.recipe("deit_tiny_patch16_224", method.default_preset, 800, 112)
         assert (config.preset, config.optim, config.batch) == (method.default_preset, stage.optim, stage.batch)
         assert stage.size == 112
@@ -74,29 +77,31 @@ BY_SGD = ("simclr", "supcon", "moco-v2", "densecl")
 
 
 @pytest.mark.parametrize("name", BY_SGD)
-def test_adamw_in_the_place_of_the_tables_sgd_is_usual(name):
+def test_adamw_replaces_sgd_by_default(name):
     method, others = METHODS[name], {name: other for name, other in METHODS.items() if name not in BY_SGD}
     assert {other.default_preset for other in others.values()} == {"paper"}
-    table, usual = (method.recipe(preset=preset, epochs=40) for preset in ("paper", method.default_preset))
+    table, default = (method.recipe(preset=preset, epochs=40) for preset in ("paper", method.default_preset))
     numbers = {"lr": 5e-4, "min_lr": 1e-5, "warmup_epochs": 2.0, "warmup_lr": 1e-6, "weight_decay": 1e-3, "clip": 0.0}
-    assert usual.optim == OptimConfig(name="adamw", **numbers)
+    assert default.optim == OptimConfig(name="adamw", **numbers)
     assert method.recipe(preset="adamw").optim.warmup_epochs == 5
-    assert replace(usual, optim=table.optim) == table
-    for said in ({"preset": "paper"}, {"optim": OptimConfig(name="sgd")}):
-        sgd = _with_preset(PretrainConfig(method=name, epochs=40, **said))
+    assert replace(default, optim=table.optim) == table
+    for settings in ({"preset": "paper"}, {"optim": OptimConfig(name="sgd")}):
+        sgd = resolve_for(PretrainConfig(method=name, epochs=40, **settings))
         assert (sgd.preset, sgd.optim) == ("paper", table.optim)
     with pytest.raises(UserError, match="Leave out one"):
-        _with_preset(PretrainConfig(method=name, preset="adamw", optim=OptimConfig(name="sgd")))
+        resolve_for(PretrainConfig(method=name, preset="adamw", optim=OptimConfig(name="sgd")))
     for other in others.values():
         with pytest.raises(UserError, match="no preset 'adamw'"):
             other.recipe(preset="adamw")
 
 
 @pytest.mark.parametrize("name", BY_SGD)
-def test_the_first_stage_of_train_has_the_tables_optimiser_if_that_is_said(name):
-    def first(**said):
-        plan = make_plan(TrainConfig(method=name, **said), Sight(images=2040, classes=102))
-        return _with_preset(first_stage(plan.config)).optim.name, plan.chose("pretrain_preset")
+def test_first_stage_of_train_has_sgd_only_if_asked_for(name):
+    def first(**settings):
+        facts = Facts(images=2040, classes=102)
+        plan = plan_for(TrainConfig(method=name, **settings), facts)
+        stage = resolve(first_stage(plan, has_second=True), facts).config
+        return stage.optim.name, plan.origin("pretrain_preset") == "plan"
 
     assert first() == first(preset="paper") == first(preset="released") == ("adamw", True)
     assert first(pretrain_preset="paper") == ("sgd", False)
@@ -113,7 +118,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_table_10_of_methods_with_a_momentum_copy(name):
+def test_table_10_of_methods_with_a_momentum_encoder(name):
     make = METHODS[name].recipe
     stage = make()
     optim, plan = stage.optim, METHODS[name].views(stage.objective, stage.size)
@@ -132,36 +137,35 @@ def test_the_rest_of_table_10():
     assert (distilled.bottleneck, distilled.temperature) == (256, 0.1)
 
 
-def test_what_is_said_stays_also_where_it_is_usual(folder, tmp_path):
-    """--esvit.prototypes 4096 is what help shows, and few images would have 1,024."""
+def test_explicit_settings_win_even_at_the_default_value(folder, tmp_path):
+    """--esvit.prototypes 4096 is the default in the help, but few images would get 1,024."""
 
-    def settled(*flags):
+    def resolved(*flags):
         words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", *flags]
         assert pretrain(folder, tmp_path / "pre", *words, "--overwrite") == 0
         return read(tmp_path / "pre" / "config.json")
 
-    fitted = settled()
-    assert (fitted["esvit"]["prototypes"], fitted["esvit"]["momentum"]) == (1024, 0.97)
-    assert fitted["optim"]["weight_decay"] == 0.04
-    said = settled("--esvit.prototypes", "4096", "--esvit.momentum=0.996", "--optim.weight-decay", "0.05")
-    assert (said["esvit"]["prototypes"], said["esvit"]["momentum"]) == (4096, 0.996)
-    assert said["optim"]["weight_decay"] == 0.05
+    adapted = resolved()
+    assert (adapted["esvit"]["prototypes"], adapted["esvit"]["momentum"]) == (1024, 0.97)
+    assert adapted["optim"]["weight_decay"] == 0.04
+    explicit = resolved("--esvit.prototypes", "4096", "--esvit.momentum=0.996", "--optim.weight-decay", "0.05")
+    assert (explicit["esvit"]["prototypes"], explicit["esvit"]["momentum"]) == (4096, 0.996)
+    assert explicit["optim"]["weight_decay"] == 0.05
     assert OptimConfig().weight_decay == 0.05
 
 
-def test_what_a_command_names():
+def test_settings_in_a_command_line():
     words = ["images/", "--esvit.region-from", "9", "--no-cache", "--moco-v3.no-frozen-patches", "--optim.lr=1e-3"]
-    assert named_in(words) == ("esvit.region_from", "cache", "moco_v3.frozen_patches", "optim.lr")
+    assert settings_in(words) == ("esvit.region_from", "cache", "moco_v3.frozen_patches", "optim.lr")
 
 
-def test_what_is_asked_for_goes_before_the_table():
-    asked = PretrainConfig(method="simclr", batch=256, optim=OptimConfig(name="adamw", lr=1e-3))
-    config = _with_preset(asked)
+def test_explicit_settings_win_over_the_preset():
+    config = resolve_for(PretrainConfig(method="simclr", batch=256, optim=OptimConfig(name="adamw", lr=1e-3)))
     assert (config.batch, config.optim.name, config.optim.lr, config.optim.weight_decay) == (256, "adamw", 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize("method", CONTRASTIVE)
-def test_pre_training_and_a_resume(folder, tmp_path, method):
+def test_pretraining_and_resume(folder, tmp_path, method):
     words = ["--method", method, "--checkpoint.every-seconds", "0"]
     assert pretrain(folder, tmp_path / "pre", *words) == 0
     config, result = read(tmp_path / "pre" / "config.json"), read(tmp_path / "pre" / "result.json")
@@ -181,8 +185,8 @@ def test_pre_training_and_a_resume(folder, tmp_path, method):
 
 
 @pytest.mark.parametrize("method", TERMS)
-def test_methods_with_a_momentum_copy(folder, tmp_path, method):
-    """Pre-training, a resume, and what is saved: the network that the method's paper judges, ready to be fine-tuned."""
+def test_methods_with_a_momentum_encoder(folder, tmp_path, method):
+    """Pre-train, resume, and fine-tune what is saved: the network that the method's paper evaluates."""
     words = ["--method", method, "--aux", "drloc", "--checkpoint.every-seconds", "0", *SMALL_HEADS[method]]
     out = tmp_path / "pre"
     assert pretrain(folder, out, *words) == 0
@@ -196,9 +200,9 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
     state = torch.load(newest[-1])["objective"]
     saved = {name: value for name, value in before.items() if not name.startswith("head.")}
     assert len(saved) > 50
-    of = "teacher." if method in ("dino", "esvit") else ""
-    assert all(torch.equal(value, state[f"{of}backbone.timm_model.{name}"]) for name, value in saved.items())
-    assert any(not torch.equal(value, state[f"{other_than(of, state)}{name}"]) for name, value in saved.items())
+    prefix = "teacher." if method in ("dino", "esvit") else ""
+    assert all(torch.equal(value, state[f"{prefix}backbone.timm_model.{name}"]) for name, value in saved.items())
+    assert any(not torch.equal(value, state[f"{other_network(prefix, state)}{name}"]) for name, value in saved.items())
     filled = create("vit_micro_patch4_32", 8)
     load_weights(filled, newest[-1])  # --from takes a checkpoint too
     assert all(torch.equal(value, filled.timm_model.state_dict()[name]) for name, value in saved.items())
@@ -211,8 +215,8 @@ def test_methods_with_a_momentum_copy(folder, tmp_path, method):
     assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
 
 
-def other_than(network, state) -> str:
-    """Where the other of the two networks is in a checkpoint."""
+def other_network(network, state) -> str:
+    """Return the prefix of the other of the two networks in a checkpoint."""
     places = {name.partition("backbone.timm_model.")[0] for name in state if "backbone.timm_model." in name}
     (other,) = places - {network}
     return f"{other}backbone.timm_model."
@@ -237,7 +241,7 @@ SMALL_HEADS = {
 }
 
 
-def test_the_batch_is_the_methods_and_data_may_be_smaller(folder, tmp_path):
+def test_default_batch_may_be_larger_than_the_data(folder, tmp_path):
     small = ["--size", "8", "--backbone", "vit_nano_patch4_32", "--epochs", "1", "--loop.device", "cpu"]
     words = ["--method", "simclr", "--simclr.projection", "none", "--aux", "drloc", "--loop.trackers", "none"]
     assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *small, *words]) == 0
@@ -246,8 +250,8 @@ def test_the_batch_is_the_methods_and_data_may_be_smaller(folder, tmp_path):
     assert lines(tmp_path / "pre" / "metrics.jsonl")[-1]["drloc"] > 0
 
 
-def test_supcon_takes_an_unlabelled_pool(tmp_path, monkeypatch):
-    """Its images are classes of their own."""
+def test_supcon_uses_an_unlabelled_pool(tmp_path, monkeypatch):
+    """Each of its images is a class of its own."""
     given = []
 
     def fit(objective, *rest, **named):
@@ -255,19 +259,19 @@ def test_supcon_takes_an_unlabelled_pool(tmp_path, monkeypatch):
         raise RunAborted("Seen enough.")
 
     monkeypatch.setattr("vitling.runs.pretrain.fit", fit)
-    assert pretrain(with_pool(tmp_path / "images"), tmp_path / "pre", "--method", "supcon") == 3
+    assert pretrain(make_folder_with_pool(tmp_path / "images"), tmp_path / "pre", "--method", "supcon") == 3
     (objective,) = given
     assert isinstance(objective, SupCon)
     assert objective.classes.tolist() == [0] * 8 + [1] * 8 + [-17, -18, -19, -20, -21]
     assert objective.batches == [16, 5]
     log = (tmp_path / "pre" / "log.txt").read_text()
     assert "5 of the unlabelled pool" in log
-    assert "k-NN asks about images whose labels are trained on" in log
+    assert "its labels are trained on" in log
 
 
 @pytest.fixture
 def several(tmp_path):
-    """Images with several labels each."""
+    """Write images with several labels each."""
     random = np.random.default_rng(0)
     x = np.stack([np.asarray(make_image(i % 3, i)) for i in range(12)])
     np.savez(tmp_path / "several.npz", x=x, y=(random.random((12, 3)) < 0.5).astype(int) | np.eye(3, dtype=int)[0])
@@ -275,11 +279,11 @@ def several(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "train"])
-def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
+def test_wrong_settings_are_refused(folder, several, tmp_path, capsys, verb):
     supcon = ["--out", tmp_path / "x", "--method", "supcon"]
-    assert "needs one class an image" in refused(capsys, verb, several, *supcon)
-    said = refused(capsys, verb, folder / "class-0", *supcon)
-    assert "has no labels" in said or "--method supcon needs labels" in said
+    assert "needs one class per image" in refused(capsys, verb, several, *supcon)
+    message = refused(capsys, verb, folder / "class-0", *supcon)
+    assert "no labels" in message or "--method supcon needs labels" in message
     assert "--method supcon does not use it" in refused(capsys, verb, folder, *supcon, "--simclr.dim", "8")
     assert "temperature" in refused(capsys, verb, folder, *supcon, "--supcon.temperature", "0")
     dino = ["--out", tmp_path / "x", "--method", "dino"]
@@ -289,33 +293,33 @@ def test_what_cannot_be_done(folder, several, tmp_path, capsys, verb):
     if verb == "pretrain":  # `train` has a second stage, which the preset is for
         assert "use paper or adamw" in refused(capsys, verb, folder, *supcon, "--preset", "released")
         assert "no preset 'adamw'" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
-        said = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
-        assert "larger than the global ones" in said
+        message = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
+        assert "larger than the global ones" in message
         assert "at least 1, not -1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")
-        said = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
-        assert "6 px does not divide into patches" in said
+        message = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
+        assert "6 px does not divide into patches" in message
     assert not (tmp_path / "x").exists()
 
 
-def test_a_run_goes_on_with_the_optimiser_of_the_first(folder, tmp_path, capsys):
+def test_continued_run_keeps_the_optimiser(folder, tmp_path, capsys):
     sgd = ["--method", "simclr", "--preset", "paper", "--epochs", "1"]
     assert pretrain(folder, tmp_path / "first", *sgd) == 0
     more = ["--method", "simclr", "--epochs", "2", "--continue-from", str(tmp_path / "first")]
     assert pretrain(folder, tmp_path / "more", *more) == 0
     assert read(tmp_path / "more" / "config.json")["optim"]["name"] == "sgd"
-    said = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *TINY, *more, "--preset", "adamw")
-    assert "that run had --optim.name sgd" in said
+    message = refused(capsys, "pretrain", folder, "--out", tmp_path / "x", *TINY, *more, "--preset", "adamw")
+    assert "that run had --optim.name sgd" in message
 
 
 @pytest.mark.parametrize(("backbone", "leaks"), [("resnet18", True), ("vit_nano_patch4_32", False)])
-def test_batch_norm_gives_mocos_answers_away(folder, tmp_path, capsys, backbone, leaks):
+def test_moco_warns_of_batch_norm(folder, tmp_path, capsys, backbone, leaks):
     words = ["--method", "moco-v2", "--moco-v2.queue", "16", "--epochs", "1", "--backbone", backbone]
     assert pretrain(folder, tmp_path / "pre", *words, "--size", "32") == 0
     assert ("has batch norm" in capsys.readouterr().err) is leaks
 
 
 @pytest.mark.parametrize("method", CONTRASTIVE)
-def test_both_stages_in_one_command(folder, tmp_path, method):
+def test_two_stages_in_one_command(folder, tmp_path, method):
     words = ["train", str(folder), "--out", str(tmp_path / "run"), "--method", method, *TINY, "--val", "none"]
     preset = ["--pretrain-preset", "paper"] if method == "supcon" else []
     assert run([*words, "--epochs", "1", "--pretrain-epochs", "2", "--pretrain-size", "8", *preset]) == 0
@@ -329,9 +333,8 @@ def test_both_stages_in_one_command(folder, tmp_path, method):
     assert "contrast" in lines(tmp_path / "run" / "pretrain" / "metrics.jsonl")[-1]
 
 
-@pytest.mark.parametrize(("said", "rate"), [({}, 5e-4 * 0.5**0.5), ({"pretrain_preset": "paper"}, 5e-4 * 0.5)])
-def test_rates_follow_the_batch_of_the_methods_own_table(said, rate):
-    asked = TrainConfig(method="simclr", backbone="pvt_v2_b0", **said)
-    config = make_plan(asked, Sight(images=2040, classes=102)).config
-    assert (config.batch, config.pretrain_optim.lr, config.optim.lr) == (256, rate, None)
-    assert first_stage(config).method == "simclr"
+@pytest.mark.parametrize(("settings", "lr"), [({}, 5e-4 * 0.5**0.5), ({"pretrain_preset": "paper"}, 5e-4 * 0.5)])
+def test_learning_rate_scales_from_the_methods_own_batch(settings, lr):
+    plan = plan_for(TrainConfig(method="simclr", backbone="pvt_v2_b0", **settings), Facts(images=2040, classes=102))
+    assert (plan.config.batch, plan.config.pretrain_optim.lr, plan.config.optim.lr) == (256, lr, None)
+    assert first_stage(plan, has_second=True).config.method == "simclr"
