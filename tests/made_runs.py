@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.conftest import make_folder, make_image
 from vitling.cli import run
+from vitling.evaluation.predictions import make_predictions, save_predictions
 
 TINY = [
     *("--method", "supervised"),
@@ -39,6 +42,17 @@ def make_folder_with_pool(root: Path) -> Path:
     for i in range(5):
         make_image(3, i).save(folder / "unlabelled" / f"{i}.png")
     return folder
+
+
+def write_run(folder: Path, right: Any, names: Any = None, split: str = "last/test", labels: Any = None) -> str:
+    """Write a run with predictions for three classes that are correct where `right` is true; return its path."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    labels = np.arange(len(right)) % 3 if labels is None else labels
+    logits = np.eye(3)[np.where(right, labels, (labels + 1) % 3)]
+    names = names or [f"{i}.png" for i in range(len(right))]
+    save_predictions(folder, {split: make_predictions(logits, labels, names)})
+    return str(folder)
 
 
 def read(path: Path) -> Any:

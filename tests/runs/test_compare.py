@@ -1,4 +1,4 @@
-"""`vitling compare` and `--seeds`: which run is better, and whether that can be known."""
+"""`vitling compare` and `--seeds`: which run is better, and whether the difference may be chance."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_folder
-from tests.made_runs import TINY, read, refused, train
+from tests.made_runs import TINY, read, refused, train, write_run
 from vitling.cli import run
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.predictions import make_predictions, save_predictions
 from vitling.files import write_json
-from vitling.runs.asked import goes_on
 from vitling.runs.compare import compare
-from vitling.runs.seeds import over_seeds
+from vitling.runs.group import resumes_group
+from vitling.runs.seeds import train_seeds
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.training.rundir import RunDirectory
 
 IMAGES = 400
-
-
-def made_run(folder, right, names=None, split="last/test", labels=None):
-    """A run that answers right where `right` says so."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    labels = np.arange(len(right)) % 3 if labels is None else labels
-    logits = np.eye(3)[np.where(right, labels, (labels + 1) % 3)]
-    save_predictions(
-        folder, {split: make_predictions(logits, labels, names or [f"{i}.png" for i in range(len(right))])}
-    )
-    return str(folder)
 
 
 def share(seed, how_many):
@@ -40,7 +28,7 @@ def share(seed, how_many):
 
 
 def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
-    good, alike, bad = (made_run(tmp_path / str(i), share(i, s)) for i, s in enumerate((0.9, 0.89, 0.5)))
+    good, alike, bad = (write_run(tmp_path / str(i), share(i, s)) for i, s in enumerate((0.9, 0.89, 0.5)))
     result = compare((bad, good, alike))
     assert [row["run"] for row in result["runs"]][-1] == bad
     close, clear = result["differences"]
@@ -52,10 +40,10 @@ def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
     assert "--seeds 3" in clear["in_words"]
 
 
-def test_few_images_that_they_disagree_on_are_not_a_difference(tmp_path):
+def test_few_disagreements_are_not_a_difference(tmp_path):
     """Four of 200: the bootstrap's interval is above 0, McNemar's exact test has p = 0.125."""
     right = np.ones(200, bool)
-    one, other = made_run(tmp_path / "one", right), made_run(tmp_path / "two", right & (np.arange(200) >= 4))
+    one, other = write_run(tmp_path / "one", right), write_run(tmp_path / "two", right & (np.arange(200) >= 4))
     found = compare((one, other))["differences"][0]
     assert found["interval"][0] > 0
     assert found["mcnemar_p"] == pytest.approx(0.125)
@@ -76,7 +64,7 @@ def test_images_of_a_group_count_as_one(tmp_path):
     assert "mcnemar_p" not in found
 
 
-def test_labels_that_few_images_have(tmp_path):
+def test_rare_labels(tmp_path):
     random = np.random.default_rng(0)
     labels = np.zeros((60, 3), bool)
     labels[:2, 0] = True
@@ -95,14 +83,14 @@ def test_images_are_matched_by_name(tmp_path):
     right = share(0, 0.7)
     names = [f"{i}.png" for i in range(IMAGES)]
     order = np.random.default_rng(1).permutation(IMAGES)[:-1]
-    one = made_run(tmp_path / "one", right)
-    other = made_run(tmp_path / "two", right[order], [names[i] for i in order], labels=(np.arange(IMAGES) % 3)[order])
+    one = write_run(tmp_path / "one", right)
+    other = write_run(tmp_path / "two", right[order], [names[i] for i in order], labels=(np.arange(IMAGES) % 3)[order])
     result = compare((one, other))
     assert result["images"] == IMAGES - 1
     assert result["differences"][0]["difference"] == 0
 
 
-def test_several_labels_an_image(tmp_path):
+def test_multi_label_runs(tmp_path):
     random = np.random.default_rng(0)
     labels = random.random((100, 4)) < 0.3
     for name, noise in (("sharp", 0.3), ("blurred", 3.0)):
@@ -117,14 +105,14 @@ def test_several_labels_an_image(tmp_path):
     assert "is better" in result["differences"][0]["in_words"]
 
 
-def test_what_cannot_be_compared(tmp_path, capsys):
-    one, other = made_run(tmp_path / "a", share(0, 0.5)), made_run(tmp_path / "b", share(0, 0.5), split="last/val")
-    elsewhere = made_run(tmp_path / "c", share(0, 0.5), [f"other{i}" for i in range(IMAGES)])
-    relabelled = made_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):
+    one, other = write_run(tmp_path / "a", share(0, 0.5)), write_run(tmp_path / "b", share(0, 0.5), split="last/val")
+    elsewhere = write_run(tmp_path / "c", share(0, 0.5), [f"other{i}" for i in range(IMAGES)])
+    relabelled = write_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
     assert "two runs" in refused(capsys, "compare", one)
     assert "named twice" in refused(capsys, "compare", one, f"{one}/")
     write_json(tmp_path / "seeds.json", {"seeds": [0]})
-    made_run(tmp_path / "seed0", share(0, 0.5))
+    write_run(tmp_path / "seed0", share(0, 0.5))
     assert "folder of seeds" in refused(capsys, "compare", tmp_path, tmp_path / "seed0")
     (tmp_path / "seeds.json").unlink()
     assert "last/val" in refused(capsys, "compare", one, other)
@@ -134,7 +122,7 @@ def test_what_cannot_be_compared(tmp_path, capsys):
 
 
 def test_overwrite_deletes_the_predictions_of_the_earlier_run(tmp_path, capsys):
-    one, other = made_run(tmp_path / "one", share(0, 0.5)), made_run(tmp_path / "two", share(1, 0.5))
+    one, other = write_run(tmp_path / "one", share(0, 0.5)), write_run(tmp_path / "two", share(1, 0.5))
     write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
     RunDirectory(one).prepare(resume=False, overwrite=True)  # and the run stops before it is evaluated
     write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
@@ -160,35 +148,34 @@ def test_seeds_side_by_side(tmp_path, capsys):
     assert [len(row["values"]) for row in read(tmp_path / "c.json")["runs"]] in ([3, 1], [1, 3])
 
 
-def test_seeds_that_were_not_trained_alike_are_named(tmp_path, capsys):
-    """Each decides for itself whether the time is enough for a first stage."""
+def test_warns_of_seeds_with_different_methods(tmp_path, capsys):
+    """Each run skips the first stage if the time is too short for it."""
     methods = iter(["idmm", "idmm", "supervised"])
 
     def trained(config):
         return {"seed": config.seed, "method": next(methods), "last": {"test": {"top1": 0.5}}}
 
-    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
-    assert "alike" not in capsys.readouterr().err
+    train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "Pass --" not in capsys.readouterr().err
     methods = iter(["idmm", "supervised"])
-    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
-    assert "not trained alike: idmm and supervised. Pass --method" in capsys.readouterr().err
+    train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
+    assert "different methods: idmm and supervised. Pass --method" in capsys.readouterr().err
 
 
-def test_seeds_that_were_not_judged_alike_are_named(tmp_path, capsys):
-    """As where an earlier version began them."""
+def test_warns_of_seeds_with_different_test_sizes(tmp_path, capsys):
     sizes = iter([288, 288, 224])
 
     def trained(config):
         return {"seed": config.seed, "size": 224, "judged_at": next(sizes), "last": {"test": {"top1": 0.5}}}
 
-    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
-    assert "alike" not in capsys.readouterr().err
+    train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
+    assert "Pass --" not in capsys.readouterr().err
     sizes = iter([288, 224])
-    over_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
-    assert "not judged alike: at 224 and 288 px. Pass --test-size" in capsys.readouterr().err
+    train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2, resume=True), trained)
+    assert "evaluated at 224 and 288 px. Pass --test-size" in capsys.readouterr().err
 
 
-def test_seeds_go_on_where_they_stopped(tmp_path):
+def test_seeds_resume(tmp_path):
     folder = make_folder(tmp_path / "images", each=6)
     assert train(folder, tmp_path / "two", "--seeds", "2") == 0
     before = (tmp_path / "two" / "seed0" / "result.json").stat().st_mtime_ns
@@ -197,10 +184,10 @@ def test_seeds_go_on_where_they_stopped(tmp_path):
     assert read(tmp_path / "two" / "seeds.json")["seeds"] == [0, 1, 2]
 
 
-def test_seeds_that_go_on_are_asked_for_nothing_again(tmp_path, capsys):
-    """Neither the images, nor the settings, nor how many they are: and none is of another network."""
+def test_resumed_seeds_need_no_settings(tmp_path, capsys):
+    """Images, settings and number of seeds are stored; other settings are refused."""
     out = tmp_path / "two"
-    asked = {"source": "images", "out": str(out), "seeds": 2, "epochs": 7, "said": ("epochs",)}
+    settings = {"source": "images", "out": str(out), "seeds": 2, "epochs": 7, "explicit": ("epochs",)}
     begun = []
 
     def stopped(config):
@@ -211,25 +198,24 @@ def test_seeds_that_go_on_are_asked_for_nothing_again(tmp_path, capsys):
         return {"seed": config.seed, "last": {}}
 
     with pytest.raises(Interrupted):
-        over_seeds(TrainConfig(**asked), stopped)
+        train_seeds(TrainConfig(**settings), stopped)
     with pytest.raises(UserError, match="not empty"):
-        over_seeds(TrainConfig(**asked), stopped)
+        train_seeds(TrainConfig(**settings), stopped)
     again = []
     config = TrainConfig(out=str(out), resume=True)
-    assert goes_on(config)
-    over_seeds(config, lambda config: again.append(config) or {"seed": config.seed, "last": {}})
-    assert [(c.source, c.epochs, c.said, c.seed) for c in again] == [
+    assert resumes_group(config)
+    train_seeds(config, lambda config: again.append(config) or {"seed": config.seed, "last": {}})
+    assert [(c.source, c.epochs, c.explicit, c.seed) for c in again] == [
         ("images", 7, ("epochs",), seed) for seed in (0, 1)
     ]
-    with pytest.raises(UserError, match="--epochs 9 was given"):
-        over_seeds(TrainConfig(out=str(out), resume=True, epochs=9), stopped)
-    assert not goes_on(PretrainConfig(out=str(out), resume=True))
+    with pytest.raises(UserError, match="--epochs 9 differs"):
+        train_seeds(TrainConfig(out=str(out), resume=True, epochs=9), stopped)
+    assert not resumes_group(PretrainConfig(out=str(out), resume=True))
     with pytest.raises(UserError, match="runs of vitling train"):
-        over_seeds(PretrainConfig(source="images", out=str(out), seeds=2, overwrite=True), stopped)
+        train_seeds(PretrainConfig(source="images", out=str(out), seeds=2, overwrite=True), stopped)
 
 
-def test_a_refusal_leaves_what_was_asked_before(tmp_path):
-    """Also in a folder of a time before it was written down."""
+def test_refusal_keeps_the_stored_request(tmp_path):
     out = tmp_path / "two"
     (out / "seed0").mkdir(parents=True)
 
@@ -237,45 +223,45 @@ def test_a_refusal_leaves_what_was_asked_before(tmp_path):
         raise UserError("Which images?")
 
     with pytest.raises(UserError, match="Which images"):
-        over_seeds(TrainConfig(out=str(out), seeds=3, resume=True), refuses)
+        train_seeds(TrainConfig(out=str(out), seeds=3, resume=True), refuses)
     assert not (out / "asked.json").exists()
-    over_seeds(TrainConfig(source="a", out=str(out), seeds=2, resume=True), lambda c: {"seed": c.seed, "last": {}})
+    train_seeds(TrainConfig(source="a", out=str(out), seeds=2, resume=True), lambda c: {"seed": c.seed, "last": {}})
     before = (out / "asked.json").read_bytes()
     with pytest.raises(UserError, match="Which images"):
-        over_seeds(TrainConfig(source="b", out=str(out), seeds=2, overwrite=True), refuses)
+        train_seeds(TrainConfig(source="b", out=str(out), seeds=2, overwrite=True), refuses)
     assert (out / "asked.json").read_bytes() == before
     (out / "asked.json").write_text("")
     with pytest.raises(UserError, match="damaged"):
-        goes_on(TrainConfig(out=str(out), resume=True))
+        resumes_group(TrainConfig(out=str(out), resume=True))
 
 
-def test_of_seeds_that_are_refused_nothing_stays(tmp_path, capsys):
+def test_refused_seeds_leave_nothing_behind(tmp_path, capsys):
     out = tmp_path / "out"
     assert "does not exist" in refused(capsys, "train", tmp_path / "none", "--out", out, *TINY, "--seeds", "2")
     assert not out.exists()
 
 
-def test_of_seeds_none_of_which_has_finished_that_is_said(tmp_path):
+def test_unfinished_seeds_cannot_be_compared(tmp_path):
     def stopped(config):
         Path(config.out).mkdir(parents=True)
         raise Interrupted("Stopped.", 130)
 
     with pytest.raises(Interrupted):
-        over_seeds(TrainConfig(source="images", out=str(tmp_path / "two"), seeds=2), stopped)
-    with pytest.raises(UserError, match="--resume goes on"):
+        train_seeds(TrainConfig(source="images", out=str(tmp_path / "two"), seeds=2), stopped)
+    with pytest.raises(UserError, match="with --resume"):
         compare((str(tmp_path / "two"), str(tmp_path / "one")))
 
 
-def test_pretraining_has_seeds_too(tmp_path, capsys):
+def test_seeds_of_pretraining(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", each=6)
     flags = [flag for flag in TINY if flag not in ("--method", "supervised", "--objective.drop-path", "0")]
     assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *flags, "--seeds", "2"]) == 0
     assert any(name.startswith("knn/") for name in read(tmp_path / "pre" / "seeds.json")["scores"])
 
 
-def test_a_wrong_number_of_seeds(tmp_path, capsys):
+def test_wrong_number_of_seeds(tmp_path, capsys):
     folder = make_folder(tmp_path / "images", each=6)
-    assert "--seeds must be at least 1" in refused(
+    assert "--seeds 0: must be at least 1" in refused(
         capsys, "train", folder, "--out", tmp_path / "x", *TINY, "--seeds", "0"
     )
     assert train(folder, tmp_path / "one") == 0

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_folder, make_image
-from tests.made_runs import read, refused
-from tests.runs.test_compare import made_run
+from tests.made_runs import read, refused, write_run
+from tests.resolved import plan_for
 from vitling.cli import run
 from vitling.commands.compare_methods import comparison_table, print_comparison
 from vitling.errors import RunAborted, UserError
 from vitling.methods import METHODS
 from vitling.runs import compare_methods as comparing
 from vitling.settings.config import ComparisonConfig
-from vitling.settings.plan import Sight, first_stage_is_planned, make_plan
+from vitling.settings.facts import Facts
+from vitling.settings.plan import is_pretraining_optional
 
 TINY = ["--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", "--loop.device", "cpu", "--val", "0.3"]
 SHORT = ["--pretrain-epochs", "2", "--epochs", "2", "--minutes", "0.5", "--loop.trackers", "none"]
@@ -28,8 +29,8 @@ def test_methods_side_by_side(folder, tmp_path, capsys):
     methods = ("--methods", "simclr", "idmm", "supervised")
     assert compare(folder, tmp_path / "out", *methods, "--idmm.smoothing", "0.2") == 0
     shown = capsys.readouterr()
-    assert "3 methods, 0.5 minutes each: about 1.5 minutes in all." in shown.err
-    assert "Method 2 of 3, simclr: finds" in shown.err
+    assert "3 methods, 0.5 minutes each: about 1.5 minutes in total." in shown.err
+    assert "Method 2 of 3: simclr " in shown.err
     assert "One seed each" in shown.out
     rows = read(tmp_path / "out" / "comparison.json")["rows"]
     assert [row["method"] for row in rows] == ["supervised", "simclr", "idmm"]
@@ -47,7 +48,7 @@ def test_methods_side_by_side(folder, tmp_path, capsys):
     before = rows
     assert ("--idmm.smoothing 0.2" in shown.out) is (best["method"] == "idmm")
     assert f"--method {best['method']} --size 8 --backbone vit_micro_patch4_32" in shown.out
-    assert run(["compare-methods", "--out", str(tmp_path / "out"), "--resume"]) == 0  # which needs nothing said again
+    assert run(["compare-methods", "--out", str(tmp_path / "out"), "--resume"]) == 0  # no settings are needed
     assert read(tmp_path / "out" / "comparison.json")["rows"] == before
     assert "not empty" in refused(capsys, "compare-methods", folder, "--out", tmp_path / "out")
 
@@ -76,17 +77,17 @@ def test_a_method_that_stops_does_not_stop_the_others(folder, tmp_path, monkeypa
     assert "stopped" in capsys.readouterr().out
 
 
-def test_a_first_stage_is_not_left_out_after_a_resume(folder, tmp_path):
-    """Its method was asked for, if not by --method: with little time it is short, and no other."""
-    config = ComparisonConfig(str(folder), str(tmp_path), resume=True, said=("out", "resume"), minutes=0.5)
-    asked = comparing._run_of(config, "simclr")
-    assert not first_stage_is_planned(asked, make_plan(asked, Sight(images=1_198, classes=10)))
+def test_resumed_comparison_keeps_its_first_stages(folder, tmp_path):
+    """Its method counts as explicit, so however short the time is, the stage is not skipped."""
+    config = ComparisonConfig(str(folder), str(tmp_path), resume=True, explicit=("out", "resume"), minutes=0.5)
+    request = comparing._make_request(config, "simclr")
+    assert not is_pretraining_optional(plan_for(request, Facts(images=1_198, classes=10)))
 
 
-def test_a_resume_that_is_stopped_loses_nothing(folder, tmp_path, monkeypatch, capsys):
+def test_stopped_resume_loses_no_rows(folder, tmp_path, monkeypatch, capsys):
     ended = {"last": {"val": {"top1": 0.5, "n": 50}}, "epochs": 3, "seconds": 4.0}
     monkeypatch.setattr(comparing, "train", lambda config: ended)
-    monkeypatch.setattr(comparing, "_differences", lambda config, methods: [])
+    monkeypatch.setattr(comparing, "_compare", lambda config, methods: [])
     methods = ["--methods", "simclr", "idmm", "byol"]
     assert compare(folder, tmp_path / "out", *methods) == 0
 
@@ -100,19 +101,19 @@ def test_a_resume_that_is_stopped_loses_nothing(folder, tmp_path, monkeypatch, c
     rows = read(tmp_path / "out" / "comparison.json")["rows"]
     assert [row["method"] for row in rows] == ["simclr", "idmm", "byol"]
     said = refused(capsys, "compare", tmp_path / "out", tmp_path / "out" / "idmm")
-    assert f"name the runs in it, such as {tmp_path / 'out' / 'idmm'}" in said
+    assert f"Name one of its runs, such as {tmp_path / 'out' / 'idmm'}" in said
 
 
-def test_what_cannot_be_compared(folder, tmp_path, capsys):
+def test_impossible_comparisons_are_refused(folder, tmp_path, capsys):
     def said(*flags, source=folder):
         return refused(capsys, "compare-methods", source, "--out", tmp_path / "out", *flags)
 
     assert "idmm, supervised" in said("--methods", "simclear")
-    assert "with spaces between" in said("--methods", "idmm,simclr")
+    assert "separated by spaces" in said("--methods", "idmm,simclr")
     (tmp_path / "file").touch()
     assert "cannot be written" in said("--out", tmp_path / "file")
     assert "--methods" in said("--method", "idmm")
-    assert "more than 0" in said("--minutes", "0")
+    assert "above 0" in said("--minutes", "0")
     assert "--seeds" in said("--seeds", "3")
     assert "--pretrain-preset" in said("--pretrain-preset", "paper")
     assert "no images to compare" in said("--val", "none")
@@ -131,7 +132,7 @@ def test_by_default_every_method():
     assert set(ComparisonConfig().methods) == set(METHODS)
 
 
-def test_the_summary_says_what_it_cannot_tell(capsys):
+def test_summary_names_methods_that_cannot_be_told_apart(capsys):
     def row(method, value):
         return {"method": method, "value": value, "images": 200, "epochs": [8, 2], "seconds": [3.0, 1.0], "knn": 0.4}
 
@@ -154,12 +155,12 @@ def test_the_summary_says_what_it_cannot_tell(capsys):
     assert "Every method stopped" in capsys.readouterr().out
 
 
-def test_methods_are_judged_on_the_same_images(tmp_path):
-    """Two methods that differ on few images, always in favour of one: by their shares alone it would be chance."""
+def test_methods_are_compared_on_the_same_images(tmp_path):
+    """Two methods that differ on few images, always in favour of one; their accuracies alone would not show it."""
     right = np.arange(200) < 160
     rows = []
     for method, lost in (("idmm", 0), ("simclr", 10)):
-        made_run(tmp_path / method, right & (np.arange(200) >= lost), split="last/val")
+        write_run(tmp_path / method, right & (np.arange(200) >= lost), split="last/val")
         rows.append({"method": method, "value": (160 - lost) / 200, "images": 200})
     comparing._write(ComparisonConfig(source="x", out=str(tmp_path)), rows)
     (found,) = read(tmp_path / "comparison.json")["differences"]

@@ -35,7 +35,7 @@ def test_both_starts_have_the_same_labels_settings_and_steps(finished):
     assert [found[name]["images"] for name in RUNS] == [100, 1498, 100, 1498]
     assert found["random"]["steps"] == found["idmm"]["steps"] == 4
     first, second = (read(finished / name / "config.json") for name in ("random", "idmm"))
-    assert {key for key in first if first[key] != second[key]} == {"out", "from_"}
+    assert {key for key in first if first[key] != second[key]} == {"out", "from_", "origins"}
     assert second["from_"] == str(finished / "pretrain")
     assert first["views"]["flip"] == read(finished / "pretrain" / "config.json")["views"]["flip"] == 0
 

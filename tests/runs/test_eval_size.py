@@ -1,4 +1,4 @@
-"""--test-size: views in validation and test that are larger than those that are learnt from."""
+"""--test-size: larger views in validation and test than in training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitling.data.store import build_store
 from vitling.evaluation import load
 from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.metrics import top1
-from vitling.runs import pacing
+from vitling.runs import stage
 from vitling.settings.config import TrainConfig
 
 TINY = [
@@ -35,7 +35,7 @@ def train(images, out, *flags) -> int:
     return run(["train", str(images), "--out", str(out), *TINY, *flags])
 
 
-def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
+def test_validation_test_and_saved_model_use_it(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--val", "0.3") == 0
     assert "evaluated at 24 px" in capsys.readouterr().out
     model = load(tmp_path / "run", device="cpu")
@@ -53,23 +53,23 @@ def test_validation_test_and_the_saved_model_have_it(images, tmp_path, capsys):
     assert (again["size"], again["log_loss"]) == (24, pytest.approx(judged["log_loss"], abs=1e-5))
 
 
-def test_a_stage_at_a_larger_size_is_judged_there(images, tmp_path, capsys):
+def test_stage_at_a_larger_size_is_evaluated_there(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
     said = capsys.readouterr().out
     assert said.index("evaluated at 24 px") < said.index("large, evaluated at 32 px") < said.index("Written")
     assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
 
 
-def test_time_is_left_for_larger_views(images):
+def test_time_is_reserved_for_larger_views(images):
     at = {size: TrainConfig(source=str(images), size=16, test_size=size) for size in (None, 32)}
     splits = SimpleNamespace(hidden_test=range(1000))
     stores = SimpleNamespace(splits=splits, val=None, seconds_per_image=0.0)
-    usual, larger = (pacing._ending(config, stores, pace=100.0) - pacing.SAVING for config in at.values())
+    usual, larger = (stage.ending_seconds(config, stores, pace=100.0) - stage._SAVING_SECONDS for config in at.values())
     assert larger == pytest.approx(4 * usual)
-    assert usual == pytest.approx(1000 / 100 / pacing.EVALUATING)
+    assert usual == pytest.approx(1000 / 100 / stage._EVALUATION_SPEED)
 
 
-def test_what_is_learnt_does_not_change(images, tmp_path):
+def test_training_does_not_depend_on_it(images, tmp_path):
     for name, flags in (("usual", []), ("larger", ["--test-size", "24", "--store-size", "28"])):
         assert train(images, tmp_path / name, "--val", "none", "--store-size", "28", *flags) == 0
     usual, larger = (load(tmp_path / name, device="cpu").backbone.state_dict() for name in ("usual", "larger"))
@@ -86,7 +86,7 @@ def test_images_are_decoded_large_enough(images, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "word"), [(["--test-size", "23"], "--test-size 23"), (["--test-size", "0"], "at least")]
 )
-def test_a_size_that_does_not_fit_is_refused_before_anything_begins(images, tmp_path, capsys, flags, word):
+def test_wrong_size_is_refused_before_training(images, tmp_path, capsys, flags, word):
     assert word in refused(capsys, "train", images, "--out", tmp_path / "run", *TINY, *flags)
     two = [*TINY[:-1], "idmm", "--pretrain-epochs", "1"]
     assert word in refused(capsys, "train", images, "--out", tmp_path / "run", *two, *flags)

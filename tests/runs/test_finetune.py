@@ -1,8 +1,6 @@
-"""The stage at a larger size: the head is kept, and the settings are those of the size."""
+"""Fine-tuning, also at a larger size: the head may be kept, and the settings depend on the size."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,15 +8,16 @@ from safetensors.torch import load_file
 
 from tests.conftest import make_folder
 from tests.made_runs import read, refused, train
-from vitling import data
+from tests.resolved import resolve_for
 from vitling.backbones import create
 from vitling.backbones.position import resize_positions
 from vitling.cli import run
 from vitling.errors import RunAborted
 from vitling.evaluation import BundleMeta, load, save_bundle
-from vitling.runs.finetune import with_preset
-from vitling.runs.running import settle_network
 from vitling.settings.config import FinetuneConfig
+from vitling.settings.facts import Facts
+from vitling.settings.resolve import resolve
+from vitling.settings.saved import reopen
 from vitling.training.config import OptimConfig
 
 SMALL = ["--epochs", "1", "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]
@@ -39,7 +38,7 @@ def weights(path):
     return load_file(path / "model" / "model.safetensors")
 
 
-def test_the_head_is_kept_and_the_positions_are_resized(folder, trained, tmp_path):
+def test_head_is_kept_and_positions_are_resized(folder, trained, tmp_path):
     assert finetune(folder, trained, tmp_path / "large", "--size", "32", "--keep-head", *STILL) == 0
     before, after = weights(trained), weights(tmp_path / "large")
     assert torch.equal(after.pop("pos_embed"), resize_positions(before.pop("pos_embed"), (4, 4), (8, 8)))
@@ -61,27 +60,27 @@ def test_changed_views_are_vitlings_own(folder, trained, tmp_path, capsys):
     assert finetune(folder, trained, tmp_path / "new", "--views.flip", "0") == 0
     views = read(tmp_path / "new" / "config.json")["views"]
     assert (views["policy"], views["flip"]) == ("", 0.0)
-    assert "vitling's own, changed as asked for" in (tmp_path / "new" / "log.txt").read_text()
+    assert "vitling's own with your changes" in (tmp_path / "new" / "log.txt").read_text()
     words = ["--from", trained, "--out", tmp_path / "x", "--views.flip", "0", "--views.policy", "idmm-finetune"]
     assert "leave out the other" in refused(capsys, "finetune", folder, *words, *SMALL)
     assert finetune(folder, trained, tmp_path / "usual") == 0
     assert read(tmp_path / "usual" / "config.json")["views"]["policy"] == "idmm-finetune"
 
 
-def test_otherwise_it_is_a_new_one(folder, trained, tmp_path):
+def test_head_is_new_by_default(folder, trained, tmp_path):
     assert finetune(folder, trained, tmp_path / "large", "--size", "32", *STILL) == 0
     before, after = weights(trained), weights(tmp_path / "large")
     assert not torch.equal(before["head.weight"], after["head.weight"])
     assert "Its head is dropped" in (tmp_path / "large" / "log.txt").read_text()
 
 
-def test_a_model_folder_will_do(folder, trained, tmp_path):
+def test_start_from_a_model_folder(folder, trained, tmp_path):
     assert finetune(folder, trained / "best", tmp_path / "fine", "--size", "16", "--keep-head", *STILL) == 0
     assert torch.equal(weights(tmp_path / "fine")["head.weight"], load(trained / "best", device="cpu").head.weight)
 
 
-def test_a_resume_loads_nothing(folder, trained, tmp_path):
-    """The head is that of the checkpoint, and the source may be gone."""
+def test_resume_does_not_need_the_source(folder, trained, tmp_path):
+    """The checkpoint has the head, and the source may be gone."""
     words = ["--size", "16", "--keep-head", "--checkpoint.every-seconds", "0"]
     assert finetune(folder, trained, tmp_path / "fine", *words) == 0
     before = weights(tmp_path / "fine")
@@ -111,11 +110,11 @@ def several_labels(root):
     folder = make_folder(root / "several")
     rows = [f"{p.relative_to(root)},class-0|{p.parent.name}" for p in sorted(folder.rglob("*.png"))]
     (root / "list.csv").write_text("\n".join(["path,label", *rows]))
-    return root / "list.csv", "several labels an image"
+    return root / "list.csv", "several labels per image"
 
 
 @pytest.mark.parametrize("other", [renamed, one_less, one_more, several_labels], ids=lambda other: other.__name__)
-def test_other_classes_are_named(trained, tmp_path, capsys, other):
+def test_keep_head_names_the_class_that_differs(trained, tmp_path, capsys, other):
     source, words = other(tmp_path)
     said = refused(capsys, "finetune", source, "--from", trained, "--out", tmp_path / "x", "--keep-head", *SMALL)
     assert words in said
@@ -130,56 +129,57 @@ def headless(folder):
     return folder
 
 
-def test_where_there_is_no_head_to_keep(folder, trained, tmp_path, capsys):
+def test_keep_head_without_a_head_is_refused(folder, trained, tmp_path, capsys):
     start = ["finetune", folder, "--out", tmp_path / "x", "--keep-head", *SMALL]
-    assert "has no head" in refused(capsys, *start, "--from", headless(tmp_path / "pre"))
+    assert "without a head" in refused(capsys, *start, "--from", headless(tmp_path / "pre"))
     file = trained / "model" / "model.safetensors"
-    assert "is a weights file" in refused(capsys, *start, "--from", file)
-    assert "is a weights file" in refused(capsys, *start, "--from", file, "--backbone", "vit_micro_patch4_32")
-    assert "There is no" in refused(capsys, *start, "--from", tmp_path / "nowhere")
+    assert "not a weights file" in refused(capsys, *start, "--from", file)
+    assert "not a weights file" in refused(capsys, *start, "--from", file, "--backbone", "vit_micro_patch4_32")
+    assert "does not exist" in refused(capsys, *start, "--from", tmp_path / "nowhere")
     said = refused(capsys, *start, "--from", trained, "--backbone", "vit_nano_patch4_32")
     assert "belongs to vit_micro_patch4_32, not to vit_nano_patch4_32" in said
     assert not (tmp_path / "x").exists()
 
 
-# --- settings of the size --------------------------------------------------------------------------------------------
+# --- settings that depend on the size ---
 
 
-def settled(backbone="deit_tiny_patch16_224", **settings) -> FinetuneConfig:
-    return with_preset(FinetuneConfig(backbone=backbone, **settings))[0]
-
-
-def test_up_to_224_px_they_are_the_defaults():
+def test_settings_up_to_224_px_are_the_defaults():
     for size in (None, 112, 224):
-        config = settled(size=size)
+        resolved = resolve(FinetuneConfig(backbone="deit_tiny_patch16_224", size=size), Facts(2_040))
+        config = resolved.config
         assert (config.epochs, config.batch, config.optim.lr) == (200, 256, 5e-4)
-        assert with_preset(config)[1] == []
+        assert not any("epochs" in note for note in resolved.notes)
 
 
 @pytest.mark.parametrize(
     ("backbone", "batch", "lr"), [("deit_tiny_patch16_224", 128, 5e-5), ("t2t_vit_7", 32, 1.25e-5)]
 )
-def test_at_448_px_they_are_those_of_the_stage(backbone, batch, lr):
-    config, notes = with_preset(FinetuneConfig(backbone=backbone, size=448))
+def test_settings_at_448_px_are_published_too(backbone, batch, lr):
+    resolved = resolve(FinetuneConfig(backbone=backbone, size=448), Facts(2_040))
+    config = resolved.config
     assert (config.epochs, config.batch, config.optim.lr) == (100, batch, lr)
-    assert notes == [f"Chosen for 448 px: --epochs 100 --batch {batch}."]
+    assert resolved.notes == (f"Chosen for 448 px: --epochs 100 --batch {batch}.",)
 
 
-def test_what_was_set_wins():
-    config = settled(size=448, epochs=10, batch=64, optim=OptimConfig(lr=1e-4), seed=3, keep_head=True)
+def test_explicit_settings_win():
+    own = {"epochs": 10, "batch": 64, "optim": OptimConfig(lr=1e-4), "seed": 3, "keep_head": True}
+    config = resolve_for(FinetuneConfig(backbone="deit_tiny_patch16_224", size=448, **own))
     assert (config.epochs, config.batch, config.optim.lr) == (10, 64, 1e-4)
     assert config.optim.warmup_epochs == 0.5  # of ten epochs, a tenth of the shortest published stage
     assert (config.seed, config.keep_head, config.size) == (3, True, 448)
 
 
-def test_settling_again_changes_nothing():
-    """As a resume does."""
+def test_resolving_again_changes_nothing():
+    """A run that is resumed before its first checkpoint is resolved again."""
     for size in (224, 448):
-        once = settled(size=size, source="images", from_="runs/pre")
-        assert with_preset(replace(once)) == (once, [])
+        request = FinetuneConfig("images", backbone="deit_tiny_patch16_224", size=size, from_="runs/pre")
+        once = resolve(request, Facts(2_040))
+        again = resolve(reopen(once), Facts(2_040))
+        assert (again.config, again.notes) == (once.config, ())
 
 
-def test_the_command_has_them(folder, trained, tmp_path, monkeypatch):
+def test_command_uses_the_settings_of_the_size(folder, trained, tmp_path, monkeypatch):
     def fit(*given, **named):
         raise RunAborted("Seen enough.")
 
@@ -191,9 +191,7 @@ def test_the_command_has_them(folder, trained, tmp_path, monkeypatch):
     assert "Chosen for 448 px: --epochs 100 --batch 128." in (tmp_path / "large" / "log.txt").read_text()
 
 
-def test_views_are_no_larger_than_the_network_is_made_for(tmp_path):
-    """Patches of 4 px, meant for 32 px, would be 3,136 at 224."""
-    images = make_folder(tmp_path / "images", each=1, width=256, height=256)
-    train = data.open(str(images), val="none").train
-    assert settle_network(FinetuneConfig(backbone="vit_nano_patch4_32"), train, 224)[0].size == 32
-    assert settle_network(FinetuneConfig(backbone="pvt_v2_b0"), train, 224)[0].size == 224
+def test_views_are_no_larger_than_the_network_is_made_for():
+    """A network made for 32 px would have 3,136 patches of 4 px at 224 px."""
+    assert resolve_for(FinetuneConfig(backbone="vit_nano_patch4_32"), side=256).size == 32
+    assert resolve_for(FinetuneConfig(backbone="pvt_v2_b0"), side=256).size == 224

@@ -21,14 +21,15 @@ from vitling.runs import train as recipe
 from vitling.runs.pretrain import pretrain_in
 from vitling.settings import plan as planning
 from vitling.settings.config import PretrainConfig
+from vitling.settings.facts import Facts
 from vitling.training.loop import Loop
 from vitling.training.schedules import rise_and_fall
 
-UNSAID = [  # nothing of a first stage
+WITHOUT_FIRST = [  # no flag of the first stage
     *("--size", "8", "--backbone", "vit_nano_patch4_32", "--batch", "16"),
     *("--loop.device", "cpu", "--loop.trackers", "none"),
 ]
-TINY = [*UNSAID, "--size", "16", "--pretrain-size", "8"]
+TINY = [*WITHOUT_FIRST, "--size", "16", "--pretrain-size", "8"]
 SHORT = [*TINY, "--pretrain-epochs", "2", "--epochs", "3"]
 
 
@@ -43,7 +44,7 @@ def images(tmp_path):
     return make_folder(tmp_path / "images", each=2, split="test", first=50)
 
 
-def test_two_stages_and_what_is_left_of_them(images, tmp_path, capsys):
+def test_two_stages_and_their_files(images, tmp_path, capsys):
     out = tmp_path / "run"
     assert train(images, out, *SHORT) == 0
     said = capsys.readouterr()
@@ -72,12 +73,12 @@ def test_the_second_stage_starts_from_the_first(images, tmp_path):
 
 
 @pytest.mark.parametrize("stage", ["first", "second"])
-def test_an_interrupted_run_goes_on_where_it_was(images, tmp_path, monkeypatch, stage):
+def test_interrupted_run_resumes_exactly(images, tmp_path, monkeypatch, stage):
     whole, out = tmp_path / "whole", tmp_path / "run"
     exact = [*SHORT, "--checkpoint.every-seconds", "0"]
     assert train(images, whole, *exact) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("vitling.training.loop.Loop.finish_epoch", _after(2 if stage == "first" else 4))
+        patch.setattr("vitling.training.loop.Loop.finish_epoch", _stop_after(2 if stage == "first" else 4))
         assert train(images, out, *exact) == 143
     assert (out / "pretrain" / "result.json").exists() == (stage == "second")
     monkeypatch.chdir(tmp_path)
@@ -88,8 +89,8 @@ def test_an_interrupted_run_goes_on_where_it_was(images, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("module", ["pretrain", "labelled"])
-def test_a_timed_run_goes_on_with_the_epochs_that_it_found(images, tmp_path, monkeypatch, module):
-    """A second measurement would find others. What was given is the most, and may be given again."""
+def test_resumed_timed_run_keeps_its_epochs(images, tmp_path, monkeypatch, module):
+    """A second measurement would find others. --epochs is an upper limit and may be passed again."""
     out, folder = tmp_path / "run", tmp_path / "run" / ("pretrain" if module == "pretrain" else "")
     flags = [*TINY, "--method", "idmm", "--minutes", "0.6", "--epochs", "70", "--checkpoint.every-seconds", "0"]
     with monkeypatch.context() as patch:
@@ -101,8 +102,8 @@ def test_a_timed_run_goes_on_with_the_epochs_that_it_found(images, tmp_path, mon
     assert read(folder / "config.json")["epochs"] == read(folder / "result.json")["epochs"] == found
 
 
-def _after(epochs):
-    """Stops a run when so many epochs of it, in all stages, have ended and been saved."""
+def _stop_after(epochs):
+    """Stop a run after this many epochs, counted over all stages, with a checkpoint."""
     end, ended = Loop.finish_epoch, []
 
     def finish_epoch(loop, *given):
@@ -115,7 +116,7 @@ def _after(epochs):
 
 
 def _stop_early(patch, module) -> None:
-    """After an epoch, with a checkpoint."""
+    """Stop after one epoch, with a checkpoint."""
     fit = import_module(f"vitling.runs.{module}").fit
 
     def some(objective, store, config, watchers, **more):
@@ -152,7 +153,7 @@ def test_images_without_labels_have_one_stage(tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_pool_teaches_the_first_stage(tmp_path):
+def test_first_stage_uses_the_pool(tmp_path):
     folder = make_folder(tmp_path / "images", classes=2, each=8)
     (folder / "unlabelled").mkdir()
     for i in range(5):
@@ -170,7 +171,7 @@ def test_a_pool_teaches_the_first_stage(tmp_path):
     assert {name: stage["images"] for name, stage in result["stages"].items()} == {"pretrain": 21, "finetune": 16}
 
 
-def test_a_second_stage_that_cannot_be_is_named_before_the_first(images, tmp_path, capsys, monkeypatch):
+def test_impossible_second_stage_is_refused_before_the_first(images, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recipe, "pretrain_in", lambda *given, **named: pytest.fail("the first stage was begun"))
     flags = ["--aux", "drloc", "--size", "4", "--pretrain-epochs", "2", "--epochs", "3", "--loop.device", "cpu"]
     said = refused(capsys, "train", images, "--out", tmp_path / "run", "--backbone", "vit_nano_patch4_32", *flags)
@@ -192,11 +193,11 @@ def test_it_fits_into_the_time(images, tmp_path):
     assert read(out / "config.json")["epochs"] == stages["finetune"]["epochs"]
 
 
-def test_a_first_stage_of_too_few_epochs_is_left_out(images, tmp_path, monkeypatch):
+def test_first_stage_of_too_few_epochs_is_skipped(images, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    monkeypatch.setattr(planning, "LEAST_SHARE", 1e4)
-    assert train(images, out, *UNSAID, "--minutes", "0.15") == 0
-    assert "The first stage is left out" in (out / "log.txt").read_text()
+    monkeypatch.setattr(planning, "MIN_PRETRAIN_SHARE", 1e4)
+    assert train(images, out, *WITHOUT_FIRST, "--minutes", "0.15") == 0
+    assert "Skipping the first stage" in (out / "log.txt").read_text()
     assert not (out / "pretrain").exists()
     result = read(out / "result.json")
     assert (result["method"], "stages" in result) == ("supervised", False)
@@ -206,39 +207,37 @@ def test_a_first_stage_of_too_few_epochs_is_left_out(images, tmp_path, monkeypat
     (out / "result.json").unlink()  # as if it had been stopped before its end
     assert run(["train", "--out", str(out), "--resume"]) == 0
     assert read(out / "result.json")["last"] == result["last"]
-    for said in (["--method", "idmm"], ["--pretrain-epochs", "2"], ["--preset", "released"]):
-        assert train(images, tmp_path / said[1], *UNSAID, "--minutes", "0.01", *said) == 0
-        assert "pretrain" in read(tmp_path / said[1] / "result.json")["stages"]
+    for flags in (["--method", "idmm"], ["--pretrain-epochs", "2"], ["--preset", "released"]):
+        assert train(images, tmp_path / flags[1], *WITHOUT_FIRST, "--minutes", "0.01", *flags) == 0
+        assert "pretrain" in read(tmp_path / flags[1] / "result.json")["stages"]
 
 
-def test_a_stage_that_was_stopped_before_its_pace_was_known_is_left_out_all_the_same(images, tmp_path, monkeypatch):
+def test_first_stage_stopped_before_its_pace_was_measured_is_skipped_on_resume(images, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    monkeypatch.setattr(planning, "LEAST_SHARE", 1e4)
+    monkeypatch.setattr(planning, "MIN_PRETRAIN_SHARE", 1e4)
     with monkeypatch.context() as patch:
-        patch.setattr("vitling.runs.pretrain.fitted", _interrupted)
-        assert train(images, out, *UNSAID, "--minutes", "0.05") == 143
-    assert train(images, out, *UNSAID, "--minutes", "0.05", "--resume") == 0
+        patch.setattr("vitling.runs.pretrain.fit_to_time", _interrupted)
+        assert train(images, out, *WITHOUT_FIRST, "--minutes", "0.05") == 143
+    assert train(images, out, *WITHOUT_FIRST, "--minutes", "0.05", "--resume") == 0
     assert read(out / "result.json")["method"] == "supervised"
 
 
-def test_a_time_that_is_too_short_is_said(images, tmp_path, capsys):
+def test_warns_of_too_short_a_time(images, tmp_path, capsys):
     flags = ["--minutes", "0.001", "--size", "8", "--backbone", "vit_nano_patch4_32", "--batch", "16"]
     quiet = ["--loop.device", "cpu", "--loop.trackers", "none"]
     assert run(["pretrain", str(images), "--out", str(tmp_path / "run"), *flags, *quiet]) == 0
-    assert re.search(
-        r"too short for this: \d+ s went by before the training, and one epoch takes \d+ s", capsys.readouterr().err
-    )
+    assert re.search(r"too short: \d+ s passed before training, and one epoch takes \d+ s", capsys.readouterr().err)
     assert read(tmp_path / "run" / "result.json")["epochs"] == 1
-    assert "more than 0" in refused(capsys, "pretrain", images, "--out", tmp_path / "x", "--minutes", "0")
+    assert "above 0" in refused(capsys, "pretrain", images, "--out", tmp_path / "x", "--minutes", "0")
 
 
-def test_the_first_stage_has_what_was_said_for_it(images, tmp_path):
+def test_first_stage_has_its_explicit_settings(images, tmp_path):
     flags = ["--idmm.smoothing", "0.2", "--pretrain-optim.lr", "3e-3", "--preset", "released", "--seed", "5"]
     seen: list[PretrainConfig] = []
 
-    def remember(config, *given, **named):
-        seen.append(config)
-        return pretrain_in(config, *given, **named)
+    def remember(run, *given, **named):
+        seen.append(run.draft.config)
+        return pretrain_in(run, *given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "pretrain_in", remember)
@@ -248,8 +247,8 @@ def test_the_first_stage_has_what_was_said_for_it(images, tmp_path):
     assert (config.size, config.epochs, config.val) == (8, 2, "none")
 
 
-def test_it_goes_on_at_a_larger_size(images, tmp_path, monkeypatch, capsys):
-    """An interruption there costs nothing of what was before; the head goes along."""
+def test_stage_at_a_larger_size(images, tmp_path, monkeypatch, capsys):
+    """Interrupting it costs nothing of the stages before; the head is kept."""
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("vitling.runs.train.finetune_in", _interrupted)
@@ -267,7 +266,7 @@ def test_it_goes_on_at_a_larger_size(images, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("flags", [["--views.flip", "0"], ["--views.mixup", "0", "--views.crop-fraction", "1"]])
-def test_views_of_ones_own_take_the_place_of_the_recipes(images, tmp_path, flags):
+def test_changed_views_replace_those_of_the_recipe(images, tmp_path, flags):
     assert train(images, tmp_path / "run", *SHORT, *flags) == 0
     views = read(tmp_path / "run" / "config.json")["views"]
     assert views["policy"] != "idmm-finetune"
@@ -284,7 +283,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_mistake_costs_nothing_of_what_is_there(images, tmp_path, capsys, what):
+def test_refused_overwrite_deletes_nothing(images, tmp_path, capsys, what):
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitling.runs.labelled.fit", _interrupted)
@@ -295,7 +294,7 @@ def test_a_mistake_costs_nothing_of_what_is_there(images, tmp_path, capsys, what
     assert (out / "pretrain" / "model" / "model.safetensors").read_bytes() == kept
 
 
-def test_a_start_of_ones_own_is_the_first_stages(images, tmp_path):
+def test_from_is_the_start_of_the_first_stage(images, tmp_path):
     assert train(images, tmp_path / "one", *SHORT) == 0
     flags = [*SHORT, "--method", "idmm", "--from", str(tmp_path / "one"), "--pretrain-size", "16"]
     assert train(images, tmp_path / "two", *flags) == 0
@@ -305,53 +304,36 @@ def test_a_start_of_ones_own_is_the_first_stages(images, tmp_path):
     assert train(images, tmp_path / "two", *flags, "--resume") == 0
 
 
-def test_a_pre_training_of_ones_own_is_not_overwritten(images, tmp_path, capsys):
+def test_foreign_pretrain_folder_is_not_overwritten(images, tmp_path, capsys):
     flags = ["--size", "8", "--backbone", "vit_nano_patch4_32", "--batch", "16", "--epochs", "1"]
     quiet = ["--loop.device", "cpu", "--loop.trackers", "none"]
     assert run(["pretrain", str(images), "--out", str(tmp_path / "exp" / "pretrain"), *flags, *quiet]) == 0
-    assert "did not write" in refused(capsys, "train", images, "--out", tmp_path / "exp", "--overwrite", *SHORT)
+    assert "is not a vitling run" in refused(capsys, "train", images, "--out", tmp_path / "exp", "--overwrite", *SHORT)
     assert (tmp_path / "exp" / "pretrain" / "model" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume"]])
-def test_a_run_that_goes_on_keeps_its_plan_and_a_new_one_has_one(images, tmp_path, monkeypatch, resume):
-    """Whether --resume is said, as with --seeds where some are there already, is not what tells them apart."""
+def test_resumed_run_keeps_its_plan_and_a_new_one_gets_one(images, tmp_path, monkeypatch, resume):
+    """A new run may have --resume too, as with --seeds if some of them have begun."""
     out, seen = tmp_path / "run", []
 
-    def train_in(config, run, processes, began, notes):
-        seen.append((config.test_size, config.optim.lr))
-        run.start(config, ())
+    def stop(stage, run, clock):
+        seen.append((stage.resolved.config.test_size, stage.resolved.config.optim.lr))
         raise Interrupted("stopped", 143)
 
-    monkeypatch.setattr(recipe, "train_in", train_in)
-    monkeypatch.setattr(recipe, "look", lambda config, processes: planning.Sight(images=30, classes=3, longer=300))
+    monkeypatch.setattr(recipe, "train_stage", stop)
+    monkeypatch.setattr(recipe, "look_at_images", lambda config, gpu: Facts(images=30, classes=3, side=300))
     flags = ["--method", "supervised", "--loop.device", "cpu", "--loop.trackers", "none"]
     assert train(images, out, *flags, *resume) == 143
     assert seen[-1][0] == 288
     config = read(out / "config.json")
-    config |= {"test_size": None, "optim": config["optim"] | {"lr": None}, "preset": "paper"}  # as before such plans
+    config |= {"test_size": None, "optim": config["optim"] | {"lr": None}}  # unlike a new plan
     (out / "config.json").write_text(json.dumps(config))
     assert run(["train", "--out", str(out), "--resume"]) == 143
     assert seen[-1] == (None, None)
 
 
-def test_a_run_from_before_there_was_a_method_has_one_stage(images, tmp_path):
-    out = tmp_path / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitling.training.loop.Loop.finish_epoch", _after(1))
-        flags = ["--method", "supervised", "--size", "16", "--backbone", "vit_nano_patch4_32", "--epochs", "2"]
-        quiet = ["--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none", "--checkpoint.every-seconds", "0"]
-        assert train(images, out, *flags, *quiet) == 143
-    config = read(out / "config.json")
-    for name in ("method", "preset", "pretrain_epochs", "pretrain_size", "idmm", "pretrain_optim", "minutes"):
-        del config[name]
-    (out / "config.json").write_text(json.dumps(config))
-    assert run(["train", "--out", str(out), "--resume"]) == 0
-    assert read(out / "result.json")["method"] == "supervised"
-    assert not (out / "pretrain").exists()
-
-
-def test_a_schedule_is_laid_out_for_the_epochs_that_fit(images, tmp_path, monkeypatch):
+def test_schedule_covers_the_epochs_that_fit(images, tmp_path, monkeypatch):
     seen = []
 
     def fit(objective, store, config, watchers, **more):
@@ -367,7 +349,7 @@ def test_a_schedule_is_laid_out_for_the_epochs_that_fit(images, tmp_path, monkey
     assert expected is None or seen[0] == pytest.approx(expected)
 
 
-def test_what_must_not_be_mirrored_or_coloured_is_not_in_either_stage(images, tmp_path):
+def test_flip_and_colour_settings_apply_to_both_stages(images, tmp_path):
     flags = ["--views.flip", "0", "--data.channels", "4", "--pretrain-views.rotate", "10"]
     assert train(images, tmp_path / "run", *SHORT, *flags) == 0
     views = read(tmp_path / "run" / "pretrain" / "config.json")["views"]

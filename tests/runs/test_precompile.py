@@ -1,4 +1,4 @@
-"""The process that prepares the second stage while the first one trains."""
+"""The process that precompiles the second stage while the first one trains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from vitling.data import cache
 from vitling.data.dataset import Splits
 from vitling.errors import Interrupted
 from vitling.objectives.moments import Moment
-from vitling.runs import precompile as meanwhile
-from vitling.runs.precompile import Meanwhile
+from vitling.runs import precompile
+from vitling.runs.opening import OpenRun
+from vitling.runs.precompile import Precompiler
 from vitling.settings.config import TrainConfig
+from vitling.settings.layers import Draft
+from vitling.settings.resolve import Resolved
 from vitling.training import precision as machine
 from vitling.training.config import LoopConfig
 from vitling.training.processes import Processes
@@ -36,54 +39,59 @@ SMALL = [
 ALONE = Processes(0, 1, torch.device("cpu"))
 
 
+def make_precompiler(path: Path, processes: Processes = ALONE) -> Precompiler:
+    return Precompiler(OpenRun(Draft(TrainConfig()), RunDirectory(path), processes), TrainConfig())
+
+
 @pytest.fixture
 def images(tmp_path):
-    """Large enough for the stages to have stores of their own sizes."""
+    """Write images so large that the stages decode them at different sizes."""
     make_folder(tmp_path / "images", each=8, split="train", width=64, height=64)
     return make_folder(tmp_path / "images", each=3, split="test", first=50, width=64, height=64)
 
 
 @pytest.fixture
 def wanted(monkeypatch, tmp_path):
-    """As on a GPU, with a cache of its own."""
-    monkeypatch.setattr(meanwhile, "_is_worth_it", lambda config, device: True)
-    monkeypatch.setattr(meanwhile, "STEPS", 1)
+    """Precompile as on a GPU, with a private cache."""
+    monkeypatch.setattr(precompile, "_is_worthwhile", lambda config, device: True)
+    monkeypatch.setattr(precompile, "_FIRST_STEP", 1)
     monkeypatch.setenv("VITLING_CACHE", str(tmp_path / "cache"))
 
 
 def executable(path, text, monkeypatch):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(meanwhile.sys, "executable", str(path))
+    monkeypatch.setattr(precompile.sys, "executable", str(path))
 
 
-def test_the_second_stage_finds_its_images_decoded_and_learns_as_without(images, wanted, tmp_path, monkeypatch):
+def test_second_stage_finds_its_images_decoded_and_trains_the_same(images, wanted, tmp_path, monkeypatch):
     built, build = [], cache._build
     monkeypatch.setattr(cache, "_build", lambda entry, shape, *rest: built.append(shape) or build(entry, shape, *rest))
     assert run(["train", str(images), "--out", str(tmp_path / "run"), *SMALL]) == 0
     assert len(built) == 1  # the first stage's; the second's and the test split's were built elsewhere
     assert len(list((tmp_path / "cache" / "pixels").iterdir())) == 3
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "Another process decodes" in log
-    assert "not prepared" not in log
-    monkeypatch.setattr(meanwhile, "_is_worth_it", lambda config, device: False)
+    assert "in another process" in log
+    assert "not precompiled" not in log
+    monkeypatch.setattr(precompile, "_is_worthwhile", lambda config, device: False)
     assert run(["train", str(images), "--out", str(tmp_path / "without"), *SMALL]) == 0
     without, beside = (read(tmp_path / name / "result.json")["last"] for name in ("without", "run"))
     assert without == beside
 
 
 @pytest.mark.parametrize("text", ["echo no compiler; exit 3", r"printf 'no compiler \377'; exit 3"])
-def test_a_helper_that_fails_leaves_the_reason_and_nothing_else(images, wanted, tmp_path, monkeypatch, text):
+def test_failure_is_logged_and_harmless(images, wanted, tmp_path, monkeypatch, text):
     executable(tmp_path / "fails", text, monkeypatch)
     assert run(["train", str(images), "--out", str(tmp_path / "run"), *SMALL]) == 0
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "not prepared, which costs time and nothing else; it ended with 3. no compiler" in log
+    assert "not precompiled (exit code 3)" in log
+    assert "no compiler" in log
 
 
-def test_a_helper_that_cannot_be_started_is_not_missed(images, wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(meanwhile.sys, "executable", str(tmp_path / "nowhere"))
+def test_process_that_cannot_be_started_is_not_needed(images, wanted, tmp_path, monkeypatch):
+    monkeypatch.setattr(precompile.sys, "executable", str(tmp_path / "nowhere"))
     assert run(["train", str(images), "--out", str(tmp_path / "run"), *SMALL]) == 0
-    assert "is not prepared meanwhile" in (tmp_path / "run" / "log.txt").read_text()
+    assert "is not precompiled" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_the_test_split_stays_closed(images, wanted, tmp_path, monkeypatch):
@@ -92,13 +100,13 @@ def test_the_test_split_stays_closed(images, wanted, tmp_path, monkeypatch):
         source=str(images), out=str(tmp_path / "run"), method="idmm", backbone="vit_micro_patch4_32", size=8
     )
     config = replace(config, batch=16, epochs=1, val="none", loop=LoopConfig(device="cpu", trackers=()))
-    meanwhile.prepare(config, 0)
+    precompile.prepare(Resolved(config, {}), 0)
     assert len(list((tmp_path / "cache" / "pixels").iterdir())) == 2
     assert not (tmp_path / "run").exists()
 
 
-def test_a_stage_that_came_out_otherwise_is_said(images, wanted, tmp_path, monkeypatch):
-    """More passes than the run would have, or no compilation: what was compiled is of no use."""
+def test_preparation_fails_if_the_stage_runs_differently(images, wanted, tmp_path, monkeypatch):
+    """With more passes, or without compilation, the compiled code is of no use to the run."""
     config = TrainConfig(source=str(images), out="", backbone="vit_micro_patch4_32", size=8, batch=16, epochs=1)
     config = replace(config, val="none", loop=LoopConfig(device="cpu", trackers=()))
     take_step, calls = Trainer._take_step, []
@@ -111,47 +119,47 @@ def test_a_stage_that_came_out_otherwise_is_said(images, wanted, tmp_path, monke
 
     monkeypatch.setattr(Trainer, "_take_step", too_large)
     with pytest.raises(RuntimeError, match="memory"):
-        meanwhile.prepare(config, 0)
+        precompile.prepare(Resolved(config, {}), 0)
     monkeypatch.setattr(Trainer, "_take_step", take_step)
     monkeypatch.setattr(machine, "compile_in_place", lambda *given, **named: None)
     monkeypatch.setattr(machine, "compile_or_warn", lambda step, undo, warn: (undo(), step())[1])
+    compiled = LoopConfig(device="cpu", trackers=(), compile="on")
     with pytest.raises(RuntimeError, match="compile"):
-        meanwhile.prepare(replace(config, loop=LoopConfig(device="cpu", trackers=(), compile="on")), 0)
+        precompile.prepare(Resolved(replace(config, loop=compiled), {}), 0)
 
 
-def test_nothing_is_left_of_a_helper_when_the_first_stage_is_stopped(wanted, tmp_path, monkeypatch):
+def test_process_ends_when_the_first_stage_is_stopped(wanted, tmp_path, monkeypatch):
     executable(tmp_path / "sleeps", f"sleep 100 & echo $! > {tmp_path / 'pid'}; wait", monkeypatch)
     (tmp_path / "run").mkdir()
-    helped = Meanwhile(RunDirectory(tmp_path / "run"), TrainConfig(), ALONE)
+    precompiler = make_precompiler(tmp_path / "run")
 
     def stopped():
-        with helped:
-            helped.start()
-            written(tmp_path / "pid")
+        with precompiler:
+            precompiler.start()
+            wait_for_pid(tmp_path / "pid")
             raise Interrupted("Stopped.", 130)
 
     with pytest.raises(Interrupted):
         stopped()
-    assert helped.helper.returncode is not None
-    assert ends(written(tmp_path / "pid"))
+    assert precompiler.process.returncode is not None
+    assert has_ended(wait_for_pid(tmp_path / "pid"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-def test_a_helper_ends_with_its_parent_whatever_that_dies_of(tmp_path):
-    """The parent is killed, so that it can do nothing about it."""
+def test_process_ends_when_its_parent_is_killed(tmp_path):
     child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()));"
-    child += "from vitling.runs.precompile import _end_with_the_parent as end; end(); time.sleep(100)"
+    child += "from vitling.runs.precompile import _exit_with_parent; _exit_with_parent(); time.sleep(100)"
     parent = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
     parent += "stdin=subprocess.PIPE, start_new_session=True); time.sleep(100)"
     process = subprocess.Popen([sys.executable, "-c", parent, child])
-    pid = written(tmp_path / "pid")
+    pid = wait_for_pid(tmp_path / "pid")
     process.kill()
     process.wait()
-    assert ends(pid)
+    assert has_ended(pid)
 
 
-def written(path: Path) -> int:
-    """The process id in a file that somebody is about to write."""
+def wait_for_pid(path: Path) -> int:
+    """Wait for a file with a process id and return the id."""
     for _ in range(600):
         if path.exists() and path.read_text().strip():
             return int(path.read_text())
@@ -159,8 +167,8 @@ def written(path: Path) -> int:
     return pytest.fail(f"{path} was never written")
 
 
-def ends(pid: int) -> bool:
-    """Within a minute; whose parent is gone, init reaps."""
+def has_ended(pid: int) -> bool:
+    """Return whether the process ends within a minute; init reaps it if its parent is gone."""
     for _ in range(1200):
         try:
             os.kill(pid, 0)
@@ -173,14 +181,14 @@ def ends(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("left", "patience"), [(None, 0.1), (0.4, 900), (-3.0, 900)])
-def test_a_helper_that_does_not_end_is_not_waited_for(wanted, tmp_path, monkeypatch, left, patience):
-    monkeypatch.setattr(meanwhile, "PATIENCE", patience)
+def test_process_that_does_not_end_is_stopped(wanted, tmp_path, monkeypatch, left, patience):
+    monkeypatch.setattr(precompile, "_MAX_WAIT_SECONDS", patience)
     executable(tmp_path / "sleeps", "exec sleep 100", monkeypatch)
     (tmp_path / "run").mkdir()
-    with Meanwhile(RunDirectory(tmp_path / "run"), TrainConfig(), ALONE) as helped:
-        helped.start()
-        helped.finish(left)
-    assert helped.helper.returncode is not None
+    with make_precompiler(tmp_path / "run") as precompiler:
+        precompiler.start()
+        precompiler.finish(left)
+    assert precompiler.process.returncode is not None
     assert "it took too long" in (tmp_path / "run" / "log.txt").read_text()
 
 
@@ -195,17 +203,17 @@ def test_a_helper_that_does_not_end_is_not_waited_for(wanted, tmp_path, monkeypa
         ("cpu", "on", 16, 64, False),
     ],
 )
-def test_when_it_is_worth_it(device, compile, cores, gigabytes, worth, monkeypatch):
-    monkeypatch.setattr(meanwhile, "count_cores", lambda: cores)
-    monkeypatch.setattr(meanwhile, "get_free_memory", lambda: gigabytes * 2**30)
+def test_when_it_is_worthwhile(device, compile, cores, gigabytes, worth, monkeypatch):
+    monkeypatch.setattr(precompile, "count_cores", lambda: cores)
+    monkeypatch.setattr(precompile, "get_free_memory", lambda: gigabytes * 2**30)
     config = TrainConfig(loop=LoopConfig(compile=compile))
-    assert meanwhile._is_worth_it(config, torch.device(device)) is worth
-    assert not meanwhile._is_worth_it(replace(config, cache=False), torch.device(device))
+    assert precompile._is_worthwhile(config, torch.device(device)) is worth
+    assert not precompile._is_worthwhile(replace(config, cache=False), torch.device(device))
 
 
-def test_several_processes_have_none(wanted, tmp_path):
+def test_several_processes_do_not_precompile(wanted, tmp_path):
     several = Processes(0, 2, torch.device("cpu"))
-    assert not Meanwhile(RunDirectory(tmp_path / "run"), TrainConfig(), several).wanted
+    assert not make_precompiler(tmp_path / "run", several).wanted
 
 
 @pytest.mark.parametrize(
@@ -213,23 +221,23 @@ def test_several_processes_have_none(wanted, tmp_path):
     [(20, 1, 1, 0, True), (5, 1, 1, 0, False), (20, 3, 1, 0, False), (20, 1, 2, 0, False), (20, 1, 2, 1, True)],
 )
 def test_when_it_starts(step, epoch, phases, phase, starts):
-    """When all is recorded, in the phase that takes most memory, and not after the last epoch."""
+    """It starts once all graphs are captured, in the phase with the most memory, not after the last epoch."""
     started = []
     objective = SimpleNamespace(phases=phases, phase=phase)
-    look = Meanwhile.watcher(SimpleNamespace(start=lambda: started.append(1)), every=1)
-    assert look(Moment(objective, epoch, 3, step, {})) == {}
+    watcher = Precompiler.make_watcher(SimpleNamespace(start=lambda: started.append(1)), every=1)
+    assert watcher(Moment(objective, epoch, 3, step, {})) == {}
     assert bool(started) is starts
 
 
-def test_memory_that_the_first_stage_may_still_take_is_not_spared(monkeypatch):
+def test_memory_of_the_first_stage_is_not_spare(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 2**30, 80 * 2**30))
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 30 * 2**30)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10 * 2**30)
-    assert meanwhile._memory_to_spare(torch.device("cuda")) == 24 * 2**30
+    assert precompile._spare_memory(torch.device("cuda")) == 24 * 2**30
 
 
-def test_without_memory_to_spare_there_is_no_helper(wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(meanwhile, "_memory_to_spare", lambda device: 2**30)
-    with Meanwhile(RunDirectory(tmp_path / "run"), TrainConfig(), ALONE) as helped:
-        helped.start()
-    assert helped.helper is None
+def test_no_process_without_spare_memory(wanted, tmp_path, monkeypatch):
+    monkeypatch.setattr(precompile, "_spare_memory", lambda device: 2**30)
+    with make_precompiler(tmp_path / "run") as precompiler:
+        precompiler.start()
+    assert precompiler.process is None

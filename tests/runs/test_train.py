@@ -155,7 +155,7 @@ def test_overwrite_spares_a_folder_that_is_not_a_run(folder, tmp_path, capsys):
     (mine / "config.json").write_text('{"somebody": "else"}')
     (mine / "model").mkdir()
     before = sorted(mine.rglob("*"))
-    assert "did not write" in refused(capsys, "train", folder, "--out", mine, "--overwrite")
+    assert "is not a vitling run" in refused(capsys, "train", folder, "--out", mine, "--overwrite")
     assert "cannot be resumed" in refused(capsys, "train", folder, "--out", mine, "--resume")
     assert sorted(mine.rglob("*")) == before
 
@@ -173,11 +173,11 @@ def test_resume_with_other_settings_names_the_flag(finished, capsys):
     assert "0.05" in said
 
 
-def test_a_resume_that_names_the_usual_value_is_asked_for_it_too(folder, tmp_path, capsys):
+def test_resume_with_an_explicit_default_names_the_flag(folder, tmp_path, capsys):
     out = tmp_path / "run"
     assert train(folder, out, "--optim.weight-decay", "0.1") == 0
     said = refused(capsys, "train", "--out", out, "--resume", "--optim.weight-decay", "0.05")
-    assert "--optim.weight-decay 0.05 was given, but this run was started with 0.1" in said
+    assert "--optim.weight-decay 0.05 differs from the run's 0.1" in said
     assert run(["train", "--out", str(out), "--resume", "--optim.weight-decay", "0.1"]) == 0
 
 
@@ -355,11 +355,11 @@ def test_a_mistyped_setting_does_not_cost_the_old_run(finished, capsys, flags):
     assert sorted(path.name for path in out.iterdir()) == before
 
 
-def test_an_error_before_there_is_a_directory_is_not_hidden(folder, tmp_path, monkeypatch):
+def test_error_before_the_directory_exists_is_raised(folder, tmp_path, monkeypatch):
     def fail(*arguments, **named):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("vitling.runs.labelled.open_labelled", fail)
+    monkeypatch.setattr("vitling.runs.train.open_labelled", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         train(folder, tmp_path / "run")
 

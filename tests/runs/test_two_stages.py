@@ -1,4 +1,4 @@
-"""Pre-training without labels, then fine-tuning, through the commands."""
+"""Pre-training without labels, then fine-tuning, on the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import make_folder, make_image
-from tests.made_runs import lines, read, refused
+from tests.conftest import make_image
+from tests.made_runs import PRETRAIN_TINY as TINY
+from tests.made_runs import lines, make_folder_with_pool, pretrain, read, refused
 from vitling.cli import run
 from vitling.errors import RunAborted
 from vitling.evaluation import load
@@ -17,18 +18,9 @@ from vitling.files import write_json
 from vitling.methods.idmm import IDMMConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.settings.config import FinetuneConfig, PretrainConfig
-from vitling.settings.names import overlaid
+from vitling.settings.layers import Draft
 from vitling.training.config import OptimConfig
 from vitling.views.policies import idmm_finetune
-
-TINY = [
-    *("--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", "--loop.device", "cpu"),
-    *("--loop.trackers", "none"),
-]
-
-
-def pretrain(source, out, *flags) -> int:
-    return run(["pretrain", str(source), "--out", str(out), *TINY, "--epochs", "2", *flags])
 
 
 @pytest.fixture
@@ -50,18 +42,18 @@ def test_two_stages(folder, pretrained, tmp_path, capsys):
     assert config["optim"]["weight_decay"] == 1e-3
     log = (tmp_path / "fine" / "log.txt").read_text()
     assert "Started from" in log
-    assert f"was trained at 8 px, and this is at {config['size']}: --size." in log
+    assert f"was trained at 8 px; this run uses --size {config['size']}." in log
     assert run(["predict", str(tmp_path / "fine"), str(next(folder.glob("*/*.png")))]) == 0
 
 
-def test_what_was_trained_at_a_larger_size_stays_there(folder, tmp_path, capsys):
+def test_finetuning_is_at_no_smaller_size(folder, tmp_path, capsys):
     assert pretrain(folder, tmp_path / "pre", "--size", "48", "--epochs", "1") == 0
     words = ["finetune", str(folder), "--from", str(tmp_path / "pre"), "--out", str(tmp_path / "fine"), "--epochs", "1"]
     assert run([*words, "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
     assert read(tmp_path / "fine" / "config.json")["size"] == 48
-    assert "Chosen: --size 48, at which" in (tmp_path / "fine" / "log.txt").read_text()
+    assert "Chosen: --size 48, the size" in (tmp_path / "fine" / "log.txt").read_text()
     result = tmp_path / "pre" / "result.json"
-    result.write_text(result.read_text().replace('"size": 48', '"size": 40'))  # judged at 48
+    result.write_text(result.read_text().replace('"size": 48', '"size": 40'))  # evaluated at 48
     assert run([*words[:4], *words[4:5], str(tmp_path / "less"), *words[6:], *TINY[4:]]) == 0
     assert read(tmp_path / "less" / "config.json")["size"] == 40
     nowhere = tmp_path / "nowhere"
@@ -70,7 +62,7 @@ def test_what_was_trained_at_a_larger_size_stays_there(folder, tmp_path, capsys)
     ).replace("\n", "")
 
 
-def test_one_image_has_nothing_to_be_compared_with(folder, tmp_path, capsys):
+def test_contrast_needs_two_images_per_pass(folder, tmp_path, capsys):
     start = ("pretrain", folder, "--out", tmp_path / "x", *TINY)
     for method in ("simclr", "supcon", "moco-v3"):
         assert "at least 2" in refused(capsys, *start, "--batch", "1", "--method", method)
@@ -80,8 +72,8 @@ def test_one_image_has_nothing_to_be_compared_with(folder, tmp_path, capsys):
     assert (tmp_path / "x" / "result.json").exists()
 
 
-def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):
-    """One step of fine-tuning with a learning rate of nothing leaves the pre-trained weights."""
+def test_finetuning_starts_from_the_pretrained_backbone(folder, pretrained, tmp_path):
+    """Fine-tuning with a learning rate near 0 keeps the pre-trained weights."""
     words = ["finetune", str(folder), "--from", str(pretrained), "--out", str(tmp_path / "fine"), "--epochs", "1"]
     still = ["--optim.lr", "1e-12", "--optim.warmup-lr", "1e-12", "--optim.min-lr", "0"]
     assert run([*words, *still, "--size", "8", "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]) == 0
@@ -91,17 +83,8 @@ def test_the_backbone_is_what_was_trained(folder, pretrained, tmp_path):
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in backbone)
 
 
-def with_pool(root):
-    """16 images of two classes, and five more."""
-    folder = make_folder(root, classes=2, each=8)
-    (folder / "unlabelled").mkdir()
-    for i in range(5):
-        make_image(3, i).save(folder / "unlabelled" / f"{i}.png")
-    return folder
-
-
-def test_an_unlabelled_pool_is_used(tmp_path):
-    folder = with_pool(tmp_path / "images")
+def test_unlabelled_pool_is_used(tmp_path):
+    folder = make_folder_with_pool(tmp_path / "images")
     assert pretrain(folder, tmp_path / "pre") == 0
     assert read(tmp_path / "pre" / "result.json")["images"] == 21
     assert "5 of the unlabelled pool" in (tmp_path / "pre" / "log.txt").read_text()
@@ -112,8 +95,8 @@ def test_an_unlabelled_pool_is_used(tmp_path):
 SUPERVISED = ["--method", "supervised"]
 
 
-def test_the_supervised_baseline(folder, tmp_path):
-    """A backbone without a head, watched as any other, that the second stage takes."""
+def test_supervised_baseline(folder, tmp_path):
+    """It saves a backbone without a head, watched like any other, which can be fine-tuned."""
     assert pretrain(folder, tmp_path / "pre", *SUPERVISED, "--preset", "released") == 0
     assert read(tmp_path / "pre" / "config.json")["optim"]["decay_all"]  # the preset's
     result, last = read(tmp_path / "pre" / "result.json"), lines(tmp_path / "pre" / "metrics.jsonl")[-1]
@@ -128,7 +111,7 @@ def test_the_supervised_baseline(folder, tmp_path):
     assert run([*words, "--epochs", "1"]) == 0
 
 
-def test_the_supervised_baseline_has_one_view_mixed_as_in_fine_tuning(folder, tmp_path, monkeypatch):
+def test_supervised_baseline_has_the_views_of_finetuning(folder, tmp_path, monkeypatch):
     given = []
 
     def fit(objective, *rest, **named):
@@ -144,7 +127,7 @@ def test_the_supervised_baseline_has_one_view_mixed_as_in_fine_tuning(folder, tm
     assert objective.class_weights is None
 
 
-def test_the_supervised_baseline_resumes(folder, tmp_path):
+def test_supervised_baseline_resumes(folder, tmp_path):
     words = [*SUPERVISED, "--preset", "released", "--checkpoint.every-seconds", "0"]
     assert pretrain(folder, tmp_path / "pre", *words) == 0
     before = load_file(tmp_path / "pre" / "model" / "model.safetensors")
@@ -154,19 +137,19 @@ def test_the_supervised_baseline_resumes(folder, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def of_another_time(settings: Path) -> None:
-    """As written when regions were matched by likeness, whatever the method."""
+def change_default(settings: Path) -> None:
+    """Store another default of EsViT, whatever the method."""
     saved = read(settings)
     saved.get("settings", saved)["esvit"]["match"] = "argmax"
     write_json(settings, saved)
 
 
 @pytest.mark.parametrize("verb", [["pretrain"], ["train", "--method", "idmm", "--pretrain-epochs", "1"]])
-def test_a_run_goes_on_although_the_defaults_of_another_method_have_changed(folder, tmp_path, verb):
+def test_resume_ignores_changed_defaults_of_other_methods(folder, tmp_path, verb):
     out = tmp_path / "run"
     assert run([*verb, str(folder), "--out", str(out), *TINY, "--epochs", "2", "--checkpoint.every-seconds", "0"]) == 0
     for settings in (out / "config.json", *out.glob("pretrain/config.json")):
-        of_another_time(settings)
+        change_default(settings)
     for result in out.rglob("result.json"):  # as if it had been stopped
         result.unlink()
     assert run([verb[0], "--out", str(out), "--resume"]) == 0
@@ -174,35 +157,35 @@ def test_a_run_goes_on_although_the_defaults_of_another_method_have_changed(fold
 
 
 @pytest.mark.parametrize("method", [[], ["--method", "supervised"]])
-def test_seeds_go_on_although_the_defaults_of_a_method_have_changed(folder, tmp_path, method):
-    """Of a method that is planned, and of one that was named."""
+def test_seeds_resume_ignores_changed_defaults_of_other_methods(folder, tmp_path, method):
+    """The method is planned, or explicit."""
     words = ["--out", str(tmp_path / "runs"), *TINY, "--epochs", "1", *([] if method else ["--pretrain-epochs", "1"])]
     assert run(["train", str(folder), *method, *words, "--seeds", "2"]) == 0
-    of_another_time(tmp_path / "runs" / "asked.json")
+    change_default(tmp_path / "runs" / "asked.json")
     assert run(["train", "--out", str(tmp_path / "runs"), "--resume", "--seeds", "3"]) == 0
 
 
-def test_the_supervised_baseline_leaves_a_pool_alone_and_says_so(tmp_path):
-    folder = with_pool(tmp_path / "images")
+def test_supervised_baseline_does_not_use_the_pool(tmp_path):
+    folder = make_folder_with_pool(tmp_path / "images")
     assert pretrain(folder, tmp_path / "pre", *SUPERVISED) == 0
     assert read(tmp_path / "pre" / "result.json")["images"] == 16
     log = (tmp_path / "pre" / "log.txt").read_text()
     assert "The unlabelled pool (5 images) is not used" in log
-    assert "k-NN asks about images whose labels are trained on" in log
+    assert "its labels are trained on" in log
 
 
-def test_with_a_val_the_baseline_is_asked_about_what_it_did_not_see(folder, tmp_path):
+def test_supervised_baseline_is_evaluated_on_the_hold_out(folder, tmp_path):
     assert pretrain(folder, tmp_path / "pre", *SUPERVISED, "--val", "0.2") == 0
     assert read(tmp_path / "pre" / "result.json")["images"] == 24
-    assert "k-NN asks about" not in (tmp_path / "pre" / "log.txt").read_text()
+    assert "its labels are trained on" not in (tmp_path / "pre" / "log.txt").read_text()
 
 
-def test_what_the_supervised_baseline_cannot_do(folder, tmp_path, capsys):
+def test_wrong_settings_of_the_supervised_baseline(folder, tmp_path, capsys):
     start = ["pretrain", folder, "--out", tmp_path / "x", *SUPERVISED]
     said = refused(capsys, "pretrain", folder / "class-0", "--out", tmp_path / "x", *SUPERVISED)
-    assert "has no labels" in said
+    assert "no labels" in said
     assert "--method idmm" in said
-    assert "--method supervised does not" in refused(capsys, *start, "--idmm.no-cutmix")
+    assert "but the method is supervised" in refused(capsys, *start, "--idmm.no-cutmix")
     assert "change colours" in refused(capsys, *start, "--data.channels", "5")
     assert "supervised" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--method", "guessing")
     assert not (tmp_path / "x").exists()
@@ -219,7 +202,7 @@ def test_images_without_labels(tmp_path, capsys):
     assert "instance" in lines(tmp_path / "pre" / "metrics.jsonl")[-1]
 
 
-def test_views_for_images_that_must_not_be_mirrored_or_coloured(folder, tmp_path, capsys):
+def test_views_without_flip_and_colour(folder, tmp_path, capsys):
     flags = ["--views.flip", "0", "--views.no-colour", "--views.blur", "0", "--views.scale", "0.5", "1"]
     assert pretrain(folder, tmp_path / "pre", *flags, "--data.channels", "4") == 0
     views = read(tmp_path / "pre" / "config.json")["views"]
@@ -229,12 +212,10 @@ def test_views_for_images_that_must_not_be_mirrored_or_coloured(folder, tmp_path
     assert "--views.no-colour" in refused(capsys, *start, "--data.channels", "4")
     assert "--views.flip" in refused(capsys, *start, "--views.flip", "2")
     for angle in ("-5", "181"):
-        assert "--views.rotate must lie in 0..180" in refused(capsys, *start, "--views.rotate", angle)
+        assert "must be at least 0 and at most 180" in refused(capsys, *start, "--views.rotate", angle)
     assert "--views.local-scale" in refused(capsys, *start, "--views.local-scale", "0.4", "0.1")
     assert pretrain(folder, tmp_path / "y", "--method", "simclr", "--views.local-scale", "0.3", "0.7") == 0
-    assert (
-        "Of the views of simclr this changes nothing: local-scale: there are no local crops." in capsys.readouterr().err
-    )
+    assert "No effect on the views of simclr: local-scale" in capsys.readouterr().err
 
 
 def test_resume_and_drloc(folder, tmp_path):
@@ -244,13 +225,12 @@ def test_resume_and_drloc(folder, tmp_path):
     assert run(["pretrain", "--out", str(tmp_path / "pre"), "--resume"]) == 0
 
 
-def test_a_setting_goes_before_the_preset():
-    preset = OptimConfig(lr=5e-4, clip=0.0, warmup_epochs=2)
-    asked = OptimConfig(lr=1e-4)
-    assert overlaid(preset, asked, OptimConfig()) == OptimConfig(lr=1e-4, clip=0.0, warmup_epochs=2)
-    assert overlaid(IDMMConfig(smoothing=0.0), IDMMConfig(cutmix=False), IDMMConfig()) == IDMMConfig(
-        smoothing=0.0, cutmix=False
-    )
+def test_explicit_settings_win_over_the_preset():
+    draft = Draft(PretrainConfig(optim=OptimConfig(lr=1e-4), idmm=IDMMConfig(cutmix=False)))
+    draft.set_group("optim", OptimConfig(lr=5e-4, clip=0.0, warmup_epochs=2), "method", "the preset")
+    draft.set_group("idmm", IDMMConfig(smoothing=0.0), "method", "the preset")
+    assert draft.config.optim == OptimConfig(lr=1e-4, clip=0.0, warmup_epochs=2)
+    assert draft.config.idmm == IDMMConfig(smoothing=0.0, cutmix=False)
     assert PretrainConfig().val == "none"
     assert FinetuneConfig().views.policy == "idmm-finetune"
 
@@ -263,7 +243,7 @@ def test_wrong_input(folder, pretrained, tmp_path, capsys):
     assert "vitling pretrain DATA" in refused(capsys, "pretrain", "--out", tmp_path / "x")
 
 
-def test_a_resume_does_not_need_the_source_of_the_weights(folder, pretrained, tmp_path):
+def test_resume_does_not_need_the_source_of_the_weights(folder, pretrained, tmp_path):
     """The checkpoint has them."""
     words = ["finetune", str(folder), "--from", str(pretrained), "--out", str(tmp_path / "fine"), "--epochs", "2"]
     tiny = ["--size", "8", "--batch", "16", "--loop.device", "cpu", "--loop.trackers", "none"]

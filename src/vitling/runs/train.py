@@ -164,6 +164,7 @@ def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any
     config = load_config(TrainConfig, run.directory.read("config.json"))
     if not config.final_size or "classes" not in result:
         return result
+    run.processes.barrier()  # the stage starts from the model that the main process saves
     with open_run(large_stage(config), "finetune", run.processes, of=run) as stage:
         after = stage.result or stage.finish(finetune_in(stage))
     stages = {**result.get("stages", {}), LARGE_FOLDER: _shorten(after) | {"last": after["last"]}}
