@@ -284,10 +284,10 @@ def test_wrong_settings_are_refused(folder, several, tmp_path, capsys, verb):
     assert "needs one class per image" in refused(capsys, verb, several, *supcon)
     message = refused(capsys, verb, folder / "class-0", *supcon)
     assert "no labels" in message or "--method supcon needs labels" in message
-    assert "--method supcon does not use it" in refused(capsys, verb, folder, *supcon, "--simclr.dim", "8")
+    assert "but the method is supcon" in refused(capsys, verb, folder, *supcon, "--simclr.dim", "8")
     assert "temperature" in refused(capsys, verb, folder, *supcon, "--supcon.temperature", "0")
     dino = ["--out", tmp_path / "x", "--method", "dino"]
-    assert "--moco-v2 is for --method moco-v2" in refused(capsys, verb, folder, *dino, "--moco-v2.queue", "8")
+    assert "--moco-v2.* needs --method moco-v2" in refused(capsys, verb, folder, *dino, "--moco-v2.queue", "8")
     assert "temperature" in refused(capsys, verb, folder, *dino, "--dino.temperature", "0")
     assert "momentum" in refused(capsys, verb, folder, *dino[:3], "byol", "--byol.momentum", "2")
     if verb == "pretrain":  # `train` has a second stage, which the preset is for
@@ -295,7 +295,7 @@ def test_wrong_settings_are_refused(folder, several, tmp_path, capsys, verb):
         assert "no preset 'adamw'" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
         message = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
         assert "larger than the global ones" in message
-        assert "at least 1, not -1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")
+        assert "--epochs -1: must be at least 1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")
         message = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
         assert "6 px does not divide into patches" in message
     assert not (tmp_path / "x").exists()
