@@ -74,7 +74,7 @@ def test_what_another_works_at_is_left_to_it(capsys):
         outcome = reproduce(study("ab", 1, begun))
     assert begun == ["b-seed0"]
     assert [row["run"] for row in outcome.results["rows"]] == ["b"]
-    assert "The last 1 of 2 runs are other processes'" in capsys.readouterr().err
+    assert "Other processes work on the last 1 of 2 runs" in capsys.readouterr().err
     reproduce(study("ab", 1, begun))
     assert begun == ["b-seed0", "a-seed0"]
 

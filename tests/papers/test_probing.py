@@ -122,7 +122,7 @@ def test_a_part_of_the_images_is_said(data, tmp_path, monkeypatch):
 def test_what_was_asked_once_is_not_asked_again(data, tmp_path, trained, monkeypatch):
     before = reproduce(KNN, data).results["rows"]
     (tmp_path / "results" / "probed.json").unlink()
-    monkeypatch.setattr(probing, "_save", lambda *a: pytest.fail("made again"))
+    monkeypatch.setattr(probing, "_save_network", lambda *a: pytest.fail("made again"))
     after = reproduce(KNN, data).results["rows"]
     assert [row["value"] for row in before] == [row["value"] for row in after]
 

@@ -240,7 +240,7 @@ def test_other_settings_than_before_are_said(capsys):
     reproduce(study_of(first=[1.0]))
     changed = Study("given", "numbers", "nowhere", (StudyRun("first", OverheadTask("vit_micro_patch4_32", 4)),))
     outcome = reproduce(changed)
-    assert "made with other settings" in capsys.readouterr().err
+    assert "with other settings" in capsys.readouterr().err
     print_study(outcome.results)
     assert "other settings" in " ".join(capsys.readouterr().out.split())
 

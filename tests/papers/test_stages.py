@@ -101,7 +101,7 @@ def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
     assert len(trained) == 1
     assert [found for found, _ in results] == [{"seconds": 1}] * 2
     assert sorted(shared for _, shared in results) == [False, True]
-    assert f"Another process trains {stage.out.name}" in capsys.readouterr().err
+    assert f"another process that trains {stage.out.name}" in capsys.readouterr().err
 
 
 def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):

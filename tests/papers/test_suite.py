@@ -74,7 +74,7 @@ class Counter:
             return embed(place, *others)
 
         monkeypatch.setitem(probes.PROBES, "knn", counting_probe)
-        monkeypatch.setattr(suite, "_embed", counting_embed)
+        monkeypatch.setattr(suite, "_store_features", counting_embed)
 
 
 def test_what_is_there_and_what_is_not(root, tmp_path, capsys):

@@ -100,4 +100,4 @@ def test_images_with_several_labels_are_refused(tmp_path):
     rows = "".join(f"class-{c}/image-{i:02d}.png,a|b\n" for c in range(3) for i in range(4))
     (folder / "labels.csv").write_text("path,label\n" + rows)
     with pytest.raises(UserError, match="one label per image"):
-        TWO._images(RunContext(tmp_path, 0, str(folder / "labels.csv"), str(folder / "labels.csv")))
+        TWO._select_images(RunContext(tmp_path, 0, str(folder / "labels.csv"), str(folder / "labels.csv")))
