@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import tyro
 from tests.settings.golden_cases import FACTS, cases
 from vitling.data.dataset import Dataset, Splits
 from vitling.errors import UserError
-from vitling.methods.lejepa import LeJEPAConfig
+from vitling.methods import METHODS
 from vitling.runs.resolving import resolve_stages
 from vitling.runs.stage import TooFewEpochsError, ending_seconds, fitting_epochs
 from vitling.settings.config import FinetuneConfig, PretrainConfig, TrainConfig
@@ -38,7 +38,13 @@ FIXES: dict[str, dict[str, dict[str, Any]]] = {  # differences from the earlier 
     },
 }
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
-NEW_SETTINGS = {"explain", *(f"lejepa.{field.name}" for field in fields(LeJEPAConfig))}
+RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
+NEW_SETTINGS = {"explain"} | {
+    f"{method.field}.{name}"
+    for method in METHODS.values()
+    if method.config and method.field not in RECORDED
+    for name, _ in leaves(method.config())
+}
 
 
 @pytest.fixture
