@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitling.data.sources.schemes import register_reader
 from vitling.errors import UserError
 from vitling.papers.datasets.entries import ENTRIES
 from vitling.papers.datasets.entry import Entry
@@ -44,5 +43,7 @@ def read_dataset(name: str, rest: str, entry: Entry | None = None) -> Source:
 
 def register_readers() -> None:
     """Let `vitling.data`, which must not import this package, open these data sets as `NAME:DIR`."""
+    from vitling.data.sources.schemes import register_reader  # its package imports numpy
+
     for name in ENTRIES:
         register_reader(name, partial(read_dataset, name))
