@@ -17,7 +17,7 @@ _METRICS = (
     *("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error"),
     *("eleven_point_map", "roc_auc"),  # too many columns for a table of runs
 )
-_MOST_CLASSES = 20  # rows of the table of classes; evaluation.json has all
+_MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
 def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
@@ -60,11 +60,11 @@ def _class_table(rows: list[dict[str, Any]]) -> Table:
     table = Table("class")
     for column in ("images", "recall", "precision", "f1"):
         table.add_column(column, justify="right", no_wrap=True)
-    for row in worst[:_MOST_CLASSES]:
+    for row in worst[:_MAX_CLASSES]:
         numbers = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
         table.add_row(escape(row["class"]), f"{row['n']:,}", *numbers)
-    if len(rows) > _MOST_CLASSES:
-        table.caption = f"the {_MOST_CLASSES} of {len(rows)} classes with the lowest recall"
+    if len(rows) > _MAX_CLASSES:
+        table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest recall"
     return table
 
 

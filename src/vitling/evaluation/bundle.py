@@ -1,4 +1,4 @@
-"""A trained model on disk: `model.safetensors` with timm's names, and a `config.json` that timm can read.
+"""Trained models on disk: `model.safetensors` with timm's names, and a `config.json` that timm can read.
 
 `timm.create_model("local-dir:FOLDER", pretrained=True)` gives the same logits if timm has the network.
 """
@@ -79,12 +79,12 @@ def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "las
         raise UserError(f"{path} has no best/ because it was not validated; use --weights last.")
     raise UserError(
         f"{path} has no trained model. {_explain_missing(path)}Give a run directory with {inside.name}/ in it, or a "
-        f"folder with the {WEIGHTS} and {CONFIG} of vitling."
+        f"folder with the {WEIGHTS} and {CONFIG} that vitling saves."
     )
 
 
 def _explain_missing(path: Path) -> str:
-    """Say what the folder is instead, if that can be seen; else nothing."""
+    """Describe what the folder is instead, if that is recognisable."""
     seeds = sorted(folder.name for folder in path.glob("seed*") if (folder / "model" / CONFIG).is_file())
     if seeds:
         return f"It has runs of several seeds; the first is {path / seeds[0]}. "

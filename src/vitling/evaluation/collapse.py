@@ -14,16 +14,13 @@ from vitling.objectives.moments import Moment, Watcher
 
 CONSTANT = 0.1  # spread: at least 0.18 in healthy runs, at most 0.05 after a collapse
 ONE_DIRECTION = 1.5  # effective rank: at least 2.3 in healthy runs; 1 for a line, 2 for two equal directions
-UNIFORM = (
-    0.001  # relative gain over the uniform loss: down to 0.003 in healthy self-distillation, 0.0001 in broken runs
-)
+# relative gain over the uniform loss: at least 0.003 in healthy self-distillation, 0.0001 in broken runs
+UNIFORM = 0.001
 DEAD = 0.1  # `Objective.health`: for a queue it is the spread of its keys, hence the limit of features
-GRACE_STEPS, GRACE_FRACTION = (
-    300,
-    0.1,
-)  # steps, and part of the epochs: healthy runs looked collapsed for up to 70 steps
-CONSECUTIVE = 3  # bad looks in a row, so that a dip is not a collapse
-RECOVERY = 0.2  # of a level gained over these looks: slow, but recovering
+GRACE_STEPS = 300  # healthy runs looked collapsed for up to 70 steps
+GRACE_FRACTION = 0.1  # of the epochs
+CONSECUTIVE = 3  # bad checks in a row, so that a dip is not a collapse
+RECOVERY = 0.2  # gain in level over these checks that counts as recovering
 
 FEATURES = "features"
 FIRST_ADVICE = "a lower --optim.lr, a longer --optim.warmup-epochs or a larger --batch"
@@ -47,7 +44,7 @@ class CollapseWatcher:
     stop: bool = True
     warn: Callable[[str], None] = print
     warnings: list[str] = field(init=False, default_factory=list)
-    bad_looks: dict[str, list[tuple[int, float]]] = field(init=False, default_factory=dict)  # in a row: epoch, level
+    bad_checks: dict[str, list[tuple[int, float]]] = field(init=False, default_factory=dict)  # in a row: epoch, level
     reported: set[str] = field(init=False, default_factory=set)
     first_step: dict[str, int] = field(init=False, default_factory=dict)  # of each source of signs
 
@@ -59,7 +56,7 @@ class CollapseWatcher:
         metrics, health = self.watcher(moment), moment.objective.health()
         signs = find_bad_signs(metrics, health, moment)
         self._start_grace(moment, health)
-        self.bad_looks = {s.name: [*self.bad_looks.get(s.name, []), (moment.epoch, s.level)] for s in signs}
+        self.bad_checks = {s.name: [*self.bad_checks.get(s.name, []), (moment.epoch, s.level)] for s in signs}
         alarms = [s for s in signs if self._is_alarm(s, moment) and s.name not in self.reported]
         if alarms:
             message = f"Epoch {moment.epoch}: this run has collapsed. {self._explain(alarms)}"
@@ -71,20 +68,20 @@ class CollapseWatcher:
         return {**metrics, **{f"health/{name.replace(' ', '_')}": value for name, value in health.items()}}
 
     def _start_grace(self, moment: Moment, health: dict[str, float]) -> None:
-        """Start the grace period of new sources: at step 0 for those of the first look, later ones from now on."""
+        """Start the grace period of new sources: at step 0 for those of the first check, now for later ones."""
         now = moment.step if self.first_step else 0
         for name in (*moment.objective.uniform_loss(), *health, FEATURES):
             self.first_step.setdefault(name, now)
 
     def _is_alarm(self, sign: Sign, moment: Moment) -> bool:
-        looks = self.bad_looks[sign.name][-CONSECUTIVE:]
+        looks = self.bad_checks[sign.name][-CONSECUTIVE:]
         settled = (
             moment.step - self.first_step[sign.source] >= GRACE_STEPS and moment.epoch >= GRACE_FRACTION * moment.epochs
         )
         return settled and len(looks) == CONSECUTIVE and sign.level - looks[0][1] < RECOVERY
 
     def _explain(self, alarms: list[Sign]) -> str:
-        observations = " ".join(f"Since epoch {self.bad_looks[s.name][0][0]} {s.observation}." for s in alarms)
+        observations = " ".join(f"Since epoch {self.bad_checks[s.name][0][0]} {s.observation}." for s in alarms)
         advice = dict.fromkeys([FIRST_ADVICE, *(s.advice for s in alarms)])  # once each, in order
         return f"{observations} What to change: {'; '.join(advice)}."
 

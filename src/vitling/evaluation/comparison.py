@@ -40,7 +40,7 @@ class RunGroup:
 
     @property
     def correct(self) -> np.ndarray:
-        """bool [seeds, N], for one label an image."""
+        """Correct predictions, bool [seeds, N]; for one label per image."""
         return np.stack([one.correct for one in self.predictions])
 
     @property
@@ -54,7 +54,7 @@ class RunGroup:
 def rank_runs(
     runs: Mapping[str, Sequence[Path]], split: Literal["auto", "val", "test"], weights: Weights
 ) -> tuple[str, list[RunGroup]]:
-    """Load the predictions of run directories, grouped under a name each, and sort the groups, the best first.
+    """Load the predictions of run directories, in named groups, and sort the groups, best first.
 
     Returns the chosen split (`auto`: test if all runs have it, else val) and the groups, restricted to the images that
     all of them have, in one order.
@@ -64,7 +64,7 @@ def rank_runs(
 
 
 def score(predictions: SplitPredictions) -> float:
-    """Compute top-1 accuracy, or mean average precision for several labels an image."""
+    """Compute top-1 accuracy, or mean average precision for several labels per image."""
     if not predictions.is_multi_label:
         return float(predictions.correct.mean())
     from torch import from_numpy

@@ -1,4 +1,4 @@
-"""Confidence intervals and tests for the difference between runs on the same images. No torch here."""
+"""Confidence intervals and tests for the difference between runs on the same images. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRAWS = 4_000  # bootstrap samples
 SLOW_DRAWS = 300  # for a statistic that is recomputed for each
 LEVEL = 0.95  # of the confidence intervals
 BLOCK = 1 << 24  # drawn numbers in memory at once
-MANY = 1e6  # degrees of freedom at which Student's t is as good as normal
+MANY = 1e6  # degrees of freedom from which Student's t is taken as normal
 EXACT = 1e-12  # smaller differences are rounding
 
 Statistic = Callable[[np.ndarray], float]
@@ -57,7 +57,7 @@ def bootstrap_statistic(
     draws: int = SLOW_DRAWS,
     seed: int = 0,
 ) -> Interval:
-    """Estimate an interval as above for any statistic of images, such as mean average precision; one function per seed.
+    """Estimate such an interval for any statistic of images, such as mean average precision; one function per seed.
 
     Samples for which it is undefined (NaN), such as one without any label, are dropped.
     """
@@ -90,7 +90,7 @@ def _make_interval(drawn: np.ndarray, one: np.ndarray, other: np.ndarray, groups
     With one seed per side and no groups, it has the percentiles of the samples. Otherwise the variance is estimated
     from few seeds or groups, so it is Student's t with the degrees of freedom of Satterthwaite (1946). The bootstrap
     variance of the mean of g groups is too small by (g - 1) / g (Rao and Wu 1988). The variances of images and of seeds
-    are added although they overlap: rather too wide than too narrow.
+    are added although they overlap: the interval may be too wide, but not too narrow.
     """
     parts: list[tuple[float, float]] = [
         (side.var(ddof=1) / len(side), len(side) - 1) for side in (one, other) if len(side) > 1
@@ -110,6 +110,6 @@ def _make_interval(drawn: np.ndarray, one: np.ndarray, other: np.ndarray, groups
 
 
 def mcnemar_p(one: np.ndarray, other: np.ndarray) -> float:
-    """Compute the exact two-sided p-value of McNemar's test for which images two runs get right; bool [N] each."""
+    """Compute the exact two-sided p-value of McNemar's test for the images that two runs get right; bool [N] each."""
     only_one, only_other = int((one & ~other).sum()), int((~one & other).sum())
     return min(1.0, 2 * float(bdtr(min(only_one, only_other), only_one + only_other, 0.5)))

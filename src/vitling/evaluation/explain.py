@@ -100,7 +100,7 @@ def _draw_correspondences(model: Model, views: Tensor, images: list[str], out: P
 
 
 def _find_nearest(features: Features, view: int, other: int) -> Grid:
-    """Find the region of a view most similar to the pooled feature of the other view (or of its own)."""
+    """Find the region of a view most similar to the pooled feature of the other view, or of the same one."""
     regions = features.grid[view].float().flatten(1)
     similar = F.cosine_similarity(regions, features.pooled[other].float()[:, None], dim=0)
     return divmod(int(similar.argmax()), features.grid.shape[-1])

@@ -29,7 +29,7 @@ def knn_votes(
 ) -> Votes:
     """Compute, for each k, the fraction of the votes of the k nearest bank images for each class, [N, C].
 
-    `labels` are int [M], or bool [M, C] for several an image. Without `queries`, each bank image is classified by the
+    `labels` are int [M], or bool [M, C] for several per image. Without `queries`, each bank image is classified by the
     others. Without a temperature, all k votes count the same. The fractions are scores for `metrics`; use their
     logarithm as logits. Everything stays on the device of the features.
     """
@@ -47,7 +47,7 @@ def knn_scores(
     temperature: float | None = TEMPERATURE,
     block: int = BLOCK,
 ) -> dict[int, float]:
-    """Compute, for each k, top-1 accuracy, or mean average precision for several labels an image."""
+    """Compute, for each k, top-1 accuracy, or mean average precision for several labels per image."""
     if labels.ndim == 2:
         votes = knn_votes(bank, labels, queries, ks, classes, temperature, block)
         return {k: metrics.mean_average_precision(votes[k], query_labels) for k in ks}

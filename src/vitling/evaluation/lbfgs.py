@@ -23,7 +23,7 @@ from vitling.evaluation.line_search import LineSearch
 
 PAIRS = 10  # of steps and gradient changes; SciPy's default
 EPSILON = float(np.finfo(np.float64).eps)
-MOST_TRIALS = 50  # per line search, as in scikit-learn
+MAX_TRIALS = 50  # per line search, as in scikit-learn
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points [P, F] of problems [P] -> values, gradients
 
@@ -85,7 +85,7 @@ class _Problems:
         slope = (gradient * self.direction).sum(dim=1)
         values, slopes, largest = torch.stack([value.double(), slope, gradient.abs().amax(dim=1)]).cpu().numpy()
         arrived = self.search.advance(values, slopes)
-        failed = ~arrived & (self.search.trials >= MOST_TRIALS)
+        failed = ~arrived & (self.search.trials >= MAX_TRIALS)
         ended = np.zeros(len(self.rows), bool)
         if arrived.any():
             ended |= self._accept(np.flatnonzero(arrived), step, trial, gradient, values, slopes, largest)
@@ -150,11 +150,11 @@ class _Problems:
         rows = self._rows(at)
         gradient, pairs = self.gradient[rows], self.pairs[rows]
         along, square = self._products(at, pairs, gradient)
-        share, scale = combine_pairs(self.gram[at], along, self.pair_count[at])
-        weights = self._on_device(np.concatenate([share, scale[:, None]], axis=1))
+        coefficients, scale = combine_pairs(self.gram[at], along, self.pair_count[at])
+        weights = self._on_device(np.concatenate([coefficients, scale[:, None]], axis=1))
         by_pairs = torch.bmm(weights[:, None, :-1], pairs)[:, 0]
         self.direction[rows] = -torch.addcmul(by_pairs, gradient, weights[:, -1:])
-        self.slope[at] = -(share * along).sum(axis=1) - scale * square
+        self.slope[at] = -(coefficients * along).sum(axis=1) - scale * square
         self.search.restart(at, self.value[at], self.slope[at], np.ones(len(at)))
         if (uphill := at[self.slope[at] >= 0]).size:  # rounding has made the pairs useless
             self._drop_pairs(uphill)
@@ -201,7 +201,7 @@ def _dot_pairs(pairs: Tensor, vector: Tensor) -> Tensor:
 
 
 def combine_pairs(gram: np.ndarray, along: np.ndarray, pair_count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the weights of the pairs [P, 2 PAIRS] and of the gradient [P] in H g = scale * g + share @ pairs.
+    """Compute the weights of the pairs [P, 2 PAIRS] and of the gradient [P] in H g = scale * g + coefficients @ pairs.
 
     Eq. 3.1 of Byrd, Nocedal and Schnabel with steps S, changes Y, R the upper triangle of SᵀY (older pairs first), D
     its diagonal: H g = γ g + S R⁻ᵀ ((D + γ YᵀY) p − γ Yᵀg) − γ Y p, where p = R⁻¹ Sᵀg. Empty places are rows of the
@@ -227,7 +227,7 @@ def combine_pairs(gram: np.ndarray, along: np.ndarray, pair_count: np.ndarray) -
     diagonal = np.diagonal(s_y, axis1=1, axis2=2)[:, :, None]
     inner = diagonal * p + scale[:, None, None] * (y_y @ p - y_g[:, :, None])
     of_steps = np.linalg.solve(upper.transpose(0, 2, 1), inner)[:, :, 0]
-    share = np.zeros((count, 2 * PAIRS))
-    share[row, order] = np.where(there, of_steps, 0.0)
-    share[row, order + PAIRS] = np.where(there, -scale[:, None] * p[:, :, 0], 0.0)
-    return share, scale
+    coefficients = np.zeros((count, 2 * PAIRS))
+    coefficients[row, order] = np.where(there, of_steps, 0.0)
+    coefficients[row, order + PAIRS] = np.where(there, -scale[:, None] * p[:, :, 0], 0.0)
+    return coefficients, scale

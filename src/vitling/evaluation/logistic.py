@@ -2,7 +2,7 @@
 
 C is one of 97 values from 1e-6 to 1e6, eight per decade, found by bisection: first 1e-6, 1e-4, ..., 1e6; then, four
 times, the two points half as far from the best so far as in the last round. Of equal scores the stronger penalty wins.
-That makes at most 15 of the 97, each scored on validation; the best is fitted again on train and validation. The papers
+This tries at most 15 of the 97, each scored on validation; the best is fitted again on train and validation. The papers
 call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
 
 Fits stop at a gradient of 1e-6. The papers used scikit-learn's 1e-4 of a sum over images; since scikit-learn 1.4 (pull
@@ -14,8 +14,8 @@ Two backends solve the same problem, with X the features and N images,
     mean over images of cross entropy(X w + b) + |w|^2 / (2 C N)
 
 `lbfgs.minimise`, all C of a round at once, on the device of the features; and, as a reference, scikit-learn's
-LogisticRegression, one C after the other. Two classes have one column and the binary cross entropy; several labels an
-image are one such problem per label.
+LogisticRegression, one C after the other. Two classes have one column and the binary cross entropy; several labels
+per image are one such problem per label.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How often EsViT's match by similarity pairs regions of two training views that show the same place."""
+"""Accuracy of EsViT's matching by similarity: how often it pairs regions that show the same place in two views."""
 
 from __future__ import annotations
 

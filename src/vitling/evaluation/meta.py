@@ -1,4 +1,4 @@
-"""Metadata of a saved model. No torch here."""
+"""Metadata of a saved model. Imports no torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BundleMeta:
     temperature: float = 1.0
     channels: int = 3
     bits: int = 16  # used in pixels of 16-bit files; 12 for scanners that fill only those
-    max_pixels: int = MAX_PIXELS  # larger images are refused
+    max_pixels: int = MAX_PIXELS  # larger images are rejected
     version: str = __version__
 
     def as_dict(self) -> dict[str, Any]:

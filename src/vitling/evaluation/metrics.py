@@ -1,4 +1,4 @@
-"""Metrics of logits [N, C] against labels: int [N], or bool [N, C] for several labels an image."""
+"""Metrics of logits [N, C] against labels: int [N], or bool [N, C] for several labels per image."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
 def calibration_error(logits: Tensor, labels: Tensor, bins: int = BINS) -> float:
     """Compute the expected calibration error: |accuracy - confidence| per bin of equal width, weighted by its images.
 
-    With several labels an image, every (image, class) pair counts.
+    With several labels per image, every (image, class) pair counts.
     """
     check(logits, labels)
     if labels.ndim == 2:
@@ -261,7 +261,7 @@ METRICS: dict[MetricFlag, Callable[[Tensor, Tensor], float]] = {
 
 
 def resolve_metric(name: Metric, multi_label: bool) -> MetricFlag:
-    """Replace auto by top1, or by map for several labels an image; raise UserError if the labels rule out `name`."""
+    """Replace auto by top1, or by map for several labels per image; raise UserError if the labels rule out `name`."""
     if name == "auto":
         return "map" if multi_label else "top1"
     allowed = [key for key in METRICS if key == "roc-auc" or key.startswith("map") == multi_label]

@@ -35,7 +35,7 @@ class Prediction:
     source: str
     label: str | None = None
     probability: float | None = None
-    labels: list[str] = field(default_factory=list)  # for several labels an image: all with a probability above 0.5
+    labels: list[str] = field(default_factory=list)  # if images have several labels: all with a probability above 0.5
     top: list[tuple[str, float]] = field(default_factory=list)
     unsure: bool = False
     error: str | None = None

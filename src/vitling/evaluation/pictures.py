@@ -20,7 +20,7 @@ from vitling.evaluation.attention_maps import MASS, RankedHeads
 from vitling.evaluation.correspondence import Matches
 from vitling.files import atomic_write
 
-LARGEST = 480_000  # bytes of a picture
+MAX_BYTES = 480_000  # of a picture
 YELLOW, ORANGE, BLUE, RED, WHITE = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b", "#ffffff"
 _OUTLINE = [withStroke(linewidth=2.5, foreground="black")]
 
@@ -177,17 +177,17 @@ def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.
 
 
 def _save(figure: Figure, out: Path) -> None:
-    """Save as PNG; reduce colours, then the size, until the file is below `LARGEST`."""
+    """Save as PNG; reduce colours, then the size, until the file is below `MAX_BYTES`."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     picture = Image.open(buffer).convert("RGB")
     encoded = io.BytesIO()
     picture.save(encoded, "PNG", optimize=True)
-    while encoded.tell() > LARGEST:
+    while encoded.tell() > MAX_BYTES:
         encoded = io.BytesIO()
         few = picture.quantize(palette=_make_palette(picture), dither=Image.Dither.FLOYDSTEINBERG)
         few.save(encoded, "PNG", optimize=True)
-        if encoded.tell() <= LARGEST:
+        if encoded.tell() <= MAX_BYTES:
             break
         picture = picture.resize((picture.width * 4 // 5, picture.height * 4 // 5), Image.Resampling.LANCZOS)
     with atomic_write(out) as file:

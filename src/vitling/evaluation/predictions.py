@@ -1,4 +1,4 @@
-"""Predictions for each image of a split, saved so that runs can be compared image by image. No torch here."""
+"""Predictions for each image of a split, saved so that runs can be compared image by image. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FILE = "answers.npz"
 
 @dataclass(frozen=True)
 class SplitPredictions:
-    """The field names are the names of the columns in the file."""
+    """Predictions for one split; the fields are the columns of the file."""
 
     keys: np.ndarray  # uint64 [N], hashes of the images' names
-    labels: np.ndarray  # int [N], or bool [N, C] for several labels an image
+    labels: np.ndarray  # int [N], or bool [N, C] for several labels per image
     given: np.ndarray  # the predicted class [N], or a score for each class [N, C]
     groups: np.ndarray  # int [N]; images of a group show the same thing. Without groups, each image is its own
 
@@ -35,7 +35,7 @@ class SplitPredictions:
 
     @property
     def correct(self) -> np.ndarray:
-        """bool [N], for one label an image."""
+        """Correct predictions, bool [N]; for one label per image."""
         return self.given == self.labels
 
     def select(self, keys: np.ndarray) -> SplitPredictions:

@@ -38,7 +38,7 @@ class ProbeTask:
     model: Model
     settings: ProbesConfig
     class_names: tuple[str, ...]
-    parts: dict[str, SplitFeatures]  # train, validation, judged
+    parts: dict[str, SplitFeatures]  # train, validation, and judged: the split to evaluate on
 
     @property
     def classes(self) -> int:
@@ -62,14 +62,14 @@ class ProbeTask:
         return torch.cat([part.frozen.pooled for part in parts]), torch.cat([part.labels for part in parts])
 
     def evaluate(self, logits: Tensor) -> dict[str, Any]:
-        """Compute the chosen metric and all others on the judged images."""
+        """Compute the chosen metric and all others on the evaluation split."""
         labels, logits = self.parts["judged"].labels, logits.float()
         metrics = summarise(logits.cpu(), labels.cpu(), self.class_names)
         return {"value": self.score(logits, labels), "metrics": metrics}
 
 
 def default_ks(images: int) -> tuple[int, ...]:
-    """Return EsViT's numbers of neighbours, as far as there are images."""
+    """Return EsViT's numbers of neighbours, up to the number of images."""
     return tuple(k for k in KS if k <= images) or (images,)
 
 
@@ -112,7 +112,9 @@ def run_linear(task: ProbeTask, log: Log) -> dict[str, Any]:
         )
     if len(config.lr) > 1 and found.lr in (min(config.lr), max(config.lr)):
         end = "largest" if found.lr == max(config.lr) else "smallest"
-        log.info(f"Linear probe: the best learning rate, {found.lr:g}, is the {end} of --linear.lr; try one beyond.")
+        log.info(
+            f"Linear probe: the best learning rate, {found.lr:g}, is the {end} of --linear.lr; try values beyond it."
+        )
     return {
         "chosen": {"lr": found.lr},
         "validation": found.score,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Spread(NamedTuple):
-    """How widely features are spread.
+    """Spread of features.
 
     `spread`: std per dimension of the normalised features, times sqrt(D), averaged over dimensions; 1 if all directions
     are equally likely, 0 if all images look the same (SimSiam, Chen & He 2021, Sec. 4.1). `cosine`: mean over pairs of
