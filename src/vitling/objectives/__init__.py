@@ -1,4 +1,4 @@
-"""What the losses of all methods share."""
+"""Building blocks that the losses of all methods share."""
 
 from __future__ import annotations
 

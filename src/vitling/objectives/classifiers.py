@@ -46,7 +46,7 @@ class FullClassifier(nn.Module):
         chosen = logits.gather(1, torch.stack((own, partner), dim=1))
         return Scores(logits.logsumexp(1), chosen[:, 0], chosen[:, 1], logits.mean(1))
 
-    def sharded(self) -> dict[str, int]:
+    def sharded_parameters(self) -> dict[str, int]:
         """Return names of parameters of which each process holds some rows, with the number of all rows."""
         return {}
 
@@ -111,7 +111,7 @@ class ShardedClassifier(FullClassifier):
             raise UserError(f"{images} images cannot be split over {world} processes. Use --idmm.classifier full.")
         super().__init__(dim, images, shard_rows(images, rank, world))
 
-    def sharded(self) -> dict[str, int]:
+    def sharded_parameters(self) -> dict[str, int]:
         return {"weight": self.images, "bias": self.images}
 
     def forward(self, z: Tensor, own: Tensor, partner: Tensor, key: Tensor | int) -> Scores:

@@ -39,11 +39,12 @@ class Objective(nn.Module):
 
     compares_images = False  # whether an image's loss depends on the other images of its pass
     capturable_forward = False
-    """Whether `forward` can be captured as a CUDA graph: all that changes between its calls within a phase is in
+    """True if `forward` can be captured as a CUDA graph: all that changes between its calls within a phase is in
     tensors (such as `Batch.key`), so it reads no `progress`, and it never waits for the GPU. Values that `before_step`
     sets, and values for `after_step`, are kept in buffers."""
     is_self_distillation = False
-    """Whether its targets are its own outputs, so that a loss above that of guessing means disagreement."""
+    """True if the targets are the network's own outputs: a loss above that of uniform outputs then means
+    disagreement."""
     phases = 1  # with several, some parameters are not trained in the first
     phase = 0  # set by `before_step`
 
@@ -67,7 +68,7 @@ class Objective(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """Whether a whole step can be captured: no auxiliary term or weight depends on progress either."""
+        """True if a whole step can be captured: no auxiliary term or weight depends on progress either."""
         terms = all(getattr(term, "capturable", False) for term in self.auxiliaries.values())
         return self.capturable_forward and terms and not any(callable(weight) for weight in self.weights.values())
 
@@ -107,7 +108,7 @@ class Objective(nn.Module):
         self, features: Features | Sequence[Features], batch: Batch, progress: Progress
     ) -> dict[str, Tensor]:
         """Compute the auxiliary terms; there are none in evaluation mode. For views of several sizes, each with
-        features of its own, a term is averaged over all views."""
+        features, a term is averaged over all views."""
         sets = [features] if isinstance(features, Features) else features
         views = [len(some.pooled) // len(batch.ids) for some in sets]
         terms: dict[str, Tensor] = {}
@@ -129,7 +130,7 @@ class Objective(nn.Module):
         """Return names of parameters without weight decay, besides biases and one-dimensional parameters."""
         return {f"backbone.{name}" for name in self.backbone.no_decay()}
 
-    def sharded(self) -> dict[str, int]:
+    def sharded_parameters(self) -> dict[str, int]:
         """Return names of parameters of which each process holds some rows (`classifiers.shard_rows`), with the number
         of all rows. DDP leaves them alone; the objective computes their gradients."""
         return {}

@@ -81,8 +81,8 @@ _MATCHES = {"argmax": _assign_nearest, "sinkhorn": _transport_mass}
 
 @torch.no_grad()
 def take_matches(mine: Tensor, theirs: Tensor, values: Tensor) -> Tensor:
-    """For each region of a view [B, T, D], take the row of `values` [B, T', P] that belongs to the most similar region,
-    by cosine, of another view [B, T', D]."""
+    """Take, for each region of a view [B, T, D], the row of `values` [B, T', P] that belongs to the most similar
+    region, by cosine, of another view [B, T', D]."""
     with torch.autocast(mine.device.type, enabled=False):
         best = (normalise_rows(mine) @ normalise_rows(theirs).transpose(1, 2)).argmax(2, keepdim=True)
     return values.gather(1, best.expand(-1, -1, values.shape[2]))

@@ -20,7 +20,7 @@ class Shards:
     """The sharded parameters of an objective. Without any, every method returns its input."""
 
     def __init__(self, objective: Objective, optimiser: torch.optim.Optimizer, processes: Processes):
-        self.processes, self.rows = processes, objective.sharded()
+        self.processes, self.rows = processes, objective.sharded_parameters()
         rows = {p: self.rows[name] for name, p in objective.named_parameters() if name in self.rows}
         self.parameters = set(rows)
         order = (p for group in optimiser.param_groups for p in group["params"])

@@ -44,7 +44,7 @@ PASSES_SPLIT_COMPARISONS = (
 
 
 class Trainer:
-    """An objective, its optimiser and its data, and how to take the next step with them."""
+    """An objective with its optimiser and data, which takes one training step after the other."""
 
     def __init__(self, objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log):
         self.store, self.config, self.processes, self.log = store, config, processes, log
@@ -76,7 +76,7 @@ class Trainer:
     def _check(self) -> None:
         if self.shards.rows and self.precision.name == "fp16":
             raise UserError(
-                "A sharded classifier cannot train in fp16, in which each process skips other steps. Use "
+                "A sharded classifier cannot train in fp16, where each process may skip different steps. Use "
                 "--loop.precision bf16 or fp32."
             )
         accumulate = self.feed.accumulate
@@ -199,7 +199,7 @@ class Trainer:
         return {**terms, "grad_norm": capture.update()}
 
     def _host_inputs(self, micro: MicroBatch) -> np.ndarray:
-        """Return what the host passes to a step: the ids of its images, followed by its key."""
+        """Return the step's input from the host: the ids of its images, followed by its key."""
         return np.append(micro.view_batch.own_instances, make_key("step", self.config.seed, self.done))
 
     def _backward(
@@ -238,13 +238,13 @@ class Trainer:
         self.renderer.functions = FunctionCache(machine.compile_function)
 
     def _can_capture(self) -> bool:
-        """Whether whole steps can be captured: in fp16 the host checks every step for overflow, and DDP's gradient
-        exchange is not capturable."""
+        """Return whether whole steps can be captured: in fp16 the host checks every step for overflow, and DDP's
+        gradient exchange is not capturable."""
         alone = self.store.device.type == "cuda" and self.processes.world == 1
         return alone and self.precision.name != "fp16" and self.objective.capturable
 
     def _is_compiled(self, loaded: LoadedBatch) -> bool:
-        """Whether this size is compiled: the last, incomplete batch of an epoch only in runs with enough epochs."""
+        """Return whether this size is compiled; for the incomplete last batch of an epoch, only with enough epochs."""
         whole = len(loaded.key.ids) == self.feed.sizes[0]
         return self.compiling and (whole or self.config.epochs >= machine.WORTH_ANOTHER_SHAPE)
 
@@ -270,6 +270,6 @@ def _wrap_parallel(objective: Objective, processes: Processes, device: torch.dev
         return objective
     if device.type == "cuda":
         nn.SyncBatchNorm.convert_sync_batchnorm(objective)
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded()))
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded_parameters()))
     has_idle_parameters = objective.phases > 1
     return DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=has_idle_parameters)

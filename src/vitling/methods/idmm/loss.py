@@ -71,8 +71,8 @@ class IDMM(Objective):
         """ln N: what guessing costs."""
         return dict.fromkeys(self.names, math.log(self.images))
 
-    def sharded(self) -> dict[str, int]:
-        return {f"classifier.{name}": rows for name, rows in self.classifier.sharded().items()}
+    def sharded_parameters(self) -> dict[str, int]:
+        return {f"classifier.{name}": rows for name, rows in self.classifier.sharded_parameters().items()}
 
 
 def cross_entropy(scores: Scores, share: Tensor, epsilon: float) -> Tensor:
