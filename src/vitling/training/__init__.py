@@ -1,4 +1,4 @@
-"""The one loop, and what it stands on."""
+"""The training loop and its parts: schedules, optimisers, checkpoints, processes, precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch norm computes its statistics over one pass: refuse or announce what that means before a run starts."""
+"""Checks before a run starts that batch norm, whose statistics are those of one pass, gets enough images."""
 
 from __future__ import annotations
 

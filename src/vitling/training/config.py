@@ -17,7 +17,7 @@ class OptimConfig:
     """The optimiser and its schedule. Methods and presets override the defaults shown here; what you pass wins."""
 
     name: Optimiser | None = None
-    """AdamW by default, unless the preset (--preset) has another."""
+    """The optimiser; AdamW unless the preset (--preset) has another."""
     lr: Annotated[float | None, NOT_NEGATIVE] = None
     """Peak learning rate. By default that of the plan, the preset or the method; otherwise 5e-4 per 256 images of the
     batch, at most 1e-3, or with SGD 0.03 per 256 images."""
@@ -103,7 +103,7 @@ class CheckpointConfig:
 
 @dataclass
 class FitConfig:
-    """All that the loop needs to know."""
+    """All settings of the loop."""
 
     epochs: Annotated[int, AT_LEAST_1] = 100
     batch: Annotated[int, AT_LEAST_1] = 128

@@ -1,4 +1,5 @@
-"""Continuation of another run from its checkpoint, with more to learn: shared parts are kept, the rest starts anew."""
+"""Continuation of another run from its checkpoint, with additional parts: shared weights are kept, new ones are
+initialised."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def fit(
     processes: Processes | None = None,
     start: Path | None = None,
 ) -> FitResult:
-    """Train from the run's latest checkpoint if it has one, else from `start`, another run's checkpoint, or anew."""
+    """Train from the run's latest checkpoint if it has one, else from `start`, another run's checkpoint, else from
+    scratch."""
     config.check()
     trainer = Trainer(objective, store, config, processes or Processes(0, 1, store.device), run.log)
     loop = Loop(trainer, watchers, run)
@@ -69,7 +70,7 @@ def fit(
 
 
 class Loop:
-    """What happens between steps: metrics, watchers, checkpoints and signals."""
+    """Work between the steps: metrics, watchers, checkpoints and signals."""
 
     def __init__(self, trainer: Trainer, watchers: Sequence[Watcher], run: RunDirectory):
         self.trainer, self.watchers, self.run = trainer, watchers, run
@@ -121,7 +122,7 @@ class Loop:
             try:
                 watched = self._watch(due, finished)
             except RunAborted:
-                self._log_epochs(pace, {})  # the metrics that led here
+                self._log_epochs(pace, {})  # the metrics that made a watcher stop the run
                 raise
             self._log_epochs(pace, watched)
             line = self._line("epoch", self.trainer.done, finished, self.last_metrics)

@@ -1,4 +1,4 @@
-"""Views of the next batch, rendered on their own CUDA stream while the current step comes to its end.
+"""Views of the next batch, rendered on their own CUDA stream while the current step finishes.
 
 Rendering takes a hundred small kernel launches per batch. Captured as a CUDA graph, it takes one.
 """
@@ -19,8 +19,8 @@ MAX_CAPTURES = 4  # kinds of batches; each capture keeps its views in memory
 
 
 class ViewPrefetcher:
-    """Renders views ahead of their batch, which saves time and changes no value. If a capture fails, for lack of memory
-    or for another reason, it warns once, and views are rendered when their batch comes."""
+    """Renders views ahead of their batch, which saves time and changes no value. If a capture fails, it
+    warns once, and views are rendered when their batch comes."""
 
     def __init__(self, renderer: Renderer, device: torch.device, warn: Callable[[str], None]):
         self.renderer, self.warn = renderer, warn

@@ -26,7 +26,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes files."""
+        """True in the process that writes files."""
         return self.rank == 0
 
     @contextmanager

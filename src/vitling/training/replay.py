@@ -19,9 +19,9 @@ Terms = dict[str, Tensor]
 
 
 class Replay:
-    """Captured steps of an objective that is `capturable`. A capture reads views from where they lay when it was made,
-    so it serves all batches whose views lie there, as prefetched ones do. Replaying saves time and changes no value. If
-    a capture fails, it warns once, and steps are run as before."""
+    """Captured steps of an objective that is `capturable`. A capture reads views from the addresses they had when it
+    was made, so it serves all batches whose views are stored there, as prefetched ones are. Replaying saves time and
+    changes no value. If a capture fails, it warns once, and steps are run as before."""
 
     def __init__(self, device: torch.device, warn: Callable[[str], None]):
         self.device, self.warn = device, warn
@@ -43,7 +43,7 @@ class Replay:
         learn: Callable[[list[Views], Tensor], Terms],
         update: Callable[[], Tensor],
     ) -> _CapturedStep | None:
-        """Return the capture for a kind of batch, making it when the kind comes for the second time. `learn` computes
+        """Return the capture for a kind of batch, made when the kind occurs for the second time. `learn` computes
         the gradients that `update` uses; `inputs` is what changes from step to step besides the views."""
         key = (len(inputs), *(tensor.data_ptr() for tensor in _list_tensors(views)))
         if key not in self.captures and key in self.seen and len(self.captures) < MAX_CAPTURES and not self.failed:
@@ -57,7 +57,7 @@ class Replay:
                     f"Steps cannot be captured as CUDA graphs ({reason}); training continues, more slowly if the batch "
                     "is small."
                 )
-        if len(self.seen) > 4 * MAX_CAPTURES:  # views that lie elsewhere each time
+        if len(self.seen) > 4 * MAX_CAPTURES:  # the views are at a new address each time
             self.seen.clear()
         self.seen.add(key)
         return self.captures.get(key)

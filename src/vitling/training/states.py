@@ -42,8 +42,8 @@ def continue_from(trainer: Trainer, state: State) -> str:
     _check_images(trainer, state, "that run was trained on", "Use the same DATA, --val and --seed.")
     if state["per_epoch"] != trainer.per_epoch or state["step"] >= trainer.steps:
         raise UserError(
-            f"That run stopped at step {state['step']}, with {state['per_epoch']} steps an epoch. This one needs as "
-            f"many an epoch and more in all, but has {trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
+            f"That run stopped at step {state['step']}, with {state['per_epoch']} steps per epoch. This one needs as "
+            f"many per epoch and more in all, but has {trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
         )
     new = load_weights(trainer.objective, state["objective"])
     names = list_parameter_names(trainer.objective, trainer.optimiser)
@@ -53,7 +53,7 @@ def continue_from(trainer: Trainer, state: State) -> str:
 
 
 def _largest_new_module(name: str, before: State) -> str:
-    """Return the longest-reaching prefix of `name` of which nothing existed before: teacher.regions, not teacher."""
+    """Return the largest module in `name` that is entirely new: teacher.regions if teacher existed before."""
     parts = name.split(".")
     prefixes = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
     return next(prefix for prefix in prefixes if not any(f"{old}.".startswith(f"{prefix}.") for old in before))
