@@ -1,11 +1,11 @@
-"""What pre-training without labels gives, on scikit-learn's 1,797 digits: real scans, 8 x 8 pixels, embedded.
+"""`vitling demo`: the gain from pre-training without labels, on scikit-learn's 1,797 scanned digits of 8 x 8 pixels.
 
-Of the 1,498 training digits 100 have labels, ten of each; the others are an unlabelled pool. A small network learns the
-100 labels from a random start, and from IDMM on all 1,498 images, which learns from no label: the same labels, the same
-settings, the same number of steps. A last run has all labels. Each opens the 299 test digits once, at its end.
+100 of the 1,498 training digits have labels, ten per class; the rest is an unlabelled pool. A small network learns the
+100 labels twice, with the same settings and steps: from a random start, and after IDMM pre-training on all 1,498
+images. A last run uses all labels. Each run opens the 299 test digits once, at its end.
 
-The settings are for these digits, and were chosen on a fifth of the training digits, where longer training and other
-learning rates gave the random start no more.
+The settings were chosen for these digits on a fifth of the training digits, on which neither longer training nor other
+learning rates improved the random start.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ def demo(
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Random start against IDMM with 100 labels, and random start with all. About three minutes on two free CPU cores.
+    """Train all of RUNS in folders of `out` and return the result.json of each.
 
-    Gives the result.json of each of RUNS, which are the folders in `out`.
+    It takes about three minutes on two free CPU cores.
     """
     few = f"{DIGITS}?labels=100&seed={seed}"
     start = {"seed": seed, "resume": resume, "overwrite": overwrite}
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
-    say, found = Log().info, {}
-    with _one_thread():
-        say("1 of 4: 100 labels, from a random start.")
-        found["random"] = train(labelled(few, random, epochs, **start))
-        say("2 of 4: IDMM on 1,498 digits, without labels.")
-        found["pretrain"] = pretrain(unlabelled(few, pre, pretrain_epochs, **start))
-        say("3 of 4: the same 100 labels, from what IDMM has learnt.")
-        found["idmm"] = train(labelled(few, idmm, epochs, from_=pre, **start))
-        say("4 of 4: all 1,498 labels, from a random start.")
-        # Fifteen times as many images: a fifth of the epochs is three times as many steps.
-        found["all-labels"] = train(labelled(DIGITS, all_labels, -(-epochs // 5), **start))
-    return found
+    log, results = Log(), {}
+    with _use_one_thread():
+        log.info("1 of 4: 100 labels, from a random start.")
+        results["random"] = train(_make_labelled_config(few, random, epochs, **start))
+        log.info("2 of 4: IDMM on 1,498 digits, without labels.")
+        results["pretrain"] = pretrain(_make_pretrain_config(few, pre, pretrain_epochs, **start))
+        log.info("3 of 4: the same 100 labels, after IDMM.")
+        results["idmm"] = train(_make_labelled_config(few, idmm, epochs, from_=pre, **start))
+        log.info("4 of 4: all 1,498 labels, from a random start.")
+        # With fifteen times as many images, a fifth of the epochs is still three times as many steps.
+        results["all-labels"] = train(_make_labelled_config(DIGITS, all_labels, -(-epochs // 5), **start))
+    return results
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """So small a network gains little by a second one, and loses much where the cores have other work too."""
+def _use_one_thread() -> Iterator[None]:
+    """Use one thread: so small a network gains little from a second one, and loses much if the cores are busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -70,8 +70,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def labelled(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
-    """Digits must not be mirrored, and small crops of 8 x 8 pixels show nothing: hence the views."""
+def _make_labelled_config(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
+    """Make the config of a run with labels. Digits must not be mirrored, and small crops of 8 x 8 pixels show
+    nothing."""
     views = ViewsConfig(scale=(0.7, 1.0), flip=0.0, rotate=10.0, erase=0.0, mixup=0.0, cutmix=0.0, crop_fraction=1.0)
     return TrainConfig(
         source=source,
@@ -82,14 +83,14 @@ def labelled(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
         views=views,
         objective=SupervisedConfig(drop_path=0.0),
         optim=OptimConfig(lr=1e-3),
-        **_network(),
+        **_make_shared_settings(),
         **more,
     )
 
 
-def unlabelled(source: str, out: str, epochs: int, **more: Any) -> PretrainConfig:
-    """The paper's IDMM, but for the views; and as it has few epochs, with smaller batches at a higher rate, which needs
-    the longer warm-up."""
+def _make_pretrain_config(source: str, out: str, epochs: int, **more: Any) -> PretrainConfig:
+    """Make the config of IDMM, which follows the paper except for its views and, because it has few epochs, smaller
+    batches with a higher learning rate and the longer warm-up that this needs."""
     views = ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, rotate=15.0, colour=False, blur=0.0)
     return PretrainConfig(
         source=source,
@@ -99,12 +100,12 @@ def unlabelled(source: str, out: str, epochs: int, **more: Any) -> PretrainConfi
         drop_path=0.0,
         views=views,
         optim=OptimConfig(lr=1.5e-3, warmup_epochs=epochs / 10),
-        **_network(),
+        **_make_shared_settings(),
         **more,
     )
 
 
-def _network() -> dict[str, Any]:
+def _make_shared_settings() -> dict[str, Any]:
     return {
         "backbone": "vit_nano_patch4_32",
         "size": 8,

@@ -160,7 +160,7 @@ def _choose_split(splits: Splits, split: str) -> str:
     if not exists[split]:
         available = ", ".join(name for name, is_there in exists.items() if is_there)
         hint = " A run's evaluation.json has the images it held out of train." if split == "val" else ""
-        raise UserError(f"The data has no {split} split of its own; it has {available}.{hint}")
+        raise UserError(f"The data has no {split} split; it has {available}.{hint}")
     return split
 
 

@@ -87,7 +87,7 @@ class ProbeSplits:
     validation: Dataset
     eval_split: str  # test or val
     held_out: bool  # without a test or val split: val is held out of train
-    chosen_on: str  # where the validation images come from, in words
+    chosen_on: str  # origin of the validation images, in words
     notes: list[str]
 
     def open_eval_split(self, why: str) -> Dataset:
@@ -183,7 +183,7 @@ def _hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Da
 
 
 def _note_single_images(splits: ProbeSplits) -> list[str]:
-    """List the classes whose only image is in train, so that validation cannot see them."""
+    """List the classes whose only image is in train, so that validation lacks them."""
     train, validation = splits.train.labels, splits.validation.labels
     assert train is not None
     assert validation is not None
@@ -192,4 +192,8 @@ def _note_single_images(splits: ProbeSplits) -> list[str]:
         for labels in (train, validation)
     ]
     single = [splits.train.class_names[c] for c in np.flatnonzero((counts[0] == 1) & (counts[1] == 0))]
-    return [f"Only one image, which is in train, none in validation: {shorten_list(single)}."] if single else []
+    return (
+        [f"Classes with a single image, which is in train and not in validation: {shorten_list(single)}."]
+        if single
+        else []
+    )
