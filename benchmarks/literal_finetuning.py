@@ -3,7 +3,7 @@
     python benchmarks/literal_finetuning.py train=flowers102-train.tar,test=flowers102-test.tar --out found.json
 
 If `vitling finetune --preset released` misses a published result, this tells whether vitling's views and loop are the
-cause or the recipe itself. A batch is mixed in `--parts` parts, like the share of each GPU in the original. The result
+cause or the recipe itself. A batch is mixed in `--parts` parts, like the images of each GPU in the original. The result
 is test top-1 of the last epoch.
 """
 

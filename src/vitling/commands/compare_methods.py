@@ -40,7 +40,7 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
     if result["differences"]:
         print(_describe_lead(best, result["differences"]))
     if short := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW_EPOCHS])) < FEW_EPOCHS]:
-        print(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to judge; raise --minutes.")
+        print(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to compare; raise --minutes.")
     print(f"Written: {out}, a run directory for each method")
     flags = " ".join(filter(None, [f"--method {best['method']}", best.get("flags", ""), "--out RUN"]))
     print(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")

@@ -1,4 +1,4 @@
-"""Sampling without state: epoch order, batch sizes and each process's share follow from (seed, epoch), so a resume
+"""Sampling without state: epoch order, batch sizes and each process's slice follow from (seed, epoch), so a resume
 needs no sampler state."""
 
 from __future__ import annotations
