@@ -113,7 +113,7 @@ def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
     def goes_on(objective, config, start=views_alone) -> None:
         fit(objective, store, config, run=RunDirectory(tmp_path), start=start)
 
-    with pytest.raises(UserError, match=r"steps an epoch.*--batch"):
+    with pytest.raises(UserError, match=r"steps per epoch.*--batch"):
         goes_on(make("esvit"), replace(settings("esvit"), batch=11))
     with pytest.raises(UserError, match="more in all"):
         goes_on(make("esvit"), replace(settings("esvit"), epochs=2))
