@@ -73,6 +73,8 @@ def run(argv: list[str]) -> int:
         return _print(_format_help())
     if argv[0] == "--version":
         return _print(__version__)
+    if argv[0] == "_precompile":
+        return _precompile(*argv[1:])
     if argv[0] not in _VERBS:
         return _fail(f"There is no verb {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
@@ -114,6 +116,15 @@ def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
 
     markers = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     return tyro.cli(bind, args=argv, prog=f"vitling {verb}", config=markers)
+
+
+def _precompile(config: str, memory: str) -> int:
+    """Run the hidden verb that `train` starts beside its first stage."""
+    from vitling.runs.precompile import run_in_background
+
+    register_readers()
+    run_in_background(config, memory)
+    return DONE
 
 
 def _load_torch() -> None:

@@ -35,6 +35,7 @@ class Range:
 
 AT_LEAST_1 = Range(1)
 NOT_NEGATIVE = Range(0)
+NOT_NEGATIVE_OR_INF = Range(0, also=(math.inf,))
 POSITIVE = Range(0, low_excluded=True)
 FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
@@ -53,7 +54,8 @@ def check_ranges(config: Any, path: str = "") -> None:
         numbers = [n for n in (value if isinstance(value, tuple) else (value,)) if n is not None]
         for limits in ranges:
             if wrong := [n for n in numbers if n not in limits]:
-                raise UserError(f"{flag} {wrong[0]}: must be {limits}.")
+                finite = "" if math.isfinite(wrong[0]) else "a finite number, "
+                raise UserError(f"{flag} {wrong[0]}: must be {finite}{limits}.")
             if limits.ordered and numbers != sorted(numbers):
                 raise UserError(f"{flag} {' '.join(map(str, numbers))}: the smaller number comes first.")
     for f in fields(config):

@@ -218,7 +218,8 @@ def test_networks_without_positions_are_tested_on_larger_views():
 
 def test_description_of_a_replaced_plan_has_only_new_choices():
     before, after = (plan_for(TrainConfig(method=method), FLOWERS) for method in ("idmm", "supervised"))
-    assert ["--epochs 300" in line for line in describe_plan(after, before)] == [False, True]
+    assert any("--epochs 300" in line for line in describe_plan(after, before))
+    assert not any("--batch" in line for line in describe_plan(after, before))
     assert describe_plan(before, before) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from vitling.console import is_main_process
 from vitling.methods import METHODS
 from vitling.settings.config import RunConfig
 from vitling.settings.layers import Source
@@ -19,10 +20,13 @@ def print_settings(config: RunConfig) -> None:
     """Resolve the settings of all stages and print them, without training."""
     from vitling.runs.resolving import explain_settings
 
+    stages = explain_settings(config)
+    if not is_main_process():
+        return
     console = Console()
-    for stage, resolved in explain_settings(config).items():
+    for stage, resolved in stages.items():
         console.print(_make_table(stage, resolved))
-    if config.minutes is not None:
+    if any(r.config.minutes is not None and r.sources["epochs"].origin != "pace" for r in stages.values()):
         console.print("The epochs are upper limits: --minutes trains as many as fit at the measured pace.")
 
 

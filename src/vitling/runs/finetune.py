@@ -25,9 +25,14 @@ NEW_HEAD = "Leave out --keep-head to train a new head."
 
 def finetune(request: FinetuneConfig) -> dict[str, Any]:
     """Fine-tune, evaluate, and return what result.json contains."""
+    require_start(request)
+    return finetune_from_any_start(request)
+
+
+def require_start(request: FinetuneConfig) -> None:
+    """Raise UserError if there are no weights to fine-tune."""
     if not request.from_ and not request.resume:
         raise UserError("No weights to fine-tune. Pass --from RUN: a pre-trained run, a checkpoint or a weights file.")
-    return finetune_from_any_start(request)
 
 
 def finetune_from_any_start(request: FinetuneConfig) -> dict[str, Any]:

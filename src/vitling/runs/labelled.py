@@ -28,7 +28,7 @@ from vitling.runs.stage import (
     begin,
     build_auxiliary,
     build_backbone,
-    check_test_size,
+    check_network,
     describe_auxiliary,
     fit_to_time,
     make_meta,
@@ -80,7 +80,7 @@ def prepare_stage(
         facts = replace(facts, start=start_facts)
     resolved = run.saved if run.saved is not None and run.has_checkpoint else resolve(draft, facts)
     backbone = build_backbone(resolved.config, resolved.config.objective.drop_path)
-    check_test_size(resolved.config, backbone)
+    check_network(resolved.config, backbone)
     auxiliary = build_auxiliary(resolved.config, backbone)
     stores = begin(resolved, splits, backbone, run, start, head is not None)
     return Stage(resolved, facts, backbone, stores, auxiliary, head)

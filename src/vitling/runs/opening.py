@@ -12,6 +12,7 @@ from vitling.console import Log
 from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
 from vitling.errors import UserError
+from vitling.files import read_json
 from vitling.ranges import check_ranges
 from vitling.settings.config import Config, RunConfig
 from vitling.settings.layers import Draft
@@ -21,12 +22,22 @@ from vitling.training.processes import Processes, init_processes
 from vitling.training.rundir import RunDirectory
 from vitling.training.trackers import check_trackers
 
+KEPT = "evaluated.json"  # exists only while a run goes from its evaluation to a further stage
+
+
+def check_request(request: RunConfig, verb: str) -> None:
+    """Raise UserError if no data is named."""
+    if not request.source:
+        if request.resume:
+            raise UserError(f"{request.out} has no run to resume. To start one, name the images: vitling {verb} DATA")
+        raise UserError(f"No images given. Pass a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA")
+
 
 @contextmanager
 def start_processes(request: RunConfig, verb: str) -> Iterator[Processes]:
     """Join the processes of torchrun, after checking that data and output are named."""
-    if not request.source and not request.resume:
-        raise UserError(f"No images given. Pass a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA")
+    if not request.resume:
+        check_request(request, verb)
     if not request.out:
         raise UserError("No output directory given. Pass --out DIR, for example --out runs/first.")
     with init_processes(request.loop.device) as processes:
@@ -40,6 +51,7 @@ class OpenRun(Generic[Config]):
     draft: Draft[Config]  # what the user passed, or the saved settings of a resumed run
     directory: RunDirectory
     processes: Processes
+    verb: str = "train"
     saved: Resolved[Config] | None = None  # settings of the start that this one resumes
     result: dict[str, Any] | None = None  # of a run that has finished already
     prepared: bool = False
@@ -74,14 +86,26 @@ class OpenRun(Generic[Config]):
 
     def write_settings(self, resolved: Resolved, trackers: tuple[str, ...] | None = None) -> None:
         """Write config.json; with trackers, start the log and the trackers too."""
+        values = {"verb": self.verb} | to_json(resolved)
         if trackers is None:
-            self.directory.update_config(to_json(resolved))
+            self.directory.update_config(values)
         else:
-            self.directory.start(to_json(resolved), trackers)
+            self.directory.start(values, trackers)
+
+    @property
+    def evaluated(self) -> dict[str, Any] | None:
+        """The entries of result.json that an earlier start kept, before a further stage was interrupted."""
+        path = self.directory.path / KEPT
+        return read_json(path) if self.saved is not None and path.exists() else None
+
+    def keep_evaluation(self, result: dict[str, Any]) -> None:
+        self.directory.write(KEPT, result)
 
     def finish(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write result.json, which marks the run as finished."""
         self.directory.write("result.json", result)
+        if self.directory.writes:
+            (self.directory.path / KEPT).unlink(missing_ok=True)
         return result
 
 
@@ -95,9 +119,9 @@ def open_run(
     """
     draft = request if isinstance(request, Draft) else Draft(request)
     directory = RunDirectory(draft.config.out, writes=processes.is_main)
-    run = OpenRun(draft, directory, processes, read=None if of is None else of.source)
+    run = OpenRun(draft, directory, processes, verb, read=None if of is None else of.source)
     try:
-        _resume(run, verb, of is not None)
+        _resume(run, is_stage=of is not None)
         yield run
         processes.barrier()
     except UserError:
@@ -111,11 +135,14 @@ def open_run(
         run.directory.close()
 
 
-def _resume(run: OpenRun[Config], verb: str, is_stage: bool) -> None:
+def _resume(run: OpenRun[Config], is_stage: bool) -> None:
     config, path = run.draft.config, run.directory.path
     if config.resume and (path / "config.json").exists():
         run.prepare()
-        saved = load_resolved(type(config), run.directory.read("config.json"))
+        values = run.directory.read("config.json")
+        if (verb := values.get("verb", run.verb)) != run.verb:
+            raise UserError(f"{path} is a run of vitling {verb}. Resume it with that verb, or pass another --out.")
+        saved = load_resolved(type(config), values)
         run.saved = resume_run(config if not is_stage else _at(saved.config, config), saved)
         run.draft = reopen(run.saved)
         if (path / "result.json").exists():
@@ -124,8 +151,7 @@ def _resume(run: OpenRun[Config], verb: str, is_stage: bool) -> None:
             return
     elif "resume" in config.explicit and config.source:
         Log(silent=not run.directory.writes).info(f"{path} has nothing to resume; starting a new run.")
-    if not run.draft.config.source:
-        raise UserError(f"{config.out} has no run to resume. To start one, name the images: vitling {verb} DATA")
+    check_request(run.draft.config, run.verb)
     check_ranges(run.draft.config)
     check_trackers(run.draft.config.loop.trackers)
 

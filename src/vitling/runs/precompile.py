@@ -33,6 +33,7 @@ from vitling.training.processes import init_processes
 from vitling.training.rundir import RunDirectory
 from vitling.training.signals import call_on_parent_exit
 
+VERB = "_precompile"  # hidden verb of the command line, which knows all data sources
 _MIN_CORES = 4  # with fewer it would slow down the first stage
 _MIN_HOST_BYTES = 8 * 2**30  # for torch and the compiler's processes
 _MIN_GPU_BYTES = 2**31
@@ -73,7 +74,8 @@ class Precompiler:
         memory = _spare_memory(self.device)
         if not self.wanted or self.process is not None or memory < _MIN_GPU_BYTES:
             return
-        command = [sys.executable, "-P", "-m", __name__, str(self.directory.path / "config.json"), str(memory)]
+        config = str(self.directory.path / "config.json")
+        command = [sys.executable, "-P", "-m", "vitling", VERB, config, str(memory)]
         try:
             output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed on exit
             self.output = self.resources.enter_context(output)
@@ -169,13 +171,10 @@ def _exit_with_parent() -> None:
     call_on_parent_exit(stop)
 
 
-def _main() -> None:
+def run_in_background(config: str, memory: str) -> None:
+    """Precompile the run of a config.json with little priority; end with the process that started this one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     _exit_with_parent()
     with suppress(OSError, AttributeError):
         os.nice(10)
-    prepare(load_resolved(TrainConfig, read_json(sys.argv[1])), int(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    _main()
+    prepare(load_resolved(TrainConfig, read_json(config)), int(memory))

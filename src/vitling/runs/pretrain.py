@@ -12,7 +12,6 @@ from torch import nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
-from vitling.errors import UserError
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.watching import CollapseWatcher, watch_pretraining
 from vitling.methods import METHODS
@@ -27,6 +26,7 @@ from vitling.runs.stage import (
     begin,
     build_auxiliary,
     build_backbone,
+    check_network,
     describe_auxiliary,
     fit_to_time,
     make_meta,
@@ -59,10 +59,12 @@ def pretrain_in(
     """Train in an open run directory. `make_watcher` makes a further watcher, for the epochs of the first one."""
     clock, processes = clock or Clock(), run.processes
     splits = open_for_pretraining(run.draft.config, run.source)
-    facts = replace(stage_facts(splits, run.has_gpu), previous=read_previous(run.draft.config))
+    facts = stage_facts(splits, run.has_gpu)
+    if not run.has_checkpoint:
+        facts = replace(facts, previous=read_previous(run.draft.config))
     resolved = run.saved or resolve(run.draft, facts)
     backbone = build_backbone(resolved.config, resolved.config.drop_path)
-    _check(resolved.config, backbone)
+    check_network(resolved.config, backbone)
     auxiliary = build_auxiliary(resolved.config, backbone)
     stores = begin(resolved, splits, backbone, run)
     _introduce(resolved.config, backbone, stores, run)
@@ -76,7 +78,7 @@ def pretrain_in(
         min_epochs,
     )
     config = resolved.config
-    _check_method(config, backbone)
+    check_network(config, backbone)
     run.write_settings(resolved)
     objective = build_objective(config, backbone, stores.train, auxiliary)
     watcher = _make_watcher(config, stores, run)
@@ -86,21 +88,6 @@ def pretrain_in(
         objective, stores.train, config.fit_config(), watchers, run=run.directory, processes=processes, start=start
     )
     return run.finish(_conclude(config, stores, objective, fitted, watcher.warnings, run))
-
-
-def _check(config: PretrainConfig, backbone: Backbone) -> None:
-    """Raise UserError for views that the network cannot take."""
-    for group in views_of(config, backbone.size).groups:
-        if group.size > backbone.size:
-            raise UserError(f"Local crops of {group.size} px are larger than the global ones of {backbone.size} px.")
-        backbone.grid_size(group.size)
-    _check_method(config, backbone)
-
-
-def _check_method(config: PretrainConfig, backbone: Backbone) -> None:
-    method = METHODS[config.method]
-    if method.check_run is not None:
-        method.check_run(method.config_of(config), backbone, config.epochs)
 
 
 def build_objective(
@@ -145,7 +132,7 @@ def _introduce(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
 
 
 def _make_watcher(config: PretrainConfig, stores: Stores, run: OpenRun) -> CollapseWatcher:
-    every = config.watch_every or max(1, round(config.epochs / (40 if config.minutes is None else 10)))
+    every = config.watch_every or 1
     stop, size = config.on_collapse == "stop", config.size or PRETRAIN_VIEW
     return watch_pretraining(
         stores.train, stores.val, size, ViewsConfig.crop_fraction, every, stop, run.directory.log.warning, config.seed

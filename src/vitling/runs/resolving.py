@@ -13,8 +13,11 @@ from vitling.data.sources.source import Source
 from vitling.errors import UserError
 from vitling.files import read_json
 from vitling.ranges import check_ranges
-from vitling.runs.finetune import describe_start
+from vitling.runs.finetune import describe_start, require_start
+from vitling.runs.group import VERBS, load_request
 from vitling.runs.images import look_at_images, open_for_pretraining, open_labelled, stage_facts
+from vitling.runs.opening import check_request
+from vitling.runs.stage import dry_run
 from vitling.runs.train import check_method
 from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.continuing import read_previous
@@ -60,10 +63,29 @@ def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> d
 
 def explain_settings(request: RunConfig) -> dict[str, Resolved]:
     """Return the settings that a command would train with; of a run that --resume continues, the saved ones."""
-    saved = Path(request.out) / "config.json"
-    if request.out and request.resume and saved.exists():
-        return {RUN: resume_run(request, load_resolved(type(request), read_json(saved)))}
-    return resolve_stages(request, gpu=choose_device(request.loop.device).type != "cpu")
+    request = load_request(request)
+    folder = Path(request.out)
+    if request.out and request.resume and (folder / "config.json").exists():
+        return _load_stages(request, folder)
+    check_request(request, VERBS[type(request)])
+    if isinstance(request, FinetuneConfig):
+        require_start(request)
+    stages = resolve_stages(request, gpu=choose_device(request.loop.device).type != "cpu")
+    for stage, resolved in stages.items():
+        if stage != LARGE_FOLDER:  # it starts from a run that does not exist yet
+            dry_run(resolved.config)
+    return stages
+
+
+def _load_stages(request: RunConfig, folder: Path) -> dict[str, Resolved]:
+    kinds: dict[str, type] = {PRETRAIN_FOLDER: PretrainConfig, RUN: type(request), LARGE_FOLDER: FinetuneConfig}
+    stages: dict[str, Resolved] = {}
+    for name, kind in kinds.items():
+        path = (folder if name == RUN else folder / name) / "config.json"
+        if path.exists():
+            saved: Resolved = load_resolved(kind, read_json(path))
+            stages[name] = resume_run(request, saved) if name == RUN else saved
+    return stages
 
 
 def _resolve_pretraining(draft: Draft[PretrainConfig], source: Source, gpu: bool, measure: Measure) -> Resolved:

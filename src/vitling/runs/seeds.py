@@ -11,8 +11,8 @@ from typing import Any
 from vitling.console import Log, is_main_process
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
+from vitling.ranges import check_ranges
 from vitling.runs.group import VERBS, load_request, read_verb, store_request
-from vitling.settings.checks import check
 from vitling.settings.config import ComparisonConfig, Config
 
 FILE = "seeds.json"
@@ -28,7 +28,7 @@ def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> di
     if not config.out:
         raise UserError("No output directory given. Pass --out DIR, for example --out runs/first.")
     config = load_request(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # the number may change
-    check(config)
+    check_ranges(config)
     out, log, results, summary = Path(config.out), Log(silent=not is_main_process()), [], {}
     if (out / "config.json").exists():
         raise UserError(f"{out} is a run of one seed. Pass another --out for several seeds.")

@@ -19,18 +19,22 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, find_bundle
 from vitling.evaluation.meta import BundleMeta
+from vitling.methods import METHODS
 from vitling.methods.drloc.loss import drloc_term
 from vitling.objectives.objective import Objective, Weight
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
-from vitling.settings.config import LabelledConfig, RunConfig
+from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
 from vitling.settings.facts import Facts, Fit
+from vitling.settings.names import flag_name
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
+from vitling.settings.views import views_of
 from vitling.training.pace import measure_pace
 from vitling.training.result import FitResult
 from vitling.training.schedules import rise_and_fall
 from vitling.training.signals import raise_on_signal
+from vitling.training.trackers import check_trackers
 
 _SAFETY = 0.96  # of the time left: checkpoints and evaluations take some of it
 _SAVING_SECONDS = 5.0  # for the last checkpoint, and for Python to exit
@@ -63,13 +67,31 @@ def _auxiliary_weight(config: RunConfig) -> Weight:
     return rise_and_fall(weight, _DRLOC_RISE, config.optim.over_epochs(config.epochs))
 
 
-def check_test_size(config: RunConfig, backbone: Backbone) -> None:
-    """Raise UserError if the network cannot take views of that size."""
-    if isinstance(config, LabelledConfig) and config.test_size is not None:
-        try:
-            backbone.grid_size(config.test_size)
-        except UserError as problem:
-            raise UserError(f"--test-size {config.test_size}: {problem}") from None
+def check_network(config: RunConfig, backbone: Backbone) -> None:
+    """Raise UserError if the network cannot take the views, or the method cannot train it."""
+    if isinstance(config, PretrainConfig):
+        for group in views_of(config, backbone.size).groups:
+            if group.size > backbone.size:
+                raise UserError(f"Local crops of {group.size} px are larger than global ones of {backbone.size} px.")
+            backbone.grid_size(group.size)
+        method = METHODS[config.method]
+        if method.check_run is not None:
+            method.check_run(method.config_of(config), backbone, config.epochs)
+    for name in ("test_size", "final_size"):
+        if (size := getattr(config, name, None)) is not None:
+            try:
+                backbone.grid_size(size)
+            except UserError as problem:
+                raise UserError(f"--{flag_name(name)} {size}: {problem}") from None
+
+
+def dry_run(config: RunConfig) -> None:
+    """Build the network and load its start, to fail early: before anything is deleted, decoded or trained."""
+    check_trackers(config.loop.trackers)
+    backbone = build_backbone(config, 0.0)
+    check_network(config, backbone)
+    build_auxiliary(config, backbone)
+    start_from(backbone, config.from_, keep_head=False)
 
 
 def begin(

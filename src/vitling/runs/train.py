@@ -18,7 +18,7 @@ from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.precompile import Precompiler
 from vitling.runs.pretrain import pretrain_in
-from vitling.runs.stage import Clock, TooFewEpochsError, build_auxiliary, build_backbone, check_test_size, start_from
+from vitling.runs.stage import Clock, TooFewEpochsError, dry_run
 from vitling.settings.checks import check, check_task
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts
@@ -42,11 +42,13 @@ def train(request: TrainConfig) -> dict[str, Any]:
     with start_processes(request, "train") as processes, open_run(request, "train", processes) as run:
         if run.result:
             return run.result
+        if run.evaluated is not None:
+            return run.finish(_enlarge(run, run.evaluated))
         clock = Clock(already=STARTUP_SECONDS)
         facts = look_at_images(run.draft.config, run.source, run.has_gpu)
         plan = make_plan(run, facts)
         if plan.config.method == "supervised":
-            result = _train_on_labels(run, plan, describe_plan(plan), clock)
+            result = _train_on_labels(run, plan, [] if run.saved else describe_plan(plan), clock)
         else:
             result = _train_two_stages(run, plan, facts, clock)
         return run.finish(_enlarge(run, result))
@@ -120,11 +122,7 @@ def _dry_run(first: Draft[PretrainConfig], second: Draft[TrainConfig], facts: Fa
 
 def _find_problem(draft: Draft, facts: Facts) -> UserError | None:
     try:
-        config = resolve(draft, facts).config
-        backbone = build_backbone(config, 0.0)
-        check_test_size(config, backbone)
-        build_auxiliary(config, backbone)
-        start_from(backbone, config.from_, keep_head=False)
+        dry_run(resolve(draft, facts).config)
     except UserError as problem:
         return problem
     return None
@@ -164,7 +162,8 @@ def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any
     config = load_config(TrainConfig, run.directory.read("config.json"))
     if not config.final_size or "classes" not in result:
         return result
-    run.processes.barrier()  # the stage starts from the model that the main process saves
+    run.keep_evaluation(result)  # an interrupted large stage must not open the test split again
+    run.processes.barrier()  # it starts from the model that the main process saves
     with open_run(large_stage(config), "finetune", run.processes, of=run) as stage:
         after = stage.result or stage.finish(finetune_in(stage))
     stages = {**result.get("stages", {}), LARGE_FOLDER: _shorten(after) | {"last": after["last"]}}

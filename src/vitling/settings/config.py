@@ -243,6 +243,7 @@ class ComparisonConfig(TrainConfig):
     # no flags here: methods are compared with one seed and their own presets
     method: Annotated[_Method, tyro.conf.Suppress] = "auto"
     seeds: Annotated[int, tyro.conf.Suppress] = 1
+    explain: Annotated[bool, tyro.conf.Suppress] = False
     pretrain_preset: Annotated[_Preset, tyro.conf.Suppress] = "auto"
 
 

@@ -34,7 +34,8 @@ def inherit_settings(draft: Draft[PretrainConfig], previous: Mapping[str, Any]) 
     reason = f"as in {draft.config.continue_from}"
     if (side := previous.get("store_size")) is not None:
         draft.fill("store_size", side, "method", reason)
-    draft.fill("batch", previous["batch"], "method", reason)
+    if "batch" in previous:
+        draft.fill("batch", previous["batch"], "method", reason)
     if previous.get("method") == draft.config.method:
         draft.fill("preset", previous.get("preset", "paper"), "method", reason)
 

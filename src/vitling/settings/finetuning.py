@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitling.errors import UserError
 from vitling.methods.idmm import finetune_recipe
 from vitling.settings.config import FINETUNE_POLICY, FinetuneConfig
 from vitling.settings.facts import Facts
@@ -15,8 +14,6 @@ from vitling.settings.plan import VIEW, default_size
 def resolve_finetuning(draft: Draft[FinetuneConfig], facts: Facts) -> list[str]:
     """Fill in backbone, size, length and optimiser of fine-tuning; return notes for the log."""
     start = facts.start
-    if draft.is_open("backbone") and start.backbone is None:
-        raise UserError(f"Which network has the weights in {draft.config.from_}? Pass --backbone NAME.")
     draft.fill("backbone", start.backbone, "method", f"the network of {draft.config.from_}")
     notes = [*_resolve_views(draft), *_resolve_size(draft, facts)]
     epochs = None if draft.origin("epochs") == "default" else draft.config.epochs

@@ -69,9 +69,9 @@ class Draft(Generic[Config]):
             self.set(f"{group}.{name}", getattr(values, name), origin, reason)
 
 
-def explicit_names(config: Any) -> set[str]:
+def explicit_names(config: Any) -> list[str]:
     """Return the settings the user passed: those in `config.explicit`, and those that differ from the defaults."""
     default = dict(leaves(type(config)()))
     known = dict(leaves(config))
     named = {name if name in known else f"{name}_" for name in config.explicit}
-    return {name for name, value in known.items() if name in named or value != default[name]} - {"explicit"}
+    return [n for n, value in known.items() if (n in named or value != default[n]) and n != "explicit"]

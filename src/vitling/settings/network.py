@@ -40,6 +40,14 @@ def resolve_length(draft: Draft, facts: Facts) -> None:
     draft.override("loop.compile", facts.fit.compile, "pace", "as compiled when the pace was measured")
 
 
+def spread_over_run(draft: Draft, name: str, times: int) -> None:
+    """Set the epochs between two evaluations, so that there are about so many per run; fewer with --minutes."""
+    times = times if draft.config.minutes is None else 10
+    every, reason = max(1, round(draft.config.epochs / times)), f"about {times} times per run"
+    draft.fill(name, every, "method", reason)
+    draft.set(name, every, "method", reason)
+
+
 def _test_side(config: RunConfig) -> int:
     """Return the pixels that test views are cut from, if they have a size of their own."""
     if not isinstance(config, LabelledConfig) or config.test_size is None:

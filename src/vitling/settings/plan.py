@@ -136,11 +136,11 @@ def _first_stage_fields() -> list[str]:
 
 def _check_one_stage(draft: Draft[TrainConfig]) -> None:
     """Raise UserError for settings of a first stage that does not exist."""
-    default = TrainConfig()
-    for name in _first_stage_fields():
-        if getattr(draft.config, name) != getattr(default, name):
+    fields_of_first = _first_stage_fields()
+    for name, source in draft.sources.items():
+        if source.origin == "explicit" and name.partition(".")[0] in fields_of_first:
             raise UserError(
-                f"--{flag_name(name)} is for two-stage runs, and --method supervised has one stage. Leave it out, or "
+                f"--{flag_name(name)} is for two-stage runs, but --method supervised has one stage. Leave it out, or "
                 "pass --method idmm."
             )
 

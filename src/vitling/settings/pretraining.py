@@ -13,7 +13,7 @@ from vitling.settings.continuing import check_continues, inherit_method_settings
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.names import flag_name, format_value, leaves
-from vitling.settings.network import resolve_length, resolve_network
+from vitling.settings.network import resolve_length, resolve_network, spread_over_run
 from vitling.settings.plan import PRETRAIN_VIEW
 from vitling.settings.views import views_of
 
@@ -33,6 +33,7 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
     draft.set("drop_path", recipe.drop_path, "method", reason)
     draft.set_group("optim", recipe.optim, "method", reason)
     resolve_length(draft, facts)
+    spread_over_run(draft, "watch_every", 40)
     if method.field:
         if facts.fit is not None:  # a rule for few images may depend on the length of the run
             recipe = _recipe(draft.config, method, preset, draft.config.epochs, facts.images, batch)
@@ -71,7 +72,9 @@ def _recipe(
 
 def _complete(draft: Draft[PretrainConfig], method: Method) -> list[str]:
     """Let the method settle what follows from its other settings and from the views; return its notes."""
-    explicit = {name.partition(".")[2] for name in draft.sources if draft.is_explicit(name)}
+    prefix = f"{method.field}."
+    own = [name for name in draft.sources if name.startswith(prefix) and draft.is_explicit(name)]
+    explicit = {name.removeprefix(prefix) for name in own}
     config = method.config_of(draft.config)
     notes: list[str] = []
     if method.complete is not None:

@@ -22,7 +22,7 @@ from vitling.settings.config import (
 from vitling.settings.facts import Facts
 from vitling.settings.finetuning import resolve_finetuning
 from vitling.settings.layers import Draft, Source
-from vitling.settings.network import resolve_length, resolve_network
+from vitling.settings.network import resolve_length, resolve_network, spread_over_run
 from vitling.settings.plan import VIEW
 from vitling.settings.pretraining import resolve_pretraining
 from vitling.settings.views import has_colours
@@ -50,10 +50,7 @@ def resolve(request: Config | Draft[Config], facts: Facts) -> Resolved[Config]:
     if isinstance(draft.config, LabelledConfig):
         notes += resolve_network(draft, facts, VIEW)
         resolve_length(draft, facts)
-        if not draft.is_explicit("eval_every"):
-            times = 50 if draft.config.minutes is None else 10
-            every = max(1, round(draft.config.epochs / times))
-            draft.set("eval_every", every, "method", f"about {times} evaluations per run")
+        spread_over_run(draft, "eval_every", 50)
     check(draft.config)
     return Resolved(draft.config, dict(draft.sources), tuple(notes))
 

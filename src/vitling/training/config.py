@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from vitling.errors import UserError
-from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1, NOT_NEGATIVE, check_ranges
+from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1, NOT_NEGATIVE, NOT_NEGATIVE_OR_INF, check_ranges
 
 CosineFrom = Literal["warmup", "start", "idmm"]
 Optimiser = Literal["adamw", "sgd"]
@@ -42,7 +42,7 @@ class OptimConfig:
     """AdamW's decay rates for the averages of the gradient and of its square."""
     momentum: Annotated[float, FRACTION_BELOW_1] = 0.9
     """Momentum of SGD."""
-    clip: Annotated[float, NOT_NEGATIVE] = 5.0
+    clip: Annotated[float, NOT_NEGATIVE_OR_INF] = 5.0
     """Largest gradient norm; 0 disables clipping."""
     clip_per: Literal["global", "tensor"] = "global"
     """Clip one norm over all gradients, or one per tensor."""
@@ -95,7 +95,7 @@ class LoopConfig:
 class CheckpointConfig:
     """Frequency and number of checkpoints."""
 
-    every_seconds: Annotated[float, NOT_NEGATIVE] = 60.0
+    every_seconds: Annotated[float, NOT_NEGATIVE_OR_INF] = 60.0
     """Seconds between checkpoints at the ends of epochs. Within an epoch, ten times as many."""
     keep: Annotated[int, AT_LEAST_1] = 2
     """Number of latest checkpoints to keep."""

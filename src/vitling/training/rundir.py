@@ -34,6 +34,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "test-openings.jsonl",
     "log.txt",
     "answers.npz",
+    "evaluated.json",
     "pretrain",
     "large",
     "checkpoints",
