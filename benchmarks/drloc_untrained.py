@@ -25,8 +25,8 @@ from vitling import data
 from vitling.backbones import Backbone, create
 from vitling.data.store import build_store
 from vitling.evaluation.features import eval_mode, iterate_views
-from vitling.methods.drloc import Target, drloc_weight
 from vitling.methods.drloc.loss import DRLoc
+from vitling.methods.drloc.settings import Target, drloc_weight
 
 WHAT = "DRLoc on untrained networks: loss if only its MLP is trained, and gradient norm relative to classification"
 TARGETS: tuple[Target, ...] = ("offset/k", "offset")

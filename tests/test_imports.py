@@ -30,13 +30,6 @@ ALLOWED["report"] = set()  # it reads files
 for package in ("commands", "papers", "runs"):
     ALLOWED[package].add("report")
 ENTRY_POINTS = {"__init__", "__main__", "cli"}
-KNOWN = {  # imports that still close a cycle, each to be removed by the owner of the importing package
-    ("vitling.data.sources.schemes", "vitling.data.sources.source"),
-    *(  # a method's __init__ has its settings, and imports the loss inside the function that builds it
-        (f"vitling.methods.{path.parent.name}.loss", f"vitling.methods.{path.parent.name}.__init__")
-        for path in (SOURCE / "vitling" / "methods").glob("*/loss.py")
-    ),
-}
 
 Graph = Mapping[str, set[str]]
 
@@ -70,8 +63,7 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 IMPORTS: Graph = {
-    module: {found for name in imported_names(path) if (found := resolve(name)) and (module, found) not in KNOWN}
-    - {module}
+    module: {found for name in imported_names(path) if (found := resolve(name))} - {module}
     for module, path in MODULES.items()
 }
 

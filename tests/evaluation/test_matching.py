@@ -13,8 +13,8 @@ from torch import nn
 
 from vitling.backbones.features import Features
 from vitling.evaluation import matching as module
-from vitling.methods.dino import dino_plan
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.dino.settings import dino_plan
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.views.plan import Flip, Plan
 
 SIDE = 96

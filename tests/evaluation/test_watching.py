@@ -25,8 +25,8 @@ from vitling.evaluation.knn import knn_votes
 from vitling.evaluation.metrics import top1
 from vitling.evaluation.spread import measure_spread
 from vitling.evaluation.watching import ImageSubset, KnnWatcher, SpreadWatcher, split_for_knn, watch_pretraining
-from vitling.methods.idmm import IDMMConfig, idmm_plan
 from vitling.methods.idmm.loss import IDMM
+from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
 from vitling.objectives import Objective
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
 from vitling.views.plan import Flip, Group, Plan, Policy

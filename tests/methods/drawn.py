@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 
 from tests.tiny import tiny_backbone
-from vitling.methods.byol import BYOLConfig
 from vitling.methods.byol.loss import BYOL
-from vitling.methods.densecl import DenseCLConfig
+from vitling.methods.byol.settings import BYOLConfig
 from vitling.methods.densecl.loss import DenseCL
-from vitling.methods.dino import DINOConfig, dino_plan
+from vitling.methods.densecl.settings import DenseCLConfig
 from vitling.methods.dino.loss import DINO
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.dino.settings import DINOConfig, dino_plan
 from vitling.methods.esvit.loss import EsViT
-from vitling.methods.moco_v2 import MoCoV2Config
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.methods.moco_v2.loss import MoCoV2
-from vitling.methods.moco_v3 import MoCoV3Config
+from vitling.methods.moco_v2.settings import MoCoV2Config
 from vitling.methods.moco_v3.loss import MoCoV3
+from vitling.methods.moco_v3.settings import MoCoV3Config
 from vitling.objectives import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views import Views

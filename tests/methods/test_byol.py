@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from tests.methods.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.byol import BYOLConfig
 from vitling.methods.byol.loss import BYOL, distance
+from vitling.methods.byol.settings import BYOLConfig
+from vitling.ranges import check_ranges
 from vitling.views.policies import make_plan
 
 
@@ -109,6 +110,6 @@ def test_there_is_no_loss_of_guessing():
 @pytest.mark.parametrize(
     "settings", [{"dim": 0}, {"hidden": -1}, {"momentum": 2.0}, {"regions": "some"}, {"region_weight": 0.0}], ids=str
 )
-def test_settings_that_cannot_be(settings):
-    with pytest.raises(UserError, match="BYOL"):
-        BYOLConfig(**settings).check()
+def test_settings_out_of_range(settings):
+    with pytest.raises(UserError, match=f"--{next(iter(settings)).replace('_', '-')} "):
+        check_ranges(BYOLConfig(**settings))

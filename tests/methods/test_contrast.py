@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.simclr import SimCLRConfig
 from vitling.methods.simclr.loss import SimCLR, nt_xent
-from vitling.methods.supcon import SupConConfig
+from vitling.methods.simclr.settings import SimCLRConfig
 from vitling.methods.supcon.loss import SupCon, sup_out
+from vitling.methods.supcon.settings import SupConConfig
 from vitling.objectives import Batch
 from vitling.objectives.gather import GatheredRows
 from vitling.views import Views
@@ -212,10 +212,10 @@ def test_every_parameter_has_a_gradient_and_labels_are_no_weights(kind):
     assert "classes" not in model.state_dict()
 
 
-def test_impossible_settings():
+def test_settings_out_of_range():
     with pytest.raises(UserError, match="temperature"):
         made(temperature=0.0)
-    with pytest.raises(UserError, match="no projection 'linear'"):
+    with pytest.raises(UserError, match="--projection linear: choose from"):
         made(projection="linear")
     with pytest.raises(UserError, match="dim"):
         made("supcon", dim=0)

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from tests.methods.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.densecl import DenseCLConfig
 from vitling.methods.densecl.loss import DenseCL
-from vitling.methods.moco_v2 import MoCoV2Config
+from vitling.methods.densecl.settings import DenseCLConfig
 from vitling.methods.moco_v2.loss import MoCoV2
+from vitling.methods.moco_v2.settings import MoCoV2Config
+from vitling.ranges import check_ranges
 from vitling.views.policies import make_plan
 
 
@@ -81,6 +82,6 @@ def test_the_queue_of_regions_has_a_mean_for_each_image():
     assert objective.uniform_loss() == {"contrast": math.log(11), "dense": math.log(11)}
 
 
-def test_settings_that_cannot_be():
-    with pytest.raises(UserError, match="DenseCL: dense weight"):
-        DenseCLConfig(dense_weight=1.5).check()
+def test_settings_out_of_range():
+    with pytest.raises(UserError, match=r"--dense-weight 1\.5: must be at least 0 and at most 1"):
+        check_ranges(DenseCLConfig(dense_weight=1.5))

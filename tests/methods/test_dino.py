@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from tests.methods.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.dino import DINOConfig, dino_plan, local_size
 from vitling.methods.dino.loss import DINO, warming
+from vitling.methods.dino.settings import DINOConfig, dino_plan, local_size
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views.plan import Group, Plan
 from vitling.views.policies import make_plan
 
@@ -223,7 +224,6 @@ def test_a_plan_that_does_not_begin_with_the_global_views_is_refused():
         {"local_crops": -1},
         {"local_size": 0},
         {"global_crops": 0},
-        {"global_crops": 1, "local_crops": 0},
         {"temperature": 0.0},
         {"teacher_start": -1.0},
         {"centre": 1.5},
@@ -231,6 +231,11 @@ def test_a_plan_that_does_not_begin_with_the_global_views_is_refused():
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(settings):
-    with pytest.raises(UserError, match="DINO"):
-        DINOConfig(**settings).check()
+def test_settings_out_of_range(settings):
+    with pytest.raises(UserError, match=f"--{next(iter(settings)).replace('_', '-')} .*: must be"):
+        check_ranges(DINOConfig(**settings))
+
+
+def test_a_single_crop_is_refused():
+    with pytest.raises(UserError, match="at least two"):
+        DINOConfig(global_crops=1, local_crops=0).check()

@@ -12,7 +12,6 @@ from tests.tiny import tiny_backbone
 from vitling.backbones import Features, create
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.methods.drloc import DRLocConfig, drloc_weight
 from vitling.methods.drloc.loss import DRLoc, DRLocTerm, drloc_term
 from vitling.methods.drloc.pairs import (
     PairMLP,
@@ -22,6 +21,7 @@ from vitling.methods.drloc.pairs import (
     draw_random_pairs,
     pool_grid,
 )
+from vitling.methods.drloc.settings import DRLocConfig, drloc_weight
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -443,19 +443,19 @@ def test_one_graph_for_the_compiler(variant, side):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"variant": "l2"}, "l1, signed, ce, reg, all, exhaustive"),
         ({"target": "offset/2"}, "offset/k"),
         ({"pooling": "max"}, "adaptive, released"),
-        ({"pairs": 0}, "pairs must be at least 1"),
+        ({"pairs": 0}, "--pairs 0: must be at least 1"),
         ({"grid": 1}, "at least 2"),
         ({"dim": (6, 6)}, "one grid"),
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(UserError, match=said):
+def test_settings_out_of_range(settings, message):
+    with pytest.raises(UserError, match=message):
         make(**settings)
 
 

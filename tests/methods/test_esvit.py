@@ -13,11 +13,12 @@ from tests.methods.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.errors import UserError
-from vitling.methods.dino import DINOConfig, dino_plan
 from vitling.methods.dino.loss import DINO
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.dino.settings import DINOConfig, dino_plan
 from vitling.methods.esvit.loss import EsViT
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views import Views
 
 SMALL = EsViTConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8, match="argmax")
@@ -289,22 +290,27 @@ def test_both_last_layers_are_held_still_in_the_first_epoch():
     assert not any(torch.equal(p, q) for p, q in zip(both, start))
 
 
+def check(config: EsViTConfig) -> None:
+    check_ranges(config)
+    config.check()
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"match": "nearest"}, "no match"),
-        ({"region_loss": "l1"}, "no region loss"),
-        ({"view_weight": -1.0}, "view weight"),
-        ({"region_weight": math.inf}, "region weight"),
+        ({"match": "nearest"}, "--match nearest: choose from"),
+        ({"region_loss": "l1"}, "--region-loss l1: choose from"),
+        ({"view_weight": -1.0}, "--view-weight -1.0"),
+        ({"region_weight": math.inf}, "--region-weight inf"),
         ({"view_weight": 0.0, "region_weight": 0.0}, "above 0"),
-        ({"region_stride": 0}, "region stride must be at least 1"),
-        ({"region_from": -1}, "region from"),
+        ({"region_stride": 0}, "--region-stride 0: must be at least 1"),
+        ({"region_from": -1}, "--region-from -1"),
         ({"region_from": 3, "region_weight": 0.0}, "needs both losses"),
         ({"region_from": 3, "view_weight": 0.0}, "needs both losses"),
-        ({"prototypes": 0}, "EsViT: prototypes"),
+        ({"prototypes": 0}, "--prototypes 0"),
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(UserError, match=said):
-        EsViTConfig(**settings).check()
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        check(EsViTConfig(**settings))

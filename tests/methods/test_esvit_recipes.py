@@ -11,9 +11,9 @@ from tests.made_runs import pretrain, read, refused
 from tests.resolved import resolve_for
 from vitling.cli import run
 from vitling.errors import UserError
-from vitling.methods import esvit
-from vitling.methods.dino import dino_plan
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.dino.settings import dino_plan
+from vitling.methods.esvit import settings as esvit
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.drloc import DRLocConfig
 from vitling.methods.drloc.loss import drloc_term
-from vitling.methods.idmm import IDMMConfig, idmm_plan
+from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.idmm.loss import IDMM
+from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
 from vitling.objectives import Batch
 from vitling.objectives.progress import Progress
 from vitling.views import Group, Mix, Plan, Views

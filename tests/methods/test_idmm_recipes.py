@@ -13,10 +13,11 @@ from tests.training.helpers import QUIET, run_in
 from vitling import data
 from vitling.data.store import build_store
 from vitling.errors import UserError
-from vitling.methods import idmm, supervised
-from vitling.methods.idmm import IDMMConfig, idmm_plan
+from vitling.methods.idmm import settings as idmm
 from vitling.methods.idmm.loss import IDMM
-from vitling.methods.supervised import SupervisedConfig
+from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
+from vitling.methods.supervised import settings as supervised
+from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.training import FitConfig, fit
 from vitling.views.policies import idmm_finetune, idmm_pretrain
 
@@ -42,7 +43,7 @@ def test_what_all_stages_share(backbone, preset):
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_the_supervised_baseline_differs_in_its_labels_and_its_views(preset):
     by_labels, by_images = (stage("t2t_vit_7", preset) for stage in (supervised.recipe, idmm.recipe))
-    assert supervised.METHOD.views(None, 112) == idmm_finetune(112)
+    assert supervised.make_views(None, 112) == idmm_finetune(112)
     assert by_labels.objective == SupervisedConfig(smoothing=0.1, drop_path=0.1)
     assert replace(by_labels, objective=by_images.objective) == by_images
 
@@ -90,7 +91,7 @@ def test_a_preset_that_is_none():
 
 
 def test_they_need_no_torch():
-    code = "import sys; from vitling.methods.idmm import recipe; recipe(); print('torch' in sys.modules)"
+    code = "import sys; from vitling.methods.idmm.settings import recipe; recipe(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitling.methods.idmm import IDMMConfig
 from vitling.methods.idmm.loss import cross_entropy, spread
+from vitling.methods.idmm.settings import IDMMConfig
 from vitling.objectives.classifiers import FullClassifier
 
 N, D = 9, 5

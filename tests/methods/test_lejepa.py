@@ -17,9 +17,10 @@ from vitling import data
 from vitling.cli import run
 from vitling.data.store import build_store
 from vitling.errors import UserError
-from vitling.methods.lejepa import LeJEPAConfig, lejepa_plan, recipe
 from vitling.methods.lejepa.loss import LeJEPA, draw_directions, invariance
+from vitling.methods.lejepa.settings import LeJEPAConfig, lejepa_plan, recipe
 from vitling.objectives import Batch
+from vitling.ranges import check_ranges
 from vitling.training import FitConfig, OptimConfig, RunDirectory, fit
 from vitling.training.config import LoopConfig
 
@@ -203,20 +204,25 @@ def test_no_generator_is_touched():
 # --- settings and runs ----------------------------------------------------------------------------------------------
 
 
+def check(config: LeJEPAConfig) -> None:
+    check_ranges(config)
+    config.check()
+
+
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
-        ({"sigreg_weight": 1.5}, "sigreg weight must be between 0 and 1"),
-        ({"directions": 0}, "directions must be at least 1"),
-        ({"dim": 0}, "dim must be at least 1"),
-        ({"local_crops": -1}, "local crops must not be negative"),
+        ({"sigreg_weight": 1.5}, "--sigreg-weight 1.5: must be at least 0 and at most 1"),
+        ({"directions": 0}, "--directions 0: must be at least 1"),
+        ({"dim": 0}, "--dim 0: must be at least 1"),
+        ({"local_crops": -1}, "--local-crops -1: must be at least 0"),
         ({"global_crops": 1, "local_crops": 0}, "at least two"),
     ],
     ids=str,
 )
-def test_settings_out_of_range(settings, words):
-    with pytest.raises(UserError, match=words):
-        LeJEPAConfig(**settings).check()
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        check(LeJEPAConfig(**settings))
 
 
 def test_the_recipe_and_its_views():

@@ -18,7 +18,7 @@ from vitling.backbones import create, load_weights
 from vitling.cli import run
 from vitling.errors import RunAborted, UserError
 from vitling.methods import METHODS, MethodName
-from vitling.methods.esvit import IMAGENET
+from vitling.methods.esvit.settings import IMAGENET
 from vitling.methods.supcon.loss import SupCon
 from vitling.settings.config import MethodsConfig, PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts

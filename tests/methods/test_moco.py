@@ -12,15 +12,16 @@ from tests.methods.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.errors import UserError
-from vitling.methods.moco_v2 import MoCoV2Config
 from vitling.methods.moco_v2 import loss as moco_v2
 from vitling.methods.moco_v2.loss import MoCoV2
-from vitling.methods.moco_v3 import MoCoV3Config
+from vitling.methods.moco_v2.settings import MoCoV2Config
 from vitling.methods.moco_v3 import loss as moco_v3
 from vitling.methods.moco_v3.loss import MoCoV3
+from vitling.methods.moco_v3.settings import MoCoV3Config
 from vitling.objectives.gather import GatheredRows
 from vitling.objectives.heads import make_normed_mlp
 from vitling.objectives.queue import KeyQueue
+from vitling.ranges import check_ranges
 from vitling.views.policies import make_plan
 
 
@@ -250,17 +251,17 @@ def test_heads_are_as_published():
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
-        (MoCoV2Config(queue=0), "MoCo v2: queue must be at least 1"),
-        (MoCoV2Config(temperature=0.0), "above 0"),
-        (MoCoV2Config(momentum=1.1), "between 0 and 1"),
-        (MoCoV3Config(dim=0), "MoCo v3: dim"),
+        (MoCoV2Config(queue=0), "--queue 0: must be at least 1"),
+        (MoCoV2Config(temperature=0.0), "--temperature 0.0: must be above 0"),
+        (MoCoV2Config(momentum=1.1), "at least 0 and at most 1"),
+        (MoCoV3Config(dim=0), "--dim 0"),
         (MoCoV3Config(temperature=math.inf), "above 0"),
-        (MoCoV3Config(momentum=-0.1), "between 0 and 1"),
+        (MoCoV3Config(momentum=-0.1), "at least 0 and at most 1"),
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(config, said):
-    with pytest.raises(UserError, match=said):
-        config.check()
+def test_settings_out_of_range(config, message):
+    with pytest.raises(UserError, match=message):
+        check_ranges(config)

@@ -12,9 +12,9 @@ import torch
 from tests.methods.drawn import batch_of, make
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
-from vitling.methods.dino import dino_plan
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.dino.settings import dino_plan
 from vitling.methods.esvit.loss import EsViT
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.objectives.places import RegionLines, locate_regions, match_by_place
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.config import ViewChanges

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from vitling.backbones import names
-from vitling.methods.dino import dino_plan
-from vitling.methods.esvit import IMAGENET, epochs_for_views
+from vitling.methods.dino.settings import dino_plan
+from vitling.methods.esvit.settings import IMAGENET, epochs_for_views
 from vitling.papers import esvit_recipes as esvit
+from vitling.ranges import check_ranges
 
 
 def test_table_1():
@@ -24,6 +25,7 @@ def test_table_1():
         name: 0.1 if name.startswith("swin-t") else 0.2 for name in rows
     }
     for row in (*rows.values(), *(esvit.table_1(name, regions=False) for name in rows)):
+        check_ranges(row.objective)
         row.objective.check()
     assert esvit.table_1("swin-b", regions=False).objective.region_weight == 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vitling.methods import idmm
-from vitling.methods.idmm import IDMMConfig, idmm_plan
+from vitling.methods.idmm import settings as idmm
+from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
 from vitling.papers.idmm_recipes import make_ablation
 
 

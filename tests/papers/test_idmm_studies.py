@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.resolved import resolve_for
-from vitling.methods.idmm import IDMMConfig, finetune_recipe
+from vitling.methods.idmm.settings import IDMMConfig, finetune_recipe
 from vitling.papers.stages import StagedTask
 from vitling.papers.studies import find_study
 from vitling.papers.study import RunContext

@@ -17,7 +17,7 @@ import torch
 from tests.made_runs import read
 from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, RunAborted, UserError
-from vitling.methods.supervised import SupervisedConfig
+from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers import locations as datasets
 from vitling.papers.ledger import Ledger
 from vitling.papers.overhead import OverheadTask

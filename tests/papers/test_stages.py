@@ -17,7 +17,7 @@ from vitling.cli import run
 from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, UserError
 from vitling.files import write_json
-from vitling.methods.supervised import SupervisedConfig
+from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers.counting import CountTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.stages import StagedTask

@@ -15,7 +15,7 @@ from vitling.cli import run
 from vitling.errors import RunAborted
 from vitling.evaluation import load
 from vitling.files import write_json
-from vitling.methods.idmm import IDMMConfig
+from vitling.methods.idmm.settings import IDMMConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.settings.config import FinetuneConfig, PretrainConfig
 from vitling.settings.layers import Draft

@@ -19,8 +19,8 @@ from tests.training.sharded_run import Ends
 from vitling import data
 from vitling.data.batches import count_images_per_process, slice_batch
 from vitling.data.store import Store, build_store
-from vitling.methods.lejepa import LeJEPAConfig
 from vitling.methods.lejepa.loss import LeJEPA
+from vitling.methods.lejepa.settings import LeJEPAConfig
 from vitling.methods.simclr.loss import SimCLR
 from vitling.methods.supcon.loss import SupCon
 from vitling.objectives import Batch, Objective

@@ -11,8 +11,8 @@ from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
 from vitling.files import write_json
-from vitling.methods.idmm import IDMMConfig, idmm_plan
 from vitling.methods.idmm.loss import IDMM
+from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
-from vitling.methods.drloc import DRLocConfig
 from vitling.methods.drloc.loss import drloc_term
-from vitling.methods.idmm import IDMMConfig, idmm_plan
+from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.idmm.loss import IDMM, cross_entropy, make_classifier
+from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
 from vitling.training.processes import init_processes
 

@@ -18,8 +18,8 @@ from tests.training.helpers import QUIET, config, equal, lines, objective, run_i
 from vitling import data
 from vitling.backbones.position import resize_map
 from vitling.data.store import build_store
-from vitling.methods.drloc import DRLocConfig
 from vitling.methods.drloc.loss import DRLoc, drloc_term
+from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, regions
 from vitling.objectives.progress import Progress

@@ -11,8 +11,8 @@ from tests.tiny import relative_distance, tiny_backbone
 from tests.training.helpers import Score, config, equal, lines, run_in
 from vitling import data
 from vitling.data.store import build_store
-from vitling.methods.drloc import DRLocConfig
 from vitling.methods.drloc.loss import drloc_term
+from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.training import OptimConfig, fit
 from vitling.training.schedules import rise_and_fall

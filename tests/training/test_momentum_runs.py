@@ -21,10 +21,10 @@ from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.errors import RunAborted
 from vitling.evaluation.watching import watch_pretraining
-from vitling.methods.dino import DINOConfig
 from vitling.methods.dino.loss import DINO
-from vitling.methods.esvit import adapt, recipe
+from vitling.methods.dino.settings import DINOConfig
 from vitling.methods.esvit.loss import EsViT
+from vitling.methods.esvit.settings import adapt, recipe
 from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, trainer
 from vitling.training.optim import make_optimiser
@@ -171,7 +171,7 @@ def test_esvit_for_few_images_collapses_only_without_centring(centre, seed, tmp_
     stage = adapt(recipe(epochs=85), len(store))
     config = replace(stage.objective, centre=centre, hidden=128, bottleneck=64, local_crops=0)
     torch.manual_seed(seed)
-    cut = replace(CUT, return_boxes=config.located)
+    cut = replace(CUT, return_boxes=config.needs_boxes)
     objective = EsViT(tiny_backbone(), Plan((cut, cut)), config)
     length = replace(settings("esvit"), epochs=85, batch=stage.batch, seed=seed, optim=stage.optim)
     watcher = watch_pretraining(store, None, 16, 0.875, 5, stop=True, warn=pytest.fail)

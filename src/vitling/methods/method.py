@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from vitling.backbones.names import find_entry
 from vitling.errors import UserError
@@ -98,7 +98,8 @@ class Method:
     """Takes (config, size)."""
     build: Callable[[Backbone, Plan, Any, TrainingData], Objective]
     config: type | None = None
-    """Its settings, a dataclass with a method `check`; None if it has none."""
+    """Its settings, a dataclass with ranges beside its fields and a method `check` if fields depend on each other; None
+    if it has none."""
     labels: Literal["ignored", "some", "every"] = "ignored"
     """some: trains on labels where there are any; every: needs a label for each image."""
     compares_images: bool = False
@@ -136,44 +137,3 @@ def is_plain_vit(backbone: str) -> bool:
 def check_preset(method: str, preset: str, allowed: Sequence[str] = ("paper",)) -> None:
     if preset not in allowed:
         raise UserError(f"{method} has no preset {preset!r}; use {' or '.join(allowed)}.")
-
-
-def check_choices(method: str, **settings: tuple[str, Any]) -> None:
-    """Raise UserError for a value that is not in its Literal. Takes name=(value, Literal)."""
-    for name, (value, choices) in settings.items():
-        if value not in get_args(choices):
-            raise UserError(f"{method} has no {_words(name)} {value!r}; use {', '.join(get_args(choices))}.")
-
-
-def check_positive(method: str, **settings: int) -> None:
-    for name, value in settings.items():
-        if value < 1:
-            raise UserError(f"{method}: {_words(name)} must be at least 1, not {value}.")
-
-
-def check_fractions(method: str, **settings: float) -> None:
-    for name, value in settings.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"{method}: {_words(name)} must be between 0 and 1, not {value}.")
-
-
-def check_not_negative(method: str, **settings: float) -> None:
-    for name, value in settings.items():
-        if value < 0:
-            raise UserError(f"{method}: {_words(name)} must not be negative, but is {value}.")
-
-
-def check_weights(method: str, **settings: float) -> None:
-    for name, value in settings.items():
-        if not 0 <= value < math.inf:
-            raise UserError(f"{method}: {_words(name)} must be a number of at least 0, not {value}.")
-
-
-def check_above_zero(method: str, **settings: float) -> None:
-    for name, value in settings.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"{method}: {_words(name)} must be a number above 0, not {value}.")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")

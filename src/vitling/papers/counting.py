@@ -43,8 +43,8 @@ class ViewsBudgetTask(FieldsTask):
     images: int
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        from vitling.methods import esvit
-        from vitling.methods.dino import dino_plan
+        from vitling.methods.dino.settings import dino_plan
+        from vitling.methods.esvit import settings as esvit
 
         plain = esvit.recipe()
         crops = dino_plan(plain.objective, plain.size).crops

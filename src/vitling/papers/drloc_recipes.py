@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Literal
 
 from vitling.errors import UserError
-from vitling.methods.drloc import DRLocConfig
-from vitling.methods.supervised import SupervisedConfig
+from vitling.methods.drloc.settings import DRLocConfig
+from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.settings.config import TrainConfig
 from vitling.training.config import LoopConfig, OptimConfig
 from vitling.views.config import ViewsConfig

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from vitling.methods import densecl, moco_v2
-from vitling.methods.byol import BYOLConfig
-from vitling.methods.dino import dino_plan
-from vitling.methods.esvit import IMAGENET, EsViTConfig, epochs_for_views, make_optim, recipe
+from vitling.methods.byol.settings import BYOLConfig
+from vitling.methods.densecl import settings as densecl
+from vitling.methods.dino.settings import dino_plan
+from vitling.methods.esvit.settings import IMAGENET, EsViTConfig, epochs_for_views, make_optim, recipe
 from vitling.methods.method import Recipe
+from vitling.methods.moco_v2 import settings as moco_v2
 
 LATER = 200  # epoch in which the larger models got their region loss
 SWIN = {

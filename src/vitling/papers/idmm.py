@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from vitling.methods import METHODS, MethodName, idmm
+from vitling.methods import METHODS, MethodName
+from vitling.methods.idmm import settings as idmm
 from vitling.methods.optim import IDMMPreset
 from vitling.papers.counting import CountTask
 from vitling.papers.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitling.methods import METHODS, MethodName, idmm
-from vitling.methods.idmm import IDMMConfig
+from vitling.methods import METHODS, MethodName
+from vitling.methods.idmm import settings as idmm
+from vitling.methods.idmm.settings import IDMMConfig
 from vitling.methods.method import SIZE, Recipe
 from vitling.methods.optim import IDMMPreset
-from vitling.methods.supervised import SupervisedConfig
+from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers.stages import StagedTask, pretrain_config
 from vitling.settings.config import FinetuneConfig
 from vitling.settings.names import mark_all_explicit

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitling.errors import RunAborted, UserError
 from vitling.files import read_json, write_json
-from vitling.methods.drloc import Variant
+from vitling.methods.drloc.settings import Variant
 from vitling.papers.study import FieldsTask, RunContext
 from vitling.papers.train_task import free_memory
 
@@ -166,8 +166,8 @@ def _measure_peak(task: Callable[[], Any], device: torch.device) -> float:
 
 
 def _add_drloc(variant: Variant) -> Any:
-    from vitling.methods.drloc import DRLocConfig, drloc_weight
     from vitling.methods.drloc.loss import drloc_term
+    from vitling.methods.drloc.settings import DRLocConfig, drloc_weight
     from vitling.methods.supervised.loss import Supervised
 
     def make(backbone: Any, plan: Any, classes: int) -> Supervised:

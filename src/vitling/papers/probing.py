@@ -96,8 +96,8 @@ class FrozenTask:
         from vitling.data.store import build_store, choose_size
         from vitling.evaluation.bundle import load
         from vitling.evaluation.matching import measure_matching
-        from vitling.methods.dino import dino_plan
-        from vitling.methods.esvit import EsViTConfig
+        from vitling.methods.dino.settings import dino_plan
+        from vitling.methods.esvit.settings import EsViTConfig
 
         images, model = open_test_images(context, "matching of regions"), load(folder)
         images = images.subset(min(MATCHED, len(images)), seed=context.seed)

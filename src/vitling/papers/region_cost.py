@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
-from vitling.methods.dino import dino_plan
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.dino.settings import dino_plan
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
 from vitling.papers.overhead import compare, flatten_figures, measure_once, reset_compiler

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vitling.methods import METHODS, MethodName
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.methods.method import SIZE
 from vitling.papers.esvit_recipes import OTHERS
 from vitling.papers.probing import Figure, FixedNetwork, FrozenTask, Network, make_probe_runs

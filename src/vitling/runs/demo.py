@@ -19,7 +19,7 @@ import torch
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.methods.supervised import SupervisedConfig
+from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.runs.pretrain import pretrain
 from vitling.runs.train import train
 from vitling.settings.config import PretrainConfig, TrainConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitling.errors import UserError
 from vitling.methods import METHODS
-from vitling.methods.drloc import DRLocConfig
+from vitling.methods.drloc.settings import DRLocConfig
 from vitling.ranges import check_ranges
 from vitling.settings.config import PLANNED, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.views import views_of
@@ -16,7 +16,6 @@ def check(config: RunConfig) -> None:
     _check_loop(config)
     if config.aux == "none" and config.drloc != DRLocConfig():
         raise UserError("--drloc.* needs the auxiliary loss: add --aux drloc.")
-    config.drloc.check()
     if isinstance(config, LabelledConfig):
         config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig | TrainConfig):

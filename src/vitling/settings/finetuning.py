@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitling.methods.idmm import finetune_recipe
+from vitling.methods.idmm.settings import finetune_recipe
 from vitling.settings.config import FINETUNE_POLICY, FinetuneConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vitling.methods.drloc import drloc_weight
+from vitling.methods.drloc.settings import drloc_weight
 from vitling.settings.config import LabelledConfig, RunConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft

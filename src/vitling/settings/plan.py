@@ -13,8 +13,8 @@ from typing import Any
 from vitling.backbones.names import get_native_size
 from vitling.errors import UserError
 from vitling.methods import METHODS
-from vitling.methods.idmm import default_preset as default_idmm_preset
-from vitling.methods.idmm import finetune_recipe
+from vitling.methods.idmm.settings import default_preset as default_idmm_preset
+from vitling.methods.idmm.settings import finetune_recipe
 from vitling.methods.method import Recipe
 from vitling.settings.config import MethodsConfig, TrainConfig
 from vitling.settings.facts import Facts

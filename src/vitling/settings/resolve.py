@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from vitling.methods.idmm import finetune_recipe
+from vitling.methods.idmm.settings import finetune_recipe
 from vitling.settings.checks import check
 from vitling.settings.config import (
     FINETUNE_POLICY,

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.methods.idmm import finetune_recipe
+from vitling.methods.idmm.settings import finetune_recipe
 from vitling.settings.config import (
     FinetuneConfig,
     LabelledConfig,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
-from vitling.methods.byol import BYOLConfig
+from vitling.methods.byol.settings import BYOLConfig
 from vitling.objectives.distillation import Centre
 from vitling.objectives.gather import has_own_images
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
@@ -19,6 +19,7 @@ from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_mome
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.objectives.regions import split_regions, take_matches
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -45,7 +46,7 @@ class BYOL(Objective):
     def __init__(self, backbone: Backbone, plan: Plan, config: BYOLConfig | None = None):
         super().__init__(backbone, plan)
         self.config = config or BYOLConfig()
-        self.config.check()
+        check_ranges(self.config)
         self.projector, self.predictor = self._heads(backbone.dim)
         self.region_projector, self.region_predictor = None, None
         if self.config.regions != "none":

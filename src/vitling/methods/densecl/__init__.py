@@ -1,14 +1,12 @@
-"""DenseCL (Wang et al., CVPR 2021): settings and recipe. No torch."""
+"""DenseCL (Wang et al., CVPR 2021)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitling.methods import moco_v2
-from vitling.methods.method import Method, Recipe, TrainingData, check_fractions
-from vitling.methods.moco_v2 import MoCoV2Config
-from vitling.methods.optim import Table10Preset
+from vitling.methods.densecl.settings import DenseCLConfig, recipe
+from vitling.methods.method import Method, TrainingData
+from vitling.methods.moco_v2.settings import make_views, warn_of_batch_norm
 from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
@@ -16,32 +14,7 @@ if TYPE_CHECKING:
     from vitling.objectives.objective import Objective
 
 
-@dataclass
-class DenseCLConfig(MoCoV2Config):
-    """DenseCL: MoCo v2, plus the same task for the most similar regions, with a queue of other images' regions."""
-
-    dense_weight: float = 0.5
-    """Weight of the loss between regions; the loss between whole views has the rest."""
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        super().check()
-        check_fractions("DenseCL", dense_weight=self.dense_weight)
-
-
-def recipe(
-    backbone: str = "deit_tiny_patch16_224", preset: Table10Preset = "paper", epochs: int = 800, size: int = 112
-) -> Recipe[DenseCLConfig]:
-    """Return MoCo v2's recipe with the region loss at a weight of 0.5 (DenseCL's own). Table 10 has no DenseCL; here
-    the two differ only in the regions, as in Table 5 of EsViT.
-
-    EsViT's figures for ResNet-50 after 200 epochs on ImageNet-1K, linear and k-NN: 63.6 and 48.6; MoCo v2 67.5, 55.6.
-    """
-    base = moco_v2.recipe(backbone, preset, epochs, size)
-    return Recipe(backbone, epochs, base.batch, size, base.optim, DenseCLConfig())
-
-
-def _build(backbone: Backbone, plan: Plan, config: DenseCLConfig, data: TrainingData) -> Objective:
+def build(backbone: Backbone, plan: Plan, config: DenseCLConfig, data: TrainingData) -> Objective:
     from vitling.methods.densecl.loss import DenseCL
 
     return DenseCL(backbone, plan, config)
@@ -51,9 +24,9 @@ METHOD = Method(
     "densecl",
     "finds the other view of an image, and its regions, among queues of keys",
     recipe,
-    moco_v2.make_views,
-    _build,
+    make_views,
+    build,
     DenseCLConfig,
     default_preset="adamw",
-    remarks=moco_v2.warn_of_batch_norm,
+    remarks=warn_of_batch_norm,
 )

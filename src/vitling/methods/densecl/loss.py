@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
-from vitling.methods.densecl import DenseCLConfig
+from vitling.methods.densecl.settings import DenseCLConfig
 from vitling.methods.moco_v2.loss import MoCoV2
 from vitling.objectives.heads import make_projection_mlp, normalise_rows
 from vitling.objectives.objective import Batch

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
-from vitling.methods.dino import DINOConfig
+from vitling.methods.dino.settings import DINOConfig
 from vitling.objectives.distillation import Centre, DistillationHead, count_global_groups, view_loss
 from vitling.objectives.gather import has_own_images
 from vitling.objectives.momentum import MomentumCopy, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -47,6 +48,7 @@ class DINO(Objective):
     ):
         super().__init__(backbone, plan)
         config = self.config = config or DINOConfig()
+        check_ranges(config)
         config.check()
         self.wide = count_global_groups(plan, config.global_crops)
         self.head = new_head(backbone, config)

@@ -16,7 +16,6 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features, GridNorm
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.methods.drloc import DRLocConfig, Pooling, Target, Variant
 from vitling.methods.drloc.pairs import (
     PairMLP,
     Pairs,
@@ -25,8 +24,10 @@ from vitling.methods.drloc.pairs import (
     draw_random_pairs,
     pool_grid,
 )
+from vitling.methods.drloc.settings import DRLocConfig, Pooling, Target, Variant
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 
 ALPHA = 0.001  # Eq. 6
 
@@ -52,7 +53,7 @@ class DRLoc(nn.Module):
         pooling: Pooling = "adaptive",
     ):
         super().__init__()
-        DRLocConfig(variant, pairs=pairs, hidden=hidden, grid=grid, pooling=pooling, target=target).check()
+        check_ranges(DRLocConfig(variant, pairs=pairs, hidden=hidden, grid=grid, pooling=pooling, target=target))
         dims = [dim] if isinstance(dim, int) else list(dim)
         if variant != "all" and len(dims) != 1:
             raise UserError(f"DRLoc {variant!r} has one grid, not {len(dims)}; 'all' has one for each block.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.dino.loss import DINO, new_head
-from vitling.methods.esvit import EsViTConfig
+from vitling.methods.esvit.settings import EsViTConfig
 from vitling.objectives.distillation import Centre, DistillationHead
 from vitling.objectives.gather import has_own_images
 from vitling.objectives.objective import Batch
@@ -27,6 +27,7 @@ from vitling.objectives.regions import (
     squared_distance,
     subsample,
 )
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -48,8 +49,9 @@ class EsViT(DINO):
 
     def __init__(self, backbone: Backbone, plan: Plan, config: EsViTConfig | None = None):
         config = config or EsViTConfig()
+        check_ranges(config)
         config.check()
-        if config.located and (plan.loses_boxes or not all(group.return_boxes for group in plan.groups)):
+        if config.needs_boxes and (plan.loses_boxes or not all(group.return_boxes for group in plan.groups)):
             raise ValueError("these views come without their places: take dino_plan(config, size), or match='argmax'")
         head = new_head(backbone, config) if config.region_weight else None
         super().__init__(backbone, plan, config, head)

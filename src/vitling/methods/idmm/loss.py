@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.methods.idmm import IDMMConfig
+from vitling.methods.idmm.settings import IDMMConfig
 from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Scores, ShardedClassifier
 from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -37,7 +38,7 @@ class IDMM(Objective):
     def __init__(self, backbone: Backbone, plan: Plan, images: int, config: IDMMConfig | None = None, seed: int = 0):
         super().__init__(backbone, plan)
         config = config or IDMMConfig()
-        config.check()
+        check_ranges(config)
         if len(plan.groups) > 2:
             raise ValueError(f"IDMM has one group of crops or two, not {len(plan.groups)}")
         self.images = images

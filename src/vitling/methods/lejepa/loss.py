@@ -17,11 +17,12 @@ from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.keys import make_key
-from vitling.methods.lejepa import LeJEPAConfig
+from vitling.methods.lejepa.settings import LeJEPAConfig
 from vitling.objectives.gather import gather_rows
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views.draws import Draws
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
@@ -39,13 +40,14 @@ class LeJEPA(Objective):
     """
 
     compares_images = True
-    steady_forward = True
+    capturable_forward = True
     knots: Tensor
     knot_weights: Tensor
 
     def __init__(self, backbone: Backbone, plan: Plan, config: LeJEPAConfig | None = None, seed: int = 0):
         super().__init__(backbone, plan)
         config = self.config = config or LeJEPAConfig()
+        check_ranges(config)
         config.check()
         if config.global_crops not in accumulate(group.count for group in plan.groups):
             raise ValueError(f"the plan must begin with groups that have {config.global_crops} global views")

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
-from vitling.methods.moco_v2 import MoCoV2Config
+from vitling.methods.moco_v2.settings import MoCoV2Config
 from vitling.objectives.gather import gather_batch
 from vitling.objectives.heads import make_projection_mlp, normalise_rows
 from vitling.objectives.momentum import MomentumCopy, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.objectives.queue import KeyQueue
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -47,7 +48,7 @@ class MoCoV2(Objective):
     ):
         super().__init__(backbone, plan)
         self.config = config or MoCoV2Config()
-        self.config.check()
+        check_ranges(self.config)
         self.head = make_projection_mlp(backbone.dim, self.config.dim)
         self.copy = MomentumCopy(backbone, self.head, region_head)
         self.queue = KeyQueue(self.config.queue, self.config.dim)

@@ -11,12 +11,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.methods.moco_v3 import MoCoV3Config
+from vitling.methods.moco_v3.settings import MoCoV3Config
 from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.momentum import MomentumCopy, apply_by_view, cosine_momentum, join_pixels
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -39,7 +40,7 @@ class MoCoV3(Objective):
     def __init__(self, backbone: Backbone, plan: Plan, config: MoCoV3Config | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
         self.config = config or MoCoV3Config()
-        self.config.check()
+        check_ranges(self.config)
         if self.config.frozen_patches:
             freeze_patches(backbone)
         hidden, dim = self.config.hidden, self.config.dim

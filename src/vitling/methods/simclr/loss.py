@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.methods.simclr import SimCLRConfig
+from vitling.methods.simclr.settings import SimCLRConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -34,7 +35,7 @@ class SimCLR(Objective):
     def __init__(self, backbone: Backbone, plan: Plan, config: SimCLRConfig | None = None, batches: Sequence[int] = ()):
         super().__init__(backbone, plan)
         config = config or SimCLRConfig()
-        config.check()
+        check_ranges(config)
         if len(plan.groups) != 1 or plan.crops != 2:
             raise ValueError(f"two views of one kind, not {plan.crops} of {len(plan.groups)}")
         mlp = config.projection == "mlp"

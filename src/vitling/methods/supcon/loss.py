@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
-from vitling.methods.simclr import SimCLRConfig
 from vitling.methods.simclr.loss import SimCLR, other_logits, own_places
-from vitling.methods.supcon import SupConConfig
+from vitling.methods.simclr.settings import SimCLRConfig
+from vitling.methods.supcon.settings import SupConConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.objective import Batch
+from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 
 
@@ -34,7 +35,7 @@ class SupCon(SimCLR):
         batches: Sequence[int] = (),
     ):
         config = config or SupConConfig()
-        config.check()
+        check_ranges(config)
         super().__init__(backbone, plan, SimCLRConfig(dim=config.dim, temperature=config.temperature), batches)
         if labels.ndim != 1:
             raise ValueError("SupCon needs one class an image")
