@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import make_folder
 from tests.made_runs import lines, read
-from tests.papers.test_stages import FIRST
+from tests.papers.short_stages import FIRST
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load

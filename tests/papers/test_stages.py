@@ -13,11 +13,11 @@ import pytest
 
 from tests.conftest import make_folder
 from tests.made_runs import read
+from tests.papers.short_stages import FIRST, SECOND
 from vitling.cli import run
 from vitling.commands.reproduce import print_study
 from vitling.errors import Interrupted, UserError
 from vitling.files import write_json
-from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers.counting import CountTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.stages import StagedTask
@@ -26,24 +26,9 @@ from vitling.report.results import render_results
 from vitling.runs import finetune as finetune_config
 from vitling.runs import labelled
 from vitling.runs import pretrain as pretrain_config
-from vitling.settings.config import FinetuneConfig, PretrainConfig
-from vitling.training.config import LoopConfig
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-QUIET = LoopConfig(device="cpu", trackers=())
-FIRST = PretrainConfig(
-    backbone="vit_nano_patch4_32", size=8, epochs=3, batch=16, drop_path=0.0, loop=QUIET, watch_every=3
-)
-SECOND = FinetuneConfig(
-    backbone="vit_nano_patch4_32",
-    size=8,
-    epochs=2,
-    batch=16,
-    val="none",
-    objective=SupervisedConfig(drop_path=0.0),
-    loop=QUIET,
-)
 THIRD = replace(SECOND, size=16, epochs=1, keep_head=True)
 
 IDMM = StudyRun("idmm", StagedTask(SECOND, FIRST), "made", paper=60.0, baseline="random")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.conftest import make_folder
 from tests.made_runs import lines
-from tests.papers.test_stages import FIRST, SECOND
+from tests.papers.short_stages import FIRST, SECOND
 from vitling.errors import UserError
 from vitling.papers import locations as datasets
 from vitling.papers.reproduce import reproduce
