@@ -13,7 +13,7 @@ from vitling.evaluation import BundleMeta, save_bundle
 def saved_model(
     folder, name="vit_micro_patch4_32", classes=("cat", "dog", "owl"), task="single", size=None, channels=3, **meta
 ):
-    """A model with random weights and a head that is far from zero, saved."""
+    """Save a model with random weights and a head that is far from zero."""
     backbone = create(name, size=size, channels=channels, seed=0).eval()
     torch.manual_seed(1)
     head = nn.Linear(backbone.dim, len(classes)) if classes else None

@@ -16,15 +16,15 @@ def heads(maps):
     return RankedHeads((0, 0), torch.arange(len(maps)), maps, zeros, zeros)
 
 
-def test_masks_are_the_fewest_places_with_60_percent():
+def test_masks_are_the_fewest_regions_with_60_percent():
     masks = heads([[[0.5, 0.2], [0.2, 0.1]], [[0.25, 0.25], [0.25, 0.25]], [[0.0, 0.7], [0.3, 0.0]]]).masks()
     assert masks.sum(dim=(1, 2)).tolist() == [2, 3, 1]
     assert masks[0, 0, 0]
     assert masks[2].tolist() == [[False, True], [False, False]]
 
 
-def test_masks_are_those_of_the_release():
-    """It sorts upwards, and keeps what lies above 40 % of the sum."""
+def test_masks_match_the_released_code():
+    """The release sorts in ascending order and keeps what lies above 40 % of the sum."""
     maps = torch.rand(8, 5, 5, generator=torch.Generator().manual_seed(0)).flatten(1).softmax(dim=1).view(8, 5, 5)
     values, places = maps.flatten(1).sort(dim=1)
     kept = values.cumsum(dim=1) > 1 - 0.6
@@ -53,7 +53,7 @@ def test_redundant_heads_correlate_with_an_earlier_one():
     ],
 )
 @torch.no_grad()
-def test_maps_of_each_network(name, size, shape, prefix):
+def test_maps_of_every_network(name, size, shape, prefix):
     backbone = create(name, size, seed=0).eval()
     features = backbone(torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0)), attention=True)
     found = rank_heads(backbone, features, (1, 2))
@@ -72,7 +72,7 @@ def test_maps_of_each_network(name, size, shape, prefix):
     assert float(found.entropy[0]) == pytest.approx(literal, abs=1e-4)
 
 
-def test_the_query_is_on_the_object_or_on_the_background():
+def test_query_is_on_the_object_or_the_background():
     backbone = create("vit_micro_patch4_32", seed=0)
     grid = torch.zeros(1, 4, 2, 3)
     grid[0, :, 0, 2] = torch.tensor([1.0, 2.0, 3.0, 4.0])

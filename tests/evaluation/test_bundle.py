@@ -25,7 +25,7 @@ BACKBONES = [
 
 @pytest.mark.parametrize(("name", "size", "channels"), BACKBONES)
 @torch.no_grad()
-def test_timm_loads_it_and_gives_the_same_logits(make_bundle, tmp_path, name, size, channels):
+def test_timm_loads_a_bundle_with_the_same_logits(make_bundle, tmp_path, name, size, channels):
     backbone, head = make_bundle(tmp_path, name, size=size, channels=channels)
     theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     x = torch.randn(2, channels, backbone.size, backbone.size)
@@ -51,7 +51,7 @@ def test_timm_loads_it_and_gives_the_same_logits(make_bundle, tmp_path, name, si
     ],
 )
 @torch.no_grad()
-def test_networks_that_timm_lacks_load_again(make_bundle, tmp_path, name, channels, classes):
+def test_custom_networks_load_again(make_bundle, tmp_path, name, channels, classes):
     task = "single" if classes else "none"
     backbone, head = make_bundle(tmp_path, name, classes, task, size=32, channels=channels)
     x = torch.randn(2, channels, 32, 32)
@@ -64,7 +64,7 @@ def test_networks_that_timm_lacks_load_again(make_bundle, tmp_path, name, channe
 
 @pytest.mark.parametrize("name", ["vit_micro_patch4_32", "swin_tiny_patch4_window7_224"])
 @torch.no_grad()
-def test_a_model_without_a_head(make_bundle, tmp_path, name):
+def test_model_without_a_head(make_bundle, tmp_path, name):
     backbone, _ = make_bundle(tmp_path, name, classes=(), task="none")
     x = torch.randn(1, 3, backbone.size, backbone.size)
     expected = backbone(x).pooled
@@ -77,7 +77,7 @@ def test_a_model_without_a_head(make_bundle, tmp_path, name):
         model.logits(x)
 
 
-def test_what_was_saved_comes_back(make_bundle, tmp_path):
+def test_loaded_bundle_equals_the_saved_one(make_bundle, tmp_path):
     make_bundle(tmp_path, temperature=1.7, crop_fraction=0.9, bits=12)
     before = load_bundle(tmp_path)
     save_bundle(tmp_path / "again", before.backbone, before.head, before.meta)
@@ -87,7 +87,7 @@ def test_what_was_saved_comes_back(make_bundle, tmp_path):
     assert before.class_names == ("cat", "dog", "owl")
 
 
-def test_load_takes_a_run_directory_or_a_bundle(make_bundle, tmp_path):
+def test_load_accepts_a_run_directory_or_a_bundle(make_bundle, tmp_path):
     make_bundle(tmp_path / "run" / "model", classes=("last",) * 2)
     make_bundle(tmp_path / "run" / "best", classes=("best",) * 2)
     assert load(tmp_path / "run").class_names[0] == "last"
@@ -95,7 +95,7 @@ def test_load_takes_a_run_directory_or_a_bundle(make_bundle, tmp_path):
     assert load(tmp_path / "run" / "best").class_names[0] == "best"
 
 
-def test_what_a_folder_without_a_model_is_instead(make_bundle, tmp_path):
+def test_error_describes_a_folder_without_a_model(make_bundle, tmp_path):
     make_bundle(tmp_path / "runs" / "seed0" / "model")
     with pytest.raises(UserError, match=r"several seeds; the first is .*runs/seed0"):
         load(tmp_path / "runs")
@@ -109,7 +109,7 @@ def _refusal(folder):
     return str(problem.value)
 
 
-def test_anything_else_is_refused_in_words(bundle, tmp_path):
+def test_invalid_folders_are_refused(bundle, tmp_path):
     with pytest.raises(UserError, match=r"nowhere does not exist"):
         load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -134,14 +134,14 @@ def test_anything_else_is_refused_in_words(bundle, tmp_path):
         load(bundle)
 
 
-def test_weights_that_do_not_fit_are_named(make_bundle, bundle, tmp_path):
+def test_mismatched_weights_are_named(make_bundle, bundle, tmp_path):
     make_bundle(tmp_path / "other", classes=("a", "b"))
     (tmp_path / "other" / "model.safetensors").replace(bundle / "model.safetensors")
     with pytest.raises(UserError, match="do not fit"):
         load(bundle)
 
 
-def test_a_bundle_that_contradicts_itself_is_not_written(bundle, tmp_path):
+def test_inconsistent_bundle_is_not_written(bundle, tmp_path):
     model = load(bundle, device="cpu")
     with pytest.raises(ValueError, match="class names"):
         save_bundle(tmp_path / "x", model.backbone, None, model.meta)

@@ -8,20 +8,20 @@ from vitling.evaluation.metrics import log_loss
 
 
 def honest_logits(n, classes=5):
-    """Logits whose softmax is the true distribution of the labels."""
+    """Draw logits whose softmax is the true distribution of the labels."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(n, classes, generator=generator)
     return logits, logits.softmax(1).multinomial(1, generator=generator)[:, 0]
 
 
 @pytest.mark.parametrize("planted", [0.3, 1.0, 4.0])
-def test_a_planted_temperature_is_found(planted):
+def test_known_temperature_is_recovered(planted):
     logits, labels = honest_logits(8000)
     assert fit_temperature(logits * planted, labels) == pytest.approx(planted, rel=0.06)
 
 
 @pytest.mark.parametrize("planted", [0.5, 3.0])
-def test_several_labels(planted):
+def test_multi_label(planted):
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(3000, 4, generator=generator)
     labels = torch.rand(3000, 4, generator=generator) < logits.sigmoid()
@@ -29,7 +29,7 @@ def test_several_labels(planted):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_likelihood_never_falls_even_on_a_handful_of_images(seed):
+def test_likelihood_never_decreases_even_on_few_images(seed):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(4, 3, generator=generator) * 10 ** float(seed - 4)
     labels = torch.randint(3, (4,), generator=generator)
@@ -38,7 +38,7 @@ def test_the_likelihood_never_falls_even_on_a_handful_of_images(seed):
     assert log_loss(logits / temperature, labels) <= log_loss(logits, labels)
 
 
-def test_a_tiny_split_that_is_all_right_does_not_ask_for_certainty():
+def test_tiny_split_without_errors_does_not_imply_certainty():
     logits = torch.eye(4).repeat(5, 1) * 4
     labels = torch.arange(4).repeat(5)
     assert 0.3 < fit_temperature(logits, labels) < 1

@@ -1,4 +1,4 @@
-"""The mirrored-view benchmark, against what the release's loop does, and networks whose answers are known."""
+"""The mirrored-view benchmark, compared with the released loop, and for networks whose matches are known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Colours(nn.Module):
 
 
 class Places(nn.Module):
-    """A region is where it is, whatever is there."""
+    """Features of a region: its position, whatever it shows."""
 
     def forward(self, x):
         grid = torch.eye(16).reshape(1, 16, 4, 4).expand(len(x), -1, -1, -1)
@@ -38,7 +38,7 @@ class Places(nn.Module):
 
 
 def images(folder, count=5):
-    """Coloured squares of 16 x 16 px, none like another."""
+    """Write images of different coloured squares of 16 x 16 px."""
     folder.mkdir()
     draw = np.random.default_rng(0)
     for i in range(count):
@@ -48,7 +48,7 @@ def images(folder, count=5):
 
 
 def literal(first, second, size):
-    """The release's loop, for one image: [D, h, w] each, square."""
+    """Run the release's loop for one image: [D, h, w] each, square."""
     side = first.shape[-1]
     cell = size / side
     centres = [(r * cell + cell / 2, c * cell + cell / 2) for r in range(side) for c in range(side)]
@@ -64,7 +64,7 @@ def literal(first, second, size):
     return distances
 
 
-def test_pairs_and_errors_are_the_literal_ones():
+def test_pairs_and_errors_match_a_literal_version():
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.randn(3, 6, 4, 4, generator=generator) for _ in range(2))
     matches = match_regions(first, second)
@@ -75,7 +75,7 @@ def test_pairs_and_errors_are_the_literal_ones():
     assert (matches.similarity.diff(dim=1) <= 0).all()
 
 
-def test_rows_and_columns_of_an_oblong_grid_are_kept_apart():
+def test_oblong_grids():
     first = torch.randn(1, 8, 2, 5)
     matches = match_regions(first, first.flip(-1))
     assert measure_mirror_errors(matches, 80).abs().max() == 0
@@ -91,25 +91,25 @@ def without_colours(monkeypatch):
     monkeypatch.setattr("vitling.evaluation.correspondence._GREY", {"paper": 0.0, "released": 1.0})
 
 
-def test_what_sees_pixels_finds_all_and_what_sees_places_finds_none(tmp_path, monkeypatch):
+def test_pixels_match_all_regions_and_positions_none(tmp_path, monkeypatch):
     without_colours(monkeypatch)
     sources = images(tmp_path / "images")
     found = measure_correspondence(Model(Colours(), None, META), sources, "paper")
     assert (found.accuracy, found.distance) == (1.0, 0.0)
     assert (found.images, found.pairs, found.grid, found.size) == (5, 10, (4, 4), 32)
     places = measure_correspondence(Model(Places(), None, META), sources, "paper")
-    assert places.accuracy == 0.0  # a region is its own mirror image in no column of four
+    assert places.accuracy == 0.0  # with four columns no region is its own mirror image
     assert places.distance > 8
 
 
-def test_colour_lost_is_accuracy_lost(tmp_path):
+def test_grey_views_lower_the_accuracy(tmp_path):
     sources = images(tmp_path / "images", count=20)
     released = measure_correspondence(Model(Colours(), None, META), sources, "released")
     paper = measure_correspondence(Model(Colours(), None, META), sources, "paper")
     assert released.accuracy < paper.accuracy < 1
 
 
-def test_draws_belong_to_an_image_and_a_seed():
+def test_draws_depend_on_image_and_seed():
     model = Model(Colours(), None, META)
     views = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 0.3
     whole = mirror_views(model, views, range(4), "paper", seed=0)
@@ -121,7 +121,7 @@ def test_draws_belong_to_an_image_and_a_seed():
     assert torch.equal(mirror_views(model, many, [0], "released", seed=0), many.flip(-1))
 
 
-def test_a_trained_model_on_a_folder_with_files_that_are_no_images(make_bundle, tmp_path):
+def test_files_that_are_not_images_are_listed(make_bundle, tmp_path):
     make_bundle(tmp_path / "m", classes=(), task="none")
     images(tmp_path / "images")
     (tmp_path / "images" / "broken.png").write_bytes(b"no image")

@@ -28,7 +28,7 @@ def test_loose_images(bundle, pictures, tmp_path):
     assert np.allclose(written["embeddings"][0], load(bundle).embed(written["keys"][0]), atol=1e-5)
 
 
-def test_a_data_set_with_its_splits_and_labels(bundle, pictures, tmp_path, monkeypatch):
+def test_dataset_with_splits_and_labels(bundle, pictures, tmp_path, monkeypatch):
     splits = splits_of(pictures, np.array([0, 1, 0, 1, 0, 1]), ("cat", "dog"))
     opened = []
     splits.on_test_opened = opened.append
@@ -44,7 +44,7 @@ def test_a_data_set_with_its_splits_and_labels(bundle, pictures, tmp_path, monke
     assert np.allclose(table["embedding"], written["embeddings"])
 
 
-def test_a_folder_of_classes_as_it_lies(bundle, tmp_path):
+def test_folder_of_classes(bundle, tmp_path):
     draw = np.random.default_rng(0)
     for split, each in (("train", 3), ("test", 2)):
         for name in ("cat", "dog"):
@@ -59,7 +59,7 @@ def test_a_folder_of_classes_as_it_lies(bundle, tmp_path):
     assert written["class_names"].tolist() == ["cat", "dog"]
 
 
-def test_several_labels(bundle, pictures, tmp_path, monkeypatch):
+def test_multi_label(bundle, pictures, tmp_path, monkeypatch):
     labels = np.array([[1, 0], [1, 1], [0, 0]] * 2, dtype=bool)
     splits = splits_of(pictures, labels, ("cat", "dog"))
     monkeypatch.setattr("vitling.evaluation.embed.read_splits", lambda spec, config, **how: splits)
@@ -68,6 +68,6 @@ def test_several_labels(bundle, pictures, tmp_path, monkeypatch):
     assert table["label"][:4] == [["cat"], ["cat", "dog"], [], None]
 
 
-def test_another_format_is_refused(bundle, tmp_path):
+def test_unknown_format_is_refused(bundle, tmp_path):
     with pytest.raises(UserError, match=r"\.npz or \.parquet"):
         embed(bundle, "x", tmp_path / "f.csv")

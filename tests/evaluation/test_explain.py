@@ -18,7 +18,7 @@ def image(pictures):
 
 
 @pytest.mark.parametrize("classes", [("cat", "dog"), ()])
-def test_an_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, classes):
+def test_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, classes):
     make_bundle(tmp_path / "m", classes=classes, task="single" if classes else "none")
     assert run(["explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out")]) == 0
     assert "of the pairs are right" in capsys.readouterr().out
@@ -32,7 +32,7 @@ def test_an_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, cl
     assert 0 <= found["attention"]["redundant"] < 4
 
 
-def test_two_images_and_a_chosen_place(make_bundle, tmp_path, pictures):
+def test_two_images_and_an_explicit_query(make_bundle, tmp_path, pictures):
     make_bundle(tmp_path / "m", "swin_tiny_patch4_window7_224", size=64, channels=1)
     names = [str(pictures / "0.png"), str(pictures / "1.png")]
     assert run(["explain", str(tmp_path / "m"), *names, "--query", "1,0", "--out", str(tmp_path / "out")]) == 0
@@ -42,7 +42,7 @@ def test_two_images_and_a_chosen_place(make_bundle, tmp_path, pictures):
     assert found["images"] == names
 
 
-def test_a_folder_is_measured(bundle, tmp_path, pictures, capsys):
+def test_folder_is_measured(bundle, tmp_path, pictures, capsys):
     assert run(["explain", str(bundle), str(pictures), "--grey", "released", "--out", str(tmp_path / "out")]) == 0
     assert "6 images" in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "explained.json").read_text())
@@ -50,7 +50,7 @@ def test_a_folder_is_measured(bundle, tmp_path, pictures, capsys):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["explained.json"]
 
 
-def test_a_network_without_attention_says_so(make_bundle, tmp_path, image, capsys):
+def test_network_without_attention_is_reported(make_bundle, tmp_path, image, capsys):
     make_bundle(tmp_path / "m", "resnet18", size=64)
     shown = refused(capsys, "explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out"))
     assert "no attention to show" in shown
@@ -60,7 +60,7 @@ def test_a_network_without_attention_says_so(make_bundle, tmp_path, image, capsy
     assert "no attention to show" in found["no_attention"]
 
 
-def test_images_that_cannot_be_read_are_named(bundle, tmp_path, image, capsys):
+def test_unreadable_images_are_named(bundle, tmp_path, image, capsys):
     (tmp_path / "mixed").mkdir()
     Image.open(image).save(tmp_path / "mixed" / "good.png")
     (tmp_path / "mixed" / "broken.png").write_bytes(b"no image")
@@ -72,7 +72,7 @@ def test_images_that_cannot_be_read_are_named(bundle, tmp_path, image, capsys):
     assert (found["images"], len(found["unread"])) == (1, 1)
 
 
-def test_pictures_of_before_do_not_stay(bundle, tmp_path, pictures, image, capsys):
+def test_earlier_pictures_are_deleted(bundle, tmp_path, pictures, image, capsys):
     out = tmp_path / "out"
     assert run(["explain", str(bundle), image, "--out", str(out)]) == 0
     (out / "mine.txt").write_text("kept")
@@ -80,7 +80,7 @@ def test_pictures_of_before_do_not_stay(bundle, tmp_path, pictures, image, capsy
     assert sorted(path.name for path in out.iterdir()) == ["explained.json", "mine.txt"]
 
 
-def test_what_is_wrong_is_named(bundle, tmp_path, pictures, image, capsys):
+def test_wrong_input_is_named(bundle, tmp_path, pictures, image, capsys):
     out = ["--out", str(tmp_path / "out" / "deeper")]
     assert "3,5" in refused(capsys, "explain", str(bundle), image, "--query", "left", *out)
     assert "no images at" in refused(capsys, "explain", str(bundle), str(tmp_path / "none.png"), *out)

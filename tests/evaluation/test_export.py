@@ -22,7 +22,7 @@ def test_timm(bundle, tmp_path):
 
 
 @pytest.mark.parametrize("size", [112, 224])
-def test_a_variant_of_ours_goes_to_timm_as_arguments_of_its_network(make_bundle, tmp_path, size):
+def test_variants_are_exported_as_timm_arguments(make_bundle, tmp_path, size):
     make_bundle(tmp_path / "m", "pvt_v2_b0_small", classes=(), task="none", size=size)
     assert export(tmp_path / "m", tmp_path / "out") < 1e-5
     theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
@@ -66,14 +66,14 @@ def test_onnx_of_a_small_cvt(tmp_path, form):
     assert export(tmp_path / "m", tmp_path / "m.onnx", "onnx") < 1e-3
 
 
-def test_timm_cannot_have_what_it_lacks(make_bundle, tmp_path):
+def test_networks_unknown_to_timm_are_refused(make_bundle, tmp_path):
     make_bundle(tmp_path / "m", "t2t_vit_7", size=32)
     with pytest.raises(UserError, match="timm has no t2t_vit"):
         export(tmp_path / "m", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_swin_that_pads_and_rolls_is_not_timms(make_bundle, tmp_path):
+def test_swin_that_pads_and_rolls_is_refused(make_bundle, tmp_path):
     make_bundle(tmp_path / "m", "swin_tiny_patch4_window7_224", size=96)
     with pytest.raises(UserError, match="96 px this Swin pads"):
         export(tmp_path / "m", tmp_path / "out")
@@ -81,19 +81,19 @@ def test_a_swin_that_pads_and_rolls_is_not_timms(make_bundle, tmp_path):
     assert export(tmp_path / "n", tmp_path / "out") < 1e-4
 
 
-def test_a_model_that_differs_is_not_handed_out(bundle, tmp_path, monkeypatch):
+def test_differing_outputs_abort_the_export(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module, "TOLERANCE", -1.0)
     with pytest.raises(RunAborted, match="outputs of the ONNX model differ"):
         export(bundle, tmp_path / "m.onnx", "onnx")
     assert not list(tmp_path.glob("*.onnx"))
 
 
-def test_what_is_missing_is_named(bundle, tmp_path, monkeypatch):
+def test_missing_packages_are_named(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(UserError, match=r"needs onnxscript: pip install 'vitling\[onnx\]'"):
         export(bundle, tmp_path / "m.onnx", "onnx")
 
 
-def test_another_name_is_refused(bundle, tmp_path):
+def test_wrong_suffix_is_refused(bundle, tmp_path):
     with pytest.raises(UserError, match=r"end in \.onnx"):
         export(bundle, tmp_path / "m.bin", "onnx")

@@ -16,7 +16,7 @@ def made(n: int = 90, classes: int = 3, dim: int = 8):
     return torch.randn(classes, dim)[labels] * 2 + torch.randn(n, dim), labels
 
 
-def test_draws_are_nested_and_of_every_class():
+def test_draws_are_nested_and_cover_every_class():
     labels = np.array([0] * 12 + [2] * 11 + [5] * 30)
     ten, two = draw_few(labels, 10, seed=0, draw=1), draw_few(labels, 2, seed=0, draw=1)
     assert np.bincount(labels[ten]).tolist() == [10, 0, 10, 0, 0, 10]
@@ -25,7 +25,7 @@ def test_draws_are_nested_and_of_every_class():
     assert set(ten) != set(draw_few(labels, 10, seed=1, draw=1))
 
 
-def test_curves_rise_and_have_a_spread():
+def test_curves_rise_and_have_a_std():
     features, labels = made()
     asked, truth = made(60)
     found = measure_few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4)
@@ -40,7 +40,7 @@ def test_curves_rise_and_have_a_spread():
     assert single["centroid"][1]["deviation"] is None
 
 
-def test_centroids_are_scikit_learns_on_unit_features():
+def test_centroids_match_scikit_learn_on_unit_features():
     features, labels = made()
     asked, _ = made(40)
     unit, queries = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (features, asked))
@@ -50,7 +50,7 @@ def test_centroids_are_scikit_learns_on_unit_features():
     assert np.allclose(ours.numpy(), queries @ (theirs.centroids_ / lengths[:, None]).T, atol=1e-5)
 
 
-def test_one_image_a_class_is_the_nearest_neighbour():
+def test_one_image_per_class_is_the_nearest_neighbour():
     features, labels = made()
     rows = draw_few(labels.numpy(), 1, 0, 0)
     reference = KNeighborsClassifier(1, metric="cosine").fit(features[rows].numpy(), labels[rows].numpy())
@@ -58,7 +58,7 @@ def test_one_image_a_class_is_the_nearest_neighbour():
     assert np.array_equal(answers.numpy(), 2 * reference.predict(features.numpy()))
 
 
-def test_what_the_classes_do_not_have_is_left_out_or_refused():
+def test_too_many_shots_are_left_out_or_refused():
     labels = torch.tensor([0] * 5 + [1] * 3)
     assert select_shots(labels, (1, 2, 5, 10)) == [1, 2]
     with pytest.raises(UserError, match="the smallest class has 3"):

@@ -1,4 +1,4 @@
-"""k-NN against scikit-learn's, and at the edges: blocks, few images, one class, features that are all the same."""
+"""k-NN compared with scikit-learn's, and edge cases: blocks, few images, one class, identical features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KS = (1, 5, 20)
 
 @pytest.fixture(scope="module")
 def data():
-    """Bank, its labels, queries, theirs: clusters that overlap, so that neighbours disagree."""
+    """Bank, queries and their labels, from overlapping clusters whose neighbours disagree."""
     torch.manual_seed(0)
     centres = torch.randn(CLASSES, 16)
     labels, asked = torch.randint(CLASSES, (300,)), torch.randint(CLASSES, (83,))
@@ -37,7 +37,7 @@ def scikit_learn(bank, labels, queries, k: int, temperature: float | None) -> np
 
 
 @pytest.mark.parametrize("temperature", [TEMPERATURE, 1.0, None])
-def test_votes_are_those_of_scikit_learn(data, temperature):
+def test_votes_match_scikit_learn(data, temperature):
     bank, labels, queries, asked = data
     votes = knn_votes(bank, labels, queries, KS, CLASSES, temperature)
     scores = knn_scores(bank, labels, queries, asked, KS, CLASSES, temperature)
@@ -48,7 +48,7 @@ def test_votes_are_those_of_scikit_learn(data, temperature):
 
 
 @pytest.mark.parametrize("block", [13, 500, 10_000])
-def test_blocks_of_any_size_give_the_same(data, block):
+def test_block_size_does_not_matter(data, block):
     bank, labels, queries, asked = data
     for queries_or_none, truth in ((queries, asked), (None, labels)):
         whole = knn_votes(bank, labels, queries_or_none, KS, CLASSES)
@@ -58,14 +58,14 @@ def test_blocks_of_any_size_give_the_same(data, block):
         assert scores == {k: top1(whole[k], truth) for k in KS}
 
 
-def test_several_k_in_one_pass_are_those_of_separate_passes(data):
+def test_several_k_in_one_pass_match_separate_passes(data):
     bank, labels, queries, _ = data
     together = knn_votes(bank, labels, queries, KS, CLASSES)
     for k in KS:
         assert torch.allclose(together[k], knn_votes(bank, labels, queries, [k], CLASSES)[k])
 
 
-def test_leave_one_out_is_the_bank_without_the_image(data):
+def test_leave_one_out_excludes_the_image(data):
     bank, labels, _, _ = data
     votes = knn_votes(bank, labels, None, [5], CLASSES)[5]
     for i in (0, 17, 299):
@@ -74,7 +74,7 @@ def test_leave_one_out_is_the_bank_without_the_image(data):
         assert torch.allclose(votes[i], alone[0], atol=1e-5)
 
 
-def test_several_labels_an_image(data):
+def test_multi_label(data):
     bank, _, queries, _ = data
     labels, asked = torch.rand(300, 4) < 0.3, torch.rand(83, 4) < 0.3
     votes = knn_votes(bank, labels, queries, [9], 4)[9]
@@ -97,7 +97,7 @@ def test_two_images():
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-30, 3.0, 1e30])
-def test_identical_features_give_numbers(value):
+def test_identical_features_give_finite_votes(value):
     bank, labels = torch.full((40, 8), value), torch.arange(40) % 4
     votes = knn_votes(bank, labels, None, [1, 10], 4)
     assert all(v.isfinite().all() and torch.allclose(v.sum(dim=1), torch.ones(40)) for v in votes.values())
@@ -108,7 +108,7 @@ def test_more_classes_than_images():
     assert knn_votes(bank, labels, bank, [2], 70_001)[2].argmax(dim=1).tolist() == [5, 70_000, 9]
 
 
-def test_what_cannot_be_answered_is_refused(data):
+def test_invalid_input_is_refused(data):
     bank, labels, queries, _ = data
     with pytest.raises(UserError, match="k = 301 is more than the 300"):
         knn_votes(bank, labels, queries, [1, 301], CLASSES)

@@ -1,4 +1,4 @@
-"""The linear probe against torch's own SGD, and its choice of a learning rate."""
+"""The linear probe compared with torch's SGD, and its choice of a learning rate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train_with_torch(features, labels, lr: float, epochs: int, batch: int, loss)
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_every_rate_is_a_run_of_its_own(several):
+def test_learning_rates_train_independently(several):
     features, labels = made()
     if several:
         labels = nn.functional.one_hot(labels, 4).bool() | (torch.rand(120, 4) < 0.2)
@@ -62,14 +62,14 @@ def test_every_rate_is_a_run_of_its_own(several):
         assert torch.allclose(together.logits(features)[i], head(features), atol=1e-4)
 
 
-def test_the_first_weights_are_small_and_the_biases_zero():
+def test_initial_weights_are_small_and_biases_zero():
     start = _draw_weights(400, 50, seed=3)
     assert start[:-1].std() == pytest.approx(0.01, rel=0.05)
     assert not start[-1].any()
     assert not torch.equal(start, _draw_weights(400, 50, seed=4))
 
 
-def test_the_best_rate_on_validation_is_trained_on_both():
+def test_best_learning_rate_on_validation_is_trained_on_both():
     features, labels = made(200)
     train, held = CachedFeatures(features[:120], labels[:120]), (features[120:], labels[120:])
     both, done = CachedFeatures(features, labels), []
@@ -83,7 +83,7 @@ def test_the_best_rate_on_validation_is_trained_on_both():
     assert torch.equal(again.classifier.weight, found.classifier.weight)
 
 
-def test_a_learning_rate_that_diverges_is_not_chosen():
+def test_diverging_learning_rate_is_not_chosen():
     features, labels = made()
     wild = features * 1e18
     source = CachedFeatures(wild, labels)
@@ -94,7 +94,7 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
         fit_probe(source, (wild, labels), source, 4, top1, (1e30,), 20, 50)
 
 
-def test_several_labels():
+def test_multi_label():
     features, labels = made()
     several = nn.functional.one_hot(labels, 4).bool()
     source = CachedFeatures(features, several)
@@ -103,7 +103,7 @@ def test_several_labels():
 
 
 def test_augmented_features_of_two_stores(tmp_path):
-    """With a plan in which nothing is random they are the cached ones, whichever store a row is of."""
+    """Without random views, the features of a row do not depend on batch or epoch, in either store."""
     folder = make_folder(tmp_path / "images", each=6)
     splits = data.open(folder, val="0.34")
     stores = [build_store(part, 20) for part in (splits.train, splits.val)]

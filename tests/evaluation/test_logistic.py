@@ -1,4 +1,4 @@
-"""The logistic probe: the batched L-BFGS beside scikit-learn's, and the search for C."""
+"""The logistic probe: the batched L-BFGS compared with scikit-learn's, and the search for C."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from vitling.evaluation.metrics import mean_average_precision, top1
 STRENGTHS = [1e-6, 1e-3, 1.0, 1e3, 1e6]
 
 
-def made(classes: int, n: int = 300, dim: int = 12, uneven: float = 0.0, noise: float = 1.5):
-    """Clusters that overlap; uneven ones lie on axes of unlike length, away from zero."""
+def draw_clusters(classes: int, n: int = 300, dim: int = 12, uneven: float = 0.0, noise: float = 1.5):
+    """Draw overlapping clusters; uneven ones lie on axes of different lengths, away from zero."""
     torch.manual_seed(0)
     labels = torch.arange(n) % classes
     features = torch.randn(classes, dim)[labels] + noise * torch.randn(n, dim)
@@ -26,9 +26,9 @@ def made(classes: int, n: int = 300, dim: int = 12, uneven: float = 0.0, noise: 
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
-def test_every_fit_is_that_of_scikit_learn(classes):
-    """Not only the minimum: the same steps towards it, so the same place at which the tolerance ends them."""
-    features, labels = made(classes, noise=3.0)  # classes that overlap: where they do not, a large C has no minimum
+def test_fits_match_scikit_learn(classes):
+    """The steps are the same, not only the minimum, so the tolerance stops both at the same point."""
+    features, labels = draw_clusters(classes, noise=3.0)  # separable classes have no minimum at a large C
     ours = fit_logistic(features, labels, classes, STRENGTHS, "torch")
     theirs = fit_logistic(features, labels, classes, STRENGTHS, "sklearn")
     for one, other in zip(ours, theirs):
@@ -40,18 +40,18 @@ def test_every_fit_is_that_of_scikit_learn(classes):
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-def test_uneven_features_have_the_same_minimum(classes):
-    """Rounding makes the two part after some hundred steps; a tight tolerance lets them meet again."""
-    features, labels = made(classes, uneven=1.0)
+def test_fits_match_on_features_of_unequal_scale(classes):
+    """Rounding separates the two after some hundred steps; at a tight tolerance they converge to the same point."""
+    features, labels = draw_clusters(classes, uneven=1.0)
     ours, theirs = (fit_logistic(features, labels, classes, [1e-2, 1.0], b, 1e-7) for b in ("torch", "sklearn"))
     for one, other in zip(ours, theirs):
         assert (one.weight - other.weight).abs().max() < 1e-3
         assert (one.bias - other.bias).abs().max() < 1e-3
 
 
-def test_scikit_learns_own_probabilities_come_out():
+def test_probabilities_match_scikit_learn():
     for classes in (2, 4):
-        features, labels = made(classes)
+        features, labels = draw_clusters(classes)
         reference = LogisticRegression(C=0.3, max_iter=1000, tol=TOLERANCE)
         reference.fit(features.double().numpy(), labels.numpy())
         for backend in ("sklearn", "torch"):
@@ -60,8 +60,8 @@ def test_scikit_learns_own_probabilities_come_out():
             assert np.abs(fit.logits(features).softmax(dim=1).numpy() - expected).max() < 1e-6
 
 
-def test_at_a_tight_tolerance_the_gradient_vanishes():
-    features, labels = made(5)
+def test_gradient_vanishes_at_a_tight_tolerance():
+    features, labels = draw_clusters(5)
     (fit,) = fit_logistic(features, labels, 5, [2.0], "torch", tolerance=1e-7)
     weight = fit.weight.clone().requires_grad_()
     bias = fit.bias.clone().requires_grad_()
@@ -70,8 +70,8 @@ def test_at_a_tight_tolerance_the_gradient_vanishes():
     assert max(weight.grad.abs().max(), bias.grad.abs().max()) <= 1e-7
 
 
-def test_float32_products_come_close():
-    features, labels = made(5)
+def test_float32_products_are_close():
+    features, labels = draw_clusters(5)
     exact = fit_logistic(features, labels, 5, STRENGTHS, "torch")
     rough = fit_logistic(features, labels, 5, STRENGTHS, "torch", dtype=torch.float32)
     for one, other in zip(rough, exact):
@@ -79,8 +79,8 @@ def test_float32_products_come_close():
         assert one.converged
 
 
-def test_several_labels_are_one_problem_each():
-    features, labels = made(4)
+def test_each_of_several_labels_is_one_problem():
+    features, labels = draw_clusters(4)
     several = torch.nn.functional.one_hot(labels, 6).bool() | (torch.rand(len(labels), 6) < 0.1)
     several[:, 4], several[:, 5] = False, True
     for backend in ("torch", "sklearn"):
@@ -92,8 +92,8 @@ def test_several_labels_are_one_problem_each():
         assert (fit.logits(features)[:, 5] > 20).all()
 
 
-def test_classes_without_images_are_never_answered():
-    features, labels = made(3)
+def test_classes_without_images_are_never_predicted():
+    features, labels = draw_clusters(3)
     for shifted, n in ((labels * 2 + 1, 8), ((labels % 2) * 3, 5)):
         ours, theirs = (fit_logistic(features, shifted, n, [1.0], b)[0].logits(features) for b in ("torch", "sklearn"))
         assert (ours - theirs).abs().max() < 1e-3
@@ -101,8 +101,8 @@ def test_classes_without_images_are_never_answered():
         assert top1(ours, shifted) > 0.5
 
 
-def test_images_in_blocks_of_any_size(monkeypatch):
-    features, labels = made(3)
+def test_block_size_does_not_matter(monkeypatch):
+    features, labels = draw_clusters(3)
     problems = Problems(features.double(), labels, [0.1, 10.0])
     points = torch.randn_like(problems.start())
     whole = problems(points, torch.arange(2))
@@ -113,8 +113,8 @@ def test_images_in_blocks_of_any_size(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_minimise_takes_the_steps_of_scipy_in_a_curved_valley(seed):
-    """Rosenbrock's function in six dimensions, from several starts at once: the line search has work to do."""
+def test_minimise_takes_the_steps_of_scipy(seed):
+    """Rosenbrock's function in six dimensions, from several starts at once, exercises the line search."""
 
     def value(x):
         return 100 * (x[:, 1:] - x[:, :-1] ** 2).square().sum(dim=1) + (1 - x[:, :-1]).square().sum(dim=1)
@@ -140,7 +140,7 @@ def test_minimise_takes_the_steps_of_scipy_in_a_curved_valley(seed):
     assert found.converged.all()
 
 
-def test_a_start_at_the_minimum_and_an_end_after_so_many_steps():
+def test_start_at_the_minimum_and_iteration_limit():
     def bowl(x, rows):
         return x.square().sum(dim=1), 2 * x
 
@@ -148,20 +148,20 @@ def test_a_start_at_the_minimum_and_an_end_after_so_many_steps():
     assert found.iterations[0] == 0
     assert found.converged.all()
     assert found.points.abs().max() < 1e-4
-    features, labels = made(4)
+    features, labels = draw_clusters(4)
     problems = Problems(features.double(), labels, [1e6])
     cut = minimise(problems, problems.start(), most=3)
     assert not cut.converged[0]
     assert cut.iterations[0] == 3
 
 
-def test_a_function_that_never_falls_ends():
-    """Its gradient lies: no step is lower, so the search gives up instead of going round for ever."""
+def test_minimise_stops_if_no_step_decreases_the_value():
+    """The gradient is wrong and no step decreases the value, so the search must give up."""
     found = minimise(lambda x, rows: (x.sum(dim=1), -torch.ones_like(x)), torch.zeros(1, 2, dtype=torch.float64))
     assert not found.converged[0]
 
 
-def test_the_search_tries_fifteen_of_97():
+def test_search_tries_at_most_15_of_97():
     tried: list[float] = []
 
     def peaked_at(peak):
@@ -181,13 +181,13 @@ def test_the_search_tries_fifteen_of_97():
     assert grid_strength(8) / grid_strength(0) == pytest.approx(10)
 
 
-def test_of_equal_scores_the_stronger_penalty_is_taken():
+def test_stronger_penalty_wins_ties():
     best, _ = search_strength(lambda strengths: [0.5] * len(strengths))
     assert best == pytest.approx(1e-6)
 
 
-def test_both_backends_choose_the_same_and_refit_on_both_parts():
-    features, labels = made(3, n=240, dim=8, noise=2.5)
+def test_backends_choose_the_same_c_and_refit_on_both_parts():
+    features, labels = draw_clusters(3, n=240, dim=8, noise=2.5)
     parts = (features[:150], labels[:150]), (features[150:], labels[150:])
     ours, theirs = (fit_probe(*parts, 3, top1, backend) for backend in ("torch", "sklearn"))
     assert ours.C == theirs.C
@@ -200,9 +200,9 @@ def test_both_backends_choose_the_same_and_refit_on_both_parts():
 
 
 @pytest.mark.parametrize("backend", ["torch", "sklearn"])
-def test_the_last_fit_is_at_the_minimum(backend):
-    """On axes of falling length, by the gradient of the equation itself."""
-    features, labels = made(10, n=600, dim=128, noise=4.0)
+def test_final_fit_is_at_the_minimum(backend):
+    """Check the gradient of the equation on axes of decreasing length."""
+    features, labels = draw_clusters(10, n=600, dim=128, noise=4.0)
     features = features * torch.arange(1, 129) ** -0.75
     found = fit_probe((features[:480], labels[:480]), (features[480:], labels[480:]), 10, top1, backend)
     weight, bias = (part.clone().requires_grad_() for part in (found.fit.weight, found.fit.bias))
@@ -211,9 +211,9 @@ def test_the_last_fit_is_at_the_minimum(backend):
     assert max(weight.grad.abs().max(), bias.grad.abs().max()) <= 1e-6
 
 
-def test_the_search_sees_fits_that_are_near_enough_to_their_minimum():
-    """Where scikit-learn's own tolerance has it take too much penalty: a C of 1.8 in the place of 316."""
-    features, labels = made(20, n=1500, dim=128, noise=2.5)
+def test_search_fits_are_close_to_their_minimum():
+    """With scikit-learn's tolerance the search chooses too strong a penalty here, C = 1.8 instead of 316."""
+    features, labels = draw_clusters(20, n=1500, dim=128, noise=2.5)
     features = features * torch.arange(1, 129) ** -0.75
     train, held = (features[:1200], labels[:1200]), (features[1200:], labels[1200:])
 
@@ -228,8 +228,8 @@ def test_the_search_sees_fits_that_are_near_enough_to_their_minimum():
     assert fit_probe(train, held, 20, top1).C == best(1e-8) > 100 * best(1e-4)
 
 
-def test_several_labels_are_chosen_by_what_is_asked():
-    features, labels = made(3, n=120, dim=6)
+def test_multi_label_search_uses_the_given_metric():
+    features, labels = draw_clusters(3, n=120, dim=6)
     several = torch.nn.functional.one_hot(labels, 3).bool()
     found = fit_probe((features[:80], several[:80]), (features[80:], several[80:]), 3, mean_average_precision, "torch")
     assert 0.5 < found.score <= 1
@@ -237,8 +237,8 @@ def test_several_labels_are_chosen_by_what_is_asked():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_the_fits_are_scikit_learns():
-    features, labels = made(7, noise=3.0)
+def test_gpu_fits_match_scikit_learn():
+    features, labels = draw_clusters(7, noise=3.0)
     theirs = fit_logistic(features, labels, 7, STRENGTHS, "sklearn")
     for dtype, near in ((torch.float64, 1e-3), (torch.float32, 1e-2)):
         ours = fit_logistic(features.cuda(), labels.cuda(), 7, STRENGTHS, "torch", dtype=dtype)
@@ -249,8 +249,8 @@ def test_on_a_gpu_the_fits_are_scikit_learns():
     assert fit_probe(*parts, 7, top1).C == fit_probe(*on_host, 7, top1).C
 
 
-def test_what_cannot_be_fitted_is_refused():
-    features, labels = made(2, n=20)
+def test_impossible_fits_are_refused():
+    features, labels = draw_clusters(2, n=20)
     with pytest.raises(UserError, match="one class"):
         fit_logistic(features, labels * 0, 2, [1.0])
     with pytest.raises(UserError, match="on all training images or on none"):

@@ -1,4 +1,4 @@
-"""Where a network's most alike regions lie: networks of which that is known."""
+"""Accuracy of matching regions, for networks whose matches are known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMAGES = 70  # more than a batch
 
 
 class Patches(nn.Module):
-    """Regions of 8 px, described by their colours, or by nothing that is in them."""
+    """Network whose regions of 8 px are described by their colours or, if blind, by noise."""
 
     def __init__(self, blind: bool):
         super().__init__()
@@ -38,8 +38,8 @@ class Patches(nn.Module):
         return (torch.arange(side // 8, device=device) + 0.5) / (side // 8)
 
 
-def judged(blind: bool = False) -> module.Matching:
-    """Of images whose red is x and whose green is y, in views that keep their colours."""
+def measure(blind: bool = False) -> module.Matching:
+    """Measure images whose red is x and whose green is y, in views that keep their colours."""
     config = EsViTConfig(match="place")
     groups = dino_plan(config, 64).groups
     plan = Plan(tuple(replace(group, policy=replace(group.policy, steps=(Flip(),))) for group in groups))
@@ -58,13 +58,13 @@ def judged(blind: bool = False) -> module.Matching:
     return module.measure_matching(model, Store(), plan, config.global_crops)
 
 
-def test_a_network_that_sees_where_it_is_matches_rightly():
-    found = judged()
+def test_network_that_sees_positions_matches_correctly():
+    found = measure()
     assert found.images == IMAGES
     assert found.right > 0.95  # the filter smooths the edges of images
     assert 0.04 < found.chance < 4 / 64
 
 
-def test_a_network_that_sees_nothing_matches_by_chance():
-    found = judged(blind=True)
+def test_blind_network_matches_at_chance_level():
+    found = measure(blind=True)
     assert found.right == pytest.approx(found.chance, abs=0.01)

@@ -33,7 +33,7 @@ def multi():
 NAMES = ["a", "b", "c", "d", "e", "f"]
 
 
-def test_single_label_numbers_are_scikit_learns(single):
+def test_single_label_metrics_match_scikit_learn(single):
     logits, labels = single
     answers, kinds = logits.argmax(1), list(range(6))
     assert metrics.top1(logits, labels) == pytest.approx(sk.accuracy_score(labels, answers))
@@ -61,7 +61,7 @@ def test_per_class_table(single):
         assert row["recall"] == (pytest.approx(recall[i]) if n[i] else None)
 
 
-def test_calibration_error_by_the_book(single):
+def test_calibration_error_matches_its_definition(single):
     logits, labels = single
     confidence, answer = logits.double().softmax(1).max(1)
     expected = 0.0
@@ -73,7 +73,7 @@ def test_calibration_error_by_the_book(single):
     assert metrics.calibration_error(logits, labels) == pytest.approx(expected)
 
 
-def test_mean_average_precision_is_scikit_learns_over_classes_with_a_positive(multi):
+def test_mean_average_precision_matches_scikit_learn(multi):
     logits, labels = multi
     expected = [sk.average_precision_score(labels[:, c], logits[:, c]) for c in (0, 1, 3, 4)]
     assert metrics.mean_average_precision(logits, labels) == pytest.approx(np.mean(expected))
@@ -84,7 +84,7 @@ def test_mean_average_precision_is_scikit_learns_over_classes_with_a_positive(mu
 
 
 def literal_eleven_points(scores, positive) -> float:
-    """VOC 2007 by the book, over all thresholds."""
+    """Compute VOC 2007's definition over all thresholds."""
     points = []
     for threshold in sorted(set(scores.tolist())):
         answered = scores >= threshold
@@ -94,7 +94,7 @@ def literal_eleven_points(scores, positive) -> float:
     return sum(max(p for r, p in points if r >= k * total) for k in range(11)) / 11
 
 
-def test_eleven_points_are_those_of_the_definition(multi):
+def test_eleven_point_precision_matches_its_definition(multi):
     logits, labels = multi
     found = metrics.eleven_point_precisions(logits, labels)
     expected = {c: literal_eleven_points(logits[:, c], labels[:, c]) for c in (0, 1, 3, 4)}
@@ -109,7 +109,7 @@ def test_eleven_points_are_those_of_the_definition(multi):
     assert perfect == 1
 
 
-def test_roc_auc_is_scikit_learns_with_ties_and_without_classes(single, multi):
+def test_roc_auc_matches_scikit_learn_with_ties_and_empty_classes(single, multi):
     logits, labels = multi
     expected = [sk.roc_auc_score(labels[:, c], logits[:, c]) for c in (0, 1, 3, 4)]
     assert metrics.roc_auc(logits, labels) == pytest.approx(np.mean(expected))
@@ -118,7 +118,7 @@ def test_roc_auc_is_scikit_learns_with_ties_and_without_classes(single, multi):
     probabilities = logits.double().softmax(1)
     expected = [sk.roc_auc_score(labels == c, probabilities[:, c]) for c in (0, 1, 2, 3, 5)]
     assert metrics.roc_auc(logits, labels) == pytest.approx(np.mean(expected))
-    present = [0, 1, 2, 3, 5]  # scikit-learn's own mean wants every class to have images, and rows that sum to one
+    present = [0, 1, 2, 3, 5]  # scikit-learn's mean needs images of every class, and rows that sum to 1
     kept = logits[:, present].double()
     renamed = torch.tensor([present.index(c) for c in labels.tolist()])
     theirs = sk.roc_auc_score(renamed, kept.softmax(1), multi_class="ovr", average="macro")
@@ -134,13 +134,13 @@ def test_roc_auc_of_two_classes():
         metrics.roc_auc(logits, labels * 0)
 
 
-def test_top5_is_scikit_learns(single):
+def test_top5_matches_scikit_learn(single):
     logits, labels = single
     theirs = sk.top_k_accuracy_score(labels, logits.numpy(), k=5, labels=range(6))
     assert metrics.topk(logits, labels, 5) == pytest.approx(theirs)
 
 
-def test_a_metric_suits_the_labels():
+def test_metric_must_suit_the_labels():
     assert (metrics.resolve_metric("auto", False), metrics.resolve_metric("auto", True)) == ("top1", "map")
     assert metrics.resolve_metric("roc-auc", True) == "roc-auc"
     with pytest.raises(UserError, match="--metric map does not work with one class"):
@@ -149,7 +149,7 @@ def test_a_metric_suits_the_labels():
         metrics.resolve_metric("top1", True)
 
 
-def test_summaries_are_json_and_say_what_was_left_out(single, multi):
+def test_summaries_are_json_and_list_empty_classes(single, multi):
     summary = metrics.summarise(*single, NAMES, temperature=2.0)
     assert json.loads(json.dumps(summary)) == summary
     assert summary["left_out"] == ["e"]
@@ -163,7 +163,7 @@ def test_summaries_are_json_and_say_what_was_left_out(single, multi):
     assert summary["per_class"][0]["f1"] == pytest.approx(expected)
 
 
-def test_edges():
+def test_edge_cases():
     one = torch.tensor([[2.0, 1.0], [0.5, 0.1]])
     zeros = torch.zeros(2, dtype=torch.long)
     assert metrics.topk(one, zeros, 5) == 1  # k above the number of classes
@@ -188,8 +188,8 @@ def test_wrong_input_is_named(logits, labels, match):
         metrics.mean_average_precision(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))
 
 
-def test_very_sure_answers_keep_their_order():
-    """A softmax would be 1 for all of them."""
+def test_confident_predictions_keep_their_order():
+    """A softmax would round to 1 for all of them."""
     torch.manual_seed(0)
     margin, labels = 40 * torch.randn(300), (torch.randn(300) > 0).long()
     margin = margin + 20 * labels
@@ -202,7 +202,7 @@ def test_very_sure_answers_keep_their_order():
     assert metrics.roc_auc(three, kinds) == pytest.approx(sum(expected) / 3, abs=1e-9)
 
 
-def test_of_equal_logits_the_first_is_answered_everywhere():
+def test_first_of_equal_logits_is_predicted_everywhere():
     logits, labels = torch.zeros(50, 10), torch.arange(50) % 10 // 9  # 45 of class 0
     assert metrics.top1(logits, labels) == 0.9
     assert metrics.confusion(logits, labels).diagonal().sum() == 45

@@ -15,7 +15,7 @@ from vitling.evaluation.inputs import Source
 from vitling.views import eval_view
 
 
-def test_an_answer_for_each_kind_of_input(bundle, pictures):
+def test_predicts_every_kind_of_input(bundle, pictures):
     model = load(bundle, device="cpu")
     path = pictures / "0.png"
     with Image.open(path) as image:
@@ -29,8 +29,8 @@ def test_an_answer_for_each_kind_of_input(bundle, pictures):
     assert answers[0].top[0] == (answers[0].label, answers[0].probability)
 
 
-def test_the_pixels_are_those_of_the_store_and_the_evaluation_view(bundle, pictures):
-    """The way by hand: decode, squash, evaluation view, network, temperature."""
+def test_pixels_match_store_and_evaluation_view(bundle, pictures):
+    """Compare with the steps by hand: decode, squash, evaluation view, network, temperature."""
     model = load(bundle, device="cpu")
     decoded = decode((pictures / "0.png").read_bytes(), channels=3, draft_size=48)
     pixels = torch.from_numpy(squash(decoded, 48, 3))[None]
@@ -49,7 +49,7 @@ def test_probabilities_are_scaled_by_the_temperature(make_bundle, tmp_path, pict
     assert cold.probability > hot.probability > 1 / 3
 
 
-def test_a_folder_with_bad_files_is_answered_all_the_same(bundle, pictures):
+def test_bad_files_do_not_stop_a_prediction(bundle, pictures):
     (pictures / "broken.jpg").write_bytes((pictures / "deeper" / "0.jpg").read_bytes()[:200])
     (pictures / "empty.png").write_bytes(b"")
     (pictures / "notes.txt").write_text("not an image, not looked at")
@@ -62,7 +62,7 @@ def test_a_folder_with_bad_files_is_answered_all_the_same(bundle, pictures):
     assert all(a.label for a in answers if not a.error)
 
 
-def test_more_images_than_a_batch_keep_their_order(bundle, monkeypatch, pictures):
+def test_order_is_kept_across_batches(bundle, monkeypatch, pictures):
     monkeypatch.setattr("vitling.evaluation.model.BATCH", 2)
     model = load(bundle)
     files = find_images(pictures)
@@ -109,7 +109,7 @@ def test_find_images(pictures):
         find_images(pictures / "*.nothing")
 
 
-def test_something_that_is_no_image(bundle):
+def test_other_objects_are_refused(bundle):
     with pytest.raises(UserError, match="A dict is not an image"):
         load(bundle).predict([{}])
 
@@ -119,7 +119,7 @@ def test_importing_the_package_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_whatever_is_wrong_with_an_image_is_told(bundle):
+def test_errors_give_the_reason(bundle):
     def fail():
         raise ValueError("the row has no image bytes")
 

@@ -29,7 +29,7 @@ def test_json_to_the_terminal(bundle, pictures, capsys):
     assert {"class", "probability"} == row["top"][0].keys()
 
 
-def test_a_table(bundle, pictures, capsys):
+def test_table(bundle, pictures, capsys):
     (pictures / "bad[x].png").write_bytes(b"")
     answers = predict(bundle, [pictures])
     shown = capsys.readouterr().out
@@ -37,7 +37,7 @@ def test_a_table(bundle, pictures, capsys):
     assert "cannot be read" in shown
 
 
-def test_when_nothing_can_be_read(bundle, tmp_path, capsys):
+def test_no_readable_image_is_an_error(bundle, tmp_path, capsys):
     (tmp_path / "bad.png").write_bytes(b"xx")
     with pytest.raises(UserError, match="None of 1 images"):
         predict(bundle, [tmp_path / "bad.png"])

@@ -30,7 +30,7 @@ def test_multi_label_predictions_keep_their_scores(tmp_path):
     assert np.array_equal(found.given, LOGITS)
 
 
-def test_scores_that_are_close_stay_apart(tmp_path):
+def test_close_scores_stay_distinct(tmp_path):
     """Rounding the scores would make ties, and change the mean average precision."""
     close = np.array([[-8.0], [-8.001]], dtype=np.float32)
     save_predictions(tmp_path, {"last/test": make_predictions(close, np.array([[True], [False]]), NAMES[:2])})
@@ -48,7 +48,7 @@ def test_groups_are_saved_and_optional_in_older_files(tmp_path):
     assert len(set(load_predictions(tmp_path)["last/test"].groups.tolist())) == 4
 
 
-def test_a_damaged_file_is_reported(tmp_path):
+def test_damaged_file_is_reported(tmp_path):
     save_predictions(tmp_path, {"last/test": make_predictions(LOGITS, np.array([0, 0, 1, 1]), NAMES)})
     path = tmp_path / "answers.npz"
     path.write_bytes(path.read_bytes()[:300])
@@ -56,6 +56,6 @@ def test_a_damaged_file_is_reported(tmp_path):
         load_predictions(tmp_path)
 
 
-def test_a_folder_without_predictions_is_refused(tmp_path):
+def test_folder_without_predictions_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"no answers.npz"):
         load_predictions(tmp_path)

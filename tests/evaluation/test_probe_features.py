@@ -1,4 +1,4 @@
-"""Features of the last blocks, network by network, against what each network's own parts give."""
+"""Features of the last blocks, compared with the outputs of each network's layers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def features(name: str, size: int, blocks: int = 4):
         ("swin_base_patch4_window7_224", (512, 512, 1024, 1024)),
     ],
 )
-def test_swin_has_the_widths_of_esvit(name, widths):
-    """Stage 3 as it is, stage 4 after the final norm, both as means over their tokens."""
+def test_swin_features_have_esvits_widths(name, widths):
+    """Stage 3 is unchanged and stage 4 normed; both are means over their tokens."""
     backbone, found, frozen = features(name, 64)
     assert frozen.blocks.shape == (2, sum(widths))
     assert sum(widths) in (2304, 3072)
@@ -57,24 +57,24 @@ def test_swin_has_the_widths_of_esvit(name, widths):
 
 
 @pytest.mark.parametrize("name", ["vit_micro_patch4_32", "t2t_vit_7"])
-def test_of_class_tokens_the_last_blocks_are_normed(name):
+def test_class_tokens_of_the_last_blocks_are_normed(name):
     backbone, found, frozen = features(name, 32, 3)
     parts = frozen.blocks.split(backbone.dim, dim=1)
     assert len(parts) == 3
     assert torch.allclose(parts[-1], found.pooled, atol=1e-5)
-    for part in parts:  # a norm with its first weights: mean 0, deviation 1
+    for part in parts:  # a norm with its initial weights: mean 0, std 1
         assert torch.allclose(part.mean(dim=1), torch.zeros(2), atol=1e-4)
         assert torch.allclose(part.std(dim=1, correction=0), torch.ones(2), atol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["cvt_13", "cvt_13_official", "pvt_v2_b0", "resnet18"])
-def test_the_last_block_is_what_a_head_sees(name):
+def test_last_block_equals_the_heads_input(name):
     _, found, frozen = features(name, 64, 2)
     width = found.pooled.shape[1]
     assert torch.allclose(frozen.blocks[:, -width:], found.pooled, atol=1e-4)
 
 
-def test_no_more_blocks_than_there_are():
+def test_too_many_blocks_are_refused():
     backbone = tiny_backbone()
     assert len(get_last_blocks(backbone, 2)) == 2
     assert compute_batch_features(backbone, torch.randn(1, 3, 16, 16), 0).blocks.shape == (1, 0)
@@ -82,7 +82,7 @@ def test_no_more_blocks_than_there_are():
         get_last_blocks(backbone, 3)
 
 
-def test_a_split_in_batches(store):
+def test_split_in_batches(store):
     backbone, done = tiny_backbone(), []
     whole = compute_probe_features(backbone, store, 16, 0.875, blocks=2)
     parts = compute_probe_features(backbone, store, 16, 0.875, blocks=2, batch=4, on_progress=done.append)
@@ -94,7 +94,7 @@ def test_a_split_in_batches(store):
     assert not whole.pooled.requires_grad
 
 
-def test_random_views_are_those_of_the_epoch_and_the_image(store):
+def test_random_views_depend_on_epoch_and_image(store):
     backbone, ids = tiny_backbone(), np.array([3, 7, 11])
     plan = Plan((Group(16, policy=Policy()),))
     first = compute_augmented_features(backbone, store, ids, plan, seed=0, epoch=0, blocks=2)

@@ -27,14 +27,14 @@ def test_isotropic_features_have_spread_one():
 
 @pytest.mark.parametrize("images", [2, 3, 500])
 def test_constant_features(images):
-    """Lengths do not count: only directions do."""
+    """Only directions count, not lengths."""
     measured = measure_spread(torch.randn(1, 32) * torch.linspace(1, 9, images)[:, None])
     assert measured.spread == pytest.approx(0, abs=1e-6)
     assert measured.effective_rank == pytest.approx(1, abs=1e-4)
     assert measured.cosine == pytest.approx(1)
 
 
-def test_features_of_nothing_are_numbers():
+def test_zero_features_give_finite_numbers():
     assert measure_spread(torch.zeros(4, 3)) == (0, 0, 0)
 
 

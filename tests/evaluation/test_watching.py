@@ -1,4 +1,4 @@
-"""Watchers of pre-training, in runs that learn, in runs that were broken on purpose, and on made-up numbers."""
+"""Watchers of pre-training: in healthy runs, in deliberately broken runs, and on made-up numbers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def store(tmp_path_factory):
 
 
 def tells_apart(images: int) -> IDMM:
-    """Without smoothing, so that ln N is what guessing costs and nothing is what knowing costs."""
+    """Make IDMM without smoothing, so that chance level costs ln N and certainty nothing."""
     config = IDMMConfig(smoothing=0.0)
     return IDMM(tiny_backbone(drop_path=0.1), idmm_plan(config, SIZE), images, config)
 
 
 class TwoViews(Objective):
-    """SimCLR, or without negatives and without a stop-gradient: the best answer is then a constant."""
+    """SimCLR; or without negatives and stop-gradient, where a constant output is optimal."""
 
     def __init__(self, negatives: bool):
         views = Group(SIZE, count=2, policy=Policy(scale=(0.3, 1.0), steps=(Flip(),)))  # colour tells these images
@@ -72,7 +72,7 @@ def objective(kind: str, store) -> Objective:
 
 
 def train(model, store, out, watcher, lr=2e-3):
-    """320 steps: a few more than a run has before it is judged."""
+    """Train 320 steps, slightly more than the grace period."""
     settings = FitConfig(
         epochs=80,
         batch=BATCH,
@@ -97,7 +97,7 @@ def test_healthy_runs_raise_no_alarm(kind, store, tmp_path):
     assert outcome.metrics["knn/top1"] > 0.5
 
 
-def test_a_collapse_is_named_and_stops_the_run(store, tmp_path):
+def test_collapse_is_named_and_stops_the_run(store, tmp_path):
     with pytest.raises(RunAborted) as stop:
         train(objective("alike", store), store, tmp_path / "run", watch(store))
     words = str(stop.value)
@@ -109,22 +109,22 @@ def test_a_collapse_is_named_and_stops_the_run(store, tmp_path):
     assert [line["epoch"] for line in written] == list(range(1, 76))
 
 
-def test_a_loss_that_sits_at_ln_k_is_named(store, tmp_path):
-    """With a learning rate of nearly nothing. The features are those of the random start, and not to blame."""
+def test_loss_stuck_at_ln_k_is_named(store, tmp_path):
+    """A tiny learning rate keeps the features of the random start, which are healthy."""
     with pytest.raises(RunAborted, match=r"Since epoch 5 the term 'global' sits at 3\.\d+, .* cost 3\.871") as stop:
         train(objective("instances", store), store, tmp_path / "run", watch(store), lr=1e-9)
     assert "higher --optim.lr" in str(stop.value)
     assert "look alike" not in str(stop.value)
 
 
-# --- what is measured ------------------------------------------------------------------------------------------------
+# --- measurements ------------------------------------------------------------------------------------------------
 
 
 def at(model, epoch=1, epochs=100, step=1000, **terms):
     return SimpleNamespace(objective=model, epoch=epoch, epochs=epochs, step=step, terms=terms)
 
 
-def test_features_are_those_of_evaluation_and_training_goes_on(store):
+def test_features_use_evaluation_mode_and_restore_training(store):
     model = objective("simclr", store)
     model.backbone.train()
     some = compute_pooled_features(model.backbone, store, SIZE, CROP, np.array([40, 3]), batch=1)
@@ -134,13 +134,13 @@ def test_features_are_those_of_evaluation_and_training_goes_on(store):
     assert model.backbone.training
 
 
-def test_a_compiled_backbone_is_passed_by(store):
+def test_compiled_backbone_is_bypassed(store):
     model = objective("simclr", store)
     model.backbone._compiled_call_impl = lambda *a, **k: pytest.fail("a graph of the training batch")
     assert SpreadWatcher(store, SIZE, CROP)(at(model))
 
 
-def test_knn_of_the_held_out_part_against_the_rest(store):
+def test_knn_classifies_the_hold_out_by_the_rest(store):
     model = objective("simclr", store)
     voters, asked = split_for_knn(store)
     features = compute_pooled_features(model.backbone, store, SIZE, CROP)
@@ -150,7 +150,7 @@ def test_knn_of_the_held_out_part_against_the_rest(store):
     assert watcher(at(model))["knn/top1"] == top1(votes, store.labels[asked.ids])
 
 
-def test_the_hold_out_takes_of_every_class_and_is_the_same_each_time(store):
+def test_hold_out_is_stratified_and_deterministic(store):
     voters, asked = split_for_knn(store)
     assert sorted([*voters.ids, *asked.ids]) == list(range(48))
     assert len(asked.ids) == 5
@@ -158,21 +158,21 @@ def test_the_hold_out_takes_of_every_class_and_is_the_same_each_time(store):
     assert np.array_equal(asked.ids, split_for_knn(store)[1].ids)
 
 
-def test_a_val_is_used_where_there_is_one(store):
+def test_val_split_is_used_if_present(store):
     voters, asked = split_for_knn(store, val=store)
     assert len(voters.ids) == len(asked.ids) == 48
 
 
 @pytest.fixture(scope="module")
 def with_pool(store, tmp_path_factory):
-    """The same 48 images, and 20 of an unlabelled pool, of which one cannot be read; nor can the first of all."""
+    """The same 48 images and an unlabelled pool of 20; the first image and one of the pool cannot be read."""
     pool = data.open(str(make_folder(tmp_path_factory.mktemp("pool"), classes=2, first=50)), val="none").train
     both = merge_unlabelled(store.dataset, replace(pool, labels=None, class_names=()))
     broken = replace(both, reader=lambda row: b"" if row in (0, 60) else both.read(row))
     return build_store(broken, 16, use_cache=False, allow_bad=True)
 
 
-def test_a_pool_neither_votes_nor_is_asked_about(store, with_pool):
+def test_pool_neither_votes_nor_is_classified(store, with_pool):
     assert len(with_pool) == 66
     voters, asked = split_for_knn(with_pool)
     assert sorted([*voters.ids, *asked.ids]) == list(range(47))
@@ -186,7 +186,7 @@ def test_a_pool_neither_votes_nor_is_asked_about(store, with_pool):
     assert len(held.ids) == 48
 
 
-def test_a_pool_does_not_change_what_is_measured(store):
+def test_pool_does_not_change_the_metrics(store):
     both = build_store(merge_unlabelled(store.dataset, replace(store.dataset, labels=None)), 16)
     model, parts = objective("simclr", store), [split_for_knn(s) for s in (store, both)]
     for mine, other in zip(*parts):
@@ -195,14 +195,14 @@ def test_a_pool_does_not_change_what_is_measured(store):
     assert alone == beside
 
 
-def test_groups_are_kept_together_beside_a_pool(store):
+def test_groups_stay_together_with_a_pool(store):
     groups = np.arange(48) // 4
     grouped = replace(store.dataset, groups=groups)
     voters, asked = split_for_knn(build_store(merge_unlabelled(grouped, replace(store.dataset, labels=None)), 16))
     assert not set(groups[voters.ids]) & set(groups[asked.ids])
 
 
-def test_without_labels_or_images_to_hold_out_the_spread_is_watched(tmp_path):
+def test_spread_is_watched_without_labels_or_hold_out(tmp_path):
     alone = build_store(data.open(str(make_folder(tmp_path / "two", classes=2, each=1)), val="none").train, 16)
     assert split_for_knn(alone) is None
     watcher = watch(alone)
@@ -210,7 +210,7 @@ def test_without_labels_or_images_to_hold_out_the_spread_is_watched(tmp_path):
     assert all(map(math.isfinite, watcher(at(objective("simclr", alone))).values()))
 
 
-def test_several_labels_an_image_are_scored_by_average_precision(store):
+def test_multi_label_is_scored_by_average_precision(store):
     labels = torch.stack([store.labels == 0, store.labels < 2], dim=1)
     dataset = SimpleNamespace(class_names=("first", "early"), name="made")
     several = SimpleNamespace(
@@ -222,7 +222,7 @@ def test_several_labels_an_image_are_scored_by_average_precision(store):
     assert 0 < watcher(at(objective("simclr", store)))["knn/mean_average_precision"] <= 1
 
 
-def test_the_spread_is_that_of_a_sample(store):
+def test_spread_is_measured_on_a_sample(store):
     model = objective("simclr", store)
     features = compute_pooled_features(model.backbone, store, SIZE, CROP)
     whole, three = (SpreadWatcher(store, SIZE, CROP, sample=n)(at(model)) for n in (512, 3))
@@ -230,11 +230,11 @@ def test_the_spread_is_that_of_a_sample(store):
     assert three["features/cosine"] == pytest.approx(measure_spread(features[[0, 23, 47]]).cosine, rel=1e-4)
 
 
-# --- when a sign becomes an alarm ------------------------------------------------------------------------------------
+# --- alarms ------------------------------------------------------------------------------------
 
 
-class Says:
-    """A watcher with made-up numbers."""
+class FixedMetrics:
+    """Watcher that returns made-up numbers."""
 
     every = 1
 
@@ -246,7 +246,7 @@ class Says:
 
 
 class Parts:
-    """As much of an objective as is asked about its health."""
+    """The part of an objective that reports its health."""
 
     backbone = SimpleNamespace(dim=64)
     is_self_distillation = False
@@ -262,11 +262,12 @@ class Parts:
 
 
 def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
-    """Words said over looks, one an epoch of so many steps, from `first` on; what a look leaves out is well."""
+    """Return the alarms over checks, one per epoch of `steps` steps from epoch `first` on; omitted values are
+    healthy."""
     said = []
-    watcher = CollapseWatcher(Says(), stop=False, warn=said.append)
+    watcher = CollapseWatcher(FixedMetrics(), stop=False, warn=said.append)
     for i, look in enumerate(looks):
-        watcher.watcher = Says(look.get("spread", 0.8), look.get("rank", 9.0))
+        watcher.watcher = FixedMetrics(look.get("spread", 0.8), look.get("rank", 9.0))
         epoch = first + i
         watcher(
             at(
@@ -291,57 +292,57 @@ BAD = {
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_a_sign_that_stays_is_an_alarm_and_is_said_once(words):
+def test_persistent_sign_raises_one_alarm(words):
     said = alarms([{}, *[BAD[words]] * 9])
     assert len(said) == 1
     assert words in said[0]
     assert said[0].startswith("Epoch 33: this run has collapsed. Since epoch 31 ")
 
 
-def test_the_health_of_parts_is_a_metric(monkeypatch):
+def test_health_is_a_metric(monkeypatch):
     monkeypatch.setattr(Parts, "health", lambda self: {"answers to regions": 0.25})
-    found = CollapseWatcher(Says())(at(Parts(), 1, 9, 10, view=3.0))
+    found = CollapseWatcher(FixedMetrics())(at(Parts(), 1, 9, 10, view=3.0))
     assert found["health/answers_to_regions"] == 0.25
     assert found["features/spread"] > 0
 
 
-def test_a_teacher_that_disagrees_is_no_alarm(monkeypatch):
-    """Its loss lies above that of guessing; at it, and only there, nothing is learnt."""
+def test_disagreeing_teacher_is_no_alarm(monkeypatch):
+    """Its loss is above that of uniform outputs; only a loss at that value means that nothing is learnt."""
     monkeypatch.setattr(Parts, "is_self_distillation", True)
     assert not alarms([{"view": 14.0}] * 9)
     assert alarms([{"view": 10.005}] * 9)
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_a_dip_is_no_alarm(words):
+def test_dip_is_no_alarm(words):
     assert not alarms([BAD[words], BAD[words], {}] * 4)
 
 
 @pytest.mark.parametrize(("epochs", "steps", "grace"), [(20, 10, 30), (100, 100, 10), (800, 8, 80), (100, 2, 150)])
-def test_the_start_of_a_run_is_not_judged(epochs, steps, grace):
+def test_start_of_a_run_raises_no_alarm(epochs, steps, grace):
     said = alarms([BAD["all images look alike"]] * grace, epochs, first=1, steps=steps)
     assert len(said) == 1
     assert said[0].startswith(f"Epoch {grace}: this run has collapsed. Since epoch 1 ")
 
 
-def test_what_recovers_is_left_to_recover():
+def test_recovering_run_raises_no_alarm():
     assert not alarms([{"spread": 0.011 * i, "view": 10 - 0.004 * i} for i in range(30)])
 
 
-def test_two_signs_are_told_together():
+def test_two_signs_share_one_message():
     (said,) = alarms([{"spread": 0.01, "rank": 1.1}] * 3)
     assert "look alike" in said
     assert "one direction" in said
 
 
-def test_a_healthy_run_says_nothing():
+def test_healthy_run_logs_nothing():
     assert not alarms([{}] * 70)
 
 
-def test_a_term_that_comes_later_has_a_grace_of_its_own():
-    """EsViT's regions may begin late in a run, at ln K like everything that begins."""
+def test_later_term_has_its_own_grace_period():
+    """EsViT's region loss may start late in a run, at ln K like every new term."""
     said = []
-    watcher = CollapseWatcher(Says(), stop=False, warn=said.append)
+    watcher = CollapseWatcher(FixedMetrics(), stop=False, warn=said.append)
     without, later = Parts(), Parts()
     later.uniform_loss = lambda: {"view": 10.0, "region": 10.0}
     watcher(at(without, 30, 100, 3000, view=3.0))
