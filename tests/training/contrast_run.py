@@ -41,8 +41,7 @@ def objective(kind: str, labels: Tensor) -> Objective:
 
 
 def gradients(kind: str, images: int, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
-    """Of what this process has of a batch: the loss that it adds to the mean over processes, and the gradient of a
-    matrix that all of them have."""
+    """Compute this process's contribution to the mean loss over processes, and the gradient of a shared matrix."""
     random = torch.Generator().manual_seed(1)
     inputs = torch.randn(2, images, 6, generator=random)
     matrix = torch.randn(6, 4, generator=random).requires_grad_()

@@ -61,7 +61,7 @@ def close(a, b, atol=1e-5) -> bool:
 
 
 class Score:
-    """A watcher with a score of its own for each epoch."""
+    """Watcher that returns a given score for each epoch."""
 
     def __init__(self, *scores: float, every: int = 1):
         self.scores, self.every, self.seen = scores, every, []

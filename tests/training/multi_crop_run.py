@@ -1,4 +1,4 @@
-"""A run of IDMM, multi-crop views and mixing, as a process of its own that can be killed: python -m ... IMAGES OUT."""
+"""A run of IDMM, multi-crop views and mixing, in a separate process that can be killed: python -m ... IMAGES OUT."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ HELD = (slice(0, 5), slice(5, 8))  # by the two processes
 
 
 def classify(crops: slice, weight: float) -> dict[str, Tensor]:
-    """The loss of these crops, `weight` times their mean, and its gradients."""
+    """Compute the loss of these crops, `weight` times their mean, and its gradients."""
     torch.manual_seed(0)
     classifier = make_classifier(IDMMConfig(classifier="sharded"), dim=6, images=11)
     random = torch.Generator().manual_seed(1)
@@ -45,7 +45,7 @@ def classify(crops: slice, weight: float) -> dict[str, Tensor]:
 
 
 class Ends:
-    """A watcher that ends the process's training after an epoch, or not."""
+    """Watcher that can stop the process's training after an epoch."""
 
     every = 1
 
@@ -93,4 +93,4 @@ def main(images: str, out: Path) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]))
-    os._exit(0)  # once, a thread of torch's aborted the process at its very end, all work done: not this test's matter
+    os._exit(0)  # a torch thread once aborted the process after all work was done

@@ -1,4 +1,4 @@
-"""A run that goes on from another's checkpoint with more to learn."""
+"""Runs that continue from another run's checkpoint with additional parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def last(folder: Path) -> dict:
 
 
 def test_regions_are_added_to_a_run_with_views_only(views_alone, store, tmp_path):
-    """Step, schedules, weights, teacher, centre and moments go on; regions start anew, alike in student and teacher."""
+    """Step, schedules, weights, teacher, centre and moments continue; new regions start equal in student and
+    teacher."""
     before, objective = last(views_alone), make("esvit")
     fresh = {name: value.clone() for name, value in objective.state_dict().items()}
     seen: dict = {}
@@ -77,7 +78,7 @@ def test_regions_are_added_to_a_run_with_views_only(views_alone, store, tmp_path
 
 
 def test_moments_are_matched_by_name(views_alone, store, tmp_path):
-    """With a rate of nothing the second moment is what it was, decayed, plus the new gradient's."""
+    """At a learning rate of 0 the second moment is the decayed old one plus that of the new gradient."""
     before, objective = last(views_alone), make("esvit")
     still = replace(settings("esvit", lr=0.0, clip=0.0), epochs=4)
     outcome = fit(objective, store, still, run=RunDirectory(tmp_path), start=views_alone)
@@ -110,16 +111,16 @@ def test_a_continued_run_is_resumed_from_its_own_checkpoint(views_alone, store, 
 
 
 def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
-    def goes_on(objective, config, start=views_alone) -> None:
+    def continue_run(objective, config, start=views_alone) -> None:
         fit(objective, store, config, run=RunDirectory(tmp_path), start=start)
 
     with pytest.raises(UserError, match=r"steps per epoch.*--batch"):
-        goes_on(make("esvit"), replace(settings("esvit"), batch=11))
+        continue_run(make("esvit"), replace(settings("esvit"), batch=11))
     with pytest.raises(UserError, match="more in all"):
-        goes_on(make("esvit"), replace(settings("esvit"), epochs=2))
+        continue_run(make("esvit"), replace(settings("esvit"), epochs=2))
     with pytest.raises(UserError, match="another shape"):
-        goes_on(make("esvit", prototypes=20), settings("esvit"))
+        continue_run(make("esvit", prototypes=20), settings("esvit"))
     with pytest.raises(UserError, match="is not part of this run"):
-        goes_on(make("moco-v2"), settings("moco-v2"))
+        continue_run(make("moco-v2"), settings("moco-v2"))
     with pytest.raises(UserError, match="no checkpoint"):
-        goes_on(make("esvit"), settings("esvit"), tmp_path / "nothing")
+        continue_run(make("esvit"), settings("esvit"), tmp_path / "nothing")

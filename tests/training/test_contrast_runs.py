@@ -1,4 +1,4 @@
-"""SimCLR, SupCon and LeJEPA in two processes are what they are in one: losses, gradients, SGD's momentum, a resume."""
+"""SimCLR, SupCon and LeJEPA in two processes equal one process: losses, gradients, SGD's momentum, a resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALONE = Processes(0, 1, torch.device("cpu"))
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """The images, and what two processes made of them."""
+    """The images, and the results of two processes."""
     folder = tmp_path_factory.mktemp("contrast")
     make_folder(folder / "images", classes=3, each=11)
     run_two_processes("tests.training.contrast_run", folder / "images", folder / "two")
@@ -29,7 +29,7 @@ def two(tmp_path_factory):
 @pytest.mark.parametrize("images", BATCHES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_of_two_gradients_is_that_of_one(two, kind, images):
-    """DDP takes that mean. Of five images one process has three; of one it has it alone."""
+    """DDP computes this mean. Of five images one process has three; a single image is in one process only."""
     parts = [torch.load(two / "two" / f"{rank}.pt")[kind, images] for rank in (0, 1)]
     for name, whole in gradients(kind, images).items():
         torch.testing.assert_close(sum(part[name] for part in parts) / 2, whole)

@@ -56,7 +56,7 @@ def train(dataset, folder, settings=None, placement="device", drop_path=0.0):
 
 
 def furthest(some, others) -> float:
-    """NaN where one is."""
+    """Return the largest difference, or NaN if there is one."""
     pairs = zip(some, others, strict=True)
     return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in pairs]).max())
 
@@ -75,7 +75,7 @@ def test_views_on_the_gpu_equal_the_cpus(dataset):
     assert torch.equal(cpu.partner, gpu.partner.cpu())
     assert torch.allclose(cpu.lam, gpu.lam.cpu(), atol=1e-5)
     difference = (cpu.pixels - gpu.pixels.cpu()).abs()
-    assert difference.mean() < 0.01  # of a deviation
+    assert difference.mean() < 0.01  # of a standard deviation
     assert difference.quantile(0.999) < 0.1
 
 
@@ -119,7 +119,7 @@ def test_deterministic_runs_with_drloc_are_bit_identical(dataset, tmp_path, vari
 def test_drloc_never_makes_the_host_wait(variant):
     drloc, names = DRLoc(384, variant).cuda(), torch.arange(4, device="cuda")
     grid = torch.randn(4, 384, 14, 14, device="cuda", requires_grad=True)
-    first = drloc(grid, names)  # brings the averages of the pooling to the device
+    first = drloc(grid, names)  # copies the pooling weights to the device
     torch.cuda.set_sync_debug_mode("error")
     try:
         drloc(grid, names).backward()
@@ -149,7 +149,7 @@ def test_compiled_equals_eager(dataset, tmp_path, how):
 
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_real_out_of_memory_splits_batches(dataset, tmp_path, compile):
-    """A card with room for a part of the batch only."""
+    """The GPU has memory for a part of the batch only."""
     large = ViewsConfig().plan(512)
     torch.manual_seed(0)
     model = Supervised(tiny_backbone(512), large, classes=3)
@@ -184,7 +184,7 @@ def test_prefetched_views_equal_views_rendered_now(dataset):
 
 
 def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypatch):
-    """30 images in batches of 8, compiled in both shapes; the weights come out as eager."""
+    """30 images in batches of 8, compiled in both shapes; the weights equal those of an eager run."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     eager, _ = train(dataset, tmp_path / "eager", config(epochs=6, loop=ON_GPU))
     compiled, _ = train(dataset, tmp_path / "compiled", config(epochs=6, loop=replace(ON_GPU, compile="on")))
@@ -204,7 +204,7 @@ REPLAYED = [
 
 @pytest.mark.parametrize(("precision", "how", "name"), REPLAYED)
 def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precision, how, name):
-    """Batches of both shapes, with stochastic depth, mixing and clipping: the weights come out bit by bit the same."""
+    """Batches of both shapes, with stochastic depth, mixing and clipping: the weights are bit-identical."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.get_capture
 
@@ -217,7 +217,7 @@ def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precisio
     settings = config(epochs=8, loop=loop, optim=OptimConfig(name=name, clip=1.0))
     monkeypatch.setattr(Replay, "get_capture", remember)
     replayed, _ = train(dataset, tmp_path / "replayed", settings, drop_path=0.2)
-    assert made[-1] in (2, 3)  # views that were not prefetched may lie where earlier ones lay, and are another kind
+    assert made[-1] in (2, 3)  # views that were not prefetched may reuse an address and count as another kind
     monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
     ran, _ = train(dataset, tmp_path / "run", settings, drop_path=0.2)
     assert equal(weights(replayed), weights(ran))
@@ -227,7 +227,7 @@ def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precisio
 
 @pytest.mark.parametrize("variant", ["l1", "ce", "reg", "exhaustive", "all"])
 def test_replayed_drloc_equals_run_drloc(dataset, tmp_path, monkeypatch, variant):
-    """Its pairs are drawn anew at each step, also in a captured step."""
+    """New pairs are drawn at each step, in captured steps too."""
     store, trained = build_store(dataset, 16, device="cuda"), []
     settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True, drop_last=True))
     for replayed in (True, False):
@@ -262,7 +262,7 @@ def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypat
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
-    assert made[-1] in (2, 3)  # views that were not prefetched may lie where earlier ones lay, and are another kind
+    assert made[-1] in (2, 3)  # views that were not prefetched may reuse an address and count as another kind
     assert furthest(*trained) == 0
 
 
@@ -301,7 +301,7 @@ def test_replayed_steps_with_a_momentum_copy_equal_run_steps(dataset, tmp_path, 
         fit(model, store, settings, run=run_in(tmp_path / name))
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
-    assert made[-1] in (2, 3)  # views that were not prefetched may lie where earlier ones lay, and are another kind
+    assert made[-1] in (2, 3)  # views that were not prefetched may reuse an address and count as another kind
     assert furthest(*trained) == 0
 
 
@@ -326,7 +326,7 @@ def test_methods_with_a_momentum_copy_never_make_the_host_wait(method, changes):
 
 
 class Asking(Supervised):
-    """Claims to be capturable, and waits for the GPU all the same: no capture can hold that."""
+    """Objective that claims to be capturable but waits for the GPU, which cannot be captured."""
 
     def forward(self, views, batch, progress):
         terms = super().forward(views, batch, progress)
@@ -363,7 +363,7 @@ def test_a_replayed_run_resumes_exactly(dataset, tmp_path, name):
 
 
 def test_the_region_loss_equals_the_cpus(monkeypatch):
-    """In bf16, several blocks, prototypes as many as the kernels of long rows have."""
+    """bf16, several blocks, and enough prototypes for the kernels of long rows."""
     given = region_inputs(images=6, k=8192)
     monkeypatch.setattr(regions, "BLOCK", 2 * 63 * 8192)
     expected = regions.cross_entropy(**given)

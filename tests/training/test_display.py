@@ -1,4 +1,4 @@
-"""What a person without a terminal reads while a run goes on."""
+"""Progress lines of a run without a terminal."""
 
 from __future__ import annotations
 

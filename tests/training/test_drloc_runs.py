@@ -1,4 +1,4 @@
-"""DRLoc through the loop: exact resume, passes, and nothing but its own gradient."""
+"""DRLoc in the loop: exact resume, passes, and weight 0."""
 
 from __future__ import annotations
 

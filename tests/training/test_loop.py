@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(store, tm
 
 @pytest.mark.parametrize(("stop_after", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd")])
 def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
-    """With stochastic depth, an average of the weights and a best epoch, all of which have state."""
+    """Stochastic depth, averaged weights and a best epoch all have state to restore."""
     settings = config(optim=OptimConfig(name=name, lr=2e-3, ema=0.9), best="score")
     scores = (0.1, 0.9, 0.3, 0.2)
     whole, expected = train(store, tmp_path / "whole", settings, [Score(*scores)], objective(0.3))
@@ -80,7 +80,7 @@ def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
 
 
 class Signals(Supervised):
-    """Sends itself a SIGTERM in the middle of an epoch, once."""
+    """Objective that sends itself one SIGTERM in the middle of an epoch."""
 
     at = 6
 
@@ -91,7 +91,7 @@ class Signals(Supervised):
 
 
 def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
-    """Steps, metrics and weights go on as if nothing had been."""
+    """Steps, metrics and weights equal those of an uninterrupted run."""
     whole, _ = train(store, tmp_path / "whole", model=objective(0.3))
     torch.manual_seed(0)
     asked = Signals(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
@@ -170,7 +170,7 @@ def test_accumulation_gives_the_same_weights(store, tmp_path):
 
 
 class Thirsty(Supervised):
-    """Has memory for so many images at once."""
+    """Objective that runs out of memory above a number of images."""
 
     room = 3
 
@@ -193,7 +193,7 @@ def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys):
     assert outcome.accumulate == 4
     assert relative_distance(plain.state_dict(), model.state_dict(), objective().state_dict()) < 1e-3
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert log.count("Out of memory") == 2  # 8 -> 4 -> 2 images a pass
+    assert log.count("Out of memory") == 2  # 8 -> 4 -> 2 images per pass
     assert "--optim.accumulate 4" in log
 
 
@@ -203,7 +203,7 @@ def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
 
 
 class Breaks(Supervised):
-    """A second term that is not a number from a given step on."""
+    """Objective with a second term that is NaN from a given step on."""
 
     def forward(self, views, batch, progress):
         terms = super().forward(views, batch, progress)
@@ -223,9 +223,9 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path
 
 
 def test_the_ema_is_evaluated_and_left_in_the_objective(store, tmp_path):
-    """Against a literal moving average of the weights of a run without one."""
+    """Compare with a literal moving average of the weights of a run without EMA."""
     watcher = Score(0, 0, 0, 0)
-    settings = config(batch=30, optim=OptimConfig(lr=2e-3, ema=0.5))  # one step an epoch
+    settings = config(batch=30, optim=OptimConfig(lr=2e-3, ema=0.5))  # one step per epoch
     averaged, _ = train(store, tmp_path / "averaged", settings, [watcher])
     plain = Score(0, 0, 0, 0)
     train(store, tmp_path / "plain", config(batch=30), [plain])
@@ -246,7 +246,7 @@ def test_watchers_see_evaluation_mode_when_they_are_due(store, tmp_path):
 
 
 class Reads(Score):
-    """Keeps what it is told of the loss, and stops the run after so many epochs."""
+    """Watcher that records the loss and stops the run after a number of epochs."""
 
     def __init__(self, stop_after: int, every: int = 1):
         super().__init__(every=every)
@@ -360,7 +360,7 @@ def test_a_run_with_even_batches_shows_other_images_each_epoch(store, tmp_path):
 
 @pytest.mark.parametrize("how", ["on", "blocks"])
 def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch, how):
-    """The compiled backbone raises what inductor raises; the run goes on and says so in one line."""
+    """The compiled backbone raises an inductor error; the run continues with a one-line warning."""
     from torch._dynamo.exc import BackendCompilerFailed
 
     def broken(self, *arguments, **options):

@@ -1,4 +1,4 @@
-"""Methods with a momentum copy through the loop: processes, passes, resumes, few images, a collapse."""
+"""Methods with a momentum copy in the loop: processes, passes, resumes, few images, a collapse."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def store(images) -> Store:
 
 @pytest.fixture(scope="module")
 def two(images, tmp_path_factory) -> Path:
-    """What two processes made of the images."""
+    """The results of two processes."""
     folder = tmp_path_factory.mktemp("two")
     run_two_processes("tests.training.momentum_run", images, folder)
     return folder
@@ -71,7 +71,7 @@ def test_two_processes_equal_one(method, two, store, tmp_path):
 
 @pytest.mark.parametrize("method", ["moco-v2", "dino", "esvit"])
 def test_passes_change_nothing_where_images_are_not_compared(method, store, tmp_path):
-    """The queue and the centre are those of whole steps."""
+    """Queue and centre are updated by whole steps."""
     one, three = (train(method, store, tmp_path / str(n), ALONE, accumulate=n) for n in (1, 3))
     assert relative_distance(one, three, make(method).state_dict()) < 1e-3
 
@@ -93,7 +93,7 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
 
 @pytest.mark.parametrize("method", ["dino", "esvit"])
 def test_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
-    """They are held still for an epoch; the rest of the head is not."""
+    """Prototypes are frozen for an epoch; the rest of the head is not."""
     made = []
     monkeypatch.setattr(trainer, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
     objective, config = make(method, freeze_epochs=1.0), replace(settings(method), epochs=3)
@@ -109,7 +109,7 @@ def test_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_pat
 
 
 def test_the_pace_is_measured_with_regions(store):
-    """They may come late: --minutes must not count on steps without them."""
+    """Regions may start late, so --minutes must not measure steps without them."""
     objective = make("esvit", region_from=3000)
     measure_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE)
     assert objective.phase == 1
@@ -140,7 +140,7 @@ def test_fewer_images_than_a_batch_has_or_a_queue(method, changes, store, tmp_pa
 
 @pytest.mark.parametrize("centre", [0.9, 1.0])
 def test_an_uncentred_teacher_collapses_and_is_stopped(centre, tmp_path):
-    """48 images, 320 steps: a few more than a run has before it is judged. Colour tells these images, so it stays."""
+    """48 images, 320 steps, slightly more than the grace period. Colours stay because they identify these images."""
     store = build_store(data.open(str(make_folder(tmp_path / "images", each=16)), val="none").train, 16)
     config = DINOConfig(centre=centre, momentum=0.97, prototypes=1024, hidden=128, bottleneck=64)
     config = replace(config, teacher_start=0.04, teacher_temperature=0.04)
@@ -160,8 +160,8 @@ CUT = Group(16, policy=Policy(scale=(0.3, 1.0), steps=(Flip(),)))
 @pytest.mark.slow
 @pytest.mark.parametrize(("centre", "seed"), [(0.9, 0), (0.9, 1), (0.9, 2), (1.0, 0)])
 def test_esvit_for_few_images_collapses_only_without_centring(centre, seed, tmp_path):
-    """256 images of smooth colours in batches of 64, 340 steps; batch, prototypes, temperatures, momentum, rates and
-    decay as the recipe has them."""
+    """256 images of smooth colours in batches of 64, 340 steps; batch, prototypes, temperatures, momentum, learning
+    rates and decay are those of the recipe."""
     images = tmp_path / "images"
     images.mkdir()
     for i in range(256):

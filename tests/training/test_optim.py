@@ -21,7 +21,7 @@ def one_step(optimiser, model) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_a_gpu_state_continues_on_a_cpu(name):
-    """There the learning rate is a tensor, and the optimiser one that can be recorded."""
+    """On GPUs the learning rate is a tensor and the optimiser is capturable."""
     model, other = objective(), objective()
     here, there = (make_optimiser(one, OptimConfig(name=name)) for one in (model, other))
     one_step(there, other)
@@ -37,7 +37,7 @@ def test_a_gpu_state_continues_on_a_cpu(name):
 
 
 def test_a_tensor_learning_rate_is_filled_in_place():
-    """A recording reads it where it lies."""
+    """A captured step reads the tensor at its address."""
     p = torch.nn.Parameter(torch.zeros(3))
     rate = torch.tensor(0.0)
     optimiser = torch.optim.AdamW([p], lr=rate)
@@ -47,7 +47,7 @@ def test_a_tensor_learning_rate_is_filled_in_place():
 
 
 def test_steps_with_zero_gradients_can_be_uncounted():
-    """AdamW after them, counted anew, is AdamW that begins there."""
+    """AdamW with reset counts equals AdamW that starts there."""
     slept, fresh = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     late, new = (torch.optim.AdamW([p], lr=0.1, weight_decay=0.0) for p in (slept, fresh))
     reset_step_counts(late, [slept])  # there is nothing yet
@@ -88,7 +88,7 @@ def test_adamw_is_the_default_and_sgd_has_its_own_lr():
 
 
 def test_fused_sgd_equals_plain_sgd():
-    """Fused, with a rate that is a tensor and is filled between steps."""
+    """The learning rate is a tensor that is filled between steps."""
     plain, fused = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
     both = (torch.optim.SGD([plain], 0.0, 0.9), torch.optim.SGD([fused], torch.tensor(0.0), 0.9, fused=True))
     for rate in (0.5, 0.1, 0.2):
@@ -100,7 +100,7 @@ def test_fused_sgd_equals_plain_sgd():
 
 
 def test_scheduled_weight_decay_equals_adamws():
-    """Bit by bit, with the number of each step; only the group that decays; what has no gradient is left alone."""
+    """Equal bit by bit at every step; groups without decay and parameters without a gradient are unchanged."""
     model, other = objective(), objective()
     own, filled = (make_optimiser(one, OptimConfig(weight_decay=0.04)) for one in (model, other))
     decay = WeightDecaySchedule(filled, 0.04, 0.4)
@@ -123,7 +123,7 @@ def test_weight_decay_follows_half_a_cosine():
 
 
 def test_an_overflowed_step_does_not_decay():
-    """A fused optimiser is called all the same, and told so."""
+    """A fused optimiser is still called, with `found_inf` set."""
     model = objective()
     optimiser = make_optimiser(model, OptimConfig(weight_decay=0.5))
     decay = WeightDecaySchedule(optimiser, 0.5, 0.5)

@@ -58,12 +58,12 @@ def wait_for(condition, seconds: float = 120.0) -> None:
 
 
 def killed_often(words: list[str], out: Path, seconds: float, kills: int) -> None:
-    """SIGKILL while importing, decoding, training or writing a checkpoint; then it may end."""
+    """Send SIGKILL while importing, decoding, training or writing a checkpoint; then let the run finish."""
     chance = random.Random(7)
     for kill in range(kills):
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = checkpoint_names(out)
-        if kill > 0:  # the first kill may come before anything is there
+        if kill > 0:  # the first kill may come before any file exists
             wait_for(lambda p=process, b=before: checkpoint_names(out) != b or p.poll() is not None)
         time.sleep(chance.uniform(0, seconds / (2 * kills)))
         assert process.poll() is None, "the run ended before its kill"
@@ -78,7 +78,7 @@ def seconds_of(out: Path) -> float:
 
 
 def test_ten_kills_at_random_moments_change_nothing(tmp_path):
-    """The end is bit-identical."""
+    """The final weights are bit-identical."""
     source = make_folder(tmp_path / "images", classes=3, each=20)
     flags = [*EXACT, "--epochs", "60"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
@@ -171,7 +171,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path):
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
 
 
-def test_two_processes_go_through_all_stages(folder, tmp_path):
+def test_two_processes_train_all_stages(folder, tmp_path):
     """A stage starts from files that the first process wrote."""
     flags = [*("--size", "16", "--pretrain-size", "8", "--final-size", "32", "--backbone", "vit_nano_patch4_32")]
     flags += ["--pretrain-epochs", "2", "--epochs", "2", *COMMON[2:4], *COMMON[6:]]
@@ -206,7 +206,7 @@ def test_a_dead_peer_ends_the_run(folder, tmp_path):
 
 
 def peer(out: Path, rank: int) -> int:
-    """The process id of a rank of the run in `out`."""
+    """Return the process id of a rank of the run in `out`."""
     for folder in Path("/proc").iterdir():
         try:
             ours = folder.name.isdigit() and str(out).encode() in (folder / "cmdline").read_bytes()

@@ -1,4 +1,4 @@
-"""When a step is captured. What a capture computes is tested on GPUs (test_cuda.py)."""
+"""Conditions under which a step is captured. Values of captured steps are tested on GPUs (test_cuda.py)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def get(replayer, some, ids=IDS):
     return replayer.get_capture(some, ids, lambda views, ids: {}, lambda: torch.zeros(()))
 
 
-def test_a_step_is_captured_when_its_views_lie_where_others_lay(replayer):
+def test_step_is_captured_when_view_addresses_repeat(replayer):
     some = views()
     assert get(replayer, some) is None
     capture = get(replayer, some)
@@ -56,7 +56,7 @@ def test_another_size_is_another_capture(replayer):
     assert pair[0] is not pair[1]
 
 
-def test_views_that_always_lie_elsewhere_cost_nothing(replayer):
+def test_changing_view_addresses_are_never_captured(replayer):
     several = [views() for _ in range(100)]
     assert not any(get(replayer, some) for some in several)
     assert len(replayer.seen) <= 4 * MAX_CAPTURES + 1

@@ -1,4 +1,4 @@
-"""Learning rates and weights over a run, against figures of the released DRLoc and IDMM, and of timm."""
+"""Schedules of learning rates and weights, compared with the released DRLoc and IDMM and with timm."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def test_epochs_done_are_whole_at_every_step():
 def test_the_released_weight_of_drloc(epoch, weight):
     schedule = rise_and_fall(0.5, 20, 300)
     assert schedule(at(epoch)) == pytest.approx(weight, abs=5e-5)
-    assert schedule(at(epoch + 6 / 7)) == schedule(at(epoch))  # a step each epoch
+    assert schedule(at(epoch + 6 / 7)) == schedule(at(epoch))  # constant within an epoch
 
 
-def test_the_released_weight_of_drloc_in_the_mean():
+def test_mean_of_the_released_weight_of_drloc():
     values = [rise_and_fall(0.5, 20, 300)(at(epoch)) for epoch in range(101)]
     assert sum(values) / 101 == pytest.approx(0.3907, abs=5e-5)
 

@@ -1,4 +1,4 @@
-"""IDMM in two processes is IDMM in one, whatever its classifier: losses, gradients, checkpoints, a resume."""
+"""IDMM in two processes equals IDMM in one for every classifier: losses, gradients, checkpoints, a resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALONE = Processes(0, 1, torch.device("cpu"))
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """The images, and what two processes made of them."""
+    """The images, and the results of two processes."""
     folder = tmp_path_factory.mktemp("shards")
     make_folder(folder / "images", classes=3, each=11)
     run_two_processes("tests.training.sharded_run", folder / "images", folder / "two")
@@ -28,7 +28,7 @@ def two(tmp_path_factory):
 
 
 def test_a_sharded_classifier_equals_the_full_one(two):
-    """Its gradients are already means over the processes; those of the features DDP has yet to average."""
+    """Gradients of the classifier are already means over processes; DDP still has to average those of the features."""
     whole = classify(slice(0, CROPS), 1.0)
     parts = [torch.load(two / "two" / f"{rank}.pt") for rank in (0, 1)]
     assert [len(part["weight"]) for part in parts] == [5, 6]
@@ -60,7 +60,7 @@ def test_two_resumed_processes_equal_one_uninterrupted(two, tmp_path, kind):
 
 
 def test_a_sharded_checkpoint_resumes_in_one_process(two, tmp_path):
-    """It holds whole tensors, as that of one process does."""
+    """The checkpoint holds whole tensors, like that of one process."""
     store = build_store(data.open(str(two / "images"), val="none").train, 16)
     made = objective("full", 33)
     loop = LoopConfig(device="cpu", trackers=())
