@@ -23,12 +23,12 @@ from vitling.training.rundir import RunDirectory
 IMAGES = 400
 
 
-def share(seed, how_many):
-    return np.random.default_rng(seed).random(IMAGES) < how_many
+def draw_correct(seed, accuracy):
+    return np.random.default_rng(seed).random(IMAGES) < accuracy
 
 
 def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
-    good, alike, bad = (write_run(tmp_path / str(i), share(i, s)) for i, s in enumerate((0.9, 0.89, 0.5)))
+    good, alike, bad = (write_run(tmp_path / str(i), draw_correct(i, s)) for i, s in enumerate((0.9, 0.89, 0.5)))
     result = compare((bad, good, alike))
     assert [row["run"] for row in result["runs"]][-1] == bad
     close, clear = result["differences"]
@@ -80,7 +80,7 @@ def test_rare_labels(tmp_path):
 
 def test_images_are_matched_by_name(tmp_path):
     """In another order, and with one image that the other run does not have."""
-    right = share(0, 0.7)
+    right = draw_correct(0, 0.7)
     names = [f"{i}.png" for i in range(IMAGES)]
     order = np.random.default_rng(1).permutation(IMAGES)[:-1]
     one = write_run(tmp_path / "one", right)
@@ -106,13 +106,16 @@ def test_multi_label_runs(tmp_path):
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):
-    one, other = write_run(tmp_path / "a", share(0, 0.5)), write_run(tmp_path / "b", share(0, 0.5), split="last/val")
-    elsewhere = write_run(tmp_path / "c", share(0, 0.5), [f"other{i}" for i in range(IMAGES)])
-    relabelled = write_run(tmp_path / "d", share(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
+    one, other = (
+        write_run(tmp_path / "a", draw_correct(0, 0.5)),
+        write_run(tmp_path / "b", draw_correct(0, 0.5), split="last/val"),
+    )
+    elsewhere = write_run(tmp_path / "c", draw_correct(0, 0.5), [f"other{i}" for i in range(IMAGES)])
+    relabelled = write_run(tmp_path / "d", draw_correct(0, 0.5), labels=np.zeros(IMAGES, dtype=int))
     assert "two runs" in refused(capsys, "compare", one)
     assert "named twice" in refused(capsys, "compare", one, f"{one}/")
     write_json(tmp_path / "seeds.json", {"seeds": [0]})
-    write_run(tmp_path / "seed0", share(0, 0.5))
+    write_run(tmp_path / "seed0", draw_correct(0, 0.5))
     assert "folder of seeds" in refused(capsys, "compare", tmp_path, tmp_path / "seed0")
     (tmp_path / "seeds.json").unlink()
     assert "last/val" in refused(capsys, "compare", one, other)
@@ -122,7 +125,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):
 
 
 def test_overwrite_deletes_the_predictions_of_the_earlier_run(tmp_path, capsys):
-    one, other = write_run(tmp_path / "one", share(0, 0.5)), write_run(tmp_path / "two", share(1, 0.5))
+    one, other = write_run(tmp_path / "one", draw_correct(0, 0.5)), write_run(tmp_path / "two", draw_correct(1, 0.5))
     write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
     RunDirectory(one).prepare(resume=False, overwrite=True)  # and the run stops before it is evaluated
     write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})

@@ -1,4 +1,4 @@
-"""`vitling demo`: random start against IDMM on the embedded digits. Here with few epochs, so nothing about who wins."""
+"""`vitling demo`: random start against IDMM on the embedded digits. The few epochs here do not show which is better."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_pretraining_opens_no_test_digit(finished):
     assert all(found["last"]["test"]["n"] == 299 for name, found in results(finished).items() if name != "pretrain")
 
 
-def test_the_summary_claims_no_more_than_was_found(finished, capsys):
+def test_summary_states_the_measured_difference(finished, capsys):
     found = results(finished)
     for top1, said in ((0.75, "25.0 points more"), (0.25, "25.0 points less")):
         found["random"]["last"]["test"]["top1"], found["idmm"]["last"]["test"]["top1"] = 0.5, top1
@@ -61,7 +61,7 @@ def test_the_summary_claims_no_more_than_was_found(finished, capsys):
         assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_an_earlier_demo_is_not_deleted_unasked(finished, capsys):
+def test_earlier_demo_is_not_deleted_without_overwrite(finished, capsys):
     before = results(finished)
     said = refused(capsys, "demo", "--out", finished, "--epochs", "2", "--pretrain-epochs", "2")
     assert "--resume" in said
@@ -70,7 +70,7 @@ def test_an_earlier_demo_is_not_deleted_unasked(finished, capsys):
     assert results(finished) == before
 
 
-def test_a_demo_that_was_stopped_goes_on_where_it_was(finished, tmp_path, monkeypatch):
+def test_stopped_demo_resumes(finished, tmp_path, monkeypatch):
     measure = KnnWatcher.__call__
 
     def stopped(watcher, moment):

@@ -1,4 +1,4 @@
-"""What is done with a finished run: evaluate, predict, embed, export."""
+"""The verbs that use a finished run: evaluate, predict, embed, export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitling.runs.evaluate import was_trained_on
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run that tells three classes of stripes apart."""
+    """A run that has learnt three classes of stripes."""
     root = tmp_path_factory.mktemp("trained")
     source = make_folder(root / "images", each=30)
     flags = ["--size", "16", "--epochs", "10", "--optim.lr", "1e-3", "--views.scale", "0.5", "1", "--views.mix-prob"]
@@ -55,7 +55,7 @@ def test_auto_takes_the_test_split_and_logs_it(trained, fresh, tmp_path, capsys)
     assert str(fresh) in after[-1]["why"]
 
 
-def test_at_another_size(trained, fresh, tmp_path, capsys):
+def test_evaluates_at_another_size(trained, fresh, tmp_path, capsys):
     found = {}
     for size in ("16", "24", None):
         out = tmp_path / f"{size}.json"
@@ -69,7 +69,7 @@ def test_at_another_size(trained, fresh, tmp_path, capsys):
         assert word in refused(capsys, "evaluate", trained, fresh, "--size", size)
 
 
-def test_a_model_at_another_size_wants_larger_images(trained):
+def test_larger_size_decodes_larger_images(trained):
     model = vitling.load(trained)
     assert model.resize(64).meta.store_size >= 64 / model.meta.crop_fraction
     assert model.resize(8).meta.store_size == model.meta.store_size
@@ -83,8 +83,8 @@ def test_a_named_split_and_the_best_weights(trained, fresh, tmp_path):
     assert (found["split"], found["n"], found["weights"]) == ("train", 12, "best")
 
 
-def test_names_decide_not_the_order_of_classes(trained, fresh, tmp_path):
-    """Without class-0 the data's class numbers are other ones than the model's."""
+def test_classes_are_matched_by_name(trained, fresh, tmp_path):
+    """Without class-0 the data's class numbers differ from the model's."""
     run(["evaluate", str(trained), str(fresh), "--out", str(tmp_path / "all.json")])
     for split in ("train", "test"):
         (fresh / split / "class-0").rename(tmp_path / split)
@@ -104,7 +104,7 @@ def test_a_test_split_alone_is_enough(trained, fresh, tmp_path):
     assert read(tmp_path / "inspection.json")["splits"]["test"]["images"] == 24
 
 
-def test_a_class_that_the_model_does_not_know(trained, fresh, capsys):
+def test_unknown_class_is_refused(trained, fresh, capsys):
     for split in ("train", "test"):
         (fresh / split / "class-2").rename(fresh / split / "zebra")
     said = refused(capsys, "evaluate", trained, fresh)
@@ -112,7 +112,7 @@ def test_a_class_that_the_model_does_not_know(trained, fresh, capsys):
     assert "class-2" in said
 
 
-def test_the_training_images_themselves_are_a_warning(trained, capsys):
+def test_evaluating_on_training_images_is_a_warning(trained, capsys):
     assert run(["evaluate", str(trained), str(trained.parent / "images")]) == 0
     assert "trained on these images" in capsys.readouterr().err
 
@@ -130,12 +130,12 @@ def test_the_training_images_themselves_are_a_warning(trained, capsys):
         (["{run}", "--with", "knn", "linear"], "No images given"),
     ],
 )
-def test_what_evaluate_refuses(trained, fresh, capsys, arguments, word):
+def test_evaluate_refuses_wrong_input(trained, fresh, capsys, arguments, word):
     given = [argument.format(run=trained, data=fresh) for argument in arguments]
     assert word in refused(capsys, "evaluate", *given)
 
 
-def test_predict_as_a_table_names_the_file_that_is_broken(trained, fresh, capsys):
+def test_predict_table_names_broken_files(trained, fresh, capsys):
     (fresh / "test" / "class-0" / "zzz.png").write_bytes(b"")
     assert run(["predict", str(trained), str(fresh / "test" / "class-0")]) == 0
     shown = capsys.readouterr().out
@@ -145,7 +145,7 @@ def test_predict_as_a_table_names_the_file_that_is_broken(trained, fresh, capsys
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_predict_as_csv_is_right_and_sorted_by_probability(trained, fresh, tmp_path, capsys):
+def test_predict_csv_is_correct_and_sorted_by_probability(trained, fresh, tmp_path, capsys):
     out = tmp_path / "answers.csv"
     arguments = [str(fresh / "test" / "*" / "*.png"), "--format", "csv", "--top", "2", "--out", str(out)]
     assert run(["predict", str(trained), *arguments]) == 0
@@ -177,7 +177,7 @@ def test_predict_abstains_below_a_probability(trained, fresh, capsys):
         (["{data}", "--out", "/proc/nowhere/x.csv"], "cannot be written"),
     ],
 )
-def test_what_predict_refuses(trained, fresh, capsys, arguments, word):
+def test_predict_refuses_wrong_input(trained, fresh, capsys, arguments, word):
     assert word in refused(capsys, "predict", trained, *(a.format(data=fresh) for a in arguments))
 
 
@@ -193,7 +193,7 @@ def test_embed_writes_a_data_set_as_npz_and_logs_the_opening(trained, fresh, tmp
 
 
 def test_embed_writes_loose_images_as_parquet(trained, fresh, tmp_path, capsys):
-    """More than one batch, with a broken one among them: rows keep to their files."""
+    """Rows match their files over several batches with a broken file."""
     folder = make_folder(tmp_path / "many", classes=1, each=70) / "class-0"
     (folder / "image-10.png").write_bytes(b"")
     files = [str(folder / "*.png"), str(fresh / "test" / "class-1" / "image-100.png")]
@@ -205,13 +205,13 @@ def test_embed_writes_loose_images_as_parquet(trained, fresh, tmp_path, capsys):
         assert np.allclose(table["embedding"][row], vitling.load(trained).embed(table["key"][row]), atol=1e-5)
 
 
-def test_embed_refuses_other_endings_and_nothing_at_all(trained, fresh, tmp_path, capsys):
+def test_embed_refuses_other_suffixes_and_no_images(trained, fresh, tmp_path, capsys):
     assert ".npz or .parquet" in refused(capsys, "embed", trained, fresh, "--out", tmp_path / "f.txt")
     assert "No images given" in refused(capsys, "embed", trained, "--out", tmp_path / "f.npz")
     assert "--out" in refused(capsys, "embed", trained, fresh)
 
 
-def test_timm_loads_what_export_writes(trained, tmp_path, capsys):
+def test_timm_loads_exported_models(trained, tmp_path, capsys):
     assert run(["export", str(trained), "--out", str(tmp_path / "timm")]) == 0
     assert str(tmp_path / "timm") in capsys.readouterr().out
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
@@ -220,7 +220,7 @@ def test_timm_loads_what_export_writes(trained, tmp_path, capsys):
         assert torch.allclose(theirs(images), vitling.load(trained).logits(images), atol=1e-5)
 
 
-def test_onnx_gives_the_same_answers(trained, tmp_path):
+def test_onnx_gives_the_same_predictions(trained, tmp_path):
     import onnxruntime
 
     out = tmp_path / "model.onnx"
@@ -231,7 +231,7 @@ def test_onnx_gives_the_same_answers(trained, tmp_path):
     assert read(tmp_path / "model.json")["class_names"] == ["class-0", "class-1", "class-2"]
 
 
-def test_what_export_refuses(trained, tmp_path, capsys):
+def test_export_refuses_wrong_input(trained, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert ".onnx" in refused(capsys, "export", trained, "--out", tmp_path / "x", "--format", "onnx")
     assert "is a file" in refused(capsys, "export", trained, "--out", tmp_path / "file")
@@ -251,7 +251,7 @@ def test_a_val_split_that_was_trained_on_is_a_warning(tmp_path, capsys, flags, w
     assert ("trained on these images" in capsys.readouterr().err) is warned
 
 
-def test_val_made_train_by_name_was_trained_on(trained, tmp_path):
+def test_val_used_as_train_counts_as_trained_on(trained, tmp_path):
     config = read(trained / "config.json")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for source, own in (("flowers102:/data?val=train", True), ("flowers102:/data", False)):
@@ -264,7 +264,7 @@ def test_val_made_train_by_name_was_trained_on(trained, tmp_path):
     assert not was_trained_on(str(tmp_path / "run"), "torchvision:ImageFolder?root=/b", "train")
 
 
-def test_rows_without_a_label_are_bad_files_here_too(trained, fresh, tmp_path, capsys):
+def test_rows_without_a_label_are_bad_files(trained, fresh, tmp_path, capsys):
     files = sorted((fresh / "test").rglob("*.png"))
     rows = [f"{file},{file.parent.name if i % 2 else ''},test" for i, file in enumerate(files)]
     (tmp_path / "half.csv").write_text("\n".join(["path,label,split", *rows]))
@@ -274,7 +274,7 @@ def test_rows_without_a_label_are_bad_files_here_too(trained, fresh, tmp_path, c
     assert (read(out)["n"], len(read(out)["bad_files"])) == (12, 12)
 
 
-def test_one_label_a_row_is_enough_for_a_model_of_several(folder, tmp_path, capsys):
+def test_multi_label_model_accepts_one_label_per_row(folder, tmp_path, capsys):
     files = [str(path.relative_to(tmp_path)) for path in sorted(folder.rglob("*.png"))]
     several = [f"{file},{file.split('/')[1]}|{'even' if i % 2 else 'odd'}" for i, file in enumerate(files)]
     (tmp_path / "train.csv").write_text("\n".join(["path,label", *several]))
@@ -286,14 +286,14 @@ def test_one_label_a_row_is_enough_for_a_model_of_several(folder, tmp_path, caps
     assert counts == {"class-0": 10, "class-1": 10, "class-2": 10, "even": 0, "odd": 0}
 
 
-def test_several_labels_are_too_many_for_a_model_of_one(trained, fresh, capsys):
+def test_single_label_model_refuses_several_labels(trained, fresh, capsys):
     files = sorted((fresh / "test").rglob("*.png"))
     (fresh / "test.csv").write_text("\n".join(["path,label", *(f"{file},class-0|class-1" for file in files)]))
     assert "trained for one" in refused(capsys, "evaluate", trained, fresh / "test.csv")
 
 
-def test_a_run_that_may_not_be_written_is_a_warning(trained, fresh, tmp_path, capsys):
-    """A directory in the place of log.txt: for root no file is read-only."""
+def test_read_only_run_is_a_warning(trained, fresh, tmp_path, capsys):
+    """A directory replaces log.txt, because root may write any file."""
     mine = shutil.copytree(trained, tmp_path / "mine")
     (mine / "log.txt").unlink()
     (mine / "log.txt").mkdir()
@@ -301,14 +301,14 @@ def test_a_run_that_may_not_be_written_is_a_warning(trained, fresh, tmp_path, ca
     assert "Cannot record the opening" in capsys.readouterr().err
 
 
-def test_an_out_that_is_a_directory_is_refused_before_the_work(trained, fresh, tmp_path, capsys):
+def test_out_that_is_a_directory_is_refused_early(trained, fresh, tmp_path, capsys):
     (tmp_path / "f.npz").mkdir()
     for verb, images, out in (("evaluate", fresh, tmp_path), ("predict", fresh, tmp_path), ("embed", fresh, "f.npz")):
         assert "is a directory" in refused(capsys, verb, trained, images, "--out", tmp_path / out)
     assert "is a directory" in refused(capsys, "inspect", fresh, "--out", tmp_path)
 
 
-def test_embed_reads_the_data_as_it_is_told(trained, fresh, tmp_path):
+def test_embed_uses_the_data_settings(trained, fresh, tmp_path):
     files = sorted((fresh / "test").rglob("*.png"))
     (fresh / "list.csv").write_text("\n".join(["file,kind", *(f"{file},{file.parent.name}" for file in files)]))
     flags = ["--data.path-column", "file", "--data.label-column", "kind"]
@@ -316,13 +316,13 @@ def test_embed_reads_the_data_as_it_is_told(trained, fresh, tmp_path):
     assert np.load(tmp_path / "f.npz")["class_names"].tolist() == ["class-0", "class-1", "class-2"]
 
 
-def test_embed_keeps_to_the_limit_of_pixels(trained, fresh, tmp_path, capsys):
+def test_embed_respects_the_pixel_limit(trained, fresh, tmp_path, capsys):
     start = ("embed", trained, fresh, "--out", tmp_path / "f.npz")
     said = refused(capsys, *start, "--data.max-pixels", "100")
     assert "None of 36 images could be read" in said
 
 
-def test_export_spares_the_run_and_what_is_not_ours(trained, tmp_path, capsys):
+def test_export_replaces_only_earlier_exports(trained, tmp_path, capsys):
     before = {path: path.read_bytes() for path in trained.rglob("config.json")}
     for out in (trained, trained / "best"):
         assert "belongs to the run" in refused(capsys, "export", trained, "--out", out)

@@ -106,7 +106,7 @@ def test_the_test_split_stays_closed(images, wanted, tmp_path, monkeypatch):
 
 
 def test_preparation_fails_if_the_stage_runs_differently(images, wanted, tmp_path, monkeypatch):
-    """With more passes, or without compilation, the compiled code is of no use to the run."""
+    """The compiled code is useless if the run needs more passes or cannot compile."""
     config = TrainConfig(source=str(images), out="", backbone="vit_micro_patch4_32", size=8, batch=16, epochs=1)
     config = replace(config, val="none", loop=LoopConfig(device="cpu", trackers=()))
     take_step, calls = Trainer._take_step, []

@@ -1,4 +1,4 @@
-"""Probes of a network that was trained without labels, by the command."""
+"""`vitling evaluate --with`: probes of a network that was trained without labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = ["--linear.epochs", "20", "--linear.batch", "8", "--few-shot.shots", "1"
 
 @pytest.fixture
 def pretrained(tmp_path):
-    """What a run without a head leaves, so far as it matters here; the weights are random."""
+    """Write the files of a run without a head that probes need, with random weights."""
     run_folder, source = tmp_path / "run", make_folder(tmp_path / "images", each=8)
     backbone = create("vit_nano_patch4_32", size=16, seed=0)
     meta = BundleMeta("none", (), size=16, store_size=20, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -67,7 +67,7 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
     assert "--with knn linear logistic few-shot" in lines(pretrained / "test-openings.jsonl")[-1]["why"]
 
 
-def test_the_same_seed_gives_the_same_and_both_backends_agree(pretrained, labelled, tmp_path):
+def test_same_seed_is_deterministic_and_backends_agree(pretrained, labelled, tmp_path):
     first = probed(pretrained, labelled, tmp_path / "1.json", "--with", "linear", "logistic", *QUICK)
     flags = ["--with", "logistic", "linear", *QUICK, "--logistic.backend", "sklearn"]
     second = probed(pretrained, labelled, tmp_path / "2.json", *flags)
@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_and_both_backends_agree(pretrained, labell
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_test_images_that_the_probe_was_fitted_on_are_named(pretrained, labelled, tmp_path, capsys, split):
+def test_leakage_into_the_test_split_is_a_warning(pretrained, labelled, tmp_path, capsys, split):
     make_folder(labelled, each=5, split="val", first=300)
     for image in (labelled / "test" / "class-0").iterdir():
         shutil.copy(image, labelled / split / "class-0" / f"again-{image.name}")
@@ -87,7 +87,7 @@ def test_test_images_that_the_probe_was_fitted_on_are_named(pretrained, labelled
     assert f"Images are also in {'train' if split == 'train' else 'validation'}" in capsys.readouterr().err
 
 
-def test_an_own_val_split_chooses_or_judges(pretrained, labelled, tmp_path):
+def test_val_split_is_used_to_choose_or_to_evaluate(pretrained, labelled, tmp_path):
     make_folder(labelled, each=5, split="val", first=300)
     found = probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
     assert (found["split"], found["chosen_on"]) == ("test", "val")
@@ -99,7 +99,7 @@ def test_an_own_val_split_chooses_or_judges(pretrained, labelled, tmp_path):
     assert found["images"] == {"train": 27, "validation": 18, "judged": 18}
 
 
-def test_a_folder_without_splits_is_parted_and_said(pretrained, folder, tmp_path, capsys):
+def test_folder_without_splits_is_split_with_a_note(pretrained, folder, tmp_path, capsys):
     found = probed(pretrained, folder, tmp_path / "f.json", "--with", "knn", "--val", "0.2")
     assert found["split"] == "val"
     assert found["images"] == {"train": 22, "validation": 5, "judged": 3}
@@ -115,7 +115,7 @@ def test_augmented_features(pretrained, labelled, tmp_path):
     assert found["probes"]["linear"]["width"] == 128
 
 
-def test_several_labels_an_image(pretrained, labelled, tmp_path, capsys):
+def test_multi_label(pretrained, labelled, tmp_path, capsys):
     rows = ["path,label,split"]
     for i, path in enumerate(sorted(labelled.rglob("*.png"))):
         rows.append(f"{path},{path.parent.name}{'|even' if i % 2 else ''},{path.parent.parent.name}")
@@ -130,7 +130,7 @@ def test_several_labels_an_image(pretrained, labelled, tmp_path, capsys):
     assert "--metric top1 does not work with several labels" in refused(capsys, *start, "knn", "--metric", "top1")
 
 
-def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
+def test_class_with_one_image_is_named(pretrained, labelled, tmp_path, capsys):
     for path in sorted((labelled / "train" / "class-1").iterdir())[1:]:
         path.unlink()
     found = probed(pretrained, labelled, tmp_path / "f.json", "--with", "knn", "logistic", "--knn.k", "3")
@@ -158,13 +158,13 @@ def test_a_class_of_one_image_is_named(pretrained, labelled, tmp_path, capsys):
         ([], "evaluate --with knn"),
     ],
 )
-def test_what_is_refused(pretrained, labelled, capsys, flags, word):
-    """And the test split stays closed."""
+def test_wrong_settings_are_refused(pretrained, labelled, capsys, flags, word):
+    """The test split stays closed."""
     assert word in refused(capsys, "evaluate", pretrained, labelled, *flags)
     assert not (pretrained / "test-openings.jsonl").exists()
 
 
-def test_images_that_cannot_be_probed(pretrained, labelled, tmp_path, capsys):
+def test_unsuitable_images_are_refused(pretrained, labelled, tmp_path, capsys):
     start = ("evaluate", pretrained)
     assert "no labels" in refused(capsys, *start, labelled / "train" / "class-0", "--with", "knn")
     one = make_folder(tmp_path / "one", classes=1)
@@ -175,8 +175,8 @@ def test_images_that_cannot_be_probed(pretrained, labelled, tmp_path, capsys):
     assert "no test split" in refused(capsys, *start, plain, "--with", "knn", "--split", "test")
 
 
-def test_images_that_the_run_was_trained_on_are_a_warning(pretrained, tmp_path, capsys):
-    """The run held out the same images as seed 0 does here, and other ones than seed 1."""
+def test_evaluating_on_training_images_is_a_warning(pretrained, tmp_path, capsys):
+    """Seed 0 holds out the same images here as the run did, seed 1 does not."""
     source = pretrained.parent / "images"
     for seed, val, warned in (("0", None, False), ("1", None, True), ("0", "none", True)):
         write_json(pretrained / "config.json", {"source": str(source), "val": val, "seed": 0})
@@ -185,7 +185,7 @@ def test_images_that_the_run_was_trained_on_are_a_warning(pretrained, tmp_path, 
 
 
 @pytest.mark.parametrize(("seed", "warned"), [("5", False), ("6", True)])
-def test_what_a_run_of_several_seeds_held_out_is_by_its_split_seed(pretrained, tmp_path, capsys, seed, warned):
+def test_hold_out_of_several_seeds_follows_the_split_seed(pretrained, tmp_path, capsys, seed, warned):
     """The second run of --seed 5 --seeds 3."""
     source = pretrained.parent / "images"
     write_json(pretrained / "config.json", {"source": str(source), "val": None, "seed": 6, "split_seed": 5})

@@ -28,7 +28,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def messy(tmp_path):
-    """200 images in four classes, and ten broken files; gives the folder and the ten names."""
+    """200 images in four classes, and ten broken files; returns the folder and the ten names."""
     source = make_folder(tmp_path / "images", classes=4, each=50)
     return source, write_ten(source / "class-1")
 
@@ -41,7 +41,7 @@ def test_ten_broken_files_are_left_out_and_listed(messy, tmp_path, capsys):
     assert sorted(file["key"] for file in listed) == [f"class-1/{name}" for name in names]
     reasons = {file["key"].split("/")[1]: file["reason"] for file in listed}
     assert all(reasons.values())
-    assert len(set(reasons.values())) >= 6, reasons  # kinds are told apart
+    assert len(set(reasons.values())) >= 6, reasons  # kinds are distinguished
     assert "empty" in reasons["empty.jpg"]
     assert "truncated" in reasons["cut.jpg"]
     assert "pixels" in reasons["bomb.png"]
@@ -60,14 +60,14 @@ def test_more_than_one_percent_broken_stops(messy, tmp_path, capsys):
     assert train(source, tmp_path / "run", "--allow-bad") == 0
 
 
-def test_one_broken_file_in_two_hundred_is_let_pass(tmp_path):
+def test_one_broken_file_in_two_hundred_is_allowed(tmp_path):
     source = make_folder(tmp_path / "images", classes=2, each=60)
     (source / "class-0" / "empty.png").touch()
     assert train(source, tmp_path / "run", "--val", "none") == 0
     assert [file["key"] for file in read(tmp_path / "run" / "bad-files.json")] == ["class-0/empty.png"]
 
 
-def test_the_run_directory_tells_everything(finished):
+def test_run_directory_is_complete(finished):
     source, out = finished
     config = read(out / "config.json")
     assert config["source"] == str(source)
@@ -86,7 +86,7 @@ def test_the_run_directory_tells_everything(finished):
     assert {path.name for path in (out / "best").iterdir()} == {"config.json", "model.safetensors"}
 
 
-def test_the_result_names_last_and_best_on_every_split(finished):
+def test_result_has_last_and_best_on_every_split(finished):
     _, out = finished
     result, full = read(out / "result.json"), read(out / "evaluation.json")
     assert result["finished"]
@@ -130,7 +130,7 @@ def test_test_images_are_not_read_while_training(tmp_path, monkeypatch):
     assert read(out / "result.json")["last"]["test"]["n"] == 6
 
 
-def test_a_directory_that_holds_something_is_refused(finished, capsys):
+def test_directory_with_contents_is_refused(finished, capsys):
     source, out = finished
     before = (out / "result.json").read_bytes()
     said = refused(capsys, "train", source, "--out", out)
@@ -139,7 +139,7 @@ def test_a_directory_that_holds_something_is_refused(finished, capsys):
     assert (out / "result.json").read_bytes() == before
 
 
-def test_overwrite_starts_again_and_keeps_what_is_not_ours(folder, tmp_path):
+def test_overwrite_starts_again_and_keeps_other_files(folder, tmp_path):
     out = tmp_path / "run"
     assert train(folder, out) == 0
     (out / "notes.txt").write_text("mine")
@@ -189,7 +189,7 @@ def test_resume_of_a_finished_run_says_so(finished, capsys):
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_resume_where_nothing_is_yet_starts(folder, tmp_path, capsys):
+def test_resume_without_a_run_starts_one(folder, tmp_path, capsys):
     assert train(folder, tmp_path / "run", "--resume") == 0
     assert read(tmp_path / "run" / "result.json")["finished"]
     said = refused(capsys, "train", "--out", tmp_path / "other", "--resume")
@@ -243,7 +243,7 @@ def several_labels(folder, tmp_path):
     return tmp_path / "list.csv"
 
 
-def test_several_labels_an_image(several_labels, tmp_path, capsys):
+def test_multi_label(several_labels, tmp_path, capsys):
     flags = ["--val", "0.3", "--epochs", "2", "--objective.class-weights", "inverse"]
     assert train(several_labels, tmp_path / "run", *flags) == 0
     assert "mAP" in capsys.readouterr().out
@@ -256,7 +256,7 @@ def test_several_labels_an_image(several_labels, tmp_path, capsys):
     assert {name for name, _ in answer.top} == {"class-0", "class-1", "class-2", "even", "odd"}
 
 
-def test_balancing_several_labels_is_refused(several_labels, tmp_path, capsys):
+def test_balancing_multi_label_data_is_refused(several_labels, tmp_path, capsys):
     said = refused(capsys, "train", several_labels, "--out", tmp_path / "run", "--loop.sampler", "balanced")
     assert "--objective.class-weights inverse" in said
 
@@ -289,7 +289,7 @@ def test_rare_classes_can_be_balanced(tmp_path):
     assert found["weights"] > 0.8, found
 
 
-def test_without_flips_mirror_images_are_told_apart(tmp_path):
+def test_mirror_images_can_be_learnt_without_flips(tmp_path):
     """Two classes that are mirror images of each other: with flips they cannot be learnt."""
     source = tmp_path / "images"
     for name in ("left", "right"):
@@ -309,7 +309,7 @@ def test_without_flips_mirror_images_are_told_apart(tmp_path):
     assert found["0.5"] < 0.8
 
 
-def test_images_of_train_in_val_or_test_are_a_warning(tmp_path, capsys):
+def test_leakage_into_val_or_test_is_a_warning(tmp_path, capsys):
     source = make_folder(tmp_path / "images", split="train")
     make_folder(source, each=4, split="test")  # the first four of train again
     make_folder(source, each=2, split="val", first=5)
@@ -364,13 +364,13 @@ def test_error_before_the_directory_exists_is_raised(folder, tmp_path, monkeypat
         train(folder, tmp_path / "run")
 
 
-def test_the_confusion_matrix_has_a_row_a_line(finished):
+def test_confusion_matrix_has_one_row_per_line(finished):
     _, out = finished
     for row in read(out / "evaluation.json")["last"]["test"]["confusion"]:
         assert str(row) in (out / "evaluation.json").read_text()
 
 
-def test_predict_keeps_to_the_limit_of_pixels(folder, tmp_path):
+def test_predict_respects_the_pixel_limit(folder, tmp_path):
     assert train(folder, tmp_path / "run", "--data.max-pixels", "400") == 0
     model = vitling.load(tmp_path / "run")
     make_image(0, 1, width=40).save(tmp_path / "large.png")
