@@ -14,7 +14,7 @@ from tests.conftest import make_folder
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """As if the script had been started."""
+    """Import the script as it runs from the command line."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     return importlib.import_module("drloc_untrained")
 

@@ -17,7 +17,7 @@ TINY = ["--backbones", NANO, "--size", "32", "--device", "cpu", "--prototypes", 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """As if the script had been started."""
+    """Import the script as it runs from the command line."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     return importlib.import_module("esvit_cost")
 

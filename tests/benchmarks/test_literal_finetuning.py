@@ -25,7 +25,7 @@ SMOOTH = make_image(1, 3).resize((64, 64), Image.Resampling.BICUBIC)
 
 @pytest.fixture
 def literal(monkeypatch):
-    """As if the script had been started."""
+    """Import the script as it runs from the command line."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     return importlib.import_module("literal_finetuning")
 

@@ -17,7 +17,7 @@ TINY = ["--backbone", "vit_nano_patch4_32", "--size", "16", "--batch", "4", "--s
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """As if the script had been started."""
+    """Import the script as it runs from the command line."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     monkeypatch.setattr(measure, "WARMUP_STEPS", 1)
     return importlib.import_module("methods")

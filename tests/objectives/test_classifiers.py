@@ -1,4 +1,4 @@
-"""Classifiers for many images, against the plain one."""
+"""Classifiers for many images, compared with the plain one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ D, CROPS = 5, 6
 
 
 def at(step: int) -> int:
-    """The key of a step."""
+    """Return the key of a step."""
     return make_key("step", step)
 
 
@@ -44,7 +44,7 @@ def loss_of(made: FullClassifier, z, own, partner, step: int = 0) -> torch.Tenso
 
 
 @pytest.mark.parametrize("count", [40, 1000])
-def test_all_classes_drawn_is_the_full_softmax(count):
+def test_drawing_all_classes_is_the_full_softmax(count):
     made = sampled(40, count)
     full, found = full_like(made), []
     for one in (made, full):
@@ -58,7 +58,7 @@ def test_all_classes_drawn_is_the_full_softmax(count):
 
 @pytest.mark.parametrize("count", [3, 10, 39])
 def test_the_sums_are_unbiased(count):
-    """So is the sum under the logarithm, and the mean that smoothing takes; with draws enough to tell."""
+    """This holds for the sum under the logarithm and for the mean that smoothing uses."""
     made, (z, own, partner) = sampled(40, count), crops(40)
     with torch.no_grad():
         exact = full_like(made)(z, own, partner, None)

@@ -1,4 +1,4 @@
-"""The copy that follows by its moving average alone, in every method that has one."""
+"""The momentum copy, in every method that has one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOMENTA = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_only_follow_moves_the_copy(method):
-    """Bit by bit, over two steps; it starts as what it follows."""
+    """Check two steps bit by bit; the copy starts equal to the network."""
     objective = make(method)
     optimiser = torch.optim.AdamW(objective.param_groups(0.1), lr=1e-2)
     slow = slow_of(objective)
@@ -53,7 +53,7 @@ def test_only_follow_moves_the_copy(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_gradients_reach_all_that_is_trained_and_nothing_else(method):
+def test_gradients_reach_trained_parameters_only(method):
     objective = make(method)
     objective.total(objective(noise(objective, 4), batch_of(4), START), START).backward()
     for name, p in objective.named_parameters():
@@ -66,7 +66,7 @@ def test_gradients_reach_all_that_is_trained_and_nothing_else(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_checkpoint_holds_the_whole_state(method):
-    """Two steps, or one, its checkpoint in a fresh objective, and another: bit by bit the same."""
+    """Two steps equal one step, its checkpoint loaded into a new objective, and another step."""
     whole, first, second = (make(method) for _ in range(3))
     made = [torch.optim.AdamW(o.param_groups(0.1), lr=1e-2) for o in (whole, first, second)]
     step(whole, made[0], 1)
@@ -100,7 +100,7 @@ def test_both_networks_are_compiled_and_steps_are_capturable(method):
     objective = make(method)
     assert objective.networks() == [objective.backbone, slow_of(objective).backbone]
     assert objective.capturable
-    views = noise(objective, 4)  # progress is not looked at
+    views = noise(objective, 4)  # progress is not used
     assert objective(views, batch_of(4), None).keys() == objective(views, batch_of(4), START).keys()
 
 
@@ -118,7 +118,7 @@ def test_losses_are_in_full_precision(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_loss_falls(method, monkeypatch):
-    """The views of four images, again and again, while what is aimed at stands still."""
+    """Train on the same views of four images while the targets stay fixed."""
     objective = make(method)
     monkeypatch.setattr(objective, "after_step", lambda progress: None)
     optimiser = torch.optim.AdamW(objective.param_groups(0.0), lr=3e-3)
@@ -127,7 +127,7 @@ def test_the_loss_falls(method, monkeypatch):
 
 
 def test_the_copy_drops_nothing_and_keeps_its_own_statistics():
-    """In training mode, as in the methods' own code: only what drops at random is off."""
+    """The copy is in training mode, as in the methods' code, but stochastic depth and dropout are off."""
     student = create("t2t_vit_7", 64, drop_path=0.2)
     teacher = MomentumCopy(student, nn.Sequential(nn.Linear(256, 8), nn.BatchNorm1d(8)))
     assert teacher.training

@@ -1,4 +1,4 @@
-"""Regions that show the same place: against a literal version, and against what the views really show."""
+"""Regions that show the same place, compared with a literal version and with the content of the views."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMAGES = 3
 
 
 def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
-    """Boxes in images, every other one mirrored."""
+    """Draw boxes in images, every other one mirrored."""
     random = torch.Generator().manual_seed(seed)
     sides = 0.2 + 0.7 * torch.rand(views * images, 2, generator=random)
     left, top = (torch.rand(views * images, 2, generator=random) * (1 - sides)).unbind(1)
@@ -38,13 +38,13 @@ def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
 
 
 def side_by_side(places: torch.Tensor, high: int, wide: int) -> RegionLines:
-    """Regions that divide a view evenly."""
+    """Make regions that divide a view evenly."""
     return RegionLines(places, *((torch.arange(side) + 0.5) / side for side in (high, wide)))
 
 
 def literal(seen: list[RegionLines]) -> torch.Tensor:
     def tent(at: float, keys: list[float]) -> list[float]:
-        """Linear between neighbouring keys."""
+        """Interpolate linearly between neighbouring keys."""
         at = min(max(at, keys[0]), keys[-1])
         shares = [float(at == key) for key in keys]
         for j in range(len(keys) - 1):
@@ -91,7 +91,7 @@ def test_mirrored_views_match_region_by_region():
     assert not plan[:6, :6].any()  # not with itself
 
 
-def test_views_that_do_not_overlap_have_no_share_and_no_nan():
+def test_views_without_overlap_have_no_matches_and_no_nan():
     apart = torch.tensor([[0.0, 0, 0.3, 0.3]] * IMAGES + [[0.6, 0.6, 0.3, 0.3]] * IMAGES)
     plan = match_by_place([side_by_side(apart, 3, 3)], IMAGES)
     assert not plan.any()
@@ -99,7 +99,7 @@ def test_views_that_do_not_overlap_have_no_share_and_no_nan():
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_rows_and_columns_are_those_of_the_network(stride):
+def test_region_centres_are_the_networks(stride):
     """56 x 40 px: patches of 4, halved three times, with a last one that covers less than the others."""
     backbone, places = create("swin_tiny_patch4_window7_224", 64), some_places(2, 0)
     views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, boxes=some) for some in places.chunk(2)]
@@ -114,7 +114,7 @@ def test_rows_and_columns_are_those_of_the_network(stride):
 def render(
     policy: Policy, functions: FunctionCache | None = None, mix: Mix | None = None, local: np.ndarray | None = None
 ):
-    """Views of images whose red is x and green is y, and where they say they lie."""
+    """Render views, with their boxes, of images whose red is x and green is y."""
     side, count = 64, 4
     x = ((torch.arange(side) + 0.5) / side * 255).round().to(torch.uint8)
     pixels = torch.stack([x.expand(side, side), x[:, None].expand(side, side), torch.zeros(side, side).byte()])
@@ -130,7 +130,7 @@ def render(
 
 @pytest.mark.parametrize("steps", [(), (Flip(0.5),), (Flip(0.5), Jitter(0.0, 0.0, 0.0, 0.0))])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_places_are_where_the_views_were_cut(steps, compiled):
+def test_boxes_locate_the_crops(steps, compiled):
     functions = FunctionCache(lambda function: function) if compiled else None
     views = render(Policy(scale=(0.1, 0.6), steps=steps), functions)
     left, top, width, height = views.boxes.unbind(1)
@@ -142,20 +142,20 @@ def test_places_are_where_the_views_were_cut(steps, compiled):
     assert torch.allclose(views.pixels[:, 1].mean(2)[:, inner], rows[:, inner], atol=0.02)
 
 
-def test_places_are_those_of_the_batchs_own_images_where_others_are_mixed_in():
+def test_boxes_of_mixed_views_are_those_of_the_first_image():
     local = np.array([5, 2])
     alone = render(Policy(steps=(Flip(),))).boxes.view(4, 8, 4)[:, local].flatten(0, 1)
     mixed = render(Policy(steps=(Flip(),)), mix=Mix(mixup=1.0), local=local)
     assert torch.equal(mixed.boxes, alone)
 
 
-def test_views_that_are_turned_have_no_places():
+def test_rotated_views_have_no_boxes():
     with pytest.raises(ValueError, match="boxes are not known"):
         render(Policy(steps=(Rotate(10), Flip())))
 
 
 def drawn(objective, images: int) -> list[Views]:
-    """Noise from places of its own."""
+    """Draw views of noise with random boxes."""
     random = torch.Generator().manual_seed(0)
     return [
         Views(
@@ -167,7 +167,7 @@ def drawn(objective, images: int) -> list[Views]:
     ]
 
 
-def test_views_without_places_are_refused_at_once():
+def test_views_without_boxes_are_refused():
     config = EsViTConfig(prototypes=12, hidden=24)
     with pytest.raises(ValueError, match=r"take dino_plan\(config, size\)"):
         EsViT(tiny_backbone(), make_plan("dino", 16), config)
@@ -177,8 +177,8 @@ def test_views_without_places_are_refused_at_once():
     EsViT(tiny_backbone(), turned, replace(config, match="argmax"))
 
 
-def test_an_image_is_matched_within_itself():
-    """The loss of some images is the mean of the losses of each, in whatever process they are."""
+def test_regions_are_matched_within_an_image():
+    """The loss of a batch is the mean of the losses of its images, so processes can split it."""
     objective = make("esvit", match="place").double()
     views = drawn(objective, IMAGES)
     together = objective(views, batch_of(IMAGES), None)["region"]
@@ -192,7 +192,7 @@ def test_an_image_is_matched_within_itself():
     torch.testing.assert_close(together, torch.stack(alone).mean(), rtol=1e-5, atol=1e-6)
 
 
-def test_esvit_by_place_compares_regions_by_the_views_places():
+def test_esvit_by_place_uses_the_boxes_of_its_views():
     objective = make("esvit", match="place", view_weight=0.0, region_weight=1.0).double()
     assert all(group.return_boxes for group in objective.plan.groups)
     views = drawn(objective, IMAGES)

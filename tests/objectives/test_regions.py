@@ -20,7 +20,7 @@ from vitling.objectives.regions import (
 )
 
 
-def test_regions_of_a_map_that_is_not_square():
+def test_regions_of_an_oblong_map():
     grid = random(6, 5, 2, 3)  # three views of two images
     found = split_regions(grid, 2)
     assert found.shape == (2, 3, 6, 5)
@@ -31,21 +31,21 @@ def test_regions_of_a_map_that_is_not_square():
 
 
 def places(side: int, stride: int) -> list[int]:
-    """As many as can be, so far apart, of all such rows the one nearest to the middle (the first of two)."""
+    """List the most places at this stride, centred as well as possible (the first of two)."""
     rows = [list(range(first, side, stride)) for first in range(stride)]
     most = max(map(len, rows))
     return min((row for row in rows if len(row) == most), key=lambda row: abs(row[0] - (side - 1 - row[-1])))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 5, 20])
-def test_sampled_places_are_evenly_spaced_whatever_the_grid(stride):
+def test_sampled_places_are_evenly_spaced(stride):
     for height, width in ((14, 14), (6, 6), (7, 3), (1, 4), (8, 5)):
         grid = random(2, 3, height, width)
         expected = grid[:, :, places(height, stride)][..., places(width, stride)]
         assert torch.equal(subsample(grid, stride), expected)
 
 
-def test_every_second_token_of_a_patch_of_16_is_the_grid_of_four_stages():
+def test_every_second_token_of_deit_gives_the_grid_of_swin():
     assert subsample(random(1, 1, 14, 14), 2).shape[2:] == (7, 7)  # 224 px
     assert subsample(random(1, 1, 6, 6), 2).shape[2:] == (3, 3)  # 96 px
 
@@ -60,11 +60,11 @@ def test_the_gradient_reaches_sampled_places_only():
     torch.testing.assert_close(slope, 2 * grid.detach() * there)
 
 
-# --- who is compared with whom --------------------------------------------------------------------------------------
+# --- matching --------------------------------------------------------------------------------------
 
 
 def literal_matching(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Tensor:
-    """Eq. 2, region by region: j* = argmax cosine; 1 / |P| a pair and 1 / T a region."""
+    """Compute Eq. 2 region by region: j* = argmax cosine; 1 / |P| per pair and 1 / T per region."""
     views = [view for some in seen for view in some.unbind(1)]
     teachers, theirs = taught.shape[1:3]
     pairs = sum(s != t for s in range(len(views)) for t in range(teachers))
@@ -82,7 +82,7 @@ def literal_matching(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Te
     return matching
 
 
-def test_matches_are_those_of_equation_2():
+def test_matching_equals_equation_2():
     seen, taught = seen_and_taught()
     taught = taught * random(3, 2, 12, 1, seed=5).exp()  # lengths do not count
     matching = match_by_features(seen, taught)
@@ -119,7 +119,7 @@ def test_matching_has_no_gradient():
 
 
 def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
-    """Sinkhorn by scaling rows and columns of exp(cosine / epsilon) in turns."""
+    """Run Sinkhorn by scaling rows and columns of exp(cosine / epsilon) in turn."""
     rows, columns = cosines.shape
     kernel = (cosines.double() / regions.SHARPNESS).exp()
     a, b = torch.ones(rows).double(), torch.ones(columns).double()
@@ -129,7 +129,7 @@ def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
     return (a[:, None] * kernel * b).float()
 
 
-def test_optimal_transport_is_the_literal_one():
+def test_optimal_transport_matches_a_literal_version():
     seen, taught = seen_and_taught()
     matching = match_by_features(seen, taught, "sinkhorn")
     torch.testing.assert_close(matching.sum((1, 2)), torch.ones(3))
@@ -145,19 +145,19 @@ def test_optimal_transport_is_the_literal_one():
     assert not matching[:, 12:24, 12:].any()
 
 
-# --- what it costs --------------------------------------------------------------------------------------------------
+# --- losses --------------------------------------------------------------------------------------------------
 
 
 def literal(student, prototypes, temperature, teacher, teacher_prototypes, centre, teacher_temperature, matching):
-    """All answers at once, as Algorithm 1 has them."""
+    """Compute all outputs at once, as in Algorithm 1."""
     q = (student @ prototypes.T / temperature).softmax(-1)
     p = ((teacher @ teacher_prototypes.T - centre) / teacher_temperature).softmax(-1)
     return -(matching[..., None] * p[:, None] * q.log()[:, :, None]).sum() / len(matching)
 
 
 @pytest.mark.parametrize("block", [1, 2 * (39 + 24) * 20, regions.BLOCK])
-def test_the_loss_and_its_gradients_are_the_literal_ones(block, monkeypatch):
-    """One image at a time, two (the last alone), all."""
+def test_loss_and_gradients_match_a_literal_version(block, monkeypatch):
+    """Blocks have one image, two (the last alone) or all."""
     monkeypatch.setattr(regions, "BLOCK", block)
     given = inputs()
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
@@ -171,7 +171,7 @@ def test_soft_matchings_weight_the_loss():
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
 
 
-def test_in_bf16_the_loss_is_that_of_float32_and_its_gradients_are_within_two_percent():
+def test_bf16_is_close_to_float32():
     given = inputs(images=16, k=512)
     exact = cross_entropy(**given)
     slopes = gradients(exact, given)
@@ -184,12 +184,12 @@ def test_in_bf16_the_loss_is_that_of_float32_and_its_gradients_are_within_two_pe
         assert (a - b).norm() < 0.02 * b.norm()
 
 
-def test_uniform_answers_cost_ln_k():
+def test_uniform_outputs_cost_ln_k():
     given = inputs() | {"student": torch.zeros(5, 39, 8)}
     assert cross_entropy(**given).item() == pytest.approx(math.log(20), rel=1e-5)
 
 
-def test_far_logits_stay_finite():
+def test_extreme_logits_stay_finite():
     given = inputs() | {"temperature": 1e-4, "teacher_temperature": torch.tensor(1e-4)}
     loss = cross_entropy(**given)
     assert loss.isfinite()
@@ -197,8 +197,8 @@ def test_far_logits_stay_finite():
 
 
 @pytest.mark.parametrize("least", [1e-9, 0.0])
-def test_the_log_of_a_sum_is_found_by_any_logit(least):
-    """By the first, or by the largest."""
+def test_log_sum_follows_from_any_logit(least):
+    """Use the first logit, or the largest."""
     logits = 3 * random(40, 500)
     found = regions._log_sums(logits, logits.softmax(1), least)
     torch.testing.assert_close(found, logits.logsumexp(1))
@@ -206,8 +206,8 @@ def test_the_log_of_a_sum_is_found_by_any_logit(least):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("temperature", [0.1, 0.01])
-def test_rounded_shares_do_not_lose_the_sum(dtype, temperature):
-    """The student's vectors lie on a prototype or opposite to it: the shares of others are as small as they can be."""
+def test_rounded_probabilities_keep_the_sum(dtype, temperature):
+    """The student's vectors lie on a prototype or opposite to it, so the other probabilities are minimal."""
     given = inputs(images=2, k=256) | {"temperature": temperature}
     with torch.no_grad():
         given["student"].copy_(given["prototypes"][0] * torch.tensor([1.0, -1.0])[:, None, None])
@@ -217,7 +217,7 @@ def test_rounded_shares_do_not_lose_the_sum(dtype, temperature):
 
 
 def test_rows_of_k_logits_are_not_kept(monkeypatch):
-    """What the graph holds is no larger than the vectors and the prototypes."""
+    """Tensors saved for backward are no larger than the vectors and the prototypes."""
     monkeypatch.setattr(regions, "BLOCK", 1)
     given, held = inputs(k=4096), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.numel()) or t, lambda t: t):
@@ -225,7 +225,7 @@ def test_rows_of_k_logits_are_not_kept(monkeypatch):
     assert max(held) <= 4096 * 8
 
 
-def test_squared_distances_are_the_literal_ones():
+def test_squared_distance_matches_a_literal_version():
     given = inputs()
     u, v, matching = given["student"], given["teacher"], given["matching"]
     expected = (matching * (u[:, :, None] - v[:, None]).square().sum(-1)).sum() / 5

@@ -1,4 +1,4 @@
-"""Heat maps from results alone, however few there are."""
+"""Heat maps drawn from results, complete or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def row(run: str, seed: int = 0, **given) -> dict:
 
 
 def results(tmp_path, *rows: dict) -> dict:
-    """Of Table 5."""
+    """Make results of Table 5."""
     ledger = Ledger(tmp_path / "idmm-t5.json", find_study("idmm-t5"), None)
     for one in rows:
         ledger.record(one)
@@ -49,7 +49,7 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
-def test_a_cell_has_ours_and_the_paper_s(some):
+def test_cells_show_our_value_and_the_papers(some):
     figure = heatmap.make_figure(some)
     said = texts(figure)
     assert len(figure.axes[0].patches) == 154
@@ -65,7 +65,7 @@ def test_a_cell_has_ours_and_the_paper_s(some):
     assert foot.startswith("3 of 154 cells measured, means over up to 2 seeds")
 
 
-def test_nothing_lies_on_something_else(some):
+def test_texts_do_not_overlap(some):
     """Texts stay in their cells, and titles away from labels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -83,7 +83,7 @@ def test_nothing_lies_on_something_else(some):
             assert not any(one.overlaps(other) for other in boxes[i + 1 :])
 
 
-def test_colours_are_of_a_column_and_a_baseline_has_the_lightest(some):
+def test_colours_are_per_column_and_baselines_lightest(some):
     ours = heatmap._average_runs(some)
     shades = heatmap._compute_shades(some, ours)
     assert shades == {cell("random"): 0.0, cell("idmm-flowers102"): 1.0, cell("simclr-cars"): 0.0}
@@ -91,7 +91,7 @@ def test_colours_are_of_a_column_and_a_baseline_has_the_lightest(some):
     assert heatmap._compute_shades(one, heatmap._average_runs(one)) == {cell("random"): 0.0}
 
 
-def test_a_picture_is_small_and_again_the_same(some, tmp_path):
+def test_picture_is_small_and_reproducible(some, tmp_path):
     assert draw(some, tmp_path / "a.png")
     assert draw(some, tmp_path / "b.png")
     assert (tmp_path / "a.png").stat().st_size < 100_000
@@ -101,7 +101,7 @@ def test_a_picture_is_small_and_again_the_same(some, tmp_path):
     assert not (tmp_path / "c.png").exists()
 
 
-def test_results_are_drawn_again_and_shown(some, tmp_path):
+def test_results_are_redrawn_and_linked(some, tmp_path):
     main(str(tmp_path), str(tmp_path / "results.md"))
     assert (tmp_path / "idmm-t5.png").exists()
     text = (tmp_path / "results.md").read_text()
@@ -111,7 +111,7 @@ def test_results_are_drawn_again_and_shown(some, tmp_path):
     assert "![" not in render_results(tmp_path)
 
 
-def test_points_of_every_run(tmp_path):
+def test_tsne_shows_every_run(tmp_path):
     study = find_study("idmm-f2")
     ledger = Ledger(tmp_path / "idmm-f2.json", study, None)
     random = np.random.default_rng(0)

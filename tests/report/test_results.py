@@ -1,4 +1,4 @@
-"""docs/results.md is made from results/ alone."""
+"""docs/results.md is generated from results/ alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 HERE = {"gpu": "A100", "cpus": 8, "commit": "abc", "packages": {"torch": "2.11", "timm": "1.0"}}
 
 
-def test_the_document_is_what_the_results_say():
+def test_document_matches_the_results():
     assert (ROOT / "docs" / "results.md").read_text() == render_results(ROOT / "results"), "run `make results`"
 
 
@@ -40,7 +40,7 @@ def test_lines_of_a_study():
     assert second.note == "a note; reaches the baseline's last at epoch 20"
 
 
-def test_one_seed_is_called_one_seed_and_a_failure_a_failure():
+def test_one_seed_and_failures_are_labelled():
     failed = {"run": "aux", "seed": 0, "failed": "not finite", "minutes": 1.0, "fingerprint": "g", "environment": HERE}
     first, second = make_lines(study([row("base", 0, 31.0), failed]))
     assert first.ours == "31.00 (1 seed)"
@@ -48,7 +48,7 @@ def test_one_seed_is_called_one_seed_and_a_failure_a_failure():
     assert second.note == "a note; failed: not finite; made with other settings than the study has now"
 
 
-def test_stages_that_other_runs_have_trained():
+def test_shared_stages_are_noted():
     stages = [{"stage": "pretrain", "seconds": 540.0, "shared": True}]
     stages.append({"stage": "finetune", "seconds": 60.0, "shared": False})
     (line,) = make_lines(study([row("base", 0, 31.0, seconds=600.0, stages=stages)]))
@@ -57,7 +57,7 @@ def test_stages_that_other_runs_have_trained():
     assert make_lines(study([row("base", 0, 31.0, seconds=600.0, stages=own)]))[0].note == ""
 
 
-def test_networks_that_were_trained_on_another_machine(tmp_path):
+def test_other_training_machines_are_noted(tmp_path):
     here = {"cpus": 2, "commit": "new"}
     stage = {"stage": "pretrain", "shared": False, "seconds": 1.0, "commit": "old", "gpu": "a GPU"}
     rows = [
@@ -85,7 +85,7 @@ def test_networks_that_were_trained_on_another_machine(tmp_path):
     assert "On 2 CPU cores, a GPU; ; commit new. Trained on a GPU, commit old." in render_results(tmp_path)
 
 
-def test_a_count_is_not_a_mean():
+def test_counts_have_no_std():
     counted = study([row("base", 0, 2039), row("base", 1, 2039)])
     counted["runs"][0]["paper"] = 2040
     (line,) = make_lines(counted)
