@@ -10,7 +10,7 @@ from vitling.backbones import create
 from vitling.evaluation import BundleMeta, save_bundle
 
 
-def saved_model(
+def save_model(
     folder, name="vit_micro_patch4_32", classes=("cat", "dog", "owl"), task="single", size=None, channels=3, **meta
 ):
     """Save a model with random weights and a head that is far from zero."""
@@ -33,12 +33,12 @@ def saved_model(
 
 @pytest.fixture
 def make_bundle():
-    return saved_model
+    return save_model
 
 
 @pytest.fixture
 def bundle(tmp_path):
-    saved_model(tmp_path / "model")
+    save_model(tmp_path / "model")
     return tmp_path / "model"
 
 

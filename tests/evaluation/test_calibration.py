@@ -7,7 +7,7 @@ from vitling.evaluation import fit_temperature
 from vitling.evaluation.metrics import log_loss
 
 
-def honest_logits(n, classes=5):
+def draw_calibrated_logits(n, classes=5):
     """Draw logits whose softmax is the true distribution of the labels."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(n, classes, generator=generator)
@@ -16,7 +16,7 @@ def honest_logits(n, classes=5):
 
 @pytest.mark.parametrize("planted", [0.3, 1.0, 4.0])
 def test_known_temperature_is_recovered(planted):
-    logits, labels = honest_logits(8000)
+    logits, labels = draw_calibrated_logits(8000)
     assert fit_temperature(logits * planted, labels) == pytest.approx(planted, rel=0.06)
 
 

@@ -11,7 +11,7 @@ from vitling.evaluation import load
 from vitling.evaluation.embed import embed
 
 
-def splits_of(pictures, labels, class_names):
+def make_splits(pictures, labels, class_names):
     files = sorted(pictures.rglob("*.png")) + sorted(pictures.rglob("*.jpg"))
     train = Dataset("pets", [f.name for f in files], lambda i: files[i].read_bytes(), np.arange(6), labels, class_names)
     pool = Dataset("pets", ["extra"], lambda i: files[0].read_bytes(), np.arange(1))
@@ -29,7 +29,7 @@ def test_loose_images(bundle, pictures, tmp_path):
 
 
 def test_dataset_with_splits_and_labels(bundle, pictures, tmp_path, monkeypatch):
-    splits = splits_of(pictures, np.array([0, 1, 0, 1, 0, 1]), ("cat", "dog"))
+    splits = make_splits(pictures, np.array([0, 1, 0, 1, 0, 1]), ("cat", "dog"))
     opened = []
     splits.on_test_opened = opened.append
     monkeypatch.setattr("vitling.evaluation.embed.read_splits", lambda spec, config, **how: splits)
@@ -61,7 +61,7 @@ def test_folder_of_classes(bundle, tmp_path):
 
 def test_multi_label(bundle, pictures, tmp_path, monkeypatch):
     labels = np.array([[1, 0], [1, 1], [0, 0]] * 2, dtype=bool)
-    splits = splits_of(pictures, labels, ("cat", "dog"))
+    splits = make_splits(pictures, labels, ("cat", "dog"))
     monkeypatch.setattr("vitling.evaluation.embed.read_splits", lambda spec, config, **how: splits)
     embed(bundle, "pets", tmp_path / "f.parquet")
     table = pq.read_table(tmp_path / "f.parquet").to_pydict()

@@ -10,7 +10,7 @@ from vitling.evaluation.few_shot import draw_few, measure_few_shot, score_by_cen
 from vitling.evaluation.metrics import top1
 
 
-def made(n: int = 90, classes: int = 3, dim: int = 8):
+def draw_clusters(n: int = 90, classes: int = 3, dim: int = 8):
     torch.manual_seed(0)
     labels = torch.arange(n) % classes
     return torch.randn(classes, dim)[labels] * 2 + torch.randn(n, dim), labels
@@ -26,32 +26,32 @@ def test_draws_are_nested_and_cover_every_class():
 
 
 def test_curves_rise_and_have_a_std():
-    features, labels = made()
-    asked, truth = made(60)
-    found = measure_few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4)
+    features, labels = draw_clusters()
+    query_features, truth = draw_clusters(60)
+    found = measure_few_shot(features, labels, query_features, truth, 3, top1, (1, 10), draws=4)
     for way in ("centroid", "logistic"):
         one, ten = found[way][1], found[way][10]
         assert len(one["values"]) == 4
         assert one["mean"] == pytest.approx(np.mean(one["values"]))
         assert one["deviation"] == pytest.approx(np.std(one["values"], ddof=1))
         assert one["mean"] < ten["mean"] <= 1
-    assert measure_few_shot(features, labels, asked, truth, 3, top1, (1, 10), draws=4) == found
-    single = measure_few_shot(features, labels, asked, truth, 3, top1, (1,), draws=1)
+    assert measure_few_shot(features, labels, query_features, truth, 3, top1, (1, 10), draws=4) == found
+    single = measure_few_shot(features, labels, query_features, truth, 3, top1, (1,), draws=1)
     assert single["centroid"][1]["deviation"] is None
 
 
 def test_centroids_match_scikit_learn_on_unit_features():
-    features, labels = made()
-    asked, _ = made(40)
-    unit, queries = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (features, asked))
-    ours = score_by_centroid(features, labels, asked, 3)
+    features, labels = draw_clusters()
+    query_features, _ = draw_clusters(40)
+    unit, queries = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (features, query_features))
+    ours = score_by_centroid(features, labels, query_features, 3)
     theirs = NearestCentroid().fit(unit, labels.numpy())
     lengths = np.linalg.norm(theirs.centroids_, axis=1)
     assert np.allclose(ours.numpy(), queries @ (theirs.centroids_ / lengths[:, None]).T, atol=1e-5)
 
 
 def test_one_image_per_class_is_the_nearest_neighbour():
-    features, labels = made()
+    features, labels = draw_clusters()
     rows = draw_few(labels.numpy(), 1, 0, 0)
     reference = KNeighborsClassifier(1, metric="cosine").fit(features[rows].numpy(), labels[rows].numpy())
     answers = score_by_centroid(features[rows], labels[rows] * 2, features, 6).argmax(dim=1)

@@ -20,12 +20,12 @@ def data():
     """Bank, queries and their labels, from overlapping clusters whose neighbours disagree."""
     torch.manual_seed(0)
     centres = torch.randn(CLASSES, 16)
-    labels, asked = torch.randint(CLASSES, (300,)), torch.randint(CLASSES, (83,))
+    labels, query_labels = torch.randint(CLASSES, (300,)), torch.randint(CLASSES, (83,))
     return (
         centres[labels] + 2 * torch.randn(300, 16),
         labels,
-        (centres[asked] + 2 * torch.randn(83, 16)) * 5,
-        asked,
+        (centres[query_labels] + 2 * torch.randn(83, 16)) * 5,
+        query_labels,
     )
 
 
@@ -38,19 +38,19 @@ def scikit_learn(bank, labels, queries, k: int, temperature: float | None) -> np
 
 @pytest.mark.parametrize("temperature", [TEMPERATURE, 1.0, None])
 def test_votes_match_scikit_learn(data, temperature):
-    bank, labels, queries, asked = data
+    bank, labels, queries, query_labels = data
     votes = knn_votes(bank, labels, queries, KS, CLASSES, temperature)
-    scores = knn_scores(bank, labels, queries, asked, KS, CLASSES, temperature)
+    scores = knn_scores(bank, labels, queries, query_labels, KS, CLASSES, temperature)
     for k in KS:
         reference = scikit_learn(bank, labels, queries, k, temperature)
         assert np.abs(votes[k].numpy() - reference).max() < 1e-4
-        assert scores[k] == top1(votes[k], asked)
+        assert scores[k] == top1(votes[k], query_labels)
 
 
 @pytest.mark.parametrize("block", [13, 500, 10_000])
 def test_block_size_does_not_matter(data, block):
-    bank, labels, queries, asked = data
-    for queries_or_none, truth in ((queries, asked), (None, labels)):
+    bank, labels, queries, query_labels = data
+    for queries_or_none, truth in ((queries, query_labels), (None, labels)):
         whole = knn_votes(bank, labels, queries_or_none, KS, CLASSES)
         parts = knn_votes(bank, labels, queries_or_none, KS, CLASSES, block=block)
         assert all(torch.allclose(whole[k], parts[k], atol=1e-5) for k in KS)
@@ -76,12 +76,12 @@ def test_leave_one_out_excludes_the_image(data):
 
 def test_multi_label(data):
     bank, _, queries, _ = data
-    labels, asked = torch.rand(300, 4) < 0.3, torch.rand(83, 4) < 0.3
+    labels, query_labels = torch.rand(300, 4) < 0.3, torch.rand(83, 4) < 0.3
     votes = knn_votes(bank, labels, queries, [9], 4)[9]
     for c in range(4):
         reference = scikit_learn(bank, labels[:, c].long(), queries, 9, TEMPERATURE)[:, 1]
         assert np.abs(votes[:, c].numpy() - reference).max() < 1e-4
-    assert knn_scores(bank, labels, queries, asked, [9], 4)[9] == mean_average_precision(votes, asked)
+    assert knn_scores(bank, labels, queries, query_labels, [9], 4)[9] == mean_average_precision(votes, query_labels)
 
 
 def test_one_class(data):

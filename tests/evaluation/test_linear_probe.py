@@ -27,7 +27,7 @@ from vitling.views.plan import Group, Plan, Policy
 LRS = (0.003, 0.1, 1.0)
 
 
-def made(n: int = 120, dim: int = 10, classes: int = 4):
+def draw_clusters(n: int = 120, dim: int = 10, classes: int = 4):
     torch.manual_seed(0)
     labels = torch.arange(n) % classes
     return torch.randn(classes, dim)[labels] + torch.randn(n, dim), labels
@@ -51,7 +51,7 @@ def train_with_torch(features, labels, lr: float, epochs: int, batch: int, loss)
 
 @pytest.mark.parametrize("several", [False, True])
 def test_learning_rates_train_independently(several):
-    features, labels = made()
+    features, labels = draw_clusters()
     if several:
         labels = nn.functional.one_hot(labels, 4).bool() | (torch.rand(120, 4) < 0.2)
     loss = (lambda x, y: nn.functional.binary_cross_entropy_with_logits(x, y.float())) if several else None
@@ -70,7 +70,7 @@ def test_initial_weights_are_small_and_biases_zero():
 
 
 def test_best_learning_rate_on_validation_is_trained_on_both():
-    features, labels = made(200)
+    features, labels = draw_clusters(200)
     train, held = CachedFeatures(features[:120], labels[:120]), (features[120:], labels[120:])
     both, done = CachedFeatures(features, labels), []
     found = fit_probe(train, held, both, 4, top1, (1e-6, *LRS), 10, 50, on_progress=done.append)
@@ -84,7 +84,7 @@ def test_best_learning_rate_on_validation_is_trained_on_both():
 
 
 def test_diverging_learning_rate_is_not_chosen():
-    features, labels = made()
+    features, labels = draw_clusters()
     wild = features * 1e18
     source = CachedFeatures(wild, labels)
     found = fit_probe(source, (wild, labels), source, 4, top1, (1e-39, 1e30), 20, 50)
@@ -95,7 +95,7 @@ def test_diverging_learning_rate_is_not_chosen():
 
 
 def test_multi_label():
-    features, labels = made()
+    features, labels = draw_clusters()
     several = nn.functional.one_hot(labels, 4).bool()
     source = CachedFeatures(features, several)
     found = fit_probe(source, (features, several), source, 4, mean_average_precision, (0.1, 30.0), 20, 32)

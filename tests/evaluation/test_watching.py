@@ -40,7 +40,7 @@ def store(tmp_path_factory):
     return build_store(data.open(str(make_folder(tmp_path_factory.mktemp("made"), each=16)), val="none").train, 16)
 
 
-def tells_apart(images: int) -> IDMM:
+def make_idmm(images: int) -> IDMM:
     """Make IDMM without smoothing, so that chance level costs ln N and certainty nothing."""
     config = IDMMConfig(smoothing=0.0)
     return IDMM(tiny_backbone(drop_path=0.1), idmm_plan(config, SIZE), images, config)
@@ -68,7 +68,7 @@ class TwoViews(Objective):
 
 def objective(kind: str, store) -> Objective:
     torch.manual_seed(0)
-    return tells_apart(len(store)) if kind == "instances" else TwoViews(negatives=kind == "simclr")
+    return make_idmm(len(store)) if kind == "instances" else TwoViews(negatives=kind == "simclr")
 
 
 def train(model, store, out, watcher, lr=2e-3):
@@ -103,7 +103,7 @@ def test_collapse_is_named_and_stops_the_run(store, tmp_path):
     words = str(stop.value)
     assert stop.value.exit_code == 3
     assert words.startswith("Epoch 75: this run has collapsed. Since epoch ")
-    for part in ("all images look alike to the network", "stop-gradient", "--optim.lr"):
+    for part in ("all images check alike to the network", "stop-gradient", "--optim.lr"):
         assert part in words
     written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in written] == list(range(1, 76))
@@ -114,7 +114,7 @@ def test_loss_stuck_at_ln_k_is_named(store, tmp_path):
     with pytest.raises(RunAborted, match=r"Since epoch 5 the term 'global' sits at 3\.\d+, .* cost 3\.871") as stop:
         train(objective("instances", store), store, tmp_path / "run", watch(store), lr=1e-9)
     assert "higher --optim.lr" in str(stop.value)
-    assert "look alike" not in str(stop.value)
+    assert "check alike" not in str(stop.value)
 
 
 # --- measurements ------------------------------------------------------------------------------------------------
@@ -142,25 +142,25 @@ def test_compiled_backbone_is_bypassed(store):
 
 def test_knn_classifies_the_hold_out_by_the_rest(store):
     model = objective("simclr", store)
-    voters, asked = split_for_knn(store)
+    voters, queries = split_for_knn(store)
     features = compute_pooled_features(model.backbone, store, SIZE, CROP)
-    votes = knn_votes(features[voters.ids], store.labels[voters.ids], features[asked.ids], [15], 3)[15]
-    watcher = KnnWatcher(voters, asked, SIZE, CROP)
+    votes = knn_votes(features[voters.ids], store.labels[voters.ids], features[queries.ids], [15], 3)[15]
+    watcher = KnnWatcher(voters, queries, SIZE, CROP)
     assert watcher.k == 15  # 43 images of three classes vote
-    assert watcher(at(model))["knn/top1"] == top1(votes, store.labels[asked.ids])
+    assert watcher(at(model))["knn/top1"] == top1(votes, store.labels[queries.ids])
 
 
 def test_hold_out_is_stratified_and_deterministic(store):
-    voters, asked = split_for_knn(store)
-    assert sorted([*voters.ids, *asked.ids]) == list(range(48))
-    assert len(asked.ids) == 5
-    assert set(asked.labels.tolist()) == {0, 1, 2}
-    assert np.array_equal(asked.ids, split_for_knn(store)[1].ids)
+    voters, queries = split_for_knn(store)
+    assert sorted([*voters.ids, *queries.ids]) == list(range(48))
+    assert len(queries.ids) == 5
+    assert set(queries.labels.tolist()) == {0, 1, 2}
+    assert np.array_equal(queries.ids, split_for_knn(store)[1].ids)
 
 
 def test_val_split_is_used_if_present(store):
-    voters, asked = split_for_knn(store, val=store)
-    assert len(voters.ids) == len(asked.ids) == 48
+    voters, queries = split_for_knn(store, val=store)
+    assert len(voters.ids) == len(queries.ids) == 48
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +174,10 @@ def with_pool(store, tmp_path_factory):
 
 def test_pool_neither_votes_nor_is_classified(store, with_pool):
     assert len(with_pool) == 66
-    voters, asked = split_for_knn(with_pool)
-    assert sorted([*voters.ids, *asked.ids]) == list(range(47))
+    voters, queries = split_for_knn(with_pool)
+    assert sorted([*voters.ids, *queries.ids]) == list(range(47))
     keys = store.dataset.keys
-    for part in (voters, asked):
+    for part in (voters, queries):
         assert part.labels.min() >= 0
         names = [with_pool.dataset.keys[i] for i in part.ids]
         assert part.labels.tolist() == [int(store.labels[keys.index(name)]) for name in names]
@@ -198,8 +198,8 @@ def test_pool_does_not_change_the_metrics(store):
 def test_groups_stay_together_with_a_pool(store):
     groups = np.arange(48) // 4
     grouped = replace(store.dataset, groups=groups)
-    voters, asked = split_for_knn(build_store(merge_unlabelled(grouped, replace(store.dataset, labels=None)), 16))
-    assert not set(groups[voters.ids]) & set(groups[asked.ids])
+    voters, queries = split_for_knn(build_store(merge_unlabelled(grouped, replace(store.dataset, labels=None)), 16))
+    assert not set(groups[voters.ids]) & set(groups[queries.ids])
 
 
 def test_spread_is_watched_without_labels_or_hold_out(tmp_path):
@@ -261,29 +261,29 @@ class Parts:
         return {"queue": self.queue}
 
 
-def alarms(looks, epochs=100, first=30, steps=100) -> list[str]:
+def alarms(checks, epochs=100, first=30, steps=100) -> list[str]:
     """Return the alarms over checks, one per epoch of `steps` steps from epoch `first` on; omitted values are
     healthy."""
-    said = []
-    watcher = CollapseWatcher(FixedMetrics(), stop=False, warn=said.append)
-    for i, look in enumerate(looks):
-        watcher.watcher = FixedMetrics(look.get("spread", 0.8), look.get("rank", 9.0))
+    messages = []
+    watcher = CollapseWatcher(FixedMetrics(), stop=False, warn=messages.append)
+    for i, check in enumerate(checks):
+        watcher.watcher = FixedMetrics(check.get("spread", 0.8), check.get("rank", 9.0))
         epoch = first + i
         watcher(
             at(
-                Parts(look.get("queue", 1.0)),
+                Parts(check.get("queue", 1.0)),
                 epoch,
                 epochs,
                 epoch * steps,
-                **{"view": look.get("view", 3.0), "one answer": 0.0},
+                **{"view": check.get("view", 3.0), "one answer": 0.0},
             )
         )
-    assert watcher.warnings == said
-    return said
+    assert watcher.warnings == messages
+    return messages
 
 
 BAD = {
-    "all images look alike": {"spread": 0.03},
+    "all images check alike": {"spread": 0.03},
     "along one direction: their effective rank is 1.3 of 64": {"rank": 1.3},
     "the queue died out": {"queue": 0.01},
     "the term 'view' sits at 9.995": {"view": 9.995},
@@ -293,10 +293,10 @@ BAD = {
 
 @pytest.mark.parametrize("words", BAD)
 def test_persistent_sign_raises_one_alarm(words):
-    said = alarms([{}, *[BAD[words]] * 9])
-    assert len(said) == 1
-    assert words in said[0]
-    assert said[0].startswith("Epoch 33: this run has collapsed. Since epoch 31 ")
+    messages = alarms([{}, *[BAD[words]] * 9])
+    assert len(messages) == 1
+    assert words in messages[0]
+    assert messages[0].startswith("Epoch 33: this run has collapsed. Since epoch 31 ")
 
 
 def test_health_is_a_metric(monkeypatch):
@@ -320,9 +320,9 @@ def test_dip_is_no_alarm(words):
 
 @pytest.mark.parametrize(("epochs", "steps", "grace"), [(20, 10, 30), (100, 100, 10), (800, 8, 80), (100, 2, 150)])
 def test_start_of_a_run_raises_no_alarm(epochs, steps, grace):
-    said = alarms([BAD["all images look alike"]] * grace, epochs, first=1, steps=steps)
-    assert len(said) == 1
-    assert said[0].startswith(f"Epoch {grace}: this run has collapsed. Since epoch 1 ")
+    messages = alarms([BAD["all images check alike"]] * grace, epochs, first=1, steps=steps)
+    assert len(messages) == 1
+    assert messages[0].startswith(f"Epoch {grace}: this run has collapsed. Since epoch 1 ")
 
 
 def test_recovering_run_raises_no_alarm():
@@ -330,9 +330,9 @@ def test_recovering_run_raises_no_alarm():
 
 
 def test_two_signs_share_one_message():
-    (said,) = alarms([{"spread": 0.01, "rank": 1.1}] * 3)
-    assert "look alike" in said
-    assert "one direction" in said
+    (message,) = alarms([{"spread": 0.01, "rank": 1.1}] * 3)
+    assert "check alike" in message
+    assert "one direction" in message
 
 
 def test_healthy_run_logs_nothing():
@@ -341,12 +341,12 @@ def test_healthy_run_logs_nothing():
 
 def test_later_term_has_its_own_grace_period():
     """EsViT's region loss may start late in a run, at ln K like every new term."""
-    said = []
-    watcher = CollapseWatcher(FixedMetrics(), stop=False, warn=said.append)
+    messages = []
+    watcher = CollapseWatcher(FixedMetrics(), stop=False, warn=messages.append)
     without, later = Parts(), Parts()
     later.uniform_loss = lambda: {"view": 10.0, "region": 10.0}
     watcher(at(without, 30, 100, 3000, view=3.0))
     for epoch in range(31, 36):
         watcher(at(later, epoch, 100, 100 * epoch, view=3.0, region=10.0))
-        assert bool(said) == (epoch >= 34)  # 300 steps, and three looks
-    assert "the term 'region' sits at 10.000" in said[0]
+        assert bool(messages) == (epoch >= 34)  # 300 steps, and three checks
+    assert "the term 'region' sits at 10.000" in messages[0]

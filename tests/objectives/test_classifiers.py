@@ -18,7 +18,7 @@ def at(step: int) -> int:
     return make_key("step", step)
 
 
-def sampled(images: int, count: int, seed: int = 0) -> SampledClassifier:
+def make_sampled(images: int, count: int, seed: int = 0) -> SampledClassifier:
     torch.manual_seed(0)
     made = SampledClassifier(D, images, count, seed)
     torch.nn.init.normal_(made.weight)
@@ -45,7 +45,7 @@ def loss_of(made: FullClassifier, z, own, partner, step: int = 0) -> torch.Tenso
 
 @pytest.mark.parametrize("count", [40, 1000])
 def test_drawing_all_classes_is_the_full_softmax(count):
-    made = sampled(40, count)
+    made = make_sampled(40, count)
     full, found = full_like(made), []
     for one in (made, full):
         z, own, partner = crops(40)
@@ -59,7 +59,7 @@ def test_drawing_all_classes_is_the_full_softmax(count):
 @pytest.mark.parametrize("count", [3, 10, 39])
 def test_the_sums_are_unbiased(count):
     """This holds for the sum under the logarithm and for the mean that smoothing uses."""
-    made, (z, own, partner) = sampled(40, count), crops(40)
+    made, (z, own, partner) = make_sampled(40, count), crops(40)
     with torch.no_grad():
         exact = full_like(made)(z, own, partner, None)
         drawn = [made(z, own, partner, at(step)) for step in range(1500)]
@@ -75,7 +75,7 @@ def test_more_classes_come_closer_to_the_loss():
     z, own, partner = crops(400)
 
     def error(count: int) -> float:
-        made = sampled(400, count)
+        made = make_sampled(400, count)
         exact = loss_of(full_like(made), z, own, partner)
         return sum(abs(loss_of(made, z, own, partner, step) - exact).item() for step in range(50)) / 50
 
@@ -84,7 +84,7 @@ def test_more_classes_come_closer_to_the_loss():
 
 
 def test_one_class_is_drawn_per_interval_and_every_class_in_the_end():
-    made = sampled(23, 5)
+    made = make_sampled(23, 5)
     drawn = torch.stack([made.draw(at(step), torch.device("cpu"))[0] for step in range(400)])
     lengths = made.draw(0, torch.device("cpu"))[1]
     assert lengths.tolist() == [4, 5, 4, 5, 5]
@@ -94,7 +94,7 @@ def test_one_class_is_drawn_per_interval_and_every_class_in_the_end():
 
 
 def test_draws_depend_on_seed_and_step():
-    made, again, other = sampled(1000, 10), sampled(1000, 10), sampled(1000, 10, seed=1)
+    made, again, other = make_sampled(1000, 10), make_sampled(1000, 10), make_sampled(1000, 10, seed=1)
     cpu = torch.device("cpu")
     assert torch.equal(made.draw(3, cpu)[0], again.draw(3, cpu)[0])
     assert not torch.equal(made.draw(3, cpu)[0], made.draw(4, cpu)[0])

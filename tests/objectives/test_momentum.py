@@ -16,7 +16,7 @@ from vitling.objectives.momentum import MomentumCopy, cosine_momentum
 from vitling.objectives.progress import Progress
 
 
-def slow_of(objective: Objective) -> MomentumCopy:
+def get_copy(objective: Objective) -> MomentumCopy:
     (found,) = (module for module in objective.children() if isinstance(module, MomentumCopy))
     return found
 
@@ -36,7 +36,7 @@ def test_only_follow_moves_the_copy(method):
     """Check two steps bit by bit; the copy starts equal to the network."""
     objective = make(method)
     optimiser = torch.optim.AdamW(objective.param_groups(0.1), lr=1e-2)
-    slow = slow_of(objective)
+    slow = get_copy(objective)
     head = objective.projector if hasattr(objective, "projector") else objective.head
     for s in (10, 60):
         expected = [p.clone() for p in slow.parameters()]
@@ -89,16 +89,16 @@ def test_a_copied_objective_follows_itself(method):
     other = copy.deepcopy(objective)
     before = [p.clone() for p in objective.parameters()]
     step(other, torch.optim.SGD(other.param_groups(0.0), lr=1.0), 1)
-    slow = slow_of(other)
+    slow = get_copy(other)
     assert all(p is q for p, q in zip(slow.fast, [*other.backbone.parameters()]))
-    assert not all(torch.equal(p, q) for p, q in zip(slow.parameters(), slow_of(objective).parameters()))
+    assert not all(torch.equal(p, q) for p, q in zip(slow.parameters(), get_copy(objective).parameters()))
     assert all(torch.equal(p, q) for p, q in zip(before, objective.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_both_networks_are_compiled_and_steps_are_capturable(method):
     objective = make(method)
-    assert objective.networks() == [objective.backbone, slow_of(objective).backbone]
+    assert objective.networks() == [objective.backbone, get_copy(objective).backbone]
     assert objective.capturable
     views = noise(objective, 4)  # progress is not used
     assert objective(views, batch_of(4), None).keys() == objective(views, batch_of(4), START).keys()

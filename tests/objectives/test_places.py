@@ -25,7 +25,7 @@ from vitling.views.renderer import FunctionCache, Normaliser, Renderer, Views
 IMAGES = 3
 
 
-def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
+def draw_boxes(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
     """Draw boxes in images, every other one mirrored."""
     random = torch.Generator().manual_seed(seed)
     sides = 0.2 + 0.7 * torch.rand(views * images, 2, generator=random)
@@ -37,7 +37,7 @@ def some_places(views: int, seed: int, images: int = IMAGES) -> torch.Tensor:
     )
 
 
-def side_by_side(places: torch.Tensor, high: int, wide: int) -> RegionLines:
+def make_even_regions(places: torch.Tensor, high: int, wide: int) -> RegionLines:
     """Make regions that divide a view evenly."""
     return RegionLines(places, *((torch.arange(side) + 0.5) / side for side in (high, wide)))
 
@@ -76,8 +76,8 @@ def literal(seen: list[RegionLines]) -> torch.Tensor:
 
 
 def test_matching_equals_a_literal_version_for_uneven_grids():
-    wide = RegionLines(some_places(2, 0), torch.tensor([0.05, 0.3, 0.5, 0.9]), torch.tensor([0.1, 0.4, 0.6, 0.7, 0.95]))
-    seen = [wide, side_by_side(some_places(3, 1), 2, 3), side_by_side(some_places(1, 2), 1, 1)]
+    wide = RegionLines(draw_boxes(2, 0), torch.tensor([0.05, 0.3, 0.5, 0.9]), torch.tensor([0.1, 0.4, 0.6, 0.7, 0.95]))
+    seen = [wide, make_even_regions(draw_boxes(3, 1), 2, 3), make_even_regions(draw_boxes(1, 2), 1, 1)]
     found, expected = match_by_place(seen, IMAGES), literal(seen)
     assert found.shape == expected.shape
     assert torch.allclose(found, expected, atol=1e-5)
@@ -86,14 +86,14 @@ def test_matching_equals_a_literal_version_for_uneven_grids():
 
 def test_mirrored_views_match_region_by_region():
     whole, mirrored = torch.tensor([[0.0, 0, 1, 1]] * IMAGES), torch.tensor([[1.0, 0, -1, 1]] * IMAGES)
-    plan = match_by_place([side_by_side(torch.cat([whole, mirrored]), 2, 3)], IMAGES)[0]
+    plan = match_by_place([make_even_regions(torch.cat([whole, mirrored]), 2, 3)], IMAGES)[0]
     assert torch.allclose(plan[:6, 6:], torch.eye(6).view(6, 2, 3).flip(-1).reshape(6, 6) / 12, atol=1e-6)
     assert not plan[:6, :6].any()  # not with itself
 
 
 def test_views_without_overlap_have_no_matches_and_no_nan():
     apart = torch.tensor([[0.0, 0, 0.3, 0.3]] * IMAGES + [[0.6, 0.6, 0.3, 0.3]] * IMAGES)
-    plan = match_by_place([side_by_side(apart, 3, 3)], IMAGES)
+    plan = match_by_place([make_even_regions(apart, 3, 3)], IMAGES)
     assert not plan.any()
     assert plan.isfinite().all()
 
@@ -101,7 +101,7 @@ def test_views_without_overlap_have_no_matches_and_no_nan():
 @pytest.mark.parametrize("stride", [1, 2])
 def test_region_centres_are_the_networks(stride):
     """56 x 40 px: patches of 4, halved three times, with a last one that covers less than the others."""
-    backbone, places = create("swin_tiny_patch4_window7_224", 64), some_places(2, 0)
+    backbone, places = create("swin_tiny_patch4_window7_224", 64), draw_boxes(2, 0)
     views = [Views(torch.zeros(IMAGES, 3, 56, 40), 1, boxes=some) for some in places.chunk(2)]
     (found,) = locate_regions(backbone, views, 2, stride)
     assert torch.equal(found.boxes, places)
@@ -161,7 +161,7 @@ def drawn(objective, images: int) -> list[Views]:
         Views(
             torch.randn(group.count * images, 3, group.size, group.size, generator=random, dtype=torch.float64),
             group.count,
-            boxes=some_places(group.count, i, images),
+            boxes=draw_boxes(group.count, i, images),
         )
         for i, group in enumerate(objective.plan.groups)
     ]
@@ -202,7 +202,7 @@ def test_esvit_by_place_uses_the_boxes_of_its_views():
     student = [objective.backbone(wide).grid, objective.backbone(views[2].pixels).grid]
     teacher = objective.teacher.backbone(wide).grid
     places = [torch.cat([view.boxes for view in views[:2]]), views[2].boxes]
-    plan = literal([side_by_side(some, *grid.shape[-2:]) for some, grid in zip(places, student, strict=True)])
+    plan = literal([make_even_regions(some, *grid.shape[-2:]) for some, grid in zip(places, student, strict=True)])
     answers = [
         objective.region_head(grid.flatten(2).unflatten(0, (-1, IMAGES)).permute(1, 0, 3, 2).flatten(1, 2))
         for grid in student

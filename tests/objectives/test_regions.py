@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.objectives.helpers import gradients, inputs, random, seen_and_taught
+from tests.objectives.helpers import draw_regions, gradients, inputs, random
 from vitling.objectives import regions
 from vitling.objectives.regions import (
     cross_entropy,
@@ -83,7 +83,7 @@ def literal_matching(seen: list[torch.Tensor], taught: torch.Tensor) -> torch.Te
 
 
 def test_matching_equals_equation_2():
-    seen, taught = seen_and_taught()
+    seen, taught = draw_regions()
     taught = taught * random(3, 2, 12, 1, seed=5).exp()  # lengths do not count
     matching = match_by_features(seen, taught)
     torch.testing.assert_close(matching, literal_matching(seen, taught))
@@ -91,13 +91,13 @@ def test_matching_equals_equation_2():
 
 
 def test_local_views_are_optional():
-    seen, taught = seen_and_taught()
+    seen, taught = draw_regions()
     torch.testing.assert_close(match_by_features(seen[:1], taught), literal_matching(seen[:1], taught))
 
 
 @pytest.mark.parametrize("match", ["argmax", "sinkhorn"])
 def test_permuted_images_and_local_views_have_permuted_matchings(match):
-    seen, taught = seen_and_taught()
+    seen, taught = draw_regions()
     matching = match_by_features(seen, taught, match)
     order = torch.tensor([2, 0, 1])
     torch.testing.assert_close(match_by_features([some[order] for some in seen], taught[order], match), matching[order])
@@ -106,7 +106,7 @@ def test_permuted_images_and_local_views_have_permuted_matchings(match):
 
 
 def test_permuted_global_views_have_permuted_matchings():
-    seen, taught = seen_and_taught()
+    seen, taught = draw_regions()
     matching = match_by_features(seen, taught).view(3, -1, 2, 12)
     turned = match_by_features([seen[0].flip(1), *seen[1:]], taught.flip(1)).view(3, -1, 2, 12).flip(2)
     torch.testing.assert_close(turned[:, 24:], matching[:, 24:])
@@ -114,7 +114,7 @@ def test_permuted_global_views_have_permuted_matchings():
 
 
 def test_matching_has_no_gradient():
-    seen, taught = seen_and_taught()
+    seen, taught = draw_regions()
     assert not match_by_features([some.requires_grad_() for some in seen], taught).requires_grad
 
 
@@ -130,7 +130,7 @@ def literal_transport(cosines: torch.Tensor) -> torch.Tensor:
 
 
 def test_optimal_transport_matches_a_literal_version():
-    seen, taught = seen_and_taught()
+    seen, taught = draw_regions()
     matching = match_by_features(seen, taught, "sinkhorn")
     torch.testing.assert_close(matching.sum((1, 2)), torch.ones(3))
     pairs = 2 * 5
@@ -167,7 +167,7 @@ def test_loss_and_gradients_match_a_literal_version(block, monkeypatch):
 
 
 def test_soft_matchings_weight_the_loss():
-    given = inputs() | {"matching": match_by_features(*seen_and_taught(5), "sinkhorn")}
+    given = inputs() | {"matching": match_by_features(*draw_regions(5), "sinkhorn")}
     torch.testing.assert_close(cross_entropy(**given), literal(**given))
 
 
@@ -233,7 +233,7 @@ def test_squared_distance_matches_a_literal_version():
 
 
 def test_views_of_several_sizes_are_concatenated():
-    seen, _ = seen_and_taught()
+    seen, _ = draw_regions()
     flat = join_regions(seen)
     assert flat.shape == (3, 39, 6)
     assert torch.equal(flat[:, 24 + 8 : 24 + 12], seen[1][:, 2])

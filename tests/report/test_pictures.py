@@ -51,12 +51,12 @@ def texts(figure: Figure) -> list[str]:
 
 def test_cells_show_our_value_and_the_papers(some):
     figure = heatmap.make_figure(some)
-    said = texts(figure)
+    shown = texts(figure)
     assert len(figure.axes[0].patches) == 154
-    assert said[said.index("92.5") + 1] == "paper 92.4"  # the mean of two seeds
-    assert said[said.index("failed") + 1] == "paper 91.1"
-    assert said.count("not yet") == 150
-    assert sum(text.startswith("paper") for text in said) == 154
+    assert shown[shown.index("92.5") + 1] == "paper 92.4"  # the mean of two seeds
+    assert shown[shown.index("failed") + 1] == "paper 91.1"
+    assert shown.count("not yet") == 150
+    assert sum(text.startswith("paper") for text in shown) == 154
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[:2] == ["random start", "flowers102, IDMM"]
     assert len(labels) == 22

@@ -100,24 +100,24 @@ def test_stopped_resume_loses_no_rows(folder, tmp_path, monkeypatch, capsys):
     assert "No more" in refused(capsys, "compare-methods", "--out", tmp_path / "out", "--resume")
     rows = read(tmp_path / "out" / "comparison.json")["rows"]
     assert [row["method"] for row in rows] == ["simclr", "idmm", "byol"]
-    said = refused(capsys, "compare", tmp_path / "out", tmp_path / "out" / "idmm")
-    assert f"Name one of its runs, such as {tmp_path / 'out' / 'idmm'}" in said
+    message = refused(capsys, "compare", tmp_path / "out", tmp_path / "out" / "idmm")
+    assert f"Name one of its runs, such as {tmp_path / 'out' / 'idmm'}" in message
 
 
 def test_impossible_comparisons_are_refused(folder, tmp_path, capsys):
-    def said(*flags, source=folder):
+    def get_message(*flags, source=folder):
         return refused(capsys, "compare-methods", source, "--out", tmp_path / "out", *flags)
 
-    assert "idmm, supervised" in said("--methods", "simclear")
-    assert "separated by spaces" in said("--methods", "idmm,simclr")
+    assert "idmm, supervised" in get_message("--methods", "simclear")
+    assert "separated by spaces" in get_message("--methods", "idmm,simclr")
     (tmp_path / "file").touch()
-    assert "cannot be written" in said("--out", tmp_path / "file")
-    assert "--methods" in said("--method", "idmm")
-    assert "above 0" in said("--minutes", "0")
-    assert "--seeds" in said("--seeds", "3")
-    assert "--pretrain-preset" in said("--pretrain-preset", "paper")
-    assert "no images to compare" in said("--val", "none")
-    assert "have none" in said(source=_unlabelled(tmp_path / "flat"))
+    assert "cannot be written" in get_message("--out", tmp_path / "file")
+    assert "--methods" in get_message("--method", "idmm")
+    assert "above 0" in get_message("--minutes", "0")
+    assert "--seeds" in get_message("--seeds", "3")
+    assert "--pretrain-preset" in get_message("--pretrain-preset", "paper")
+    assert "no images to compare" in get_message("--val", "none")
+    assert "have none" in get_message(source=_unlabelled(tmp_path / "flat"))
     assert not (tmp_path / "out").exists()
 
 

@@ -50,11 +50,11 @@ def test_pretraining_opens_no_test_digit(finished):
 
 def test_summary_states_the_measured_difference(finished, capsys):
     found = results(finished)
-    for top1, said in ((0.75, "25.0 points more"), (0.25, "25.0 points less")):
+    for top1, expected in ((0.75, "25.0 points more"), (0.25, "25.0 points less")):
         found["random"]["last"]["test"]["top1"], found["idmm"]["last"]["test"]["top1"] = 0.5, top1
         print_demo(found, "runs/demo")
         shown = capsys.readouterr().out
-        assert said in " ".join(shown.split())
+        assert expected in " ".join(shown.split())
         assert "One seed" in shown
         assert all(f"runs/demo/{name}" in shown for name in RUNS)
         assert "vitling train DATA --out runs/first" in shown
@@ -63,9 +63,9 @@ def test_summary_states_the_measured_difference(finished, capsys):
 
 def test_earlier_demo_is_not_deleted_without_overwrite(finished, capsys):
     before = results(finished)
-    said = refused(capsys, "demo", "--out", finished, "--epochs", "2", "--pretrain-epochs", "2")
-    assert "--resume" in said
-    assert "--overwrite" in said
+    expected = refused(capsys, "demo", "--out", finished, "--epochs", "2", "--pretrain-epochs", "2")
+    assert "--resume" in expected
+    assert "--overwrite" in expected
     assert demo(finished, "--resume") == 0
     assert results(finished) == before
 

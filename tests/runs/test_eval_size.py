@@ -42,21 +42,21 @@ def test_validation_test_and_saved_model_use_it(images, tmp_path, capsys):
     assert (model.meta.size, model.backbone.size) == (24, 24)
     result = read(tmp_path / "run" / "result.json")
     assert (result["size"], result["judged_at"]) == (16, 24)
-    judged = result["last"]["test"]
+    tested = result["last"]["test"]
     store = build_store(read_splits(str(images), DataConfig()).open_test("a test"), model.meta.store_size)
     store.mean, store.std = model.meta.mean, model.meta.std
     larger, usual = (compute_logits(model.logits, store, size, 0.875) for size in (24, 16))
-    assert judged["top1"] == pytest.approx(top1(larger, get_labels(store)))
+    assert tested["top1"] == pytest.approx(top1(larger, get_labels(store)))
     assert not torch.allclose(larger, usual, atol=1e-3)
     assert run(["evaluate", str(tmp_path / "run"), str(images), "--out", str(tmp_path / "again.json")]) == 0
     again = read(tmp_path / "again.json")
-    assert (again["size"], again["log_loss"]) == (24, pytest.approx(judged["log_loss"], abs=1e-5))
+    assert (again["size"], again["log_loss"]) == (24, pytest.approx(tested["log_loss"], abs=1e-5))
 
 
 def test_stage_at_a_larger_size_is_evaluated_there(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
-    said = capsys.readouterr().out
-    assert said.index("evaluated at 24 px") < said.index("large, evaluated at 32 px") < said.index("Written")
+    output = capsys.readouterr().out
+    assert output.index("evaluated at 24 px") < output.index("large, evaluated at 32 px") < output.index("Written")
     assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
 
 

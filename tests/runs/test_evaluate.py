@@ -107,9 +107,9 @@ def test_a_test_split_alone_is_enough(trained, fresh, tmp_path):
 def test_unknown_class_is_refused(trained, fresh, capsys):
     for split in ("train", "test"):
         (fresh / split / "class-2").rename(fresh / split / "zebra")
-    said = refused(capsys, "evaluate", trained, fresh)
-    assert "zebra" in said
-    assert "class-2" in said
+    message = refused(capsys, "evaluate", trained, fresh)
+    assert "zebra" in message
+    assert "class-2" in message
 
 
 def test_evaluating_on_training_images_is_a_warning(trained, capsys):
@@ -318,8 +318,8 @@ def test_embed_uses_the_data_settings(trained, fresh, tmp_path):
 
 def test_embed_respects_the_pixel_limit(trained, fresh, tmp_path, capsys):
     start = ("embed", trained, fresh, "--out", tmp_path / "f.npz")
-    said = refused(capsys, *start, "--data.max-pixels", "100")
-    assert "None of 36 images could be read" in said
+    message = refused(capsys, *start, "--data.max-pixels", "100")
+    assert "None of 36 images could be read" in message
 
 
 def test_export_replaces_only_earlier_exports(trained, tmp_path, capsys):

@@ -116,9 +116,9 @@ def several_labels(root):
 @pytest.mark.parametrize("other", [renamed, one_less, one_more, several_labels], ids=lambda other: other.__name__)
 def test_keep_head_names_the_class_that_differs(trained, tmp_path, capsys, other):
     source, words = other(tmp_path)
-    said = refused(capsys, "finetune", source, "--from", trained, "--out", tmp_path / "x", "--keep-head", *SMALL)
-    assert words in said
-    assert "Leave out --keep-head" in said
+    message = refused(capsys, "finetune", source, "--from", trained, "--out", tmp_path / "x", "--keep-head", *SMALL)
+    assert words in message
+    assert "Leave out --keep-head" in message
     assert not (tmp_path / "x").exists()
 
 
@@ -136,8 +136,8 @@ def test_keep_head_without_a_head_is_refused(folder, trained, tmp_path, capsys):
     assert "not a weights file" in refused(capsys, *start, "--from", file)
     assert "not a weights file" in refused(capsys, *start, "--from", file, "--backbone", "vit_micro_patch4_32")
     assert "does not exist" in refused(capsys, *start, "--from", tmp_path / "nowhere")
-    said = refused(capsys, *start, "--from", trained, "--backbone", "vit_nano_patch4_32")
-    assert "belongs to vit_micro_patch4_32, not to vit_nano_patch4_32" in said
+    message = refused(capsys, *start, "--from", trained, "--backbone", "vit_nano_patch4_32")
+    assert "belongs to vit_micro_patch4_32, not to vit_nano_patch4_32" in message
     assert not (tmp_path / "x").exists()
 
 

@@ -46,9 +46,9 @@ def images(tmp_path):
 def test_two_stages_and_their_files(images, tmp_path, capsys):
     out = tmp_path / "run"
     assert train(images, out, *SHORT) == 0
-    said = capsys.readouterr()
-    assert "--method idmm" in said.err + said.out
-    assert "--val none" in said.err + said.out
+    output = capsys.readouterr()
+    assert "--method idmm" in output.err + output.out
+    assert "--val none" in output.err + output.out
     result = read(out / "result.json")
     assert result["method"] == "idmm"
     assert {name: stage["epochs"] for name, stage in result["stages"].items()} == {"pretrain": 2, "finetune": 3}
@@ -147,8 +147,10 @@ def test_images_without_labels_have_one_stage(tmp_path, capsys):
     assert "no labels" in capsys.readouterr().out
     assert read(out / "result.json")["stages"].keys() == {"pretrain"}
     assert run(["embed", str(out), str(tmp_path / "images"), "--out", str(tmp_path / "f.npz")]) == 0
-    said = refused(capsys, "train", tmp_path / "images", "--out", tmp_path / "other", "--method", "supervised", *TINY)
-    assert "needs labels" in said
+    message = refused(
+        capsys, "train", tmp_path / "images", "--out", tmp_path / "other", "--method", "supervised", *TINY
+    )
+    assert "needs labels" in message
     assert not (tmp_path / "other").exists()
 
 
@@ -173,8 +175,8 @@ def test_first_stage_uses_the_pool(tmp_path):
 def test_impossible_second_stage_is_refused_before_the_first(images, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recipe, "pretrain_in", lambda *given, **named: pytest.fail("the first stage was begun"))
     flags = ["--aux", "drloc", "--size", "4", "--pretrain-epochs", "2", "--epochs", "3", "--loop.device", "cpu"]
-    said = refused(capsys, "train", images, "--out", tmp_path / "run", "--backbone", "vit_nano_patch4_32", *flags)
-    assert "single one" in said
+    message = refused(capsys, "train", images, "--out", tmp_path / "run", "--backbone", "vit_nano_patch4_32", *flags)
+    assert "single one" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -286,8 +288,8 @@ def test_refused_overwrite_deletes_nothing(images, tmp_path, capsys, what):
         patch.setattr("vitling.runs.labelled.fit", _interrupted)
         assert train(images, out, *SHORT) == 143
     kept = (out / "pretrain" / "model" / "model.safetensors").read_bytes()
-    said = refused(capsys, "train", images, "--out", out, *SHORT, "--overwrite", *WRONG[what])
-    assert "--" in said or "nosuch.pt" in said
+    message = refused(capsys, "train", images, "--out", out, *SHORT, "--overwrite", *WRONG[what])
+    assert "--" in message or "nosuch.pt" in message
     assert (out / "pretrain" / "model" / "model.safetensors").read_bytes() == kept
 
 

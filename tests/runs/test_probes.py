@@ -34,7 +34,7 @@ def labelled(tmp_path):
     return make_folder(tmp_path / "new", each=6, split="test", first=100)
 
 
-def probed(pretrained, source, out, *flags: str) -> dict:
+def run_probes(pretrained, source, out, *flags: str) -> dict:
     assert run(["evaluate", str(pretrained), str(source), "--out", str(out), *flags]) == 0
     return read(out)
 
@@ -42,7 +42,7 @@ def probed(pretrained, source, out, *flags: str) -> dict:
 def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
     probes = ["--with", "knn", "linear", "logistic", "few-shot"]
     flags = ["--knn.k", "1", "5", "--val", "0.3", *QUICK, "--linear.epochs", "60"]
-    found = probed(pretrained, labelled, tmp_path / "found.json", *probes, *flags)
+    found = run_probes(pretrained, labelled, tmp_path / "found.json", *probes, *flags)
     assert (found["split"], found["metric"], found["chosen_on"]) == ("test", "top1", "held out of train")
     assert found["images"] == {"train": 21, "validation": 9, "judged": 18}
     by_probe = found["probes"]
@@ -68,9 +68,9 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
 
 
 def test_same_seed_is_deterministic_and_backends_agree(pretrained, labelled, tmp_path):
-    first = probed(pretrained, labelled, tmp_path / "1.json", "--with", "linear", "logistic", *QUICK)
+    first = run_probes(pretrained, labelled, tmp_path / "1.json", "--with", "linear", "logistic", *QUICK)
     flags = ["--with", "logistic", "linear", *QUICK, "--logistic.backend", "sklearn"]
-    second = probed(pretrained, labelled, tmp_path / "2.json", *flags)
+    second = run_probes(pretrained, labelled, tmp_path / "2.json", *flags)
     assert first["probes"]["linear"] == second["probes"]["linear"]
     one, other = first["probes"]["logistic"], second["probes"]["logistic"]
     assert other["backend"] == "sklearn"
@@ -83,35 +83,35 @@ def test_leakage_into_the_test_split_is_a_warning(pretrained, labelled, tmp_path
     make_folder(labelled, each=5, split="val", first=300)
     for image in (labelled / "test" / "class-0").iterdir():
         shutil.copy(image, labelled / split / "class-0" / f"again-{image.name}")
-    probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
+    run_probes(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
     assert f"Images are also in {'train' if split == 'train' else 'validation'}" in capsys.readouterr().err
 
 
 def test_val_split_is_used_to_choose_or_to_evaluate(pretrained, labelled, tmp_path):
     make_folder(labelled, each=5, split="val", first=300)
-    found = probed(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
+    found = run_probes(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
     assert (found["split"], found["chosen_on"]) == ("test", "val")
     assert found["images"] == {"train": 30, "validation": 15, "judged": 18}
-    found = probed(pretrained, labelled, tmp_path / "b.json", "--with", "knn", "--knn.k", "3", "--split", "val")
+    found = run_probes(pretrained, labelled, tmp_path / "b.json", "--with", "knn", "--knn.k", "3", "--split", "val")
     assert (found["split"], found["chosen_on"]) == ("val", "held out of train")
     assert found["images"] == {"train": 27, "validation": 3, "judged": 15}
-    found = probed(pretrained, labelled, tmp_path / "c.json", "--with", "knn", "--knn.k", "3", "--val", "0.4")
+    found = run_probes(pretrained, labelled, tmp_path / "c.json", "--with", "knn", "--knn.k", "3", "--val", "0.4")
     assert found["images"] == {"train": 27, "validation": 18, "judged": 18}
 
 
 def test_folder_without_splits_is_split_with_a_note(pretrained, folder, tmp_path, capsys):
-    found = probed(pretrained, folder, tmp_path / "f.json", "--with", "knn", "--val", "0.2")
+    found = run_probes(pretrained, folder, tmp_path / "f.json", "--with", "knn", "--val", "0.2")
     assert found["split"] == "val"
     assert found["images"] == {"train": 22, "validation": 5, "judged": 3}
     assert found["probes"]["knn"]["chosen"]["k"] in (10, 20)
-    said = capsys.readouterr()
-    assert "3 of 30 train images are held out as val" in said.err
-    assert "held out for validation" in said.err
+    output = capsys.readouterr()
+    assert "3 of 30 train images are held out as val" in output.err
+    assert "held out for validation" in output.err
 
 
 def test_augmented_features(pretrained, labelled, tmp_path):
     flags = ["--with", "linear", "--linear.augment", "--linear.epochs", "2", "--linear.blocks", "2"]
-    found = probed(pretrained, labelled, tmp_path / "f.json", *flags)
+    found = run_probes(pretrained, labelled, tmp_path / "f.json", *flags)
     assert found["probes"]["linear"]["width"] == 128
 
 
@@ -121,7 +121,7 @@ def test_multi_label(pretrained, labelled, tmp_path, capsys):
         rows.append(f"{path},{path.parent.name}{'|even' if i % 2 else ''},{path.parent.parent.name}")
     (tmp_path / "list.csv").write_text("\n".join(rows))
     flags = ["--with", "knn", "linear", "logistic", "--metric", "map-11-point", "--knn.k", "5", "--val", "0.3", *QUICK]
-    found = probed(pretrained, tmp_path / "list.csv", tmp_path / "f.json", *flags)
+    found = run_probes(pretrained, tmp_path / "list.csv", tmp_path / "f.json", *flags)
     assert found["classes"] == 4
     for one in found["probes"].values():
         assert one["metrics"]["eleven_point_map"] == pytest.approx(one["value"], abs=1e-6)
@@ -133,12 +133,12 @@ def test_multi_label(pretrained, labelled, tmp_path, capsys):
 def test_class_with_one_image_is_named(pretrained, labelled, tmp_path, capsys):
     for path in sorted((labelled / "train" / "class-1").iterdir())[1:]:
         path.unlink()
-    found = probed(pretrained, labelled, tmp_path / "f.json", "--with", "knn", "logistic", "--knn.k", "3")
+    found = run_probes(pretrained, labelled, tmp_path / "f.json", "--with", "knn", "logistic", "--knn.k", "3")
     assert any("class-1" in note for note in found["notes"])
     assert "class-1" in capsys.readouterr().err
-    said = refused(capsys, "evaluate", pretrained, labelled, "--with", "few-shot", "--few-shot.shots", "2")
-    assert "the smallest class has 1 training image" in said
-    found = probed(pretrained, labelled, tmp_path / "f.json", "--with", "few-shot", "--few-shot.draws", "1")
+    message = refused(capsys, "evaluate", pretrained, labelled, "--with", "few-shot", "--few-shot.shots", "2")
+    assert "the smallest class has 1 training image" in message
+    found = run_probes(pretrained, labelled, tmp_path / "f.json", "--with", "few-shot", "--few-shot.draws", "1")
     assert set(found["probes"]["few-shot"]["centroid"]) == {"1"}
 
 
@@ -180,7 +180,7 @@ def test_evaluating_on_training_images_is_a_warning(pretrained, tmp_path, capsys
     source = pretrained.parent / "images"
     for seed, val, warned in (("0", None, False), ("1", None, True), ("0", "none", True)):
         write_json(pretrained / "config.json", {"source": str(source), "val": val, "seed": 0})
-        probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
+        run_probes(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
         assert ("trained on the images it is evaluated on" in capsys.readouterr().err) is warned
 
 
@@ -189,5 +189,5 @@ def test_hold_out_of_several_seeds_follows_the_split_seed(pretrained, tmp_path, 
     """The second run of --seed 5 --seeds 3."""
     source = pretrained.parent / "images"
     write_json(pretrained / "config.json", {"source": str(source), "val": None, "seed": 6, "split_seed": 5})
-    probed(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
+    run_probes(pretrained, source, tmp_path / "f.json", "--with", "knn", "--knn.k", "1", "--seed", seed)
     assert ("trained on the images it is evaluated on" in capsys.readouterr().err) is warned

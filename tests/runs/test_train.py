@@ -45,17 +45,17 @@ def test_ten_broken_files_are_left_out_and_listed(messy, tmp_path, capsys):
     assert "empty" in reasons["empty.jpg"]
     assert "truncated" in reasons["cut.jpg"]
     assert "pixels" in reasons["bomb.png"]
-    said, log = capsys.readouterr().err, (out / "log.txt").read_text()
-    assert all(name in said and name in log for name in names)
+    output, log = capsys.readouterr().err, (out / "log.txt").read_text()
+    assert all(name in output and name in log for name in names)
     result = read(out / "result.json")
     assert (result["images"], result["bad_files"]) == (200, 10)
 
 
 def test_more_than_one_percent_broken_stops(messy, tmp_path, capsys):
     source, names = messy
-    said = refused(capsys, "train", source, "--out", tmp_path / "run", "--size", "8")
-    assert "--allow-bad" in said
-    assert sum(name in said for name in names) >= 3
+    message = refused(capsys, "train", source, "--out", tmp_path / "run", "--size", "8")
+    assert "--allow-bad" in message
+    assert sum(name in message for name in names) >= 3
     assert not (tmp_path / "run").exists()  # so that the corrected command may use the name
     assert train(source, tmp_path / "run", "--allow-bad") == 0
 
@@ -133,9 +133,9 @@ def test_test_images_are_not_read_while_training(tmp_path, monkeypatch):
 def test_directory_with_contents_is_refused(finished, capsys):
     source, out = finished
     before = (out / "result.json").read_bytes()
-    said = refused(capsys, "train", source, "--out", out)
-    assert "--resume" in said
-    assert "--overwrite" in said
+    message = refused(capsys, "train", source, "--out", out)
+    assert "--resume" in message
+    assert "--overwrite" in message
     assert (out / "result.json").read_bytes() == before
 
 
@@ -168,16 +168,16 @@ def test_a_mistyped_source_does_not_cost_the_old_run(finished, capsys):
 
 def test_resume_with_other_settings_names_the_flag(finished, capsys):
     source, out = finished
-    said = refused(capsys, "train", source, "--out", out, "--resume", "--optim.weight-decay", "0.1")
-    assert "--optim.weight-decay 0.1" in said
-    assert "0.05" in said
+    message = refused(capsys, "train", source, "--out", out, "--resume", "--optim.weight-decay", "0.1")
+    assert "--optim.weight-decay 0.1" in message
+    assert "0.05" in message
 
 
 def test_resume_with_an_explicit_default_names_the_flag(folder, tmp_path, capsys):
     out = tmp_path / "run"
     assert train(folder, out, "--optim.weight-decay", "0.1") == 0
-    said = refused(capsys, "train", "--out", out, "--resume", "--optim.weight-decay", "0.05")
-    assert "--optim.weight-decay 0.05 differs from the run's 0.1" in said
+    message = refused(capsys, "train", "--out", out, "--resume", "--optim.weight-decay", "0.05")
+    assert "--optim.weight-decay 0.05 differs from the run's 0.1" in message
     assert run(["train", "--out", str(out), "--resume", "--optim.weight-decay", "0.1"]) == 0
 
 
@@ -192,8 +192,8 @@ def test_resume_of_a_finished_run_says_so(finished, capsys):
 def test_resume_without_a_run_starts_one(folder, tmp_path, capsys):
     assert train(folder, tmp_path / "run", "--resume") == 0
     assert read(tmp_path / "run" / "result.json")["finished"]
-    said = refused(capsys, "train", "--out", tmp_path / "other", "--resume")
-    assert "no run" in said
+    message = refused(capsys, "train", "--out", tmp_path / "other", "--resume")
+    assert "no run" in message
 
 
 def test_resume_of_a_run_killed_before_its_first_file(folder, tmp_path):
@@ -257,8 +257,8 @@ def test_multi_label(several_labels, tmp_path, capsys):
 
 
 def test_balancing_multi_label_data_is_refused(several_labels, tmp_path, capsys):
-    said = refused(capsys, "train", several_labels, "--out", tmp_path / "run", "--loop.sampler", "balanced")
-    assert "--objective.class-weights inverse" in said
+    message = refused(capsys, "train", several_labels, "--out", tmp_path / "run", "--loop.sampler", "balanced")
+    assert "--objective.class-weights inverse" in message
 
 
 def test_grey_images_with_their_own_normalisation(folder, tmp_path):
@@ -314,9 +314,9 @@ def test_leakage_into_val_or_test_is_a_warning(tmp_path, capsys):
     make_folder(source, each=4, split="test")  # the first four of train again
     make_folder(source, each=2, split="val", first=5)
     assert train(source, tmp_path / "run") == 0
-    said = capsys.readouterr().err
-    assert "also in train: 6 of val (exact copies)" in said
-    assert "also in train: 12 of test (exact copies)" in said
+    output = capsys.readouterr().err
+    assert "also in train: 6 of val (exact copies)" in output
+    assert "also in train: 12 of test (exact copies)" in output
     assert "exact copies" in (tmp_path / "run" / "log.txt").read_text()
 
 

@@ -180,9 +180,9 @@ def test_supervised_baseline_is_evaluated_on_the_hold_out(folder, tmp_path):
 
 def test_wrong_settings_of_the_supervised_baseline(folder, tmp_path, capsys):
     start = ["pretrain", folder, "--out", tmp_path / "x", *SUPERVISED]
-    said = refused(capsys, "pretrain", folder / "class-0", "--out", tmp_path / "x", *SUPERVISED)
-    assert "no labels" in said
-    assert "--method idmm" in said
+    message = refused(capsys, "pretrain", folder / "class-0", "--out", tmp_path / "x", *SUPERVISED)
+    assert "no labels" in message
+    assert "--method idmm" in message
     assert "but the method is supervised" in refused(capsys, *start, "--idmm.no-cutmix")
     assert "change colours" in refused(capsys, *start, "--data.channels", "5")
     assert "supervised" in refused(capsys, "pretrain", folder, "--out", tmp_path / "x", "--method", "guessing")

@@ -72,8 +72,8 @@ def test_regions_are_added_to_a_run_with_views_only(views_alone, store, tmp_path
     new = {name for name in began if name not in before["objective"]}
     assert {name.split(".")[0] for name in new} >= {"region_head", "teacher"}
     assert all(torch.equal(began[f"region_head.{n}"], began[f"teacher.regions.{n}"]) for n in ("prototypes",))
-    said = (tmp_path / "log.txt").read_text()
-    assert re.search(r"Continuing at step 10 of 20; new in this run: (?=.*teacher\.regions)(?!.*teacher,)", said)
+    log = (tmp_path / "log.txt").read_text()
+    assert re.search(r"Continuing at step 10 of 20; new in this run: (?=.*teacher\.regions)(?!.*teacher,)", log)
     assert any(not torch.equal(seen[name], began[name]) for name in new)
 
 

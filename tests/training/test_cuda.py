@@ -37,7 +37,7 @@ ON_GPU = replace(QUIET, device="cuda", precision="fp32", even="off")  # batches 
 
 
 @pytest.fixture(autouse=True)
-def as_it_was():
+def restore_determinism():
     """A run that asks for determinism leaves it switched on in its process."""
     yield
     torch.use_deterministic_algorithms(False)
@@ -55,7 +55,7 @@ def train(dataset, folder, settings=None, placement="device", drop_path=0.0):
     return model, fit(model, store, settings or config(loop=ON_GPU), run=run_in(folder))
 
 
-def furthest(some, others) -> float:
+def largest_difference(some, others) -> float:
     """Return the largest difference, or NaN if there is one."""
     pairs = zip(some, others, strict=True)
     return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in pairs]).max())
@@ -263,7 +263,7 @@ def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypat
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
     assert made[-1] in (2, 3)  # views that were not prefetched may reuse an address and count as another kind
-    assert furthest(*trained) == 0
+    assert largest_difference(*trained) == 0
 
 
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
@@ -302,7 +302,7 @@ def test_replayed_steps_with_a_momentum_copy_equal_run_steps(dataset, tmp_path, 
         assert "cannot" not in (tmp_path / name / "log.txt").read_text()
         trained.append(weights(model))
     assert made[-1] in (2, 3)  # views that were not prefetched may reuse an address and count as another kind
-    assert furthest(*trained) == 0
+    assert largest_difference(*trained) == 0
 
 
 @pytest.mark.parametrize(("method", "changes"), COPIES, ids=str)
@@ -343,8 +343,8 @@ def test_a_step_that_cannot_be_captured_is_run(dataset, tmp_path):
         model = kind(tiny_backbone(), ViewsConfig().plan(16), classes=3)
         fit(model, store, settings, run=run_in(tmp_path / kind.__name__))
         trained.append(weights(model))
-    said = (tmp_path / "Asking" / "log.txt").read_text()
-    assert said.count("Steps cannot be captured") == 1
+    log = (tmp_path / "Asking" / "log.txt").read_text()
+    assert log.count("Steps cannot be captured") == 1
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     asking, silent = (dict(zip(start, found, strict=True)) for found in trained)
     assert relative_distance(asking, silent, start) < 0.05

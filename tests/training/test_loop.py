@@ -94,9 +94,9 @@ def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
     """Steps, metrics and weights equal those of an uninterrupted run."""
     whole, _ = train(store, tmp_path / "whole", model=objective(0.3))
     torch.manual_seed(0)
-    asked = Signals(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
+    signalled = Signals(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
     with pytest.raises(Interrupted) as stop:
-        train(store, tmp_path / "run", model=asked)
+        train(store, tmp_path / "run", model=signalled)
     assert stop.value.exit_code == 143
     assert (tmp_path / "run" / "checkpoints" / "step-00000007.pt").exists()
     resumed, _ = train(store, tmp_path / "run", model=objective(0.3))

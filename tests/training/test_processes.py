@@ -57,7 +57,7 @@ def wait_for(condition, seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
-def killed_often(words: list[str], out: Path, seconds: float, kills: int) -> None:
+def kill_often(words: list[str], out: Path, seconds: float, kills: int) -> None:
     """Send SIGKILL while importing, decoding, training or writing a checkpoint; then let the run finish."""
     chance = random.Random(7)
     for kill in range(kills):
@@ -83,7 +83,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
     flags = [*EXACT, "--epochs", "60"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(command(source, whole, *flags), check=True, capture_output=True)
-    killed_often(command(source, out, *flags, "--resume"), out, seconds_of(whole), kills=10)
+    kill_often(command(source, out, *flags, "--resume"), out, seconds_of(whole), kills=10)
     assert result(whole).keys() == result(out).keys()
     assert all((value == result(out)[name]).all() for name, value in result(whole).items())
     assert losses(out) == losses(whole)
@@ -98,7 +98,7 @@ def test_kills_change_nothing_with_multi_crop_views(tmp_path):
         return [sys.executable, "-m", "tests.training.multi_crop_run", str(source), str(folder)]
 
     subprocess.run(words(whole), check=True, capture_output=True)
-    killed_often(words(out), out, seconds_of(whole), kills=4)
+    kill_often(words(out), out, seconds_of(whole), kills=4)
     one, other = (torch.load(folder / "weights.pt") for folder in (whole, out))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
     assert losses(out) == losses(whole)
@@ -115,9 +115,9 @@ def test_signals_save_and_exit_with_their_code(folder, tmp_path, number, code):
     process = subprocess.Popen(command(folder, out, *flags), stderr=subprocess.PIPE, text=True)
     wait_for(lambda: (out / "metrics.jsonl").exists())
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=60)
     assert process.returncode == code
-    assert "continue with --resume" in said
+    assert "continue with --resume" in message
     (name,) = checkpoint_names(out)
     again = subprocess.Popen(command(folder, out, *flags, "--resume"), stderr=subprocess.PIPE, text=True)
     line = next(line for line in again.stderr if "Resuming" in line)

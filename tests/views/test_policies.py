@@ -116,12 +116,12 @@ def test_an_unknown_policy_lists_the_known_ones():
 
 def test_a_named_policy_replaces_the_settings():
     assert ViewsConfig(policy="idmm-finetune", crop_fraction=0.9).plan(32) == make_plan("idmm-finetune", 32)
-    for wrong, said in (
+    for wrong, message in (
         (ViewsConfig(policy="idmm-finetune", mixup=0.1), "leave out"),
         (ViewsConfig(policy="simclr"), "2 views"),
         (ViewsConfig(policy="no-such"), "no-such"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             wrong.plan(32)
 
 
