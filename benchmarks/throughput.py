@@ -1,4 +1,4 @@
-"""Measure how much of the model's own speed the whole loop keeps, and how fast other libraries would feed it.
+"""Measure how much of the bare step's speed the whole loop keeps, and how fast other libraries would feed it.
 
     python benchmarks/throughput.py --operations --out results/throughput-h200.json
     python benchmarks/throughput.py --device cpu --workloads views-96 tiny --out results/throughput-cpu.json
@@ -104,7 +104,7 @@ def measure(
     if not views_only:
         row["views_share_of_step"] = row["whole_loop"] / row["views_alone"]
     if with_peers:
-        for peer, source in _peers(work, store, workers, steps + 2 * WARMUP_STEPS + 1).items():
+        for peer, source in _make_peers(work, store, workers, steps + 2 * WARMUP_STEPS + 1).items():
             if views_only:
                 row[f"{peer}_alone"] = _time_source(source, steps, work.batch)
                 row[f"views_over_{peer}"] = row["views_alone"] / row[f"{peer}_alone"]
@@ -117,7 +117,7 @@ def measure(
     return row
 
 
-def _peers(work: Workload, store: Store, workers: int, batches: int) -> dict[str, Iterable[list[Tensor]]]:
+def _make_peers(work: Workload, store: Store, workers: int, batches: int) -> dict[str, Iterable[list[Tensor]]]:
     peers: dict[str, Iterable[list[Tensor]]] = {"pil": make_pil_loader(work, store, workers, batches)}
     if is_available("lightly", work):
         peers["lightly"] = make_pil_loader(work, store, workers, batches, make_lightly_views)

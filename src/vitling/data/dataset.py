@@ -18,7 +18,7 @@ UNLABELLED = -1  # in `partial_labels`
 
 @dataclass(frozen=True)
 class BadFile:
-    """An image that was left out, with the reason in words."""
+    """An image that was left out, with the reason."""
 
     key: str
     reason: str

@@ -64,7 +64,7 @@ def _init_rows(dim: int, images: int, rows: range) -> Tensor:
 
 
 class SampledClassifier(FullClassifier):
-    """A head that estimates the softmax from `count` classes, drawn anew in each step.
+    """A head that estimates the softmax from `count` classes, drawn again in each step.
 
     The classes are cut into `count` intervals of equal length s, and one class is drawn from each. A class is drawn
     with probability 1 / s, so s exp(o) is an unbiased estimate of its interval's sum; hence log s is added to its

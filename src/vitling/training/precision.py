@@ -1,4 +1,4 @@
-"""Number formats, compilation and determinism, as far as the machine supports them."""
+"""Number formats, compilation and determinism."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "best",
     "tensorboard",
 )
-NESTED_RUNS = ("pretrain", "large")  # names of ours that users may give their own runs, too
+NESTED_RUNS = ("pretrain", "large")  # names that users may also give to runs of theirs
 BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 

@@ -129,7 +129,7 @@ class ViewBatch:
 def _pad(positions: np.ndarray, batch: int) -> np.ndarray:
     """Repeat the last position up to a multiple of an eighth of the batch.
 
-    How many partners other processes hold is random, and every new number of images would be compiled anew.
+    The number of partners that other processes hold is random, and each new number of images would be compiled again.
     """
     eighth = -(-batch // 8)
     missing = min(-len(positions) % eighth, batch - len(positions))

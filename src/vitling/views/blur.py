@@ -65,7 +65,8 @@ def _convolve(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _make_weights(cumulative: Tensor, size: int) -> Tensor:
-    """Make [B, size, size]: row o holds each pixel's weight in pixel o; the first and last stand for all beyond."""
+    """Make [B, size, size]: row o holds each pixel's weight in pixel o; the border pixels have the weights of all
+    pixels beyond."""
     pixel = torch.arange(size, device=cumulative.device)
     tap = pixel[None] - pixel[:, None] + cumulative.shape[1] // 2
     before = cumulative[:, (tap - 1).clamp(0, cumulative.shape[1] - 1)]

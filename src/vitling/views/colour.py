@@ -1,7 +1,7 @@
 """Batched colour operations: images [B, 3, H, W] in 0..255, and a number per image.
 
 Blends (brightness, contrast, saturation, sharpness) are x' = f * x + (1 - f) * y, clipped; f = 1 changes nothing.
-Images of one channel pass wherever the operation makes sense for them.
+Grey images are accepted by every operation that is defined for them.
 """
 
 from __future__ import annotations
@@ -123,5 +123,5 @@ def solarise(images: Tensor, mask: Tensor, threshold: float = 128.0) -> Tensor:
 
 
 def _expand(x: Tensor) -> Tensor:
-    """[B] -> [B, 1, 1, 1]."""
+    """Reshape [B] to [B, 1, 1, 1]."""
     return x[:, None, None, None]
