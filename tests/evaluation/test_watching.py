@@ -103,7 +103,7 @@ def test_collapse_is_named_and_stops_the_run(store, tmp_path):
     words = str(stop.value)
     assert stop.value.exit_code == 3
     assert words.startswith("Epoch 75: this run has collapsed. Since epoch ")
-    for part in ("all images check alike to the network", "stop-gradient", "--optim.lr"):
+    for part in ("all images look alike to the network", "stop-gradient", "--optim.lr"):
         assert part in words
     written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in written] == list(range(1, 76))
@@ -114,7 +114,7 @@ def test_loss_stuck_at_ln_k_is_named(store, tmp_path):
     with pytest.raises(RunAborted, match=r"Since epoch 5 the term 'global' sits at 3\.\d+, .* cost 3\.871") as stop:
         train(objective("instances", store), store, tmp_path / "run", watch(store), lr=1e-9)
     assert "higher --optim.lr" in str(stop.value)
-    assert "check alike" not in str(stop.value)
+    assert "look alike" not in str(stop.value)
 
 
 # --- measurements ------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def alarms(checks, epochs=100, first=30, steps=100) -> list[str]:
 
 
 BAD = {
-    "all images check alike": {"spread": 0.03},
+    "all images look alike": {"spread": 0.03},
     "along one direction: their effective rank is 1.3 of 64": {"rank": 1.3},
     "the queue died out": {"queue": 0.01},
     "the term 'view' sits at 9.995": {"view": 9.995},
@@ -320,7 +320,7 @@ def test_dip_is_no_alarm(words):
 
 @pytest.mark.parametrize(("epochs", "steps", "grace"), [(20, 10, 30), (100, 100, 10), (800, 8, 80), (100, 2, 150)])
 def test_start_of_a_run_raises_no_alarm(epochs, steps, grace):
-    messages = alarms([BAD["all images check alike"]] * grace, epochs, first=1, steps=steps)
+    messages = alarms([BAD["all images look alike"]] * grace, epochs, first=1, steps=steps)
     assert len(messages) == 1
     assert messages[0].startswith(f"Epoch {grace}: this run has collapsed. Since epoch 1 ")
 
@@ -331,7 +331,7 @@ def test_recovering_run_raises_no_alarm():
 
 def test_two_signs_share_one_message():
     (message,) = alarms([{"spread": 0.01, "rank": 1.1}] * 3)
-    assert "check alike" in message
+    assert "look alike" in message
     assert "one direction" in message
 
 
