@@ -212,7 +212,7 @@ def test_final_fit_is_at_the_minimum(backend):
 
 
 def test_search_fits_are_close_to_their_minimum():
-    """With scikit-learn's tolerance the search chooses too strong a penalty here, C = 1.8 instead of 316."""
+    """At scikit-learn's tolerance the search chooses too strong a penalty here, C = 1.8 instead of 316."""
     features, labels = draw_clusters(20, n=1500, dim=128, noise=2.5)
     features = features * torch.arange(1, 129) ** -0.75
     train, held = (features[:1200], labels[:1200]), (features[1200:], labels[1200:])

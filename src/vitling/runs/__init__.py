@@ -1,1 +1,1 @@
-"""What the training commands do."""
+"""The work of the training commands, from opening a run to its result."""
