@@ -221,5 +221,5 @@ def test_settings_out_of_range():
         made("supcon", dim=0)
     with pytest.raises(ValueError, match="two views"):
         SimCLR(tiny_backbone(), idmm_pretrain(16))
-    with pytest.raises(ValueError, match="one class an image"):
+    with pytest.raises(ValueError, match="one class per image"):
         made("supcon", torch.zeros(6, 3))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tests.methods.drawn import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.dino.loss import DINO, warming
+from vitling.methods.dino.loss import DINO, teacher_temperature_at
 from vitling.methods.dino.settings import DINOConfig, dino_plan, local_size
 from vitling.objectives.distillation import Centre, DistillationHead, view_loss
 from vitling.objectives.progress import Progress
@@ -182,9 +182,9 @@ def test_what_was_answered_is_saved_and_runs_of_before_had_none():
 
 
 def test_the_teacher_warms_up():
-    at = [warming(SMALL, t) for t in (0, 0.05, 0.1, 0.5, 1)]
+    at = [teacher_temperature_at(SMALL, t) for t in (0, 0.05, 0.1, 0.5, 1)]
     assert at == pytest.approx([0.04, 0.055, 0.07, 0.07, 0.07])
-    assert warming(replace(SMALL, teacher_warmup=0.0), 0.0) == 0.07
+    assert teacher_temperature_at(replace(SMALL, teacher_warmup=0.0), 0.0) == 0.07
     objective = make()
     objective.before_step(Progress(5, 100, 10))
     assert objective.teacher_temperature.item() == pytest.approx(0.055)
@@ -210,7 +210,7 @@ def test_the_teacher_sees_the_global_views_alone():
 
 def test_a_plan_that_does_not_begin_with_the_global_views_is_refused():
     """One group of two will do; one of six is no two."""
-    assert DINO(tiny_backbone(), make_plan("simclr", 16), SMALL).wide == 1
+    assert DINO(tiny_backbone(), make_plan("simclr", 16), SMALL).global_groups == 1
     with pytest.raises(ValueError, match="2 global views"):
         DINO(tiny_backbone(), Plan((Group(16, 6),)), SMALL)
     with pytest.raises(ValueError, match="of one size"):

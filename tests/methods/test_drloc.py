@@ -12,7 +12,7 @@ from tests.tiny import tiny_backbone
 from vitling.backbones import Features, create
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.methods.drloc.loss import DRLoc, DRLocTerm, drloc_term
+from vitling.methods.drloc.loss import DRLoc, DRLocTerm, make_drloc_term
 from vitling.methods.drloc.pairs import (
     PairMLP,
     Pairs,
@@ -303,7 +303,7 @@ def supervised(drop: float = 0.0, variant: str | None = None, weight: float = 1.
     torch.manual_seed(0)
     backbone = tiny_backbone(drop_path=drop)
     if variant:
-        term = drloc_term(backbone, DRLocConfig(variant, hidden=32))
+        term = make_drloc_term(backbone, DRLocConfig(variant, hidden=32))
     objective = Supervised(backbone, PLAN, classes=3)
     if variant:
         objective.attach("drloc", term, weight)
@@ -367,7 +367,7 @@ def test_it_joins_objectives_without_labels(variant):
     torch.manual_seed(0)
     backbone = tiny_backbone()
     objective = Agreement(backbone, Plan((Group(16, 2),)))
-    objective.attach("drloc", drloc_term(backbone, DRLocConfig(variant)), lambda progress: 0.5)
+    objective.attach("drloc", make_drloc_term(backbone, DRLocConfig(variant)), lambda progress: 0.5)
     terms = objective([Views(torch.randn(6, 3, 16, 16), 2)], Batch(torch.arange(3), None), Progress(0, 1, 1))
     assert list(terms) == ["agreement", "drloc"]
     torch.testing.assert_close(objective.total(terms, None), terms["agreement"] + 0.5 * terms["drloc"])
@@ -409,7 +409,7 @@ def test_it_is_learnt():
 def test_the_same_seed_gives_the_same_mlp_and_leaves_the_generator_alone():
     backbone = tiny_backbone()
     before = torch.get_rng_state()
-    one, again, other = (drloc_term(backbone, DRLocConfig(), seed).drloc for seed in (0, 0, 1))
+    one, again, other = (make_drloc_term(backbone, DRLocConfig(), seed).drloc for seed in (0, 0, 1))
     assert torch.equal(before, torch.get_rng_state())
     weights = [m.mlps[0].first.weight for m in (one, again, other)]
     assert torch.equal(weights[0], weights[1])
@@ -419,7 +419,7 @@ def test_the_same_seed_gives_the_same_mlp_and_leaves_the_generator_alone():
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0", "resnet18"])
 def test_every_block_has_its_own_mlp(name):
     backbone = create(name, 64).train()
-    term = drloc_term(backbone, DRLocConfig("all", hidden=8))
+    term = make_drloc_term(backbone, DRLocConfig("all", hidden=8))
     widths = [mlp.first.in_features // 2 for mlp in term.drloc.mlps]
     expected = {
         "swin_tiny_patch4_window7_224": [96] * 2 + [192] * 2 + [384] * 6 + [768] * 2,
@@ -466,11 +466,11 @@ def test_a_grid_must_have_two_tokens(size):
 
 
 def test_backbones_without_a_grid_are_named():
-    with pytest.raises(UserError, match="resnet18 at 32 px has a single one"):
-        drloc_term(create("resnet18", 32), DRLocConfig())
+    with pytest.raises(UserError, match="resnet18 at 32 px has one"):
+        make_drloc_term(create("resnet18", 32), DRLocConfig())
     for variant in ("l1", "all"):
         features = Features(torch.zeros(2, 6), None)
-        with pytest.raises(UserError, match="gives no grid"):
+        with pytest.raises(UserError, match="has no grid"):
             DRLocTerm(make(variant))(features, Batch(torch.arange(2), None), Progress(0, 1, 1))
 
 

@@ -186,7 +186,7 @@ def test_the_health_of_regions_asks_every_place():
     places = torch.eye(12)[:8].expand(4, 8, 12)
     objective.region_centre.begin()
     for first in (20, 24):
-        objective._tell_centre(places, torch.eye(12), torch.arange(first, first + 4))
+        objective._update_centre(places, torch.eye(12), torch.arange(first, first + 4))
     objective.region_centre.move()
     assert objective.region_centre.answered.topk(8).indices.sort().values.tolist() == list(range(8))
     assert objective.health().keys() == {"answers", "answers to regions"}

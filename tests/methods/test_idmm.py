@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
-from vitling.methods.drloc.loss import drloc_term
+from vitling.methods.drloc.loss import make_drloc_term
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
@@ -231,7 +231,7 @@ def test_parts_of_the_plan():
 
 def with_drloc(plan: Plan | None = None, variant: str = "l1", weight: float = 1.0) -> IDMM:
     objective = make(plan=plan)
-    objective.attach("drloc", drloc_term(objective.backbone, DRLocConfig(variant, hidden=16)), weight)
+    objective.attach("drloc", make_drloc_term(objective.backbone, DRLocConfig(variant, hidden=16)), weight)
     return objective
 
 

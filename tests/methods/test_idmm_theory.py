@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitling.methods.idmm.loss import cross_entropy, spread
+from vitling.methods.idmm.loss import cross_entropy, uniform_mass
 from vitling.methods.idmm.settings import IDMMConfig
 from vitling.objectives.classifiers import FullClassifier
 
@@ -27,7 +27,7 @@ def loss_of(made, z, own, partner=None, share=1.0, **settings):
     """Of one crop, with what the objective makes of the settings."""
     own = torch.tensor([own])
     partner = own if partner is None else torch.tensor([partner])
-    epsilon = spread(IDMMConfig(**{"smoothing": 0.0, **settings}), N)
+    epsilon = uniform_mass(IDMMConfig(**{"smoothing": 0.0, **settings}), N)
     return cross_entropy(made(z, own, partner, None), torch.tensor([share]), epsilon)[0]
 
 

@@ -196,7 +196,7 @@ def test_v3_is_the_literal_loss(temperature):
 
 def test_v3_costs_4_tau_ln_n_where_all_are_alike():
     same = units(1, 8).repeat(6, 1)
-    loss = moco_v3.symmetric((same, same), (GatheredRows(same, 0),) * 2, 0.2)
+    loss = moco_v3.symmetric_loss((same, same), (GatheredRows(same, 0),) * 2, 0.2)
     assert loss.item() == pytest.approx(4 * 0.2 * math.log(6), rel=1e-6)
     objective = MoCoV3(tiny_backbone(), make_plan("moco-v3", 16), MoCoV3Config(dim=8, hidden=24), [6, 6, 3])
     assert objective.uniform_loss() == {"contrast": pytest.approx(0.8 * math.log(6 * 6 * 3) / 3)}

@@ -169,10 +169,10 @@ def drawn(objective, images: int) -> list[Views]:
 
 def test_views_without_boxes_are_refused():
     config = EsViTConfig(prototypes=12, hidden=24)
-    with pytest.raises(ValueError, match=r"take dino_plan\(config, size\)"):
+    with pytest.raises(ValueError, match=r"use dino_plan\(config, size\)"):
         EsViT(tiny_backbone(), make_plan("dino", 16), config)
     turned = ViewChanges(rotate=10).apply(dino_plan(config, 16))
-    with pytest.raises(ValueError, match="without their places"):
+    with pytest.raises(ValueError, match="have no boxes"):
         EsViT(tiny_backbone(), turned, config)
     EsViT(tiny_backbone(), turned, replace(config, match="argmax"))
 

@@ -74,7 +74,7 @@ WRONG = {
     "grid": (["--aux", "drloc", "--drloc.grid", "1"], ["at least 2"]),
     "weight": (["--aux", "drloc", "--drloc.weight", "-1"], ["weight must be"]),
     "no number": (["--aux", "drloc", "--drloc.weight", "nan"], ["a number"]),
-    "one token": (["--aux", "drloc", "--size", "4"], ["4 px has a single one", "--size"]),
+    "one token": (["--aux", "drloc", "--size", "4"], ["4 px has one", "--size"]),
     "no file": (["--from", "nowhere.pth"], ["no weights file nowhere.pth"]),
     "schedule": (["--epochs", "3", "--optim.schedule-epochs", "2"], ["--optim.schedule-epochs 2"]),
 }

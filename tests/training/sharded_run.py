@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
-from vitling.methods.drloc.loss import drloc_term
+from vitling.methods.drloc.loss import make_drloc_term
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.idmm.loss import IDMM, cross_entropy, make_classifier
 from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
@@ -62,7 +62,7 @@ def objective(kind: str, images: int) -> IDMM:
     torch.manual_seed(0)
     config, backbone = IDMMConfig(classifier=kind, negatives=8), tiny_backbone()
     made = IDMM(backbone, idmm_plan(config, 16), images, config)
-    made.attach("drloc", drloc_term(backbone, DRLocConfig(hidden=16)), 1.0)
+    made.attach("drloc", make_drloc_term(backbone, DRLocConfig(hidden=16)), 1.0)
     return made
 
 

@@ -18,7 +18,7 @@ from tests.training.helpers import QUIET, config, equal, lines, objective, run_i
 from vitling import data
 from vitling.backbones.position import resize_map
 from vitling.data.store import build_store
-from vitling.methods.drloc.loss import DRLoc, drloc_term
+from vitling.methods.drloc.loss import DRLoc, make_drloc_term
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, regions
@@ -109,7 +109,7 @@ def test_deterministic_runs_with_drloc_are_bit_identical(dataset, tmp_path, vari
         torch.manual_seed(0)
         backbone = tiny_backbone()
         model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
-        model.attach("drloc", drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
+        model.attach("drloc", make_drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
         fit(model, store, settings, run=run_in(tmp_path / name))
         trained.append(weights(model))
     assert equal(*trained)
@@ -236,7 +236,7 @@ def test_replayed_drloc_equals_run_drloc(dataset, tmp_path, monkeypatch, variant
         torch.manual_seed(0)
         backbone = tiny_backbone()
         model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
-        model.attach("drloc", drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
+        model.attach("drloc", make_drloc_term(backbone, DRLocConfig(variant, grid=3)), 0.5)
         fit(model, store, settings, run=run_in(tmp_path / str(replayed)))
         assert "cannot" not in (tmp_path / str(replayed) / "log.txt").read_text()
         trained.append(weights(model))

@@ -11,7 +11,7 @@ from tests.tiny import relative_distance, tiny_backbone
 from tests.training.helpers import Score, config, equal, lines, run_in
 from vitling import data
 from vitling.data.store import build_store
-from vitling.methods.drloc.loss import drloc_term
+from vitling.methods.drloc.loss import make_drloc_term
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.training import OptimConfig, fit
@@ -29,7 +29,7 @@ def objective(weight=None, drop_path: float = 0.3) -> Supervised:
     backbone = tiny_backbone(drop_path=drop_path)
     model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
     if weight is not None:
-        model.attach("drloc", drloc_term(backbone, DRLocConfig(hidden=32), seed=0), weight)
+        model.attach("drloc", make_drloc_term(backbone, DRLocConfig(hidden=32), seed=0), weight)
     return model
 
 

@@ -166,13 +166,13 @@ def _measure_peak(task: Callable[[], Any], device: torch.device) -> float:
 
 
 def _add_drloc(variant: Variant) -> Any:
-    from vitling.methods.drloc.loss import drloc_term
+    from vitling.methods.drloc.loss import make_drloc_term
     from vitling.methods.drloc.settings import DRLocConfig, drloc_weight
     from vitling.methods.supervised.loss import Supervised
 
     def make(backbone: Any, plan: Any, classes: int) -> Supervised:
         objective = Supervised(backbone, plan, classes)
-        objective.attach("drloc", drloc_term(backbone, DRLocConfig(variant)), drloc_weight(backbone.name))
+        objective.attach("drloc", make_drloc_term(backbone, DRLocConfig(variant)), drloc_weight(backbone.name))
         return objective
 
     return make

@@ -20,7 +20,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import WEIGHTS, find_bundle
 from vitling.evaluation.meta import BundleMeta
 from vitling.methods import METHODS
-from vitling.methods.drloc.loss import drloc_term
+from vitling.methods.drloc.loss import make_drloc_term
 from vitling.objectives.objective import Objective, Weight
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
@@ -52,7 +52,7 @@ def build_backbone(config: RunConfig, drop_path: float) -> Backbone:
 
 
 def build_auxiliary(config: RunConfig, backbone: Backbone) -> nn.Module | None:
-    return None if config.aux == "none" else drloc_term(backbone, config.drloc, config.seed)
+    return None if config.aux == "none" else make_drloc_term(backbone, config.drloc, config.seed)
 
 
 def attach_auxiliary(objective: Objective, term: nn.Module | None, config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""DenseCL (Wang et al., CVPR 2021): MoCo v2, and the same task for regions that look alike."""
+"""DenseCL (Wang et al., CVPR 2021): MoCo v2, plus the same task for similar regions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from vitling.views.plan import Plan
 
 
 class DenseCL(MoCoV2):
-    """The contrastive counterpart of EsViT's region loss (its Table 5). A second head, of the same shape, makes a
-    vector of each region. The right answer to a region of the first view is that of the region of the second view whose
-    features, before the heads, are most alike (its Sec. 3.3); the wrong ones are in a queue of their own, one for each
-    image: the mean over its regions. The loss is (1 - w) times MoCo's and w times that of regions, mean over regions.
+    """The contrastive counterpart of EsViT's region loss (EsViT, Table 5).
+
+    A second head of the same shape projects regions. The positive key of a region of the first view is that of the
+    region of the second view with the most similar features before the heads (DenseCL, Sec. 3.3). The negatives are in
+    a queue of their own with one key per image, the mean over its regions. The loss is (1 - w) times MoCo's plus w
+    times the mean over regions.
     """
 
     config: DenseCLConfig
@@ -35,20 +37,22 @@ class DenseCL(MoCoV2):
         self.dense_queue = KeyQueue(config.queue, config.dim)
         self.weights = {"contrast": 1 - config.dense_weight, "dense": config.dense_weight}
 
-    def terms(self, asked: Features, answered: Features, batch: Batch) -> dict[str, Tensor]:
-        mine, theirs = (join_regions([split_regions(view.grid, len(batch.ids))]) for view in (asked, answered))
+    def terms(self, query_features: Features, key_features: Features, batch: Batch) -> dict[str, Tensor]:
+        grids = (query_features.grid, key_features.grid)
+        mine, theirs = (join_regions([split_regions(grid, len(batch.ids))]) for grid in grids)
         with torch.no_grad():
             keys = cast(nn.Module, self.copy.regions)(theirs)
-            right = normalise_rows(take_matches(mine, theirs, keys)).flatten(0, 1)
+            positives = normalise_rows(take_matches(mine, theirs, keys)).flatten(0, 1)
         queries = normalise_rows(self.dense_head(mine)).flatten(0, 1)
-        dense = self.against(self.dense_queue, queries, right, normalise_rows(keys.float().mean(1)), batch)
-        return {**super().terms(asked, answered, batch), "dense": dense}
+        remember = normalise_rows(keys.float().mean(1))
+        dense = self.contrast_with_queue(self.dense_queue, queries, positives, remember, batch)
+        return {**super().terms(query_features, key_features, batch), "dense": dense}
 
     @property
     def queues(self) -> dict[str, KeyQueue]:
         return {**super().queues, "dense queue": self.dense_queue}
 
     def uniform_loss(self) -> dict[str, float]:
-        """ln(1 + K) of both."""
+        """Return ln(1 + K) for both terms."""
         both = super().uniform_loss()
         return {**both, "dense": both["contrast"]}

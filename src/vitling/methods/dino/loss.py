@@ -1,4 +1,4 @@
-"""DINO (Caron et al., ICCV 2021): the student says of every view what a slower teacher says of another, global one."""
+"""DINO (Caron et al., ICCV 2021): predict a momentum teacher's answer to another, global view."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from vitling.views.renderer import Views
 
 
 class DINO(Objective):
-    """Global views and local ones; the teacher is a copy of the student whose momentum rises to 1. It is the view half
-    of EsViT, which adds `terms` of regions (and gives the teacher a head for them).
+    """Self-distillation between global and local views; the teacher is a copy of the student whose momentum rises to 1.
+    EsViT extends `terms` by regions and gives the teacher a head for them.
 
-    Settings are those of IDMM's Table 10. Its "dim 256" is read as the bottleneck of the head, DINO's own 256: the one
-    that is compared, as in the other methods there; its "tau 0.1" as the student's temperature, DINO's own too.
-    The rest is DINO's: the head, centring, a teacher whose temperature rises from 0.04 to 0.07 over the first tenth of
-    the run (30 of 300 epochs), prototypes that are held still in the first epoch. Held still means a gradient of 0:
-    weight decay changes their length alone, which is divided out, and AdamW counts their steps from the first real one.
-    The number of prototypes is chosen here: DINO's 65,536 are for 1.28 million images; 4,096 are still more than a
-    small data set has.
+    Settings are those of IDMM's Table 10. Its "dim 256" is read as the head's bottleneck (256 in DINO), the vector that
+    is compared, as in the table's other methods; its "tau 0.1" as the student's temperature (0.1 in DINO). The rest is
+    DINO's: the head, centring, a teacher temperature that rises from 0.04 to 0.07 over the first tenth of the run (30
+    of 300 epochs), prototypes that are frozen in the first epoch. Frozen means a gradient of 0: weight decay changes
+    only their length, which is divided out, and AdamW counts their steps from the first real gradient. The number
+    of prototypes is chosen here: DINO's 65,536 are for 1.28 million images; 4,096 exceed the images of a small set.
     """
 
     teacher_temperature: Tensor
@@ -50,41 +49,41 @@ class DINO(Objective):
         config = self.config = config or DINOConfig()
         check_ranges(config)
         config.check()
-        self.wide = count_global_groups(plan, config.global_crops)
-        self.head = new_head(backbone, config)
+        self.global_groups = count_global_groups(plan, config.global_crops)
+        self.head = make_head(backbone, config)
         self.teacher = MomentumCopy(backbone, self.head, region_head)
         self.centre = Centre(config.prototypes, config.centre)
         self.register_buffer("teacher_temperature", torch.tensor(config.teacher_start), persistent=False)
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        wide = join_pixels(views[: self.wide])
-        taught = self.teacher.features(wide)
-        seen = [self.features(wide), *(self.features(view.pixels) for view in views[self.wide :])]
-        return {**self.terms(seen, taught, views, batch), **self.auxiliary_terms(seen, batch, progress)}
+        global_pixels = join_pixels(views[: self.global_groups])
+        teacher = self.teacher.features(global_pixels)
+        student = [self.features(global_pixels), *(self.features(view.pixels) for view in views[self.global_groups :])]
+        return {**self.terms(student, teacher, views, batch), **self.auxiliary_terms(student, batch, progress)}
 
     def terms(
-        self, seen: Sequence[Features], taught: Features, views: Sequence[Views], batch: Batch
+        self, student: Sequence[Features], teacher: Features, views: Sequence[Views], batch: Batch
     ) -> dict[str, Tensor]:
-        """Of what student and teacher make of views: of the student's, the global ones come first."""
-        answers = self.teacher.head(taught.pooled)
+        """Compute the terms from the student's features, global views first, and the teacher's."""
+        answers = self.teacher.head(teacher.pooled)
         targets = self.centre.targets(answers, self.teacher_temperature)
         if has_own_images(batch):
             self.centre.add(answers)
             self.centre.note(targets)
-        logits = self.head(torch.cat([features.pooled for features in seen]))
+        logits = self.head(torch.cat([features.pooled for features in student]))
         by_image = (-1, len(batch.ids), self.config.prototypes)
         return {"view": view_loss(logits.view(by_image), targets.view(by_image), self.config.temperature)}
 
     @property
     def centres(self) -> list[Centre]:
-        """Those of the terms that take part."""
+        """The centres of the active terms."""
         return [self.centre]
 
     def before_step(self, progress: Progress) -> None:
         for centre in self.centres:
             centre.begin()
         self.head.thaw.fill_(float(progress.epoch >= self.config.freeze_epochs))
-        self.teacher_temperature.fill_(warming(self.config, progress.fraction))
+        self.teacher_temperature.fill_(teacher_temperature_at(self.config, progress.fraction))
 
     def newly_active(self, progress: Progress) -> list[nn.Parameter]:
         before = replace(progress, step=progress.step - 1)
@@ -104,22 +103,22 @@ class DINO(Objective):
 
     @property
     def final_backbone(self) -> Backbone:
-        """The teacher's, as in DINO's and EsViT's own evaluations: an average over many steps of the student's."""
+        """The teacher's backbone, as in DINO's and EsViT's evaluations: an average over many steps of the student."""
         return self.teacher.backbone
 
     def uniform_loss(self) -> dict[str, float]:
-        """ln K."""
+        """Return ln K for K prototypes."""
         return {"view": math.log(self.config.prototypes)}
 
     def health(self) -> dict[str, float]:
         return {"answers": self.centre.health()}
 
 
-def new_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:
+def make_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:
     return DistillationHead(backbone.dim, config.hidden, config.bottleneck, config.prototypes)
 
 
-def warming(config: DINOConfig, fraction: float) -> float:
-    """The teacher's temperature: linear up to its end, then constant."""
-    gone = min(1.0, fraction / config.teacher_warmup) if config.teacher_warmup else 1.0
-    return config.teacher_start + (config.teacher_temperature - config.teacher_start) * gone
+def teacher_temperature_at(config: DINOConfig, fraction: float) -> float:
+    """Return the teacher's temperature after a fraction of the run: a linear warm-up, then constant."""
+    warmed = min(1.0, fraction / config.teacher_warmup) if config.teacher_warmup else 1.0
+    return config.teacher_start + (config.teacher_temperature - config.teacher_start) * warmed

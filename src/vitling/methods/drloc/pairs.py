@@ -1,4 +1,4 @@
-"""Pairs of tokens of one grid: which are drawn, and an MLP over the two tokens of a pair."""
+"""Random pairs of tokens of a grid, an MLP over the two tokens of a pair, and pooling of grids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Size = tuple[int, int]  # tokens down and across
 
 
 class Pairs(NamedTuple):
-    """Places in a grid of `size` = (h, w), as row * w + column; [B, m] each."""
+    """Pairs of places in a grid of `size` = (h, w), as row * w + column; [B, m] each."""
 
     first: Tensor
     second: Tensor
@@ -23,7 +23,7 @@ class Pairs(NamedTuple):
 
     @property
     def offsets(self) -> Tensor:
-        """[B, m, 2]: (i - p, j - h) of Eq. 3, whole numbers."""
+        """The integer offsets (i - p, j - h) of Eq. 3, [B, m, 2]."""
         width = self.size[1]
         down = self.first // width - self.second // width
         across = self.first % width - self.second % width
@@ -31,25 +31,25 @@ class Pairs(NamedTuple):
 
 
 def draw_random_pairs(names: Tensor, operation: str, size: Size, count: int) -> Pairs:
-    """Uniform, with replacement, a token with itself too (Eq. 2). One number draws row and column at once."""
-    first, second = _places(names, operation, size, 2 * count).chunk(2, dim=1)
+    """Draw pairs uniformly with replacement (Eq. 2); a token may be paired with itself."""
+    first, second = _draw_places(names, operation, size, 2 * count).chunk(2, dim=1)
     return Pairs(first, second, size)
 
 
 def draw_exhaustive_pairs(names: Tensor, operation: str, size: Size) -> Pairs:
-    """Every token once, with a random partner (Eq. 8)."""
+    """Pair every token with a random partner (Eq. 8)."""
     tokens = size[0] * size[1]
     first = torch.arange(tokens, device=names.device).expand(len(names), -1)
-    return Pairs(first, _places(names, operation, size, tokens), size)
+    return Pairs(first, _draw_places(names, operation, size, tokens), size)
 
 
-def _places(names: Tensor, operation: str, size: Size, count: int) -> Tensor:
+def _draw_places(names: Tensor, operation: str, size: Size, count: int) -> Tensor:
     uniform = Draws.from_integers(names, count).uniform(operation, count)
     return (uniform * (size[0] * size[1])).long()
 
 
 class PairMLP(nn.Module):
-    """f of Sec. 4: the concatenation [a; b] of two tokens -> hidden -> hidden -> outputs, ReLU between."""
+    """The MLP f of Sec. 4: two concatenated tokens [a; b] -> hidden -> hidden -> outputs, with ReLU."""
 
     def __init__(self, dim: int, hidden: int, outputs: int):
         super().__init__()
@@ -57,7 +57,7 @@ class PairMLP(nn.Module):
         self.rest = nn.Sequential(nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
     def forward(self, tokens: Tensor, pairs: Pairs) -> Tensor:
-        """tokens [B, h * w, D] -> [B, m, outputs]; the first layer in the way that multiplies less."""
+        """Map tokens [B, h * w, D] to [B, m, outputs]; the first layer takes the order with fewer multiplications."""
         (_, count, dim), m = tokens.shape, pairs.first.shape[1]
         few_tokens = count * dim + m * count <= m * dim
         first_layer = _project_then_choose if few_tokens else _choose_then_project
@@ -65,11 +65,11 @@ class PairMLP(nn.Module):
 
 
 def _project_then_choose(linear: nn.Linear, tokens: Tensor, pairs: Pairs) -> Tensor:
-    """W [a; b] = W_a a + W_b b: both halves for every token once; then a product with two ones in each row chooses and
-    adds. Unlike a gather it is as quick backwards, and the same in every run on a GPU."""
+    """Compute W [a; b] = W_a a + W_b b: project every token once, then choose and add by a product with two ones per
+    row. Unlike a gather, it is as fast backwards and deterministic on a GPU."""
     halves = linear.weight.unflatten(1, (2, -1)).transpose(0, 1).flatten(0, 1)
     bias = torch.cat((linear.bias, torch.zeros_like(linear.bias)))
-    projected = F.linear(tokens, halves, bias).unflatten(2, (2, -1)).flatten(1, 2)  # [B, 2 h w, hidden], by turns
+    projected = F.linear(tokens, halves, bias).unflatten(2, (2, -1)).flatten(1, 2)  # [B, 2 h w, hidden], alternating
     columns = torch.arange(projected.shape[1], device=tokens.device)
     chosen = (columns == 2 * pairs.first[..., None]) | (columns == 2 * pairs.second[..., None] + 1)
     return torch.bmm(chosen.to(projected.dtype), projected)
@@ -84,26 +84,26 @@ def _choose_then_project(linear: nn.Linear, tokens: Tensor, pairs: Pairs) -> Ten
 
 
 def pool_grid(grid: Tensor, longest: int, how: str) -> Tensor:
-    """Averages sides longer than `longest` down to it. As a product with one matrix, whose gradient is the same in
-    every run on a GPU: that of torch's adaptive pooling is not."""
+    """Average sides longer than `longest` down to it, by a matrix product: its gradient is deterministic on a GPU, that
+    of torch's adaptive pooling is not."""
     size = (grid.shape[-2], grid.shape[-1])
     if max(size) <= longest:
         return grid
-    averages, new = _averages(size, longest, how, grid.device)
-    with torch.autocast(grid.device.type, enabled=False):  # a ninth is not exact in half precision
+    averages, new = _averaging_matrix(size, longest, how, grid.device)
+    with torch.autocast(grid.device.type, enabled=False):  # half precision rounds a ninth
         tokens = torch.bmm(averages.expand(len(grid), -1, -1), grid.flatten(2).transpose(1, 2).float())
     return tokens.transpose(1, 2).unflatten(2, new)
 
 
 @lru_cache
-def _averages(size: Size, longest: int, how: str, device: torch.device) -> tuple[Tensor, Size]:
-    """[new places, places], each row an average over places; and the new size."""
-    with torch.inference_mode(False):  # it is kept, and training may be next to use it
-        down, across = (_axis(side, longest, how) for side in size)
+def _averaging_matrix(size: Size, longest: int, how: str, device: torch.device) -> tuple[Tensor, Size]:
+    """Return the matrix [new places, places], each row an average over places, and the new size."""
+    with torch.inference_mode(False):  # cached, so training may use it next
+        down, across = (_average_axis(side, longest, how) for side in size)
         return torch.kron(down, across).to(device), (len(down), len(across))
 
 
-def _axis(side: int, longest: int, how: str) -> Tensor:
+def _average_axis(side: int, longest: int, how: str) -> Tensor:
     averages = torch.eye(side)
     while len(averages) > longest:
         if how == "adaptive":

@@ -1,4 +1,4 @@
-"""IDMM (Cao et al., ECCV 2022): instance discrimination with multi-crop and CutMix. Every image is a class of its own.
+"""IDMM (Cao et al., ECCV 2022): instance discrimination with multi-crop and CutMix; every image is a class.
 
 Equations are numbered as in the paper.
 """
@@ -21,16 +21,14 @@ from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
-# Width behind Table 9's "proj. MLP". The paper says no more of it than that SimCLR's is one, so this is SimCLR's head,
-# with the output of the paper's Table 10.
-PROJECTED = 256
+PROJECTED = 256  # output width of Table 9's "proj. MLP"; unpublished, so SimCLR's head with the width of Table 10
 
 
 class IDMM(Objective):
     """A linear classifier with bias over all `images`, on the pooled features of every crop.
 
-    Terms: `global` and `local`, each the mean over its group's crops, so that with two and four of them a local crop
-    weighs half a global one; `instance` where the plan has one group. `seed` is that of the sampled classifier.
+    Terms: `global` and `local`, each the mean over its group's crops, so with two and four of them a local crop has
+    half the weight of a global one; `instance` if the plan has one group. `seed` is for the sampled classifier.
     """
 
     capturable_forward = True
@@ -46,7 +44,7 @@ class IDMM(Objective):
         mlp = config.projection == "mlp"
         self.projection = make_projection_mlp(backbone.dim, PROJECTED) if mlp else nn.Identity()
         self.classifier = make_classifier(config, PROJECTED if mlp else backbone.dim, images, seed)
-        self.epsilon = spread(config, images)
+        self.epsilon = uniform_mass(config, images)
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         by_size: dict[int, list[int]] = {}
@@ -61,34 +59,34 @@ class IDMM(Objective):
         return {**terms, **self.auxiliary_terms(seen, batch, progress)}
 
     def losses(self, pooled: Tensor, views: list[Views], batch: Batch) -> Tensor:
-        """[M] of all crops, in the order of the views: through the classifier once."""
+        """Compute the losses [M] of all crops, in the order of the views, with one call of the classifier."""
         own = torch.cat([batch.ids.repeat(view.count) for view in views])
         partner = torch.cat([batch.ids.repeat(v.count) if v.partner is None else v.partner for v in views])
-        whole = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.lam is None else v.lam for v in views]
+        lam = [pooled.new_ones(len(v.pixels), dtype=torch.float32) if v.lam is None else v.lam for v in views]
         scores = self.classifier(self.projection(pooled), own, partner, batch.key)
-        return cross_entropy(scores, torch.cat(whole), self.epsilon)
+        return cross_entropy(scores, torch.cat(lam), self.epsilon)
 
     def uniform_loss(self) -> dict[str, float]:
-        """ln N: what guessing costs."""
+        """Return ln N for N images."""
         return dict.fromkeys(self.names, math.log(self.images))
 
     def sharded_parameters(self) -> dict[str, int]:
         return {f"classifier.{name}": rows for name, rows in self.classifier.sharded_parameters().items()}
 
 
-def cross_entropy(scores: Scores, share: Tensor, epsilon: float) -> Tensor:
-    """[M]: Eq. 18 mixed, where `epsilon` is the mass that is spread over all N classes evenly.
+def cross_entropy(scores: Scores, lam: Tensor, epsilon: float) -> Tensor:
+    """Compute Eq. 18 for mixed images, [M]; `epsilon` is the mass spread evenly over all N classes.
 
-    The target is (1 - epsilon) (share own + (1 - share) partner) + epsilon / N. Eq. 19 misprints the mass C of classes
-    that are in neither image: all masses add up to 1 with C = eps / (N - 1), without its lambda.
+    The target is (1 - epsilon) (lam own + (1 - lam) partner) + epsilon / N. Eq. 19 misprints the mass C of classes
+    that are in neither image: all masses add up to 1 if C = eps / (N - 1), without lambda.
     """
-    mixed = torch.lerp(scores.partner, scores.own, share)
+    mixed = torch.lerp(scores.partner, scores.own, lam)
     return scores.total - (1 - epsilon) * mixed - epsilon * scores.mean
 
 
-def spread(config: IDMMConfig, images: int) -> float:
-    """The mass that all classes share. Eq. 17 gives eps / (N - 1) to the others and none of it to the image's own: as
-    much as if N / (N - 1) eps had been spread over all."""
+def uniform_mass(config: IDMMConfig, images: int) -> float:
+    """Return the mass spread over all classes. Eq. 17 gives eps / (N - 1) to every class but the image's own, which
+    equals N / (N - 1) eps spread over all."""
     others = config.smoothing_form == "others"
     return config.smoothing * (images / max(images - 1, 1) if others else 1.0)
 

@@ -1,4 +1,4 @@
-"""MoCo v2 (Chen et al. 2020; MoCo: He et al., CVPR 2020): tell the other view of an image from the keys in a queue."""
+"""MoCo v2 (Chen et al. 2020; MoCo: He et al., CVPR 2020): find the other view of an image in a queue of keys."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from vitling.views.renderer import Views
 
 
 class MoCoV2(Objective):
-    """The first view asks, the second one, through a copy of the network with constant momentum, is the answer; keys of
-    earlier batches are the wrong answers. Not symmetric, as published.
+    """First views are queries; second views, encoded by a copy with constant momentum, are their positive keys; keys of
+    earlier batches are the negatives. Not symmetric, as published.
 
-    Settings are those of IDMM's Table 10. The rest is MoCo v2's own: a head of two layers, the hidden one as wide as
-    the features; momentum 0.999; no wrong answers from the batch itself.
+    Settings are those of IDMM's Table 10. The rest is MoCo v2's: a head of two layers, the hidden one as wide as the
+    features; momentum 0.999; no negatives from the batch itself.
 
-    A queue that is longer than the data set (2048 keys, 2,040 images) holds older keys of the very image that is asked
-    about. `mask_own` leaves them out of the wrong answers; MoCo does not know of them.
+    A queue that is longer than the data set (2048 keys, 2,040 images) holds older keys of the query's own image.
+    `mask_own` removes them from the negatives; MoCo does not.
 
-    Shuffling batch norm is not here: MoCo shares keys out over GPUs in another order than queries, because batch norm
-    over the same images on both sides gives the answer away. Statistics of the whole batch are no remedy: the keys of
-    the queue had others. It takes a network with batch norm, a ResNet or a CvT; the rest have nothing to give away.
+    Shuffling batch norm is not implemented. MoCo distributes keys over GPUs in another order than queries, because
+    statistics over the same images on both sides reveal the positive key. Statistics of the whole batch do not help, as
+    the keys in the queue had others. Only networks with batch norm are affected, such as ResNet and CvT.
     """
 
     capturable_forward = True
@@ -59,19 +59,22 @@ class MoCoV2(Objective):
         terms = self.terms(features, self.copy.features(second), batch)
         return {**terms, **self.auxiliary_terms(features, batch, progress)}
 
-    def terms(self, asked: Features, answered: Features, batch: Batch) -> dict[str, Tensor]:
-        """Of what the network makes of the first view, and its copy of the second."""
-        queries, keys = normalise_rows(self.head(asked.pooled)), normalise_rows(self.copy.head(answered.pooled))
-        return {"contrast": self.against(self.queue, queries, keys, keys, batch)}
+    def terms(self, query_features: Features, key_features: Features, batch: Batch) -> dict[str, Tensor]:
+        """Compute the terms from the features of the first view, and those of the second by the copy."""
+        queries = normalise_rows(self.head(query_features.pooled))
+        keys = normalise_rows(self.copy.head(key_features.pooled))
+        return {"contrast": self.contrast_with_queue(self.queue, queries, keys, keys, batch)}
 
-    def against(self, queue: KeyQueue, queries: Tensor, keys: Tensor, remembered: Tensor, batch: Batch) -> Tensor:
-        """Queries and their right keys, several of an image one after the other, and the queue's as the wrong ones;
-        what is `remembered` of each image comes into the queue."""
+    def contrast_with_queue(
+        self, queue: KeyQueue, queries: Tensor, keys: Tensor, remember: Tensor, batch: Batch
+    ) -> Tensor:
+        """Contrast queries and their positive keys with the queue, then add each image's key in `remember` to it.
+        Several queries of an image follow each other."""
         own = (batch.ids[:, None] == queue.ids) if self.config.mask_own else None
         if own is not None:
             own = own.repeat_interleave(len(queries) // len(own), dim=0)
         loss = contrast(queries, keys, queue.keys, self.config.temperature, own)
-        queue.add(gather_batch(remembered, batch).rows, gather_batch(batch.ids, batch).rows)
+        queue.add(gather_batch(remember, batch).rows, gather_batch(batch.ids, batch).rows)
         return loss
 
     @property
@@ -91,7 +94,7 @@ class MoCoV2(Objective):
         return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
-        """ln(1 + K)."""
+        """Return ln(1 + K) for K keys in the queue."""
         return {"contrast": math.log(1 + self.config.queue)}
 
     def health(self) -> dict[str, float]:
@@ -99,12 +102,14 @@ class MoCoV2(Objective):
 
 
 def contrast(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float, masked: Tensor | None = None) -> Tensor:
-    """-log exp(q k+ / T) / (exp(q k+ / T) + sum over the queue of exp(q k / T)), mean over queries (MoCo, Eq. 1). All
-    are float32 and of unit length; keys that are `masked` [B, K] are left out of the sum."""
+    """Average -log exp(q k+ / T) / (exp(q k+ / T) + sum over the queue of exp(q k / T)) over queries (MoCo, Eq. 1).
+
+    All vectors are float32 and of unit length; `masked` keys [B, K] are left out of the sum.
+    """
     with torch.autocast(queries.device.type, enabled=False):
-        right = (queries * keys).sum(1, keepdim=True)
-        wrong = queries @ queue.T
+        positive = (queries * keys).sum(1, keepdim=True)
+        negatives = queries @ queue.T
     if masked is not None:
-        wrong = wrong.masked_fill(masked, -torch.inf)
-    answers = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-    return F.cross_entropy(torch.cat((right, wrong), dim=1) / temperature, answers)
+        negatives = negatives.masked_fill(masked, -torch.inf)
+    first = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
+    return F.cross_entropy(torch.cat((positive, negatives), dim=1) / temperature, first)

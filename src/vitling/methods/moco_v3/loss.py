@@ -1,4 +1,4 @@
-"""MoCo v3 (Chen, Xie and He, ICCV 2021): tell the other view of an image from the other images of the batch."""
+"""MoCo v3 (Chen, Xie and He, ICCV 2021): find the other view of an image among those of the batch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from vitling.views.renderer import Views
 
 
 class MoCoV3(Objective):
-    """Both views ask and both answer; the answers come from a copy of the network whose momentum rises to 1.
+    """Each view is a query for the other; the keys come from a copy of the network whose momentum rises to 1.
 
-    Settings are those of IDMM's Table 10 ("dim" is the width of queries and keys). The rest is MoCo v3's own for ViTs:
-    a projector of three layers and a predictor of two, 4096 wide, with batch norm; momentum 0.99; no queue; the patch
-    projection of a plain ViT stays as it was drawn (`frozen_patches`), which its authors found to be more stable.
-    Positions and the start of the weights are those of the network at hand, so that all methods are compared on one.
+    Settings are those of IDMM's Table 10 ("dim" is the width of queries and keys). The rest is MoCo v3's for ViTs: a
+    projector of three layers and a predictor of two, 4096 wide, with batch norm; momentum 0.99; no queue; the patch
+    projection of a plain ViT is frozen at its initialisation, which the authors found more stable. Position embeddings
+    and initialisation are the network's, so that all methods are compared on the same one.
 
-    `batches` are the sizes of an epoch's batches: what guessing costs depends on them.
-    Both views go through the network together: batch norm in a ResNet sees both, that in the heads one at a time.
+    `batches` are the sizes of an epoch's batches; `uniform_loss` depends on them. Both views pass the network together:
+    batch norm in a ResNet sees both, batch norm in the heads one at a time.
     """
 
     compares_images = True
@@ -54,9 +54,9 @@ class MoCoV3(Objective):
         features = self.features(pixels)
         queries = normalise_rows(apply_by_view(self._predict, features.pooled, 2))
         keys = normalise_rows(self.copy(pixels, views=2))
-        found = gather_batch(torch.cat(keys.chunk(2), dim=1), batch)
-        first, second = (GatheredRows(rows, found.first) for rows in found.rows.chunk(2, dim=1))
-        loss = symmetric(queries.chunk(2), (first, second), self.config.temperature)
+        gathered = gather_batch(torch.cat(keys.chunk(2), dim=1), batch)
+        first, second = (GatheredRows(rows, gathered.first) for rows in gathered.rows.chunk(2, dim=1))
+        loss = symmetric_loss(queries.chunk(2), (first, second), self.config.temperature)
         return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
 
     def _predict(self, pooled: Tensor) -> Tensor:
@@ -69,26 +69,26 @@ class MoCoV3(Objective):
         return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
-        """Twice 2 tau ln n for a batch of n images."""
+        """Return twice 2 tau ln n for a batch of n images."""
         costs = [4 * self.config.temperature * math.log(n) for n in self.batches]
         return {"contrast": sum(costs) / len(costs)} if costs else {}
 
 
-def symmetric(queries: Sequence[Tensor], keys: Sequence[GatheredRows], temperature: float) -> Tensor:
-    """ctr(q1, k2) + ctr(q2, k1) (Alg. 1)."""
+def symmetric_loss(queries: Sequence[Tensor], keys: Sequence[GatheredRows], temperature: float) -> Tensor:
+    """Compute ctr(q1, k2) + ctr(q2, k1) (Alg. 1)."""
     return contrast(queries[0], keys[1], temperature) + contrast(queries[1], keys[0], temperature)
 
 
 def contrast(queries: Tensor, keys: GatheredRows, temperature: float) -> Tensor:
-    """2 tau times the cross-entropy of q k / tau, where the right key of a query is that of the same image (Alg. 1).
-    All are float32 and of unit length."""
+    """Compute 2 tau times the cross-entropy of q k / tau; the positive key is that of the same image (Alg. 1). All
+    vectors are float32 and of unit length."""
     with torch.autocast(queries.device.type, enabled=False):
         logits = queries @ keys.rows.T / temperature
-    right = torch.arange(keys.first, keys.first + len(queries), device=queries.device)
-    return 2 * temperature * F.cross_entropy(logits, right)
+    positives = torch.arange(keys.first, keys.first + len(queries), device=queries.device)
+    return 2 * temperature * F.cross_entropy(logits, positives)
 
 
 def freeze_patches(backbone: Backbone) -> None:
-    """The patch projection of a plain ViT keeps its random start (Sec. 4). Other networks have none of this kind."""
+    """Freeze the patch projection of a plain ViT (Sec. 4); other networks have none of this kind."""
     if isinstance(backbone.timm_model, VisionTransformer):
         backbone.timm_model.patch_embed.proj.requires_grad_(False)

@@ -1,6 +1,6 @@
-"""SimCLR (Chen et al., ICML 2020): of all views in a batch, find the other one of the same image.
+"""SimCLR (Chen et al., ICML 2020): find the other view of an image among all views of a batch.
 
-Equations are numbered as in the paper. The loss is in float32 whatever the network is in.
+Equations are numbered as in the paper. The loss is computed in float32.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from vitling.views.renderer import Views
 
 
 class SimCLR(Objective):
-    """The term `contrast`: NT-Xent of two views of each image, among the views of all processes.
+    """NT-Xent between two views of each image, among the views of all processes (term `contrast`).
 
-    `batches` are the sizes of an epoch's batches; only the watcher wants them, to know what guessing costs.
+    `batches` are the sizes of an epoch's batches; `uniform_loss` depends on them.
     """
 
     compares_images = True
@@ -37,7 +37,7 @@ class SimCLR(Objective):
         config = config or SimCLRConfig()
         check_ranges(config)
         if len(plan.groups) != 1 or plan.crops != 2:
-            raise ValueError(f"two views of one kind, not {plan.crops} of {len(plan.groups)}")
+            raise ValueError(f"SimCLR needs two views of one kind, not {plan.crops} of {len(plan.groups)}")
         mlp = config.projection == "mlp"
         self.projection = make_projection_mlp(backbone.dim, config.dim) if mlp else nn.Identity()
         self.temperature, self.batches = config.temperature, batches
@@ -50,27 +50,27 @@ class SimCLR(Objective):
         return {"contrast": loss, **self.auxiliary_terms(features, batch, progress)}
 
     def losses(self, z: Tensor, batch: Batch) -> Tensor:
-        """[2B], of the views of this process: their first B rows are first views. Each has unit length."""
+        """Compute the losses [2B] of this process's views, unit rows of which the first B are first views."""
         return nt_xent(z, gather_batch(z, batch), self.temperature)
 
     def uniform_loss(self) -> dict[str, float]:
-        """ln(2n - 1) for a batch of n images: all other views are equally likely to be the partner."""
+        """Return ln(2n - 1) for a batch of n images: each of the other views is equally likely to be the positive."""
         costs = [math.log(2 * n - 1) for n in self.batches]
         return {"contrast": sum(costs) / len(costs)} if costs else {}
 
 
 def nt_xent(z: Tensor, others: GatheredRows, temperature: float) -> Tensor:
-    """[2B]: Eq. 1, of each view in `z`, whose partner lies B rows away."""
-    similar = (z * z.roll(len(z) // 2, dims=0)).sum(1) / temperature
-    return other_logits(z, others, temperature).logsumexp(1) - similar
+    """Compute Eq. 1 for each view in `z` [2B, D], whose positive is B rows away."""
+    positive = (z * z.roll(len(z) // 2, dims=0)).sum(1) / temperature
+    return similarities(z, others, temperature).logsumexp(1) - positive
 
 
-def other_logits(z: Tensor, others: GatheredRows, temperature: float) -> Tensor:
-    """[M, all]: similarities over the temperature; -inf for each row with itself."""
-    return (z @ others.rows.T / temperature).masked_fill(own_places(z, others), -torch.inf)
+def similarities(z: Tensor, others: GatheredRows, temperature: float) -> Tensor:
+    """Return similarities over the temperature, [M, all]; -inf for each row with itself."""
+    return (z @ others.rows.T / temperature).masked_fill(mask_self(z, others), -torch.inf)
 
 
-def own_places(z: Tensor, others: GatheredRows) -> Tensor:
-    """[M, all]: where a row of `z` stands among those of all processes."""
+def mask_self(z: Tensor, others: GatheredRows) -> Tensor:
+    """Mark where each row of `z` is among the rows of all processes, [M, all]."""
     columns = torch.arange(len(others.rows), device=z.device)
     return columns == others.first + torch.arange(len(z), device=z.device)[:, None]

@@ -1,4 +1,4 @@
-"""SupCon (Khosla et al., NeurIPS 2020): SimCLR, where all views of images of the same class are partners.
+"""SupCon (Khosla et al., NeurIPS 2020): SimCLR with all views of the same class as positives.
 
 Equations are numbered as in the paper.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
-from vitling.methods.simclr.loss import SimCLR, other_logits, own_places
+from vitling.methods.simclr.loss import SimCLR, mask_self, similarities
 from vitling.methods.simclr.settings import SimCLRConfig
 from vitling.methods.supcon.settings import SupConConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
@@ -21,8 +21,8 @@ from vitling.views.plan import Plan
 
 
 class SupCon(SimCLR):
-    """`labels` [N] are the classes of all training images. An image without one (below 0) is a class of its own: beside
-    labelled images it learns as in SimCLR."""
+    """SupCon's loss. `labels` [N] are the classes of all training images; an unlabelled image (below 0) is a class of
+    its own and learns as in SimCLR."""
 
     classes: Tensor
 
@@ -38,9 +38,9 @@ class SupCon(SimCLR):
         check_ranges(config)
         super().__init__(backbone, plan, SimCLRConfig(dim=config.dim, temperature=config.temperature), batches)
         if labels.ndim != 1:
-            raise ValueError("SupCon needs one class an image")
-        alone = -1 - torch.arange(len(labels), device=labels.device)
-        self.register_buffer("classes", torch.where(labels < 0, alone, labels), persistent=False)
+            raise ValueError("SupCon needs one class per image")
+        own_class = -1 - torch.arange(len(labels), device=labels.device)
+        self.register_buffer("classes", torch.where(labels < 0, own_class, labels), persistent=False)
 
     def losses(self, z: Tensor, batch: Batch) -> Tensor:
         classes = self.classes[batch.ids].repeat(len(z) // len(batch.ids))
@@ -48,9 +48,9 @@ class SupCon(SimCLR):
 
 
 def sup_out(z: Tensor, others: GatheredRows, classes: Tensor, all_classes: Tensor, temperature: float) -> Tensor:
-    """[M]: Eq. 2, L_out^sup, of each view: the mean over its partners is outside the logarithm. The paper adds them up;
-    here as in its code their mean is minimised, but without the code's factor of temperature / 0.07."""
-    logits = other_logits(z, others, temperature)
-    partners = (classes[:, None] == all_classes) & ~own_places(z, others)
-    similar = logits.masked_fill(~partners, 0).sum(1) / partners.sum(1)
-    return logits.logsumexp(1) - similar
+    """Compute L_out^sup (Eq. 2) of each view, [M]: the mean over its positives is outside the logarithm. The paper adds
+    the views up; its code minimises their mean, as here, but times temperature / 0.07."""
+    logits = similarities(z, others, temperature)
+    positives = (classes[:, None] == all_classes) & ~mask_self(z, others)
+    positive = logits.masked_fill(~positives, 0).sum(1) / positives.sum(1)
+    return logits.logsumexp(1) - positive

@@ -1,5 +1,4 @@
-"""Classification: softmax cross-entropy on mixed, smoothed targets, or a logistic loss where images have several
-labels."""
+"""Classification: cross-entropy with mixed, smoothed targets, or a logistic loss for several labels per image."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from vitling.views.renderer import Views
 
 
 class Supervised(Objective):
-    """A linear head on the pooled features. `class_weights` [C] weigh classes (for several labels: positives)."""
+    """A linear head on the pooled features. `class_weights` [C] apply to classes, or to positives of several labels."""
 
     class_weights: Tensor | None
 
@@ -47,16 +46,16 @@ class Supervised(Objective):
         return {"classification": loss, **self.auxiliary_terms(features, batch, progress)}
 
     def uniform_loss(self) -> dict[str, float]:
-        """ln C, or ln 2 for each of several labels; weights of classes would give it another scale."""
-        answers = 2 if self.multi_label else self.classes
-        return {} if self.class_weights is not None else {"classification": math.log(answers)}
+        """Return ln C, or ln 2 for several labels; nothing with class weights, which change the scale."""
+        outcomes = 2 if self.multi_label else self.classes
+        return {} if self.class_weights is not None else {"classification": math.log(outcomes)}
 
     def logits(self, images: Tensor) -> Tensor:
-        """For evaluation: past torch.compile, whose graphs belong to the training batch."""
+        """Classify for evaluation, without torch.compile: its graphs belong to the training batch."""
         return self.head(self.backbone.forward(images).pooled).float()
 
     def targets(self, view: Views, batch: Batch) -> Tensor:
-        """[B, C]: a convex mixture of the two images' labels."""
+        """Mix the labels of each image and its partner, [B, C]."""
         if batch.labels is None:
             raise ValueError("Supervised needs labels")
         target = self._encode(batch.labels[batch.ids])
@@ -65,10 +64,10 @@ class Supervised(Objective):
         return target
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Weights come from the targets before smoothing: a weight on the smoothed mass of rare classes would make
-        them the best answer for everything."""
-        share = 2 if self.multi_label else self.classes
-        smoothed = targets * (1 - self.smoothing) + self.smoothing / share
+        """Average the loss over images. Class weights apply to the targets before smoothing: on the smoothed mass of
+        rare classes they would make these the best prediction for every image."""
+        outcomes = 2 if self.multi_label else self.classes
+        smoothed = targets * (1 - self.smoothing) + self.smoothing / outcomes
         if self.multi_label:
             weights = None if self.class_weights is None else torch.lerp(torch.ones(()), self.class_weights, targets)
             return F.binary_cross_entropy_with_logits(logits, smoothed, weight=weights)
