@@ -74,7 +74,7 @@ def test_a_sharded_checkpoint_resumes_in_one_process(two, tmp_path):
 def test_fp16_is_refused(two, tmp_path, monkeypatch):
     store = build_store(data.open(str(two / "images"), val="none").train, 16)
     made = objective("full", 33)
-    monkeypatch.setattr(made, "sharded", lambda: {"classifier.weight": 33})
+    monkeypatch.setattr(made, "sharded_parameters", lambda: {"classifier.weight": 33})
     monkeypatch.setattr("vitling.training.precision.choose_precision", lambda *_: half())
     with pytest.raises(UserError, match=r"Use --loop\.precision bf16"):
         fit(made, store, FitConfig(), run=RunDirectory(tmp_path), processes=ALONE)
