@@ -24,7 +24,7 @@ from vitling.settings.config import MethodsConfig, PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts
 from vitling.settings.names import settings_in
 from vitling.settings.resolve import resolve
-from vitling.settings.stages import first_stage
+from vitling.settings.stages import make_first_stage
 from vitling.training.config import OptimConfig
 
 CONTRASTIVE = ["simclr", "supcon"]
@@ -100,8 +100,8 @@ def test_first_stage_of_train_has_sgd_only_if_asked_for(name):
     def first(**settings):
         facts = Facts(images=2040, classes=102)
         plan = plan_for(TrainConfig(method=name, **settings), facts)
-        stage = resolve(first_stage(plan, has_second=True), facts).config
-        return stage.optim.name, plan.origin("pretrain_preset") == "plan"
+        stage = resolve(make_first_stage(plan, has_second=True), facts).config
+        return stage.optim.name, plan.layer("pretrain_preset") == "plan"
 
     assert first() == first(preset="paper") == first(preset="released") == ("adamw", True)
     assert first(pretrain_preset="paper") == ("sgd", False)
@@ -337,4 +337,4 @@ def test_two_stages_in_one_command(folder, tmp_path, method):
 def test_learning_rate_scales_from_the_methods_own_batch(settings, lr):
     plan = plan_for(TrainConfig(method="simclr", backbone="pvt_v2_b0", **settings), Facts(images=2040, classes=102))
     assert (plan.config.batch, plan.config.pretrain_optim.lr, plan.config.optim.lr) == (256, lr, None)
-    assert first_stage(plan, has_second=True).config.method == "simclr"
+    assert make_first_stage(plan, has_second=True).config.method == "simclr"

@@ -321,7 +321,7 @@ def test_resumed_run_keeps_its_plan_and_a_new_one_gets_one(images, tmp_path, mon
         raise Interrupted("stopped", 143)
 
     monkeypatch.setattr(recipe, "train_stage", stop)
-    monkeypatch.setattr(recipe, "look_at_images", lambda *given: Facts(images=30, classes=3, side=300))
+    monkeypatch.setattr(recipe, "gather_facts", lambda *given: Facts(images=30, classes=3, side=300))
     flags = ["--method", "supervised", "--loop.device", "cpu", "--loop.trackers", "none"]
     assert train(images, out, *flags, *resume) == 143
     assert seen[-1][0] == 288

@@ -21,7 +21,7 @@ from vitling.settings.config import FinetuneConfig, PretrainConfig, TrainConfig
 from vitling.settings.facts import Fit
 from vitling.settings.layers import Draft
 from vitling.settings.names import leaves, settings_in
-from vitling.settings.plan import is_pretraining_optional, min_pretrain_epochs, plan_run, without_pretraining
+from vitling.settings.plan import drop_pretraining, is_pretraining_optional, min_pretrain_epochs, plan_run
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import load_config, resume_config
 
@@ -98,7 +98,7 @@ def measure(facts: dict[str, Any], elapsed: float):
         epochs = max(1, min(config.epochs, int(fitting_epochs(left, pace, len(splits.train)))))
         if epochs < least:
             raise TooFewEpochsError("too few")
-        return resolve(Draft(config, resolved.sources), replace(known, fit=Fit(epochs, compiled)))
+        return resolve(Draft(config, resolved.origins), replace(known, fit=Fit(epochs, compiled)))
 
     return shorten
 
@@ -110,20 +110,20 @@ def resolve_case(case: dict[str, Any], flags: list[str]) -> dict[str, Resolved]:
     try:
         return resolve_stages(request, gpu, lambda *known: shorten(*known, least=least_epochs(request, gpu, known[0])))
     except TooFewEpochsError:
-        from vitling.runs.images import look_at_images
+        from vitling.runs.images import gather_facts
 
-        seen = look_at_images(request, None, gpu)
+        seen = gather_facts(request, None, gpu)
         plan = Draft(request)
         plan_run(plan, seen)
-        return resolve_stages(without_pretraining(plan).config, gpu, shorten)
+        return resolve_stages(drop_pretraining(plan).config, gpu, shorten)
 
 
 def least_epochs(request: Any, gpu: bool, resolved: Resolved) -> int:
     if not isinstance(request, TrainConfig) or not isinstance(resolved.config, PretrainConfig):
         return 1
-    from vitling.runs.images import look_at_images
+    from vitling.runs.images import gather_facts
 
-    seen, plan = look_at_images(request, None, gpu), Draft(request)
+    seen, plan = gather_facts(request, None, gpu), Draft(request)
     plan_run(plan, seen)
     optional = plan.config.minutes is not None and seen.classes > 0 and is_pretraining_optional(plan)
     return min_pretrain_epochs(plan.config) if optional else 1

@@ -8,7 +8,7 @@ import pytest
 
 from vitling.settings.config import PLANNED, PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts, Fit
-from vitling.settings.layers import Draft, explicit_names
+from vitling.settings.layers import Draft, list_explicit
 from vitling.settings.names import apply_overrides, mark_all_explicit
 from vitling.settings.resolve import resolve
 from vitling.settings.saved import load_resolved, reopen, to_json
@@ -21,7 +21,7 @@ def test_a_stronger_origin_wins_whatever_the_order():
     draft = Draft(TrainConfig())
     draft.set("optim.lr", 3.0, "plan", "")
     draft.set("optim.lr", 2.0, "method", "")
-    assert (draft.get("optim.lr"), draft.origin("optim.lr")) == (3.0, "plan")
+    assert (draft.get("optim.lr"), draft.layer("optim.lr")) == (3.0, "plan")
     draft.set("optim.lr", 4.0, "pace", "")
     assert draft.get("optim.lr") == 4.0
 
@@ -40,8 +40,8 @@ def dict_of(config):
 
 def test_explicit_are_named_settings_and_those_that_differ():
     config = TrainConfig(seed=3, optim=OptimConfig(lr=1.0), explicit=("from", "batch"))
-    assert set(explicit_names(config)) == {"seed", "optim.lr", "from_", "batch"}
-    assert "optim.lr" in explicit_names(apply_overrides(TrainConfig(), {"optim.lr": None}))
+    assert set(list_explicit(config)) == {"seed", "optim.lr", "from_", "batch"}
+    assert "optim.lr" in list_explicit(apply_overrides(TrainConfig(), {"optim.lr": None}))
 
 
 @pytest.mark.parametrize("value", [None, PLANNED, "auto"])
@@ -49,7 +49,7 @@ def test_open_values_are_filled_also_if_they_are_explicit(value):
     name = {None: "size", PLANNED: "batch", "auto": "method"}[value]
     draft = Draft(replace(TrainConfig(), explicit=(name,)))
     draft.fill(name, "filled", "plan", "why")
-    assert (draft.get(name), draft.sources[name].reason) == ("filled", "why")
+    assert (draft.get(name), draft.origins[name].reason) == ("filled", "why")
     draft.fill(name, "again", "plan", "")
     assert draft.get(name) == "filled"
 
@@ -71,11 +71,11 @@ def test_all_explicit_settings_are_left_as_they_are():
 
 def test_every_value_that_is_not_the_default_has_an_origin_and_a_reason():
     resolved = resolve(PretrainConfig(method="esvit", batch=96), FLOWERS)
-    assert resolved.sources["batch"].origin == "explicit"
-    assert resolved.sources["esvit.momentum"].origin == "method"
-    changed = set(explicit_names(resolved.config))
-    assert changed <= resolved.sources.keys()
-    assert all(resolved.sources[name].reason for name in changed)
+    assert resolved.origins["batch"].layer == "explicit"
+    assert resolved.origins["esvit.momentum"].layer == "method"
+    changed = set(list_explicit(resolved.config))
+    assert changed <= resolved.origins.keys()
+    assert all(resolved.origins[name].reason for name in changed)
 
 
 def test_the_pace_shortens_explicit_epochs_and_what_depends_on_them():
@@ -83,7 +83,7 @@ def test_the_pace_shortens_explicit_epochs_and_what_depends_on_them():
     long = resolve(request, FLOWERS)
     short = resolve(reopen(long), replace(FLOWERS, fit=Fit(20, "on")))
     assert (long.config.epochs, short.config.epochs) == (500, 20)
-    assert short.sources["epochs"].origin == "pace"
+    assert short.origins["epochs"].layer == "pace"
     assert short.config.optim.warmup_epochs == 2
     assert short.config.esvit.momentum < long.config.esvit.momentum
     kept = resolve(replace(request, explicit=("esvit.momentum",)), replace(FLOWERS, fit=Fit(20, "on")))
@@ -96,4 +96,4 @@ def test_settings_and_origins_survive_json(tmp_path):
     resolved = resolve(PretrainConfig(method="dino", seed=5, out=str(tmp_path)), FLOWERS)
     loaded = load_resolved(PretrainConfig, json.loads(json.dumps(to_json(resolved))))
     assert loaded.config == resolved.config
-    assert loaded.sources == resolved.sources
+    assert loaded.origins == resolved.origins

@@ -15,7 +15,7 @@ from vitling.settings.layers import Draft
 from vitling.settings.names import apply_overrides
 from vitling.settings.plan import CPU_MINUTES, describe_plan, min_pretrain_epochs
 from vitling.settings.resolve import resolve
-from vitling.settings.stages import first_stage
+from vitling.settings.stages import make_first_stage
 from vitling.training.config import OptimConfig
 
 FLOWERS = Facts(images=2040, classes=102, has_test=True, side=500, gpu=True)
@@ -35,7 +35,7 @@ def plan(seen: Facts = FLOWERS, **settings) -> TrainConfig:
 
 def first(**settings) -> PretrainConfig:
     """Return the settings of the first stage before they are resolved."""
-    return first_stage(draft(**settings), has_second=True).config
+    return make_first_stage(draft(**settings), has_second=True).config
 
 
 def second(**settings) -> TrainConfig:

@@ -8,7 +8,7 @@ from rich.table import Table
 from vitling.console import is_main_process
 from vitling.methods import METHODS
 from vitling.settings.config import RunConfig
-from vitling.settings.layers import Source
+from vitling.settings.layers import Origin
 from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.resolve import Resolved
 
@@ -26,7 +26,7 @@ def print_settings(config: RunConfig) -> None:
     console = Console()
     for stage, resolved in stages.items():
         console.print(_make_table(stage, resolved))
-    if any(r.config.minutes is not None and r.sources["epochs"].origin != "pace" for r in stages.values()):
+    if any(r.config.minutes is not None and r.origins["epochs"].layer != "pace" for r in stages.values()):
         console.print("The epochs are upper limits: --minutes trains as many as fit at the measured pace.")
 
 
@@ -37,10 +37,10 @@ def _make_table(stage: str, resolved: Resolved) -> Table:
     default, unused = dict(leaves(type(resolved.config)())), _find_unused(resolved.config)
     for name, value in leaves(resolved.config):
         if name not in _HIDDEN and name.partition(".")[0] not in unused:
-            source = resolved.sources.get(name, Source())
+            origin = resolved.origins.get(name, Origin())
             style = "dim" if value == default[name] else None
             shown = "" if value is None else format_value(value)
-            table.add_row(f"--{flag_name(name)}", shown, source.origin, source.reason, style=style)
+            table.add_row(f"--{flag_name(name)}", shown, origin.layer, origin.reason, style=style)
     return table
 
 

@@ -20,7 +20,7 @@ from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
 from vitling.settings.facts import Facts
 
 
-def look_at_images(config: RunConfig, source: Source, gpu: bool) -> Facts:
+def gather_facts(config: RunConfig, source: Source, gpu: bool) -> Facts:
     """Gather the facts for the plan. The test split is counted, not opened."""
     splits = read_splits(source, config.data)
     labelled = splits.train.task != "none"
@@ -38,7 +38,7 @@ def look_at_images(config: RunConfig, source: Source, gpu: bool) -> Facts:
     )
 
 
-def stage_facts(splits: Splits, gpu: bool) -> Facts:
+def gather_stage_facts(splits: Splits, gpu: bool) -> Facts:
     """Gather the facts for one stage from the images it trains on."""
     return Facts(len(splits.train), side=measure_median_side(splits.train), gpu=gpu)
 

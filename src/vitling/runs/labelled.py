@@ -20,7 +20,7 @@ from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_l
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
 from vitling.methods.supervised.loss import Supervised
-from vitling.runs.images import Stores, stage_facts
+from vitling.runs.images import Stores, gather_stage_facts
 from vitling.runs.opening import OpenRun
 from vitling.runs.stage import (
     Clock,
@@ -75,7 +75,7 @@ def prepare_stage(
     start_facts: StartFacts | None = None,
 ) -> Stage:
     """Resolve the settings, build the network and decode the images. `start`: the directory of the stage before."""
-    facts = stage_facts(splits, run.has_gpu)
+    facts = gather_stage_facts(splits, run.has_gpu)
     if start_facts is not None:
         facts = replace(facts, start=start_facts)
     resolved = run.saved if run.saved is not None and run.has_checkpoint else resolve(draft, facts)

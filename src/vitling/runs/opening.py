@@ -55,7 +55,7 @@ class OpenRun(Generic[Config]):
     saved: Resolved[Config] | None = None  # settings of the start that this one resumes
     result: dict[str, Any] | None = None  # of a run that has finished already
     prepared: bool = False
-    read: Source | None = None  # the data, once it was read
+    data: Source | None = None  # once it was read
 
     @property
     def has_checkpoint(self) -> bool:
@@ -64,9 +64,9 @@ class OpenRun(Generic[Config]):
     @property
     def source(self) -> Source:
         """The data of the run, which is read once."""
-        if self.read is None:
-            self.read = read_source(self.draft.config.source, self.draft.config.data)
-        return self.read
+        if self.data is None:
+            self.data = read_source(self.draft.config.source, self.draft.config.data)
+        return self.data
 
     @property
     def has_gpu(self) -> bool:
@@ -111,17 +111,17 @@ class OpenRun(Generic[Config]):
 
 @contextmanager
 def open_run(
-    request: Config | Draft[Config], verb: str, processes: Processes, of: OpenRun | None = None
+    request: Config | Draft[Config], verb: str, processes: Processes, parent: OpenRun | None = None
 ) -> Iterator[OpenRun[Config]]:
     """Open a run, or a stage of one, for a training command; a run that fails on its input leaves nothing behind.
 
-    A stage (`of` a run) resumes whenever it has begun, with the settings it has saved, and shares the run's data.
+    A stage of a `parent` run resumes whenever it has begun, with the settings it has saved, and shares its data.
     """
     draft = request if isinstance(request, Draft) else Draft(request)
     directory = RunDirectory(draft.config.out, writes=processes.is_main)
-    run = OpenRun(draft, directory, processes, verb, read=None if of is None else of.source)
+    run = OpenRun(draft, directory, processes, verb, data=None if parent is None else parent.source)
     try:
-        _resume(run, is_stage=of is not None)
+        _resume(run, is_stage=parent is not None)
         yield run
         processes.barrier()
     except UserError:
@@ -143,7 +143,7 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
         if (verb := values.get("verb", run.verb)) != run.verb:
             raise UserError(f"{path} is a run of vitling {verb}. Resume it with that verb, or pass another --out.")
         saved = load_resolved(type(config), values)
-        run.saved = resume_run(config if not is_stage else _at(saved.config, config), saved)
+        run.saved = resume_run(config if not is_stage else _as_request(saved.config, config), saved)
         run.draft = reopen(run.saved)
         if (path / "result.json").exists():
             run.directory.log.info(f"{path} has finished; there is nothing to resume.")
@@ -156,6 +156,6 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
     check_trackers(run.draft.config.loop.trackers)
 
 
-def _at(saved: Config, stage: Config) -> Config:
+def _as_request(saved: Config, stage: Config) -> Config:
     """Return the saved settings as a request: those of a stage are resolved again only if it has not begun."""
     return replace(saved, out=stage.out, allow_bad=stage.allow_bad)

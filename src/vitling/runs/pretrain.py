@@ -18,7 +18,7 @@ from vitling.methods import METHODS
 from vitling.methods.method import TrainingData
 from vitling.objectives.moments import Watcher
 from vitling.objectives.objective import Objective
-from vitling.runs.images import Stores, open_for_pretraining, stage_facts
+from vitling.runs.images import Stores, gather_stage_facts, open_for_pretraining
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.stage import (
     Clock,
@@ -37,7 +37,7 @@ from vitling.settings.continuing import read_previous
 from vitling.settings.plan import PRETRAIN_VIEW
 from vitling.settings.pretraining import default_epochs
 from vitling.settings.resolve import resolve
-from vitling.settings.views import unused_view_changes, views_of
+from vitling.settings.views import list_unused_changes, make_views
 from vitling.training.feed import choose_batch_sizes
 from vitling.training.loop import fit
 from vitling.training.result import FitResult
@@ -59,7 +59,7 @@ def pretrain_in(
     """Train in an open run directory. `make_watcher` makes a further watcher, for the epochs of the first one."""
     clock, processes = clock or Clock(), run.processes
     splits = open_for_pretraining(run.draft.config, run.source)
-    facts = stage_facts(splits, run.has_gpu)
+    facts = gather_stage_facts(splits, run.has_gpu)
     if not run.has_checkpoint:
         facts = replace(facts, previous=read_previous(run.draft.config))
     resolved = run.saved or resolve(run.draft, facts)
@@ -93,7 +93,7 @@ def pretrain_in(
 def build_objective(
     config: PretrainConfig, backbone: Backbone, store: Store, auxiliary: nn.Module | None = None
 ) -> Objective:
-    method, plan = METHODS[config.method], views_of(config, backbone.size)
+    method, plan = METHODS[config.method], make_views(config, backbone.size)
     objective = method.build(backbone, plan, method.config_of(config), _describe(config, store))
     attach_auxiliary(objective, auxiliary, config)
     return objective
@@ -125,9 +125,9 @@ def _introduce(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
     is_default = config.epochs == default_epochs(method, images) and "epochs" not in config.explicit
     if is_default and config.minutes is None and device == "cpu":
         log.info(f"{config.epochs} epochs take long on a CPU; --minutes 60 trains as many as fit.")
-    if config.views_budget is not None and config.views_budget < images * views_of(config, PRETRAIN_VIEW).crops:
+    if config.views_budget is not None and config.views_budget < images * make_views(config, PRETRAIN_VIEW).crops:
         log.warning(f"--views-budget {config.views_budget:g} is less than one epoch; training one epoch.")
-    for words in unused_view_changes(config, config.size or PRETRAIN_VIEW):
+    for words in list_unused_changes(config, config.size or PRETRAIN_VIEW):
         log.warning(f"No effect on the views of {config.method}: {words}.")
 
 

@@ -15,7 +15,7 @@ from vitling.files import read_json
 from vitling.ranges import check_ranges
 from vitling.runs.finetune import describe_start, require_start
 from vitling.runs.group import VERBS, load_request
-from vitling.runs.images import look_at_images, open_for_pretraining, open_labelled, stage_facts
+from vitling.runs.images import gather_facts, gather_stage_facts, open_for_pretraining, open_labelled
 from vitling.runs.opening import check_request
 from vitling.runs.stage import dry_run
 from vitling.runs.train import check_method
@@ -26,7 +26,7 @@ from vitling.settings.layers import Draft
 from vitling.settings.plan import plan_run
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import load_resolved, resume_run
-from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, first_stage, large_stage
+from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, make_first_stage, make_large_stage
 from vitling.training.processes import choose_device
 
 RUN = "run"  # the stage whose directory is --out
@@ -47,17 +47,17 @@ def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> d
         return {RUN: _resolve_labelled(Draft(request), source, gpu, measure)}
     if not isinstance(request, TrainConfig):
         raise UserError("Only train, pretrain and finetune have settings to explain.")
-    facts = look_at_images(request, source, gpu)
+    facts = gather_facts(request, source, gpu)
     check_method(request, facts)
     plan = Draft(request)
     plan_run(plan, facts)
     stages: dict[str, Resolved] = {}
     if plan.config.method != "supervised":
-        stages[PRETRAIN_FOLDER] = _resolve_pretraining(first_stage(plan, facts.classes > 0), source, gpu, measure)
+        stages[PRETRAIN_FOLDER] = _resolve_pretraining(make_first_stage(plan, facts.classes > 0), source, gpu, measure)
     if facts.classes:
         stages[RUN] = _resolve_labelled(plan, source, gpu, measure)
         if plan.config.final_size:
-            stages[LARGE_FOLDER] = _resolve_labelled(large_stage(stages[RUN].config), source, gpu, _keep)
+            stages[LARGE_FOLDER] = _resolve_labelled(make_large_stage(stages[RUN].config), source, gpu, _keep)
     return stages
 
 
@@ -90,13 +90,13 @@ def _load_stages(request: RunConfig, folder: Path) -> dict[str, Resolved]:
 
 def _resolve_pretraining(draft: Draft[PretrainConfig], source: Source, gpu: bool, measure: Measure) -> Resolved:
     splits = open_for_pretraining(draft.config, source)
-    facts = replace(stage_facts(splits, gpu), previous=read_previous(draft.config))
+    facts = replace(gather_stage_facts(splits, gpu), previous=read_previous(draft.config))
     return measure(resolve(draft, facts), facts, splits)
 
 
 def _resolve_labelled(draft: Draft[Any], source: Source, gpu: bool, measure: Measure) -> Resolved:
     splits = open_labelled(draft.config, source)
-    facts = stage_facts(splits, gpu)
+    facts = gather_stage_facts(splits, gpu)
     if isinstance(draft.config, FinetuneConfig):
         facts = replace(facts, start=describe_start(draft.config, draft.config.from_))
     return measure(resolve(draft, facts), facts, splits)

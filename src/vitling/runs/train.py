@@ -13,7 +13,7 @@ from typing import Any
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.runs.finetune import finetune_in
-from vitling.runs.images import look_at_images, open_labelled
+from vitling.runs.images import gather_facts, open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.precompile import Precompiler
@@ -25,14 +25,14 @@ from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.plan import (
     describe_plan,
+    drop_pretraining,
     is_pretraining_optional,
     min_pretrain_epochs,
     plan_run,
-    without_pretraining,
 )
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import load_config
-from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, first_stage, large_stage
+from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, make_first_stage, make_large_stage
 
 STARTUP_SECONDS = 8.0  # Python and torch take about this long before the clock starts
 
@@ -45,7 +45,7 @@ def train(request: TrainConfig) -> dict[str, Any]:
         if run.evaluated is not None:
             return run.finish(_enlarge(run, run.evaluated))
         clock = Clock(already=STARTUP_SECONDS)
-        facts = look_at_images(run.draft.config, run.source, run.has_gpu)
+        facts = gather_facts(run.draft.config, run.source, run.has_gpu)
         plan = make_plan(run, facts)
         if plan.config.method == "supervised":
             result = _train_on_labels(run, plan, [] if run.saved else describe_plan(plan), clock)
@@ -86,7 +86,7 @@ def _train_two_stages(
     run: OpenRun[TrainConfig], plan: Draft[TrainConfig], facts: Facts, clock: Clock
 ) -> dict[str, Any]:
     """Pre-train, then fine-tune; if the plan chose two stages and the time is too short for both, only the labels."""
-    first = first_stage(plan, has_second=facts.classes > 0)
+    first = make_first_stage(plan, has_second=facts.classes > 0)
     folder = Path(first.config.out)
     if run.saved is None or not (folder / "config.json").exists():
         _dry_run(first, plan, facts)
@@ -98,7 +98,7 @@ def _train_two_stages(
         minutes = plan.config.minutes
         precompiler.finish(None if minutes is None else 60 * minutes - clock.elapsed)
     if before is None:
-        alone = without_pretraining(plan)
+        alone = drop_pretraining(plan)
         plan_run(alone, facts)
         return _train_on_labels(run, alone, describe_plan(alone, plan), clock)
     if not facts.classes:
@@ -130,7 +130,7 @@ def _find_problem(draft: Draft, facts: Facts) -> UserError | None:
 
 def _open_directory(run: OpenRun[TrainConfig], plan: Draft[TrainConfig]) -> None:
     run.prepare()
-    run.write_settings(Resolved(plan.config, plan.sources), trackers=())
+    run.write_settings(Resolved(plan.config, plan.origins), trackers=())
     for line in describe_plan(plan) if run.saved is None else ():
         run.directory.log.info(line)
 
@@ -143,7 +143,7 @@ def _pretrain(
     A function of its own, so that an exception does not keep the stage's images and network in memory.
     """
     try:
-        with open_run(first, "pretrain", run.processes, of=run) as stage:
+        with open_run(first, "pretrain", run.processes, parent=run) as stage:
             return stage.result or pretrain_in(stage, clock, min_epochs, precompiler.make_watcher)
     except TooFewEpochsError as reason:
         run.directory.log.info(f"Skipping the first stage: {reason} --method {first.config.method} keeps it.")
@@ -164,7 +164,7 @@ def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any
         return result
     run.keep_evaluation(result)  # an interrupted large stage must not open the test split again
     run.processes.barrier()  # it starts from the model that the main process saves
-    with open_run(large_stage(config), "finetune", run.processes, of=run) as stage:
+    with open_run(make_large_stage(config), "finetune", run.processes, parent=run) as stage:
         after = stage.result or stage.finish(finetune_in(stage))
     stages = {**result.get("stages", {}), LARGE_FOLDER: _shorten(after) | {"last": after["last"]}}
     return result | {"stages": stages}

@@ -7,7 +7,7 @@ from vitling.methods import METHODS
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.ranges import check_ranges
 from vitling.settings.config import PLANNED, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.settings.views import views_of
+from vitling.settings.views import make_views
 
 
 def check(config: RunConfig) -> None:
@@ -67,4 +67,4 @@ def _check_pretraining(config: PretrainConfig) -> None:
     if config.views_budget is not None and (config.minutes is not None or "epochs" in config.explicit):
         other = "--epochs" if config.minutes is None else "--minutes"
         raise UserError(f"--views-budget and {other} both set the length of the run. Leave one out.")
-    views_of(config, 224).check_channels(config.data.channels)
+    make_views(config, 224).check_channels(config.data.channels)

@@ -16,7 +16,7 @@ def resolve_finetuning(draft: Draft[FinetuneConfig], facts: Facts) -> list[str]:
     start = facts.start
     draft.fill("backbone", start.backbone, "method", f"the network of {draft.config.from_}")
     notes = [*_resolve_views(draft), *_resolve_size(draft, facts)]
-    epochs = None if draft.origin("epochs") == "default" else draft.config.epochs
+    epochs = None if draft.layer("epochs") == "default" else draft.config.epochs
     recipe = finetune_recipe(draft.config.backbone or "", draft.config.preset, epochs, draft.config.size or VIEW)
     reason = f"IDMM's fine-tuning, preset {draft.config.preset}"
     changed = [name for name in ("epochs", "batch") if draft.get(name) != getattr(recipe, name)]

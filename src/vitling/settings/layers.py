@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Literal, get_args
 
 from vitling.settings.config import PLANNED, Config
 from vitling.settings.names import leaves, replace_leaf
 
-Origin = Literal["default", "method", "plan", "pace", "explicit"]
+Layer = Literal["default", "method", "plan", "pace", "explicit"]
 """From weakest to strongest. `method`: the method's recipe for this backbone and these images. `plan`: chosen from the
 images and the machine. `pace`: the measured speed, for --minutes. `explicit`: passed by the user."""
-_RANK = {origin: rank for rank, origin in enumerate(get_args(Origin))}
+_RANK = {layer: rank for rank, layer in enumerate(get_args(Layer))}
 
 
 @dataclass(frozen=True)
-class Source:
-    """Origin of a value, and the reason for it in a few words."""
+class Origin:
+    """Layer of a value, and the reason for it in a few words."""
 
-    origin: Origin = "default"
+    layer: Layer = "default"
     reason: str = ""
 
 
 class Draft(Generic[Config]):
-    """A config under construction: a value is replaced only by one of the same or of a stronger origin."""
+    """A config under construction: a value is replaced only by one of the same or of a stronger layer."""
 
-    def __init__(self, config: Config, sources: Mapping[str, Source] | None = None):
+    def __init__(self, config: Config, origins: Mapping[str, Origin] | None = None):
         self.config = config
-        self.sources = {name: Source("explicit", "passed by you") for name in explicit_names(config)}
-        self.sources |= sources or {}
+        self.origins = {name: Origin("explicit", "passed by you") for name in list_explicit(config)}
+        self.origins |= origins or {}
 
     def get(self, name: str) -> Any:
         value: Any = self.config
@@ -37,39 +37,39 @@ class Draft(Generic[Config]):
             value = getattr(value, part)
         return value
 
-    def origin(self, name: str) -> Origin:
-        return self.sources.get(name, Source()).origin
+    def layer(self, name: str) -> Layer:
+        return self.origins.get(name, Origin()).layer
 
     def is_explicit(self, name: str) -> bool:
-        return self.origin(name) == "explicit"
+        return self.layer(name) == "explicit"
 
-    def set(self, name: str, value: Any, origin: Origin, reason: str) -> bool:
-        """Set a value unless a stronger origin has set it; return whether it was set."""
-        if _RANK[origin] < _RANK[self.origin(name)]:
+    def set(self, name: str, value: Any, layer: Layer, reason: str) -> bool:
+        """Set a value unless a stronger layer has set it; return whether it was set."""
+        if _RANK[layer] < _RANK[self.layer(name)]:
             return False
-        self.override(name, value, origin, reason)
+        self.override(name, value, layer, reason)
         return True
 
-    def fill(self, name: str, value: Any, origin: Origin, reason: str) -> None:
+    def fill(self, name: str, value: Any, layer: Layer, reason: str) -> None:
         """Set a value that is still open, whoever left it open."""
         if self.is_open(name):
-            self.override(name, value, origin, reason)
+            self.override(name, value, layer, reason)
 
-    def override(self, name: str, value: Any, origin: Origin, reason: str) -> None:
+    def override(self, name: str, value: Any, layer: Layer, reason: str) -> None:
         """Set a value whatever set it before: --minutes shortens explicit --epochs."""
-        self.sources[name] = Source(origin, reason)
+        self.origins[name] = Origin(layer, reason)
         self.config = replace_leaf(self.config, name, value)
 
     def is_open(self, name: str) -> bool:
         return self.get(name) in (None, PLANNED, "auto")
 
-    def set_group(self, group: str, values: Any, origin: Origin, reason: str, only: Iterable[str] = ()) -> None:
-        """Set all settings of a nested config, or those named in `only`."""
-        for name in only or (f.name for f in fields(values)):
-            self.set(f"{group}.{name}", getattr(values, name), origin, reason)
+    def set_group(self, group: str, values: Any, layer: Layer, reason: str) -> None:
+        """Set all settings of a nested config."""
+        for f in fields(values):
+            self.set(f"{group}.{f.name}", getattr(values, f.name), layer, reason)
 
 
-def explicit_names(config: Any) -> list[str]:
+def list_explicit(config: Any) -> list[str]:
     """Return the settings the user passed: those in `config.explicit`, and those that differ from the defaults."""
     default = dict(leaves(type(config)()))
     known = dict(leaves(config))

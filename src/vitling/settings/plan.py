@@ -72,11 +72,11 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
 
 def describe_plan(draft: Draft[TrainConfig], before: Draft[TrainConfig] | None = None) -> list[str]:
     """Write the plan's choices with their reasons; of a plan that replaces another, only the new ones."""
-    known = {} if before is None else {name: (before.get(name), source) for name, source in before.sources.items()}
+    known = {} if before is None else {name: (before.get(name), origin) for name, origin in before.origins.items()}
     chosen = [
-        (f"--{flag_name(name)} {format_value(draft.get(name))}", source.reason)
-        for name, source in draft.sources.items()
-        if source.origin == "plan" and source.reason and known.get(name) != (draft.get(name), source)
+        (f"--{flag_name(name)} {format_value(draft.get(name))}", origin.reason)
+        for name, origin in draft.origins.items()
+        if origin.layer == "plan" and origin.reason and known.get(name) != (draft.get(name), origin)
     ]
     width = max((len(flag) for flag, _ in chosen), default=0)
     lines = [f"  {flag:<{width}}  {reason}" for flag, reason in chosen]
@@ -90,17 +90,17 @@ def min_pretrain_epochs(config: TrainConfig) -> int:
 
 def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
     """Return whether the plan chose the first stage and the user set nothing of it."""
-    touched = {name.partition(".")[0] for name, source in draft.sources.items() if source.origin == "explicit"}
+    touched = {name.partition(".")[0] for name, origin in draft.origins.items() if origin.layer == "explicit"}
     return not draft.is_explicit("method") and touched.isdisjoint(_first_stage_fields())
 
 
-def without_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
+def drop_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
     """Return what the user passed, as a request for one stage on the labels."""
     alone, first_stage = Draft(TrainConfig()), _first_stage_fields()
     alone.override("method", "supervised", "plan", "the time is too short for a first stage")
-    for name, source in plan.sources.items():
-        if source.origin == "explicit" and name.partition(".")[0] not in first_stage:
-            alone.override(name, plan.get(name), "explicit", source.reason)
+    for name, origin in plan.origins.items():
+        if origin.layer == "explicit" and name.partition(".")[0] not in first_stage:
+            alone.override(name, plan.get(name), "explicit", origin.reason)
     return alone
 
 
@@ -137,8 +137,8 @@ def _first_stage_fields() -> list[str]:
 def _check_one_stage(draft: Draft[TrainConfig]) -> None:
     """Raise UserError for settings of a first stage that does not exist."""
     fields_of_first = _first_stage_fields()
-    for name, source in draft.sources.items():
-        if source.origin == "explicit" and name.partition(".")[0] in fields_of_first:
+    for name, origin in draft.origins.items():
+        if origin.layer == "explicit" and name.partition(".")[0] in fields_of_first:
             raise UserError(
                 f"--{flag_name(name)} is for two-stage runs, but --method supervised has one stage. Leave it out, or "
                 "pass --method idmm."

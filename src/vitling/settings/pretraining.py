@@ -15,7 +15,7 @@ from vitling.settings.layers import Draft
 from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
 from vitling.settings.plan import PRETRAIN_VIEW
-from vitling.settings.views import views_of
+from vitling.settings.views import make_views
 
 
 def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]:
@@ -57,7 +57,7 @@ def default_epochs(method: Method, images: int) -> int:
 
 def _resolve_epochs(draft: Draft[PretrainConfig], method: Method, images: int) -> None:
     if (views := draft.config.views_budget) is not None:
-        crops = views_of(draft.config, draft.config.size or PRETRAIN_VIEW).crops
+        crops = make_views(draft.config, draft.config.size or PRETRAIN_VIEW).crops
         draft.override("epochs", max(1, round(views / (images * crops))), "method", "from --views-budget")
     else:
         draft.set("epochs", default_epochs(method, images), "method", f"{method.name} on {images:,} images")
@@ -73,14 +73,14 @@ def _recipe(
 def _complete(draft: Draft[PretrainConfig], method: Method) -> list[str]:
     """Let the method settle what follows from its other settings and from the views; return its notes."""
     prefix = f"{method.field}."
-    own = [name for name in draft.sources if name.startswith(prefix) and draft.is_explicit(name)]
+    own = [name for name in draft.origins if name.startswith(prefix) and draft.is_explicit(name)]
     explicit = {name.removeprefix(prefix) for name in own}
     config = method.config_of(draft.config)
     notes: list[str] = []
     if method.complete is not None:
         config = method.complete(config, explicit)
     if method.fit_views is not None:
-        plan = views_of(replace(draft.config, **{str(method.field): config}), PRETRAIN_VIEW)
+        plan = make_views(replace(draft.config, **{str(method.field): config}), PRETRAIN_VIEW)
         config, notes = method.fit_views(config, plan, explicit)
     for name, value in leaves(config):
         if value != draft.get(f"{method.field}.{name}"):
@@ -97,6 +97,6 @@ def _describe_adaptation(draft: Draft[PretrainConfig], method: Method, facts: Fa
         names.append("epochs")
     else:
         names = [name for name in names if name.partition(".")[2] not in method.adapted_to_epochs]
-    chosen = [name for name in names if draft.origin(name) == "method"]
+    chosen = [name for name in names if draft.layer(name) == "method"]
     flags = " ".join(f"--{flag_name(name)} {format_value(draft.get(name))}" for name in chosen)
     return [f"For {facts.images:,} images: {flags} (docs/{method.name}.md)."] if chosen else []

@@ -21,7 +21,7 @@ from vitling.settings.config import (
 )
 from vitling.settings.facts import Facts
 from vitling.settings.finetuning import resolve_finetuning
-from vitling.settings.layers import Draft, Source
+from vitling.settings.layers import Draft, Origin
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
 from vitling.settings.plan import VIEW
 from vitling.settings.pretraining import resolve_pretraining
@@ -33,13 +33,13 @@ class Resolved(Generic[Config]):
     """Complete settings of a run, and where each of them comes from."""
 
     config: Config
-    sources: dict[str, Source]
+    origins: dict[str, Origin]
     notes: tuple[str, ...] = ()
 
 
 def resolve(request: Config | Draft[Config], facts: Facts) -> Resolved[Config]:
     """Decide every setting of a run, or of one stage of it. The plan of `train` (`plan_run`) comes before."""
-    draft: Draft[Any] = Draft(request.config, request.sources) if isinstance(request, Draft) else Draft(request)
+    draft: Draft[Any] = Draft(request.config, request.origins) if isinstance(request, Draft) else Draft(request)
     notes: list[str] = []
     if isinstance(draft.config, PretrainConfig):
         notes = resolve_pretraining(draft, facts)
@@ -52,7 +52,7 @@ def resolve(request: Config | Draft[Config], facts: Facts) -> Resolved[Config]:
         resolve_length(draft, facts)
         spread_over_run(draft, "eval_every", 50)
     check(draft.config)
-    return Resolved(draft.config, dict(draft.sources), tuple(notes))
+    return Resolved(draft.config, dict(draft.origins), tuple(notes))
 
 
 def _resolve_second_stage(draft: Draft[TrainConfig]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.settings.config import PLANNED, Config, MethodsConfig
-from vitling.settings.layers import Draft, Source
+from vitling.settings.layers import Draft, Origin
 from vitling.settings.names import flag_name, format_value, from_json, leaves
 from vitling.settings.resolve import Resolved
 
@@ -19,14 +19,14 @@ _OPEN = (None, PLANNED, "auto")
 
 def to_json(resolved: Resolved) -> dict[str, Any]:
     """Return what config.json stores: every setting, and under `origins` where it comes from."""
-    origins = {name: [source.origin, source.reason] for name, source in resolved.sources.items()}
+    origins = {name: [origin.layer, origin.reason] for name, origin in resolved.origins.items()}
     return asdict(resolved.config) | {"origins": origins}
 
 
 def load_resolved(kind: type[Config], values: dict[str, Any]) -> Resolved[Config]:
     """Read config.json of a run."""
-    sources = {name: Source(origin, reason) for name, (origin, reason) in values.get("origins", {}).items()}
-    return Resolved(load_config(kind, values), sources)
+    origins = {name: Origin(layer, reason) for name, (layer, reason) in values.get("origins", {}).items()}
+    return Resolved(load_config(kind, values), origins)
 
 
 def load_config(kind: type[Config], values: dict[str, Any]) -> Config:
@@ -58,4 +58,4 @@ def resume_run(request: Config, saved: Resolved[Config]) -> Resolved[Config]:
 
 def reopen(resolved: Resolved[Config]) -> Draft[Config]:
     """Return a draft of settings that were resolved before, with the same origins."""
-    return Draft(resolved.config, resolved.sources)
+    return Draft(resolved.config, resolved.origins)

@@ -15,7 +15,7 @@ from vitling.settings.config import (
     RunConfig,
     TrainConfig,
 )
-from vitling.settings.layers import Draft, Source
+from vitling.settings.layers import Draft, Origin
 from vitling.settings.names import leaves
 from vitling.settings.plan import PRETRAIN_SHARE
 from vitling.settings.views import has_colours
@@ -48,7 +48,7 @@ _RENAMED = {  # settings of `train` that its first stage has under another name
 }
 
 
-def first_stage(plan: Draft[TrainConfig], has_second: bool) -> Draft[PretrainConfig]:
+def make_first_stage(plan: Draft[TrainConfig], has_second: bool) -> Draft[PretrainConfig]:
     """Return the settings of the first stage of a planned run, with their origins.
 
     It resumes whenever an earlier start of the run has begun it.
@@ -70,7 +70,7 @@ def first_stage(plan: Draft[TrainConfig], has_second: bool) -> Draft[PretrainCon
     return stage
 
 
-def large_stage(config: TrainConfig) -> Draft[FinetuneConfig]:
+def make_large_stage(config: TrainConfig) -> Draft[FinetuneConfig]:
     """Return the settings of the stage at --final-size: the preset for such sizes, with no larger batch than before."""
     recipe = finetune_recipe(config.backbone or "", config.second_preset, size=_LARGE)
     batch = min(recipe.batch, config.batch)
@@ -94,7 +94,7 @@ def large_stage(config: TrainConfig) -> Draft[FinetuneConfig]:
         "explicit": (),
     }
     stage = Draft(FinetuneConfig(**shared | own))
-    stage.sources = {name: Source("plan", "from the run at the smaller size") for name in stage.sources}
+    stage.origins = {name: Origin("plan", "from the run at the smaller size") for name in stage.origins}
     return stage
 
 
@@ -107,5 +107,5 @@ def _first_stage_name(name: str) -> str | None:
 
 
 def _copy(plan: Draft[TrainConfig], name: str, stage: Draft[PretrainConfig], target: str, value: Any) -> None:
-    source = plan.sources.get(name, Source())
-    stage.override(target, value, source.origin, source.reason)
+    origin = plan.origins.get(name, Origin())
+    stage.override(target, value, origin.layer, origin.reason)

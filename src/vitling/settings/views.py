@@ -7,7 +7,7 @@ from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
 from vitling.views.plan import Plan
 
 
-def views_of(config: RunConfig, size: int) -> Plan:
+def make_views(config: RunConfig, size: int) -> Plan:
     """Return the views of a stage at this size, with the user's changes."""
     if isinstance(config, PretrainConfig):
         method = METHODS[config.method]
@@ -16,7 +16,7 @@ def views_of(config: RunConfig, size: int) -> Plan:
     return config.views.plan(size)
 
 
-def unused_view_changes(config: PretrainConfig, size: int) -> list[str]:
+def list_unused_changes(config: PretrainConfig, size: int) -> list[str]:
     """List the user's changes that the method's views have no place for."""
     method = METHODS[config.method]
     return config.views.list_unused(method.views(method.config_of(config), size))
