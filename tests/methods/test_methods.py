@@ -294,7 +294,7 @@ def test_wrong_settings_are_refused(folder, several, tmp_path, capsys, verb):
         assert "use paper or adamw" in refused(capsys, verb, folder, *supcon, "--preset", "released")
         assert "no preset 'adamw'" in refused(capsys, verb, folder, *dino, "--preset", "adamw")
         message = refused(capsys, verb, folder, *dino, "--size", "16", "--dino.local-size", "32")
-        assert "larger than the global ones" in message
+        assert "larger than global ones" in message
         assert "--epochs -1: must be at least 1" in refused(capsys, verb, folder, *dino, "--epochs", "-1")
         message = refused(capsys, verb, folder, *dino, "--backbone", "vit_micro_patch4_32", "--dino.local-size", "6")
         assert "6 px does not divide into patches" in message
