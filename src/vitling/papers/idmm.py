@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vitling.methods import METHODS, MethodName
 from vitling.methods.idmm import settings as idmm
-from vitling.methods.optim import IDMMPreset
+from vitling.methods.idmm_optim import IDMMPreset
 from vitling.papers.counting import CountTask
 from vitling.papers.idmm_methods import RANDOM_2, RANDOM_5, TABLE_2, TABLE_5
 from vitling.papers.idmm_recipes import (

@@ -7,8 +7,8 @@ from dataclasses import replace
 from vitling.methods import METHODS, MethodName
 from vitling.methods.idmm import settings as idmm
 from vitling.methods.idmm.settings import IDMMConfig
+from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import SIZE, Recipe
-from vitling.methods.optim import IDMMPreset
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers.stages import StagedTask, pretrain_config
 from vitling.settings.config import FinetuneConfig

@@ -15,8 +15,8 @@ from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.files import lock_folder, read_json, try_lock_folder, write_json
 from vitling.methods import METHODS, MethodName
+from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import SIZE, Recipe
-from vitling.methods.optim import IDMMPreset
 from vitling.papers.ledger import digest
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import (

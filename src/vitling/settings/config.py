@@ -11,8 +11,8 @@ from vitling.data.config import DataConfig
 from vitling.methods import METHODS, MethodName, default_preset
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.idmm.settings import default_preset as default_idmm_preset
+from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import MethodPreset
-from vitling.methods.optim import IDMMPreset
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, Range
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig

@@ -14,7 +14,6 @@ from vitling.formatting import format_count
 from vitling.objectives.moments import Moment, Watcher
 from vitling.objectives.objective import Objective
 from vitling.objectives.progress import Progress
-from vitling.training import states
 from vitling.training.checkpoint import Checkpoints, explain_full_disk
 from vitling.training.config import FitConfig
 from vitling.training.continuing import load_checkpoint
@@ -24,6 +23,7 @@ from vitling.training.processes import Processes
 from vitling.training.recorder import Recorder, describe
 from vitling.training.replay import Terms
 from vitling.training.result import Best, FitResult
+from vitling.training.resume import State, collect_state, continue_from, restore
 from vitling.training.rundir import RunDirectory
 from vitling.training.signals import StopRequest, catch_signals
 from vitling.training.trainer import Trainer
@@ -177,14 +177,14 @@ class Loop:
         trainer, log = self.trainer, self.run.log
         state = self.checkpoints.load_latest(trainer.store.device, log.warning)
         if state is not None:
-            self._load_state(states.restore(trainer, state))
+            self._load_state(restore(trainer, state))
             self.run.drop_metrics_after(trainer.done)
             log.info(f"Resuming at step {trainer.done} of {trainer.steps}.")
             return
         if self.run.drop_metrics_after(-1) and not start:
             log.warning("No checkpoint can be read; the run starts again at its first step.")
         if start:
-            new = states.continue_from(trainer, load_checkpoint(start, trainer.store.device, log.warning))
+            new = continue_from(trainer, load_checkpoint(start, trainer.store.device, log.warning))
             log.info(f"Continuing at step {trainer.done} of {trainer.steps}; new in this run: {new}.")
 
     def _save_if_due(self, seconds: float) -> None:
@@ -194,7 +194,7 @@ class Loop:
 
     def _save(self) -> None:
         self._log_epochs(self._read(), {})  # reading also checks that what is saved is finite
-        state = self.trainer.shards.gather_state(states.collect_state(self.trainer) | self._collect_state())
+        state = self.trainer.shards.gather_state(collect_state(self.trainer) | self._collect_state())
         if self.run.writes:
             self.checkpoints.save(self.trainer.done, state)
         self.saved_at = time.monotonic()
@@ -206,7 +206,7 @@ class Loop:
             done, steps = self.trainer.done, self.trainer.steps
             raise Interrupted(f"Stopped at step {done} of {steps}; continue with --resume.", code)
 
-    def _collect_state(self) -> states.State:
+    def _collect_state(self) -> State:
         best = self.best
         return {
             "seconds": self.seconds,
@@ -215,7 +215,7 @@ class Loop:
             "recorder": self.recorder.state_dict(),
         }
 
-    def _load_state(self, state: states.State) -> None:
+    def _load_state(self, state: State) -> None:
         self.seconds_before = state.get("seconds", 0.0)
         if best := state["best"]:
             self.best = Best(best["epoch"], best["value"], {k: v.cpu() for k, v in best["weights"].items()})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from vitling.methods.idmm_optim import moco_v3_optim
 from vitling.methods.method import MethodPreset, Recipe, check_preset
-from vitling.methods.optim import moco_v3_optim
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE
 from vitling.views import policies
 from vitling.views.plan import Plan

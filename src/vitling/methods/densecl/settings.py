@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from vitling.methods.idmm_optim import Table10Preset
 from vitling.methods.method import Recipe
 from vitling.methods.moco_v2 import settings as moco_v2
-from vitling.methods.optim import Table10Preset
 from vitling.ranges import FRACTION
 
 

@@ -36,6 +36,8 @@ class EsViTConfig(DINOConfig):
     """EsViT: predict a momentum teacher's answer to another, global view, for whole views and for their regions."""
 
     method: ClassVar[str] = "EsViT"
+    local_crops: Annotated[int, NOT_NEGATIVE] = 8
+    """Local crops per image, which only the student sees; 0 turns them off."""
     teacher_temperature: Annotated[float, POSITIVE] = 0.04
     """Temperature of the teacher's softmax after its warm-up. From 100,000 images on 0.07."""
     view_weight: Annotated[float, NOT_NEGATIVE] = 0.5

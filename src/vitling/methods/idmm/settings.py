@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+from vitling.methods.idmm_optim import IDMMPreset, idmm_optim
 from vitling.methods.method import Projection, Recipe, is_plain_vit
-from vitling.methods.optim import IDMMPreset, idmm_optim
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1
 from vitling.views.plan import Mix, Plan

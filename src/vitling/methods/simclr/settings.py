@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from vitling.methods.idmm_optim import Table10Preset, sgd_or_adamw
 from vitling.methods.method import Projection, Recipe
-from vitling.methods.optim import Table10Preset, sgd_or_adamw
 from vitling.ranges import AT_LEAST_1, POSITIVE
 from vitling.views import policies
 from vitling.views.plan import Plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from vitling.methods.idmm_optim import IDMMPreset, idmm_optim
 from vitling.methods.method import Recipe
-from vitling.methods.optim import IDMMPreset, idmm_optim
 from vitling.ranges import FRACTION
 from vitling.views import policies
 from vitling.views.plan import Plan

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint: collect them from a run, restore them, or continue another run from them."""
+"""Resume: collect weights, optimiser and position for a checkpoint, restore them, or continue another run."""
 
 from __future__ import annotations
 

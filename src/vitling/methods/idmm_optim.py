@@ -1,4 +1,4 @@
-"""Optimisers that several methods share. No torch.
+"""IDMM's optimiser and warm-up, and those of the baselines in its Table 10. No torch.
 
 IDMM's Table 10 gives its baselines an optimiser, batch, learning rate, weight decay, width and temperature, and a
 cosine schedule. What it leaves open is the same for all of them unless a method says otherwise: 112 px, stochastic
