@@ -133,7 +133,7 @@ def main() -> None:
         path = options.out / f"flowers102-{name}.{options.format}"
         metadata = {"Date": None} if options.format == "svg" else {}
         draw(options.results, theme).savefig(path, transparent=True, dpi=160, metadata=metadata)
-        print(f"Written: {path}")
+        print(f"Saved to {path}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line itself: verbs, help, errors and exit codes."""
+"""The command line itself: commands, help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("verb", FLAGS)
-def test_every_verb_has_help(verb, capsys):
+def test_every_command_has_help(verb, capsys):
     assert run([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in FLAGS[verb])

@@ -117,7 +117,7 @@ def test_importing_packages_loads_no_torch():
 
 
 def test_settings_load_no_torch():
-    """The help of every verb is made from these."""
+    """The help of every command is made from these."""
     code = "import sys; from vitling.settings.config import TrainConfig; print('torch' in sys.modules)"
     assert run_python(code).strip() == "False"
 

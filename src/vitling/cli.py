@@ -1,4 +1,4 @@
-"""The command line: parse the flags of a verb, call it, and turn errors into exit codes."""
+"""The command line: parse the flags of a command, call it, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(argv: list[str]) -> int:
     if argv[0] == "_precompile":
         return _precompile(*argv[1:])
     if argv[0] not in _VERBS:
-        return _fail(f"There is no verb {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
+        return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
     if count_cores() < (os.cpu_count() or 1):  # torch does not see the CPU limit of a container
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
@@ -104,7 +104,7 @@ def run(argv: list[str]) -> int:
 
 
 def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
-    """Bind the verb to its arguments for a later call: tyro would report a ValueError of the work as a wrong flag."""
+    """Bind a command to its arguments. It is called later: tyro would report its ValueErrors as wrong flags."""
     function = _VERBS[verb]
 
     def mark(value: Any) -> Any:
@@ -119,7 +119,7 @@ def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
 
 
 def _precompile(config: str, memory: str) -> int:
-    """Run the hidden verb that `train` starts beside its first stage."""
+    """Run the hidden command that `train` starts alongside its first stage."""
     from vitling.runs.precompile import run_in_background
 
     register_readers()
@@ -152,8 +152,8 @@ def _format_help() -> str:
     verbs = "\n".join(f"  {name:<{width}}  {_summary(verb)}" for name, verb in _VERBS.items())
     return (
         "vitling: train a vision transformer on a folder of images, from scratch\n\n"
-        f"usage: vitling VERB ...\n\n{verbs}\n\n"
-        "`vitling VERB --help` shows the flags of a verb. To begin:\n"
+        f"usage: vitling COMMAND ...\n\n{verbs}\n\n"
+        "`vitling COMMAND --help` shows the flags of a command. To begin:\n"
         "  vitling train images/ --out runs/first\n"
         "  vitling predict runs/first new-images/"
     )

@@ -1,4 +1,4 @@
-"""Ranges of settings, written beside their fields: `lr: Annotated[float | None, NOT_NEGATIVE] = None`."""
+"""Ranges of settings, annotated on the fields: `lr: Annotated[float | None, NOT_NEGATIVE] = None`."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_swin_bias_tables_of_another_window_are_resized():
 def test_an_error_if_nothing_fits_changes_nothing(source):
     target = create("vit_micro_patch4_32", seed=2)
     before = {k: v.clone() for k, v in target.state_dict().items()}
-    with pytest.raises(UserError, match="another architecture"):
+    with pytest.raises(UserError, match="a different architecture"):
         load_weights(target, {"layer1.weight": torch.ones(3)})
     with pytest.raises(UserError, match="no tensors"):
         load_weights(target, {"epoch": 3})

@@ -1,4 +1,4 @@
-"""The picture of views, and the verbs show-views and list."""
+"""The picture of views, and the commands show-views and list."""
 
 from __future__ import annotations
 

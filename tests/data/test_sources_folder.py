@@ -84,8 +84,8 @@ def test_unused_files_are_noted(tmp_path):
     splits = data.open(tmp_path, val="none")
     notes = " ".join(splits.notes)
     assert len(splits.train) == 4
-    assert "beside the class folders of train): 1 image" in notes
-    assert "(beside the splits): preview/" in notes
+    assert "next to the class folders of train): 1 image" in notes
+    assert "(next to the splits): preview/" in notes
     assert "No images in train/cow" in notes
     assert "not images: 1 .txt" in notes
 

@@ -67,7 +67,7 @@ def test_unreadable_images_are_named(bundle, tmp_path, image, capsys):
     assert run(["explain", str(bundle), str(tmp_path / "mixed"), "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "Mirrored view of 1 image:" in shown
-    assert "broken.png" in shown.partition("Left out: ")[2]
+    assert "broken.png" in shown.partition("Skipped: ")[2]
     found = json.loads((tmp_path / "out" / "explained.json").read_text())["correspondence"]
     assert (found["images"], len(found["unread"])) == (1, 1)
 

@@ -76,7 +76,7 @@ def test_what_is_trained():
 
 
 def test_presets_leave_what_is_trained_as_it_is():
-    """A setting that is also the verb's default must not become that of the method's preset."""
+    """A setting that is also the command's default must not become that of the method's preset."""
     for study in (study for study in all_studies() if study.name.startswith("esvit-") and study.name != "esvit-small"):
         for run in study.runs:
             config = getattr(getattr(run.task, "task", run.task), "network", None)

@@ -224,7 +224,7 @@ def test_a_matrix_is_drawn(monkeypatch, capsys, tmp_path):
     study = Study("matrix", "two cells", "nowhere", runs, picture="heatmap")
     monkeypatch.setattr("vitling.papers.studies.find_study", lambda name: study)
     assert run(["reproduce", "matrix"]) == 3
-    assert "Written: results/matrix.json and results/matrix.png" in capsys.readouterr().out
+    assert "Saved to results/matrix.json and results/matrix.png" in capsys.readouterr().out
     assert (tmp_path / "results" / "matrix.png").exists()
 
 
@@ -240,9 +240,9 @@ def test_other_settings_than_before_are_said(capsys):
     reproduce(study_of(first=[1.0]))
     changed = Study("given", "numbers", "nowhere", (StudyRun("first", OverheadTask("vit_micro_patch4_32", 4)),))
     outcome = reproduce(changed)
-    assert "with other settings" in capsys.readouterr().err
+    assert "with different settings" in capsys.readouterr().err
     print_study(outcome.results)
-    assert "other settings" in " ".join(capsys.readouterr().out.split())
+    assert "settings that differ" in " ".join(capsys.readouterr().out.split())
 
 
 def test_time_runs_out(capsys):

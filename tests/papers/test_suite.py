@@ -148,7 +148,7 @@ def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeyp
     shutil.copytree(root, tmp_path / "copy")
     suite.run_suite(config(tmp_path / "copy", folder, only=("cub",)))
     assert len(counted.embedded) == 2
-    assert "on other images" in capsys.readouterr().err
+    assert "on different images" in capsys.readouterr().err
     suite.run_suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
     assert len(counted.embedded) == 3
     about = json.loads((folder / "config.json").read_text())
@@ -177,7 +177,7 @@ def test_a_data_set_that_cannot_be_read_ends_nothing(root, tmp_path, capsys):
     command = ["suite", str(folder), "--data-root", str(root), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert run([*command, "--with", "knn"]) == 3
     shown = capsys.readouterr()
-    assert "flowers102 is left out" in shown.err
+    assert "flowers102 is skipped" in shown.err
     assert "imagelabels.mat" in shown.err
     assert "cub" in shown.out
 
@@ -310,4 +310,4 @@ def test_a_file_that_is_something_else_ends_nothing(root, tmp_path, capsys, name
     outcome = suite.run_suite(config(root, model(tmp_path / "first"), only=(name, "cub")))
     assert len(outcome.failed) == 1
     assert [row["data"] for row in outcome.summary["rows"]] == ["cub"]
-    assert f"{name} is left out" in capsys.readouterr().err
+    assert f"{name} is skipped" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_one_seed_and_failures_are_labelled():
     first, second = make_lines(study([row("base", 0, 31.0), failed]))
     assert first.ours == "31.00 (1 seed)"
     assert (second.ours, second.gain) == ("", "")
-    assert second.note == "a note; failed: not finite; made with other settings than the study has now"
+    assert second.note == "a note; failed: not finite; made with settings that differ from the study's current ones"
 
 
 def test_shared_stages_are_noted():

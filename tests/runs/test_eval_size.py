@@ -56,7 +56,7 @@ def test_validation_test_and_saved_model_use_it(images, tmp_path, capsys):
 def test_stage_at_a_larger_size_is_evaluated_there(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
     output = capsys.readouterr().out
-    assert output.index("evaluated at 24 px") < output.index("large, evaluated at 32 px") < output.index("Written")
+    assert output.index("evaluated at 24 px") < output.index("large, evaluated at 32 px") < output.index("Saved to")
     assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
 
 

@@ -1,4 +1,4 @@
-"""The verbs that use a finished run: evaluate, predict, embed, export."""
+"""The commands that use a finished run: evaluate, predict, embed, export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands whose resolved settings are compared with a golden file: verb, flags and what is known of the images."""
+"""Commands whose resolved settings are compared with a golden file: command, flags and what is known of the images."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def measure(facts: dict[str, Any], elapsed: float):
 
 
 def resolve_case(case: dict[str, Any], flags: list[str]) -> dict[str, Resolved]:
-    """Resolve as the verb does; a first stage that is too short for its time is left out."""
+    """Resolve as the command does; a first stage that is too short for its time is skipped."""
     facts, request = FACTS[case["facts"]], parse(case["verb"], ["DATA", "--out", "out", *flags])
     gpu, shorten = facts.get("gpu", True), measure(facts, 8.0 if case["verb"] == "train" else 0.0)
     try:

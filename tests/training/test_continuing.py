@@ -118,7 +118,7 @@ def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
         continue_run(make("esvit"), replace(settings("esvit"), batch=11))
     with pytest.raises(UserError, match="more in all"):
         continue_run(make("esvit"), replace(settings("esvit"), epochs=2))
-    with pytest.raises(UserError, match="another shape"):
+    with pytest.raises(UserError, match="a different shape"):
         continue_run(make("esvit", prototypes=20), settings("esvit"))
     with pytest.raises(UserError, match="is not part of this run"):
         continue_run(make("moco-v2"), settings("moco-v2"))

@@ -32,7 +32,7 @@ class Family:
     patch: Callable[[Any], int]  # side of a patch in pixels; input sides must be a multiple of it
     halvings: Callable[[Any], int]  # how often the grid is halved, rounding up, after the patches
     run: Callable[[Any, Tensor, Stages], Features]
-    blocks: Callable[[Any], list[nn.Module]]  # and other modules that take time
+    blocks: Callable[[Any], list[nn.Module]]  # blocks, plus other expensive modules
     min_side: int = 1  # of the input, in pixels
     overlap: bool = False  # tokens come from padded convolutions, not from patches
 
@@ -66,9 +66,10 @@ def find_family(model: nn.Module, name: str) -> Family:
     family = _FAMILIES.get(type(model))
     plain = not isinstance(model, VisionTransformer) or type(model.patch_embed) is PatchEmbed
     if family is None or not plain:
+        kind = type(model).__name__ if plain else f"{type(model).__name__} with {type(model.patch_embed).__name__}"
         raise UserError(
-            f"{name} is a {type(model).__name__} of a kind that vitling does not train. "
-            "It takes timm's ViT, DeiT, Swin (v1), PVTv2 and ResNet; `vitling list backbones` shows the tested ones."
+            f"{name} is a {kind}, which vitling does not support. Supported timm families: "
+            "ViT, DeiT, Swin (v1), PVTv2, ResNet. `vitling list backbones` shows the tested ones."
         )
     return family
 

@@ -172,5 +172,5 @@ def make_unknown_error(name: str, others: Iterable[str] = ()) -> UserError:
     rest = sorted(set(others) - set(own))
     near = difflib.get_close_matches(name, own, n=3, cutoff=0.5)
     near += difflib.get_close_matches(name, rest, n=4 - len(near), cutoff=0.6)
-    hint = f"Did you mean {' or '.join(near)}?" if near else "No name is similar."
-    return UserError(f"There is no backbone {name!r}. {hint} `vitling list backbones` shows the tested ones.")
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return UserError(f"There is no backbone {name!r}.{hint} `vitling list backbones` shows the tested ones.")

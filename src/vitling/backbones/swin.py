@@ -136,7 +136,7 @@ def replace_swin_blocks(model: nn.Module) -> None:
 
 
 def matches_timm(model: nn.Module, size: int) -> bool:
-    """Tell whether timm's network gives the same output at `size` px: no map is both padded and rolled."""
+    """Return whether timm's network gives the same output at `size` px: no map is both padded and rolled."""
     if not isinstance(model, SwinTransformer):
         return True
     network = cast(Any, model)

@@ -172,5 +172,5 @@ def _explain_mismatch(backbone: Backbone, weights: dict[str, Tensor], transfer: 
     name, reason = next(iter(transfer.skipped.items()))
     return (
         f"None of the {len(weights)} tensors fits {backbone.name}; for example {name}: {reason}. "
-        "Is this a checkpoint of another architecture?"
+        "Is this a checkpoint of a different architecture?"
     )

@@ -35,7 +35,7 @@ def compare(
 
     _print_differences(compare_runs(runs, split, weights, out))
     if out:
-        print(f"Written: {out}")
+        print(f"Saved to {out}")
 
 
 def _print_differences(result: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
         print(_describe_lead(best, result["differences"]))
     if short := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW_EPOCHS])) < FEW_EPOCHS]:
         print(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to compare; raise --minutes.")
-    print(f"Written: {out}, a run directory for each method")
+    print(f"Saved to {out}, a run directory for each method")
     flags = " ".join(filter(None, [f"--method {best['method']}", best.get("flags", ""), "--out RUN"]))
     print(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")
 
@@ -69,7 +69,8 @@ def _describe_lead(best: dict[str, Any], differences: list[dict[str, Any]]) -> s
     close = [other for other, found in zip(others, differences) if not found["told_apart"]]
     if close:
         text = (
-            f"{best['images']:,} held-out images cannot tell {best['method']}, ranked first, from {', '.join(close)}."
+            f"{best['method']} ranks first, but on {best['images']:,} held-out images its lead over "
+            f"{', '.join(close)} is not significant."
         )
         if any(found["interval"][0] > 0 for found in differences if not found["told_apart"]):
             text += " Where the interval excludes 0, McNemar's exact test still finds no significant difference."

@@ -28,5 +28,5 @@ def embed(
     from vitling.runs.evaluate import make_opening_recorder
 
     for name, reason in write_features(run, images, out, weights, make_opening_recorder(run), data).items():
-        print(f"Left out: {name}: {reason}", file=sys.stderr)
-    print(f"Written: {out}")
+        print(f"Skipped: {name}: {reason}", file=sys.stderr)
+    print(f"Saved to {out}")

@@ -37,7 +37,7 @@ def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
 
         _print_evaluation(evaluate_model(config))
     if config.out:
-        print(f"Written: {config.out}")
+        print(f"Saved to {config.out}")
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def explain(
 
     found = draw(run, image, image2, out, query, grey, seed, weights)
     _print_explained(found)
-    print(f"Written: {out}")
+    print(f"Saved to {out}")
     if reason := found.get("no_attention"):
         raise UserError(f"{reason} Only the matched regions were drawn.")
 
@@ -54,7 +54,7 @@ def _print_explained(found: dict[str, Any]) -> None:
         score = f"{format_percent(pairs['accuracy'])} of the pairs are right, {pairs['distance']:.1f} px off on average"
         print(f"Mirrored view of {images}: {score}.")
         for name, reason in pairs.get("unread", {}).items():
-            print(f"Left out: {name}: {reason}.")
+            print(f"Skipped: {name}: {reason}.")
     if attention:
         row, column = attention["query"]
         redundant = f"{attention['redundant']} redundant (correlation above {attention['redundant_above']})"

@@ -19,4 +19,4 @@ def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights
     from vitling.evaluation.export import export as export_model
 
     difference = export_model(run, out, format, weights)
-    print(f"Written: {out} (largest difference from torch on random images: {difference:.1e})")
+    print(f"Saved to {out} (largest difference from torch on random images: {difference:.1e})")

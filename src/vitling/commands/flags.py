@@ -1,4 +1,4 @@
-"""Flags that several verbs share."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES ...", help_b
 Out = Annotated[str, arg(metavar="PATH")]
 OptionalOut = Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")]
 Weights = Literal["last", "best"]
-NO_PREFIX: Any = arg(name="")  # the fields of a config are the flags of its verb: --epochs, not --config.epochs
+NO_PREFIX: Any = arg(name="")  # the fields of a config are the flags of its command: --epochs, not --config.epochs

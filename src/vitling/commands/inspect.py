@@ -53,7 +53,7 @@ def inspect(
         _print_store_loss(losses, plan)
         findings["store_loss"] = [asdict(loss) for loss in losses]
     write_json(out, findings)
-    print(f"Written: {out}")
+    print(f"Saved to {out}")
 
 
 def _parse_store_loss(value: str) -> Plan:
@@ -66,7 +66,7 @@ def _parse_store_loss(value: str) -> Plan:
         return Plan((Group(int(value)),))
     plan = make_plan(value)
     if any(group.policy.centre for group in plan.groups):
-        raise UserError(f"--store-loss {value}: this policy has no random crops to measure; name another one.")
+        raise UserError(f"--store-loss {value}: this policy has no random crops to measure; choose a different one.")
     return plan
 
 

@@ -66,7 +66,7 @@ def _dataset_table() -> Table:
         metric = f"; {entry.metric}" if entry.test else ""
         about = f"{entry.title}: {classes}{images} images{metric}; {', '.join(entry.tables)}"
         table.add_row(entry.name, f"{about}\nlicence: {entry.licence}\nfrom: {entry.where}")
-    table.caption = "vitling train NAME:DIR, and every other verb; layouts and notes: docs/datasets.md"
+    table.caption = "vitling train NAME:DIR, and every other command; layouts and notes: docs/datasets.md"
     return table
 
 

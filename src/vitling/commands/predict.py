@@ -33,4 +33,4 @@ def predict(
 
     classify(run, images, top, abstain, format, out, weights)
     if out:
-        print(f"Written: {out}")
+        print(f"Saved to {out}")

@@ -31,6 +31,6 @@ def _print_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
         f"{result['images_per_second']:,.0f} images/s, "
         f"loss {result['last'].get('loss', float('nan')):.3f}"
     )
-    print(f"Written: {config.out}")
+    print(f"Saved to {config.out}")
     data = shlex.quote(config.source) if config.source and result.get("labelled", True) else "LABELLED_DATA"
     print(f"The second stage: vitling finetune {data} --from {shlex.quote(config.out)} --out RUN")

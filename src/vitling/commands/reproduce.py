@@ -24,7 +24,7 @@ def reproduce(
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
     at_once: int = 1,
 ) -> None:
-    """Train a paper's table and print our results beside it.
+    """Train a paper's table and print our results next to it.
 
     Runs that are in results/NAME.json or finished in --runs-out are not repeated; interrupted runs are resumed.
 
@@ -45,19 +45,19 @@ def reproduce(
 
     try:
         outcome = run_study(find_study(name), data, seeds, only, minutes, epochs, runs_out, out, at_once)
-    except Interrupted as stop:  # its message names --resume, which this verb does not have
+    except Interrupted as stop:  # its message names --resume, which this command does not have
         raise Interrupted(
             "Stopped; everything is saved. Run the same command again to continue.", stop.exit_code
         ) from None
     print_study(outcome.results)
     if outcome.path.exists():
-        print(f"Written: {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
+        print(f"Saved to {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
     if outcome.failed:
         raise RunAborted(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
 
 
 def print_study(results: dict[str, Any]) -> None:
-    """Print a table of our results beside the paper's."""
+    """Print a table of our results next to the paper's."""
     trial = describe_trial(results.get("trial"), ", ")
     print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))

@@ -1,4 +1,4 @@
-"""Results that several verbs print: a trained classifier, several seeds, the names of metrics."""
+"""Results that several commands print: a trained classifier, several seeds, the names of metrics."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def print_run(result: dict[str, Any], config: Any) -> None:
             f"{stage['images_per_second']:,.0f} images/s"
         )
     if "classes" not in result:
-        print(f"Written: {out}\n  model/ has the network; there were no labels to learn")
+        print(f"Saved to {out}\n  model/ has the network; the data has no labels")
         print(f"Use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
         return
     _print_scores(result)
     large = "large" in result.get("stages", {})
-    print(f"Written: {out}" + (", with the model of the larger size in large/" if large else ""))
+    print(f"Saved to {out}" + (", with the model of the larger size in large/" if large else ""))
     print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json has every class and the confusion matrix")
@@ -110,4 +110,4 @@ def _print_seeds(result: dict[str, Any], out: str) -> None:
         mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
         table.add_row(shown, mean, std, str(len(found["values"])))
     Console().print(table)
-    print(f"Written: {out}, a run directory for each seed")
+    print(f"Saved to {out}, a run directory for each seed")

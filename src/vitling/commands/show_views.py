@@ -40,4 +40,4 @@ def show_views(
     from vitling.views.sheet import draw_sheet
 
     check_writable(out)
-    print(f"Written: {draw_sheet(data_set, policy, out, images, draws, boxes, size, seed, data)}")
+    print(f"Saved to {draw_sheet(data_set, policy, out, images, draws, boxes, size, seed, data)}")

@@ -24,7 +24,7 @@ def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
 
     outcome = run_suite(config)
     _print_suite(outcome.summary)
-    print(f"Written: {outcome.path}")
+    print(f"Saved to {outcome.path}")
     if outcome.failed:
         raise RunAborted(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
 

@@ -18,7 +18,7 @@ UNLABELLED = -1  # in `partial_labels`
 
 @dataclass(frozen=True)
 class BadFile:
-    """An image that was left out, with the reason."""
+    """A skipped image, with the reason."""
 
     key: str
     reason: str
@@ -132,7 +132,7 @@ class Splits:
 
     train: Dataset
     val: Dataset | None = None
-    pool: Dataset | None = None  # unlabelled images beside the labelled ones
+    pool: Dataset | None = None  # unlabelled images in addition to the labelled ones
     notes: list[str] = field(default_factory=list)  # decisions to show the user
     bad: list[BadFile] = field(default_factory=list)  # images known to be unusable before decoding
     hidden_test: Dataset | None = None

@@ -54,7 +54,7 @@ class Correspondence:
     size: int
     grey: Grey
     seed: int
-    unread: dict[str, str]  # images left out, with the reason
+    unread: dict[str, str]  # skipped images, with the reason
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

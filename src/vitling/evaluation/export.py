@@ -56,9 +56,9 @@ def _check_out(out: Path, given: Path, folder: Path) -> None:
     run_folders = {path.resolve() for path in (given, folder.parent, folder.parent / "model", folder.parent / "best")}
     in_a_run = given.resolve() != folder.resolve() or (folder.parent / "checkpoints").exists()
     if in_a_run and out.resolve() in run_folders - {folder.resolve()}:
-        raise UserError(f"--out {out} belongs to the run. Name another folder.")
+        raise UserError(f"--out {out} belongs to the run. Name a different folder.")
     if (out / CONFIG).exists() and not _is_export(out / CONFIG):
-        raise UserError(f"--out {out} has a {CONFIG} that is not from vitling. Name another folder.")
+        raise UserError(f"--out {out} has a {CONFIG} that is not from vitling. Name a different folder.")
 
 
 def _is_export(config: Path) -> bool:

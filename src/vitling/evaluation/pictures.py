@@ -147,7 +147,7 @@ def _tint(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def draw_entropies(heads: RankedHeads, out: Path) -> None:
-    """Plot the entropy of each head beside that of a uniform map."""
+    """Plot the entropy of each head next to that of a uniform map."""
     entropy = heads.entropy.cpu().numpy()
     redundant = heads.redundant().numpy()
     most = np.log2(heads.maps[0].numel())

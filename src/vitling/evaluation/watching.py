@@ -81,7 +81,7 @@ def split_for_knn(train: Store, val: Store | None = None, seed: int = 0) -> tupl
 
 
 def find_labelled(dataset: Dataset) -> np.ndarray:
-    """Return the ids of labelled images: all, those beside an unlabelled pool, or none."""
+    """Return the ids of labelled images: all, those that come with an unlabelled pool, or none."""
     if dataset.partial_labels is not None:
         return np.flatnonzero(dataset.partial_labels != UNLABELLED)
     return np.arange(0 if dataset.labels is None else len(dataset))

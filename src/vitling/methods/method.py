@@ -98,7 +98,7 @@ class Method:
     """Takes (config, size)."""
     build: Callable[[Backbone, Plan, Any, TrainingData], Objective]
     config: type | None = None
-    """Its settings, a dataclass with ranges beside its fields and a method `check` if fields depend on each other; None
+    """Its settings, a dataclass with ranges on its fields and a method `check` if fields depend on each other; None
     if it has none."""
     labels: Literal["ignored", "some", "every"] = "ignored"
     """some: trains on labels where there are any; every: needs a label for each image."""

@@ -1,4 +1,4 @@
-"""The interface between the loop and its watchers, which live above and beside it."""
+"""The interface between the loop and its watchers, which live in other packages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Ledger:
         found = read_json(path) if path.exists() else None
         if found is not None and (found.get("study"), found.get("trial")) != (study.name, trial):
             kind = describe_trial(found.get("trial")) or "the study itself"
-            raise UserError(f"{path} holds results of {found.get('study')}, {kind}. Name another file with --out.")
+            raise UserError(f"{path} holds results of {found.get('study')}, {kind}. Name a different file with --out.")
 
     def rows(self) -> Rows:
         """Read the rows from the file each time: another session may write it too."""

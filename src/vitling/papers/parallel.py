@@ -20,7 +20,7 @@ NORMAL_EXITS = (DONE, ABORTED)  # ABORTED: some runs failed, as the results tell
 
 @contextmanager
 def run_helpers(command: Sequence[str], count: int, folder: Path, log: Log) -> Iterator[None]:
-    """Run `count` helpers beside the block, with their logs in `folder`.
+    """Run `count` helpers alongside the block, with their logs in `folder`.
 
     They end when nothing is left to do, or, if the block raises, when they have saved their runs.
     """

@@ -77,7 +77,7 @@ def reproduce(
     base = RunContext(folder, epochs=epochs, stages=Path(runs_out or "runs") / "stages")
     jobs = _make_jobs(missing, data, base, log)
     for name in ledger.find_stale():
-        log.warning(f"{path} has rows of {name} with other settings; delete them to run it again.")
+        log.warning(f"{path} has rows of {name} with different settings; delete them to run it again.")
     settings = {"data": data, "seeds": seeds, "only": only, "minutes": minutes, "epochs": epochs}
     processes = max(1, min(at_once, len(jobs)))
     command = make_helper_command(study.name, **settings, runs_out=runs_out, out=out, sharing=processes)
@@ -191,7 +191,7 @@ class _Session:
         free_memory()
 
     def _has_ended(self, job: _Job) -> bool:
-        """Tell whether a job has finished or failed since this session began; a stopped one is resumed."""
+        """Return whether a job has finished or failed since this session began; a stopped one is resumed."""
         row = self.ledger.rows().get(job.key, {})
         return job in self.tried or ({"value", "failed"} & row.keys() != set() and row != self.rows.get(job.key))
 

@@ -13,7 +13,7 @@ from vitling.papers.train_task import OUT_OF_MEMORY
 
 
 def reuse_rows(ledger: Ledger, missing: list[tuple[StudyRun, int]]) -> list[tuple[StudyRun, int]]:
-    """Record those of `missing` (runs and seeds) that another results file beside this one has a value for.
+    """Record those of `missing` (runs and seeds) that another results file next to this one has a value for.
 
     Settings, data and unit must be the same. A reused row names its origin and costs no minutes here.
     """

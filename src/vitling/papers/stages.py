@@ -85,7 +85,7 @@ class StageRun:
 
     @property
     def is_claimed_elsewhere(self) -> bool:
-        """Tell whether another process is training it."""
+        """Return whether another process is training it."""
         if self.finished:
             return False
         with try_lock_folder(self.out) as mine:
@@ -189,12 +189,12 @@ def open_test_images(context: RunContext, why: str, config: DataConfig | None = 
 
 
 def _matches(given: dict[str, Any], stages: list[StageRun]) -> bool:
-    """Tell whether an answer belongs to these stages: a run of another study may have used the same folder."""
+    """Return whether an answer belongs to these stages: a run of another study may have used the same folder."""
     return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
 
 
 def _was_finished_before(stage: StageRun, out: Path) -> bool:
-    """Tell whether another run had finished the stage when this one first reached it.
+    """Return whether another run had finished the stage when this one first reached it.
 
     The run's folder remembers that, so that it survives an interruption.
     """

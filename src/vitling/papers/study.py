@@ -79,7 +79,7 @@ class Study:
     runs: tuple[StudyRun, ...]
     unit: str = TOP_1
     also: tuple[str, ...] = ()  # other tables with the same figures
-    picture: Literal["", "heatmap", "tsne", "curves", "scatter", "bars"] = ""  # drawn beside the results
+    picture: Literal["", "heatmap", "tsne", "curves", "scatter", "bars"] = ""  # drawn next to the results
 
     @classmethod
     def from_runs(

@@ -72,7 +72,7 @@ class TrainTask:
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:
-    """Collect the settings that differ from the verb's defaults; fingerprints are made of them.
+    """Collect the settings that differ from the command's defaults; fingerprints are made of them.
 
     The side of the decoded images is included if the crops need another than the usual one.
     """

@@ -1,4 +1,4 @@
-"""The picture of a study, saved beside its results. matplotlib is imported only when one is drawn."""
+"""The picture of a study, saved next to its results. matplotlib is imported only when one is drawn."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _render_study(folder: Path, name: str, results: dict[str, Any]) -> str:
 
 
 def _link_picture(path: Path, results: dict[str, Any]) -> str:
-    """Link the picture beside the file, if there is one."""
+    """Link the picture next to the file, if there is one."""
     there = "picture" in results and path.with_suffix(".png").exists()
     return f"![{results['study']}](../results/{path.stem}.png)" if there else ""
 
@@ -155,10 +155,10 @@ def main(folder: str, out: str) -> None:
     for path in sorted(Path(folder).glob("*.json")):
         content = read_json(path)
         if isinstance(content, dict) and "picture" in content and draw(content, path.with_suffix(".png")):
-            print(f"Written: {path.with_suffix('.png')}")
+            print(f"Saved to {path.with_suffix('.png')}")
     with atomic_write(out, "w") as file:
         file.write(render_results(Path(folder)))
-    print(f"Written: {out}")
+    print(f"Saved to {out}")
 
 
 if __name__ == "__main__":

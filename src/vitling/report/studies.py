@@ -1,4 +1,4 @@
-"""Lines of a study's table: our results beside the paper's."""
+"""Lines of a study's table: our results next to the paper's."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     for kind in ("caution", "failed", "stopped"):
         notes += sorted({f"{kind}: {row[kind]}" for row in own.values() if kind in row})
     if any(row["fingerprint"] != run.get("fingerprint") for row in own.values()):
-        notes.append("made with other settings than the study has now")
+        notes.append("made with settings that differ from the study's current ones")
     return notes
 
 

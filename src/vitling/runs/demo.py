@@ -1,11 +1,11 @@
 """`vitling demo`: the gain from pre-training without labels, on scikit-learn's 1,797 scanned digits of 8 x 8 pixels.
 
 100 of the 1,498 training digits have labels, ten per class; the rest is an unlabelled pool. A small network learns the
-100 labels twice, with the same settings and steps: from a random start, and after IDMM pre-training on all 1,498
-images. A last run uses all labels. Each run opens the 299 test digits once, at its end.
+100 labels twice, with the same settings and steps: from a random initialisation, and after IDMM pre-training on all
+1,498 images. A last run uses all labels. Each run opens the 299 test digits once, at its end.
 
 The settings were chosen for these digits on a fifth of the training digits, on which neither longer training nor other
-learning rates improved the random start.
+learning rates improved the random initialisation.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def demo(
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
     log, results = Log(), {}
     with _use_one_thread():
-        log.info("1 of 4: 100 labels, from a random start.")
+        log.info("1 of 4: 100 labels, from a random initialisation.")
         results["random"] = train(_make_labelled_config(few, random, epochs, **start))
         log.info("2 of 4: IDMM on 1,498 digits, without labels.")
         results["pretrain"] = pretrain(_make_pretrain_config(few, pre, pretrain_epochs, **start))
         log.info("3 of 4: the same 100 labels, after IDMM.")
         results["idmm"] = train(_make_labelled_config(few, idmm, epochs, from_=pre, **start))
-        log.info("4 of 4: all 1,498 labels, from a random start.")
+        log.info("4 of 4: all 1,498 labels, from a random initialisation.")
         # With fifteen times as many images, a fifth of the epochs is still three times as many steps.
         results["all-labels"] = train(_make_labelled_config(DIGITS, all_labels, -(-epochs // 5), **start))
     return results

@@ -1,4 +1,4 @@
-"""Several runs in one folder (--seeds, compare-methods), with the request stored beside them for --resume."""
+"""Several runs in one folder (--seeds, compare-methods), with the request stored next to them for --resume."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ VERBS = {
 
 
 def resumes_group(config: RunConfig) -> bool:
-    """Return whether --resume names a folder of several runs of the same verb."""
+    """Return whether --resume names a folder of several runs of the same command."""
     return config.resume and bool(config.out) and read_verb(config.out) == VERBS[type(config)]
 
 
 def load_request(config: Config, **changeable: Any) -> Config:
-    """Return the stored request of a resumed group; raise UserError for other settings, except `changeable` ones."""
+    """Return the stored request of a resumed group; raise UserError if settings not in `changeable` differ."""
     if not resumes_group(config):
         return config
     before = load_config(type(config), read_json(Path(config.out) / FILE)["settings"])
@@ -40,7 +40,7 @@ def load_request(config: Config, **changeable: Any) -> Config:
 def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
     """Store the request while the runs train; yield a function to call after each of them.
 
-    If the first run is refused before it begins, the folder is left as it was.
+    If the first run is rejected before it begins, the folder is left as it was.
     """
     if not is_main_process():
         yield lambda: None
@@ -61,11 +61,11 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
 def require_resume_or_overwrite(config: RunConfig) -> None:
     """Raise UserError if --out is in use and neither --resume nor --overwrite was passed."""
     if not (config.resume or config.overwrite):
-        raise UserError(f"{config.out} is not empty. Pass --resume, --overwrite, or another --out.")
+        raise UserError(f"{config.out} is not empty. Pass --resume, --overwrite, or a different --out.")
 
 
 def read_verb(out: str) -> str:
-    """Return the verb that made a folder of several runs; "" for other folders."""
+    """Return the command that made a folder of several runs; "" for other folders."""
     path = Path(out) / FILE
     if not path.exists():
         return ""
@@ -78,7 +78,7 @@ def read_verb(out: str) -> str:
 def _check_folder(config: RunConfig) -> None:
     before, verb = read_verb(config.out), VERBS[type(config)]
     if before and before != verb:
-        raise UserError(f"{config.out} holds runs of vitling {before}. Pass another --out for vitling {verb}.")
+        raise UserError(f"{config.out} holds runs of vitling {before}. Pass a different --out for vitling {verb}.")
     if before:
         require_resume_or_overwrite(config)
 

@@ -141,7 +141,9 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
         run.prepare()
         values = run.directory.read("config.json")
         if (verb := values.get("verb", run.verb)) != run.verb:
-            raise UserError(f"{path} is a run of vitling {verb}. Resume it with that verb, or pass another --out.")
+            raise UserError(
+                f"{path} is a run of vitling {verb}. Resume it with that command, or pass a different --out."
+            )
         saved = load_resolved(type(config), values)
         run.saved = resume_run(config if not is_stage else _as_request(saved.config, config), saved)
         run.draft = reopen(run.saved)

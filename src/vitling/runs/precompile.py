@@ -33,11 +33,11 @@ from vitling.training.processes import init_processes
 from vitling.training.rundir import RunDirectory
 from vitling.training.signals import call_on_parent_exit
 
-VERB = "_precompile"  # hidden verb of the command line, which knows all data sources
+VERB = "_precompile"  # hidden command, which knows all data sources
 _MIN_CORES = 4  # with fewer it would slow down the first stage
 _MIN_HOST_BYTES = 8 * 2**30  # for torch and the compiler's processes
 _MIN_GPU_BYTES = 2**31
-_CUDA_CONTEXT_BYTES = 2**30  # that CUDA takes in a process beside the tensors
+_CUDA_CONTEXT_BYTES = 2**30  # that CUDA takes in a process in addition to the tensors
 _FIRST_STEP = 20  # by then the first stage has captured all its graphs
 _MAX_WAIT_SECONDS = 900.0
 _MAX_WAIT_SHARE = 1 / 4  # of the time that --minutes leaves

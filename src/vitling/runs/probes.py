@@ -136,7 +136,7 @@ def _resolve_settings(settings: ProbesConfig, probes: Sequence[Probe], splits: P
         every = np.concatenate([labels, splits.validation.labels])
         shots = select_shots(torch.from_numpy(every), settings.few_shot.shots)
         if left_out := [str(n) for n in settings.few_shot.shots if n not in shots]:
-            splits.notes.append(f"--few-shot.shots {' '.join(left_out)} left out: some classes have fewer images.")
+            splits.notes.append(f"--few-shot.shots {' '.join(left_out)} skipped: some classes have fewer images.")
         settings = replace(settings, few_shot=replace(settings.few_shot, shots=tuple(shots)))
     return settings
 

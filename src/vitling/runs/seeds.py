@@ -31,7 +31,7 @@ def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> di
     check_ranges(config)
     out, log, results, summary = Path(config.out), Log(silent=not is_main_process()), [], {}
     if (out / "config.json").exists():
-        raise UserError(f"{out} is a run of one seed. Pass another --out for several seeds.")
+        raise UserError(f"{out} is a run of one seed. Pass a different --out for several seeds.")
     with init_processes(config.loop.device), store_request(config) as count_run:
         for i in range(config.seeds):
             seed = config.seed + i

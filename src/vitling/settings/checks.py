@@ -1,4 +1,4 @@
-"""Checks of settings that depend on each other; ranges stand beside their fields. Imports no torch."""
+"""Checks of settings that depend on each other; ranges are given with the fields. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of every training verb. Plain data without torch; the flags and their help are made from it."""
+"""The settings of every training command. Plain data without torch; the flags and their help are made from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OPEN_NUMBER = Range(1, also=(PLANNED,))
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Settings that all training verbs share."""
+    """Settings that all training commands share."""
 
     source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, unless with --resume)")] = ""
     """Your images: a folder, CSV, Parquet file, tar, npz, torchvision:NAME?root=DIR, flowers102:DIR or embedded:digits.

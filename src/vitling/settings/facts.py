@@ -26,7 +26,7 @@ class Fit:
 @dataclass(frozen=True)
 class Facts:
     images: int  # images to train on; for the plan of `train`, with the data's own val split
-    pool: int = 0  # unlabelled images beside them
+    pool: int = 0  # unlabelled images in addition
     classes: int = 0  # 0: no labels
     multi_label: bool = False
     has_val: bool = False  # the data has its own val split

@@ -46,7 +46,7 @@ def resume_config(request: Config, saved: Config) -> Config:
             continue
         raise UserError(
             f"--{flag_name(name)} {format_value(value)} differs from the run's {format_value(before[name])}. --resume "
-            "continues the same run; use a new --out for other settings."
+            "continues the same run; use a new --out for different settings."
         )
     allow_bad = saved.allow_bad or request.allow_bad  # the test split may need it although training did not
     return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad)

@@ -23,7 +23,7 @@ def check_batch_norm(
     if smallest_batch // passes < 2:
         raise UserError(
             "Batch norm needs two images in every pass, but the last batch of an epoch has fewer. Use "
-            "--loop.drop-last or another --batch."
+            "--loop.drop-last or a different --batch."
         )
     synchronised = processes.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
     if passes > 1 and not (synchronised and passes == processes.world):

@@ -37,7 +37,9 @@ def load_weights(objective: nn.Module, saved: dict[str, Tensor]) -> list[str]:
     unknown = [name for name in saved if name not in own]
     reshaped = [name for name in saved if name in own and saved[name].shape != own[name].shape]
     if unknown or reshaped:
-        what = f"{unknown[0]} is not part of this run" if unknown else f"{reshaped[0]} has another shape in this run"
+        what = (
+            f"{unknown[0]} is not part of this run" if unknown else f"{reshaped[0]} has a different shape in this run"
+        )
         raise UserError(f"This run cannot continue from that checkpoint: {what}. Use the same backbone and settings.")
     objective.load_state_dict(saved, strict=False)
     return [name for name in own if name not in saved]

@@ -102,7 +102,7 @@ def clip_gradients(
 
 class EMA:
     """Exponential moving average of parameters and floating-point buffers. Its decay starts low, so that a short run
-    is not held back by its random start: decay_t = min(decay, (1 + t) / (10 + t))."""
+    is not held back by its random initialisation: decay_t = min(decay, (1 + t) / (10 + t))."""
 
     def __init__(self, objective: nn.Module, decay: float):
         self.decay, self.updates = decay, 0

@@ -68,7 +68,7 @@ class RunDirectory:
             if not overwrite:
                 raise UserError(
                     f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
-                    "or another --out."
+                    "or a different --out."
                 )
             self._clear(there)
         elif there and not self._is_run(there):
@@ -161,7 +161,7 @@ class RunDirectory:
         if not new:
             return
         self.write("bad-files.json", [asdict(file) for file in bad])
-        self.log.warning(f"{len(new)} image(s) left out; see {self.path / 'bad-files.json'}:")
+        self.log.warning(f"{len(new)} image(s) skipped; see {self.path / 'bad-files.json'}:")
         for file in new[:BAD_FILES_SHOWN]:
             self.log.info(f"  {file.key}: {file.reason}")
         if len(new) > BAD_FILES_SHOWN:

@@ -22,7 +22,7 @@ class ViewsConfig:
     flip: Annotated[float, FRACTION] = 0.5
     """Probability of a horizontal flip; use 0 where it changes the class (digits, text, left and right hands)."""
     rotate: Annotated[float, DEGREES] = 0.0
-    """Largest random rotation in degrees, either way; use 180 for images without up and down."""
+    """Largest random rotation in degrees, either way; use 180 for images with no canonical orientation."""
     augment: Literal["none", "timm", "uda"] = "none"
     """RandAugment after the crop: timm's rand-m9-mstd0.5-inc1, or the form of IDMM's fine-tuning (uda)."""
     erase: Annotated[float, FRACTION] = 0.25
@@ -65,7 +65,7 @@ class ViewsConfig:
 
     @property
     def is_default_augmentation(self) -> bool:
-        """Tell whether all settings are at their default, apart from those that go with any policy."""
+        """Return whether all settings are at their default, apart from those that go with any policy."""
         default = ViewsConfig()
         return replace(self, crop_fraction=default.crop_fraction, mix_parts=default.mix_parts) == default
 
@@ -82,11 +82,11 @@ class ViewChanges:
     flip: Annotated[float | None, FRACTION] = None
     """Probability of a horizontal flip; use 0 for digits, text, left and right hands. By default the method's."""
     rotate: Annotated[float, DEGREES] = 0.0
-    """Largest random rotation in degrees, either way; use 180 for images without up and down."""
+    """Largest random rotation in degrees, either way; use 180 for images with no canonical orientation."""
     colour: bool = True
     """Colour jitter, grey and solarise. Switch off if colour must not change or the channels are not RGB."""
     blur: Annotated[float | None, FRACTION] = None
-    """Probability of blur by up to two pixels; use 0 for images of few pixels. By default the method's."""
+    """Probability of blur by up to two pixels; use 0 for very small images. By default the method's."""
     mix_parts: Annotated[int, AT_LEAST_1] = 1
     """Parts of a batch that are mixed separately, as on that many GPUs that each mix their own images."""
 
@@ -124,7 +124,7 @@ class ViewChanges:
 
 
 def _is_local(policy: Policy) -> bool:
-    """Tell whether the crops never show the whole image."""
+    """Return whether the crops never show the whole image."""
     return policy.scale[1] < 1
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def works_on_whole_batch(tensor: Tensor) -> bool:
-    """Tell whether operations run on all images of a batch, as on GPUs and in compiled code.
+    """Return whether operations run on all images of a batch, as on GPUs and in compiled code.
 
     Selecting images there would make the host wait for the device. On CPUs selecting is cheap.
     """

@@ -91,7 +91,7 @@ class Policy:
 
     @property
     def keeps_boxes(self) -> bool:
-        """Tell whether a view shows exactly its crop box, possibly mirrored: no later step moves its content."""
+        """Return whether a view shows exactly its crop box, possibly mirrored: no later step moves its content."""
         return not any(isinstance(step, Flip | Rotate | RandAugment) for step in self.split_flip()[1])
 
     def split_flip(self) -> tuple[Flip | None, tuple[Step, ...]]:
@@ -170,7 +170,7 @@ class Plan:
 
     @property
     def loses_boxes(self) -> bool:
-        """Tell whether a group asks for crop boxes that its policy does not keep, for example because it rotates."""
+        """Return whether a group asks for crop boxes that its policy does not keep, for example because it rotates."""
         return any(group.return_boxes and not group.policy.keeps_boxes for group in self.groups)
 
     def store_side(self, images: int) -> int:
@@ -188,5 +188,5 @@ class Plan:
         if self.changes_colour and channels not in (1, 3):
             raise UserError(
                 f"--data.channels {channels}: these views change colours, which needs 1 or 3 channels. "
-                "Pre-train with --views.no-colour, or train without RandAugment or with another policy."
+                "Pre-train with --views.no-colour, or train without RandAugment or with a different policy."
             )

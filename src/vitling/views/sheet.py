@@ -1,4 +1,4 @@
-"""A picture of random views: originals in the first column, their views beside them."""
+"""A picture of random views: originals in the first column, their views next to them."""
 
 from __future__ import annotations
 

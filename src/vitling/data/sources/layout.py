@@ -24,7 +24,7 @@ class Layout:
         self.split_folders, self.class_folders = _find_split_folders(paths)
 
     def place(self, path: str) -> tuple[str, str] | None:
-        """Return split and class ("" for none) of an image, or None if it lies beside the splits and is not used."""
+        """Return split and class ("" for none) of an image, or None if it lies next to the splits and is not used."""
         folders = path.split("/")[:-1]
         split = "train"
         if folders and folders[0] in self.split_folders:
@@ -50,21 +50,21 @@ def arrange_splits(
             ignored.add(make_printable(top + "/" if below else path))
         else:
             placed[place[0]][place[1]].append(i)
-    notes = [f"Not used (beside the splits): {shorten_list(sorted(ignored))}."] if ignored else []
+    notes = [f"Not used (next to the splits): {shorten_list(sorted(ignored))}."] if ignored else []
     splits = {}
     for name, by_class in placed.items():
         loose = by_class.pop("", [])
         if by_class and loose:
-            notes.append(f"Not used (beside the class folders of {name}): {format_count(len(loose), 'image')}.")
+            notes.append(f"Not used (next to the class folders of {name}): {format_count(len(loose), 'image')}.")
         splits[name] = _make_split(paths, by_class or {"": loose}, reader)
     return splits, notes
 
 
 def _find_split_folders(paths: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-    """Find the top folders that are splits, and those that are classes of train beside a split (such as test/).
+    """Find the top folders that are splits, and those that are classes of train next to a split (such as test/).
 
-    A folder named like a split may be a class (`train` beside `bus`). It is a split if it contains class folders or
-    if there are only splits beside it.
+    A folder named like a split may be a class (`train` next to `bus`). It is a split if it contains class folders or
+    if there are only splits next to it.
     """
     depth: dict[str, int] = {}
     for path in paths:

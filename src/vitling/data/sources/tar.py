@@ -1,4 +1,4 @@
-"""Reader for tar files, in place: WebDataset samples (x.jpg beside x.cls or x.json), or a tree of class folders."""
+"""Reader for tar files, in place: WebDataset samples (x.jpg next to x.cls or x.json), or a tree of class folders."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class DRLocTerm(nn.Module):
         if grids is None:
             raise UserError(
                 f"This backbone has no {'grids of its blocks' if self.wants_blocks else 'grid of tokens'}, which DRLoc "
-                f"{self.drloc.variant!r} needs. Leave out --aux drloc or choose another --backbone."
+                f"{self.drloc.variant!r} needs. Leave out --aux drloc or choose a different --backbone."
             )
         images = len(features.pooled)
         view = torch.arange(images, device=batch.ids.device) // len(batch.ids)  # views follow each other
@@ -162,7 +162,7 @@ def make_drloc_term(backbone: Backbone, config: DRLocConfig, seed: int = 0) -> D
     if height * width < 2:
         raise UserError(
             f"DRLoc needs two tokens or more, but {backbone.name} at {backbone.size} px has one. Use a larger --size "
-            "or another --backbone, or leave out --aux drloc."
+            "or a different --backbone, or leave out --aux drloc."
         )
     dim = _block_dims(backbone) if config.variant == "all" else backbone.dim
     with torch.random.fork_rng(devices=[]):  # later initialisations stay as they are without DRLoc

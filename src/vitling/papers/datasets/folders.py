@@ -70,7 +70,7 @@ def read_gtsrb(copy: Copy) -> Source:
 
 
 def read_imagenet1k(copy: Copy) -> Source:
-    """Read train/n01440764/*.JPEG; val/ is sorted likewise, or flat with the devkit's (or Kaggle's) labels beside."""
+    """Read train/n01440764/*.JPEG; val/ is sorted likewise, or flat with the devkit's (or Kaggle's) labels."""
     found = copy.make_source()
     folder, val = copy.require("train", f"{KAGGLE}/train"), copy.require("val", f"{KAGGLE}/val")
     found.splits["train"] = make_file_split(folder, *list_class_folders(folder))

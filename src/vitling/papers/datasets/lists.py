@@ -1,4 +1,4 @@
-"""Readers of data sets whose splits and labels are lists: text, MATLAB, XML or JSON files beside the images."""
+"""Readers of data sets whose splits and labels are lists: text, MATLAB, XML or JSON files next to the images."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def read_cub(copy: Copy) -> Source:
 
 
 def read_domainnet(copy: Copy) -> Source:
-    """Read clipart_train.txt: `clipart/aircraft_carrier/clipart_001_000001.jpg 0`; lists may lie in a folder beside."""
+    """Read clipart_train.txt: `clipart/aircraft_carrier/clipart_001_000001.jpg 0`; lists may be in a sibling folder."""
     domain = copy.entry.name.partition("-")[2]
     folder = next((place for place in (copy.root, copy.root.parent) if (place / domain).is_dir()), None)
     if folder is None:

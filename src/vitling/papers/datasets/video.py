@@ -63,7 +63,7 @@ def _find_folder(copy: Copy, clip: str) -> Path:
         if (place / f"{clip}.avi").exists() or (place / clip).is_dir() or _list_images(place, clip):
             return place
     places = ", ".join(f"{name}/" for name in PLACES[:-1])
-    raise UserError(f"{copy.root} has no {clip}.avi, and no frames of it, in {places} or beside the lists.")
+    raise UserError(f"{copy.root} has no {clip}.avi, and no frames of it, in {places} or next to the lists.")
 
 
 def _find_frame(folder: Path, clip: str) -> str:

@@ -142,12 +142,14 @@ def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
     """Evaluate the missing cells. A failure is logged, and ends neither the others nor the suite."""
     missing = tuple(probe for probe in config.probes if not job.has_finished(probe))
     if other := [probe for probe in missing if job.path(probe).exists()]:
-        log.info(f"{job.entry.name}, {job.run}: {', '.join(other)} was measured on other images; measuring it again.")
+        log.info(
+            f"{job.entry.name}, {job.run}: {', '.join(other)} was measured on different images; measuring it again."
+        )
     log.info(f"{job.entry.name}, {job.run}: features")
     try:
         task, about = _prepare_task(job, missing, config, log)
     except (UserError, OSError, torch.OutOfMemoryError) as problem:
-        log.warning(f"{job.entry.name} is left out for {job.run}: {problem}")
+        log.warning(f"{job.entry.name} is skipped for {job.run}: {problem}")
         return [f"{job.entry.name} of {job.run}"]
     failed = []
     for probe in missing:
