@@ -233,7 +233,6 @@ def test_a_recipe_trains(folder, tmp_path):
     save_file(create("vit_micro_patch4_32", 16, seed=3).timm_model.state_dict(), tmp_path / "start.safetensors")
     config = drloc.finetune("vit_micro_patch4_32", str(tmp_path / "start.safetensors"), epochs=1, batch=16)
     config = replace(config, source=str(folder), out=str(tmp_path / "run"), size=8)
-    config.loop.device, config.loop.trackers = "cpu", ()
-    result = run(config)
+    result = run(replace(config, loop=replace(config.loop, device="cpu", trackers=())))
     assert result["finished"]
     assert "1 resized" in (tmp_path / "run" / "log.txt").read_text()

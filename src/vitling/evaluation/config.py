@@ -15,7 +15,7 @@ Metric = Literal["auto", MetricFlag]
 KS = (10, 20, 100, 200)  # numbers of neighbours that EsViT tries
 
 
-@dataclass
+@dataclass(frozen=True)
 class KnnConfig:
     """k-NN by cosine, weighted by exp(cosine / temperature)."""
 
@@ -26,7 +26,7 @@ class KnnConfig:
     """Temperature of the votes; lower values favour the nearest neighbours."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class LinearConfig:
     """Linear classifier trained by SGD on the features of the last blocks."""
 
@@ -42,7 +42,7 @@ class LinearConfig:
     """Train on new random crops and flips in every epoch, instead of features that are computed once."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class LogisticConfig:
     """Logistic regression by L-BFGS; its penalty is chosen on validation."""
 
@@ -50,7 +50,7 @@ class LogisticConfig:
     """torch: fit all penalties of a round at once on the device. sklearn: scikit-learn, one penalty at a time."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class FewShotConfig:
     """Learning curves over the number of labelled images per class."""
 
@@ -60,7 +60,7 @@ class FewShotConfig:
     """Random draws per number of images; the results have their mean and standard deviation."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProbesConfig:
     """Settings of the probes of --with."""
 

@@ -12,7 +12,7 @@ CosineFrom = Literal["warmup", "start", "idmm"]
 Optimiser = Literal["adamw", "sgd"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class OptimConfig:
     """The optimiser and its schedule. Methods and presets override the defaults shown here; what you pass wins."""
 
@@ -63,7 +63,7 @@ class OptimConfig:
         return self.schedule_epochs if self.schedule_epochs is not None else epochs
 
 
-@dataclass
+@dataclass(frozen=True)
 class LoopConfig:
     """Device, precision, compilation and batching."""
 
@@ -91,7 +91,7 @@ class LoopConfig:
     """tensorboard, wandb, mlflow, trackio, or none."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class CheckpointConfig:
     """Frequency and number of checkpoints."""
 
@@ -101,7 +101,7 @@ class CheckpointConfig:
     """Number of latest checkpoints to keep."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class FitConfig:
     """All settings of the loop."""
 

@@ -11,7 +11,7 @@ from vitling.views.plan import COLOUR_STEPS, Blur, Filter, Flip, Group, Mix, Pla
 from vitling.views.policies import make_plan
 
 
-@dataclass
+@dataclass(frozen=True)
 class ViewsConfig:
     """Random views for training with labels, and the centre crop for evaluation."""
 
@@ -70,7 +70,7 @@ class ViewsConfig:
         return replace(self, crop_fraction=default.crop_fraction, mix_parts=default.mix_parts) == default
 
 
-@dataclass
+@dataclass(frozen=True)
 class ViewChanges:
     """Changes to the views of a pre-training method."""
 

@@ -14,7 +14,7 @@ from vitling.views.plan import Plan
 Regions = Literal["none", "mse", "softmax"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class BYOLConfig:
     """BYOL: predict how a momentum copy of the network encodes the other view."""
 

@@ -11,7 +11,7 @@ from vitling.methods.moco_v2 import settings as moco_v2
 from vitling.ranges import FRACTION
 
 
-@dataclass
+@dataclass(frozen=True)
 class DenseCLConfig(moco_v2.MoCoV2Config):
     """DenseCL: MoCo v2, plus the same task for the most similar regions, with a queue of other images' regions."""
 

@@ -15,7 +15,7 @@ from vitling.views.plan import Plan
 SHAPES = ("prototypes", "hidden", "bottleneck")
 
 
-@dataclass
+@dataclass(frozen=True)
 class DINOConfig:
     """DINO: predict a momentum teacher's answer to another, global view."""
 

@@ -14,7 +14,7 @@ Schedule = Literal["constant", "released"]
 Norm = Literal["published", "before", "after"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class DRLocConfig:
     """Dense relative localisation: predict from two tokens how far apart they are. With --aux drloc."""
 

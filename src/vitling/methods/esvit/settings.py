@@ -31,7 +31,7 @@ MANY = 100_000  # images from which temperature and matching are the paper's; ch
 SLOW_HIDDEN = 256  # head width above which a CPU is slow
 
 
-@dataclass
+@dataclass(frozen=True)
 class EsViTConfig(DINOConfig):
     """EsViT: predict a momentum teacher's answer to another, global view, for whole views and for their regions."""
 

@@ -20,7 +20,7 @@ SmoothingForm = Literal["others", "all"]
 Classifier = Literal["full", "sampled", "sharded"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class IDMMConfig:
     """Instance discrimination with multi-crop and CutMix: every image is its own class."""
 

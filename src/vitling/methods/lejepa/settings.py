@@ -25,7 +25,7 @@ from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Plan, Policy, So
 GLOBAL_SCALE, LOCAL_SCALE = (0.3, 1.0), (0.05, 0.3)  # fractions of the image's area
 
 
-@dataclass
+@dataclass(frozen=True)
 class LeJEPAConfig:
     """LeJEPA: bring all views of an image together while the embeddings of all images follow a standard normal."""
 

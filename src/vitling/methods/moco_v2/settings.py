@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone
 
 
-@dataclass
+@dataclass(frozen=True)
 class MoCoV2Config:
     """MoCo v2: find the other view of an image among a queue of earlier keys."""
 

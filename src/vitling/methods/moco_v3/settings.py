@@ -12,7 +12,7 @@ from vitling.views import policies
 from vitling.views.plan import Plan
 
 
-@dataclass
+@dataclass(frozen=True)
 class MoCoV3Config:
     """MoCo v3: find the other view of an image, encoded by a momentum copy, among those of the batch."""
 

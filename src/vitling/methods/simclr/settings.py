@@ -12,7 +12,7 @@ from vitling.views import policies
 from vitling.views.plan import Plan
 
 
-@dataclass
+@dataclass(frozen=True)
 class SimCLRConfig:
     """SimCLR: find the other view of an image among all views of the batch."""
 

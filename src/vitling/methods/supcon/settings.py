@@ -12,7 +12,7 @@ from vitling.views import policies
 from vitling.views.plan import Plan
 
 
-@dataclass
+@dataclass(frozen=True)
 class SupConConfig:
     """SupCon: find the views of images of the same class among all views of the batch."""
 
