@@ -1,4 +1,4 @@
-"""Draw the chart of README.md from results/: Flowers-102 from a random start and after IDMM, beside the paper.
+"""Draw the chart of README.md from results/: Flowers-102 from scratch and after IDMM, next to the paper.
 
 python benchmarks/readme_figure.py results docs/pictures
 """
@@ -114,7 +114,7 @@ def _add_legend(figure: Figure, theme: Theme) -> None:
         )
 
     handles = [
-        marker(theme.random, 8, theme.random, "random start"),
+        marker(theme.random, 8, theme.random, "from scratch"),
         marker(theme.idmm, 8, theme.idmm, "after IDMM on the same images"),
         marker(theme.muted, 11, "none", "the paper (grey)"),
     ]
