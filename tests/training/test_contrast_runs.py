@@ -58,8 +58,8 @@ def test_passes_that_compare_fewer_images_are_warned_about(folder, tmp_path):
         (tmp_path / name).mkdir()
         settings = config(epochs=1, optim=OptimConfig(accumulate=accumulate), loop=QUIET)
         fit(objective("simclr", store.labels), store, settings, run=RunDirectory(tmp_path / name))
-    assert "compared within their pass" not in (tmp_path / "one" / "log.txt").read_text()
-    assert "compared within their pass" in (tmp_path / "two" / "log.txt").read_text()
+    assert "compared only within each micro-batch" not in (tmp_path / "one" / "log.txt").read_text()
+    assert "compared only within each micro-batch" in (tmp_path / "two" / "log.txt").read_text()
 
 
 def test_the_loss_falls(folder, tmp_path):

@@ -77,8 +77,8 @@ def select_query_attention(model: nn.Module, attention: Tensor, grid: Grid, quer
     attn = find_last_block(model).attn
     queries, keys = attention.shape[2:]
     if isinstance(attn, WindowAttention):  # the window may be larger than the map
-        across = attn.window_size[1]
-        window = attention[:, :, query[0] * across + query[1]].unflatten(2, attn.window_size)
+        columns = attn.window_size[1]
+        window = attention[:, :, query[0] * columns + query[1]].unflatten(2, attn.window_size)
         return window[:, :, : grid[0], : grid[1]]
     prefix = queries - grid[0] * grid[1]
     row = attention[:, :, prefix + query[0] * grid[1] + query[1], prefix:]

@@ -58,15 +58,15 @@ class WindowedConvAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        high, wide = grid
-        side = min(self.window, high, wide)
-        rows, columns = high + -high % side, wide + -wide % side
-        maps = F.pad(tokens.unflatten(1, grid), (0, 0, 0, columns - wide, 0, rows - high))
+        height, width = grid
+        side = min(self.window, height, width)
+        rows, columns = height + -height % side, width + -width % side
+        maps = F.pad(tokens.unflatten(1, grid), (0, 0, 0, columns - width, 0, rows - height))
         projected = self.qkv(self.conv(maps.flatten(1, 2), (rows, columns)))
         windows = window_partition(projected.unflatten(1, (rows, columns)), (side, side)).flatten(1, 2)
         mixed = merge_heads(self.mix(*split_heads(windows, 3, self.heads)))
         maps = window_reverse(mixed.unflatten(1, (side, side)), (side, side), rows, columns)
-        return self.proj(maps[:, :high, :wide].flatten(1, 2))
+        return self.proj(maps[:, :height, :width].flatten(1, 2))
 
 
 def _init(module: nn.Module) -> None:

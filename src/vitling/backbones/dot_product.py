@@ -18,11 +18,11 @@ class DotProductAttention(nn.Module):
 
 
 def split_heads(projected: Tensor, count: int, heads: int) -> tuple[Tensor, ...]:
-    """Split [B, N, count * heads * d] into `count` tensors [B, heads, N, d]."""
+    """Split a tensor [B, N, count * heads * d] into `count` tensors [B, heads, N, d]."""
     batch, tokens = projected.shape[:2]
     return projected.reshape(batch, tokens, count, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def merge_heads(mixed: Tensor) -> Tensor:
-    """Merge [B, heads, N, d] to [B, N, heads * d]."""
+    """Merge the heads of a tensor [B, heads, N, d]: return [B, N, heads * d]."""
     return mixed.transpose(1, 2).flatten(2)

@@ -31,7 +31,7 @@ class Features:
 
 
 def to_map(tokens: Tensor, grid: Grid) -> Tensor:
-    """Convert [B, prefix + h*w, D] to [B, D, h, w], without the class and register tokens of the prefix."""
+    """Convert tokens [B, prefix + h*w, D] to maps [B, D, h, w], without the class and register tokens of the prefix."""
     height, width = grid
     spatial = tokens[:, tokens.shape[1] - height * width :]
     return spatial.transpose(1, 2).reshape(tokens.shape[0], -1, height, width)

@@ -22,11 +22,11 @@ class PatchProjection(nn.Module):
         return self.product(x) if x.is_cuda else F.conv2d(x, self.weight, self.bias, self.side)
 
     def product(self, x: Tensor) -> Tensor:
-        """Project [B, C, H, W] to [B, D, H / side, W / side]; the remainder below and to the right is unused."""
-        high, wide = self.side
-        rows, columns = x.shape[-2] // high, x.shape[-1] // wide
-        x = x[..., : rows * high, : columns * wide]
-        patches = x.unflatten(3, (columns, wide)).unflatten(2, (rows, high)).permute(0, 2, 4, 1, 3, 5).flatten(3)
+        """Project images [B, C, H, W] to [B, D, H / side, W / side]; the remainder below and to the right is unused."""
+        height, width = self.side
+        rows, columns = x.shape[-2] // height, x.shape[-1] // width
+        x = x[..., : rows * height, : columns * width]
+        patches = x.unflatten(3, (columns, width)).unflatten(2, (rows, height)).permute(0, 2, 4, 1, 3, 5).flatten(3)
         return F.linear(patches, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Position embeddings for another grid: plain bicubic without antialiasing; class and register tokens are kept.
+"""Position embeddings for a different grid: plain bicubic without antialiasing; class and register tokens are kept.
 
 timm resamples with antialiasing and the papers' code does not. From 14 x 14 to 6 x 6 the results differ by 80 %.
 """
@@ -13,7 +13,7 @@ Grid = tuple[int, int]
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Resize [1, prefix + h*w, D] from the grid `old` to the grid `new`; prefix tokens stay unchanged."""
+    """Resize embeddings [1, prefix + h*w, D] from the grid `old` to the grid `new`; prefix tokens stay unchanged."""
     if old == new:
         return positions
     prefix = positions.shape[1] - old[0] * old[1]
@@ -25,16 +25,16 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def resize_map(maps: Tensor, new: Grid) -> Tensor:
-    """Resize [..., h, w] by two products, because the gradient of F.interpolate is not deterministic on GPUs.
+    """Resize maps [..., h, w] by two products, because the gradient of F.interpolate is not deterministic on GPUs.
 
     The products are written out as sums, because matmul may use TF32 there.
     """
-    high, wide = (_bicubic_weights(*sides, maps.device) for sides in zip(maps.shape[-2:], new))
-    rows = (high[:, :, None] * maps.float()[..., None, :, :]).sum(-2)
-    return (rows[..., None, :] * wide).sum(-1).to(maps.dtype)
+    row_weights, col_weights = (_bicubic_weights(*sides, maps.device) for sides in zip(maps.shape[-2:], new))
+    rows = (row_weights[:, :, None] * maps.float()[..., None, :, :]).sum(-2)
+    return (rows[..., None, :] * col_weights).sum(-1).to(maps.dtype)
 
 
 def _bicubic_weights(old: int, new: int, device: torch.device) -> Tensor:
-    """Compute [new, old]: the weight of each old position in each new one."""
+    """Return a matrix [new, old] with the weight of each old position in each new one."""
     ones = torch.eye(old, device=device)[None, None]
     return F.interpolate(ones, size=(new, old), mode="bicubic", align_corners=False, antialias=False)[0, 0]

@@ -21,7 +21,7 @@ NORM = partial(nn.LayerNorm, eps=1e-6)
 
 
 class PVT(Pyramid):
-    """PVT. `reductions` are the sides of the patches that keys are made of, per stage; the last has a class token."""
+    """PVT. `reductions`: spatial-reduction ratio of the keys, per stage. The last stage has a class token."""
 
     def __init__(
         self,

@@ -115,9 +115,9 @@ class Block(nn.Module):
 
 
 def pad_to_multiple(maps: Tensor, side: int) -> Tensor:
-    """Pad [B, D, h, w] with zeros below and to the right, up to multiples of `side`."""
-    down, across = (-length % side for length in maps.shape[-2:])
-    return F.pad(maps, (0, across, 0, down)) if down or across else maps
+    """Pad maps [B, D, h, w] with zeros below and to the right, up to multiples of `side`."""
+    pad_h, pad_w = (-length % side for length in maps.shape[-2:])
+    return F.pad(maps, (0, pad_w, 0, pad_h)) if pad_h or pad_w else maps
 
 
 def make_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:

@@ -1,6 +1,7 @@
-"""Swin as in EsViT: maps that windows do not divide are padded and then rolled, where timm rolls and then pads.
+"""Swin as in EsViT, which pads before the cyclic shift.
 
-At 224 px nothing is padded and the two are equal. Also Swin without its relative position bias, to measure what that
+Feature maps not divisible by the window size are padded before the cyclic shift; timm pads after it. At 224 px nothing
+is padded and the two are equal. Also Swin without its relative position bias, to measure what that
 bias contributes (DRLoc's supplement, Sec. 2.2).
 """
 
@@ -37,8 +38,8 @@ class UnbiasedSwin(SwinTransformer):
         self.absolute_pos_embed = self._init_positions() if positions == "absolute" else None
 
     def _init_positions(self) -> nn.Parameter:
-        high, wide = cast(Grid, self.patch_embed.grid_size)
-        return nn.Parameter(trunc_normal_(torch.zeros(1, high, wide, self.embed_dim), std=0.02))
+        height, width = cast(Grid, self.patch_embed.grid_size)
+        return nn.Parameter(trunc_normal_(torch.zeros(1, height, width, self.embed_dim), std=0.02))
 
     def embed_patches(self, x: Tensor) -> Tensor:
         """Embed patches as [B, h, w, D], with positions, if any, resized to the grid."""
@@ -65,7 +66,7 @@ def _remove_bias(attention: WindowAttention) -> None:
 class WindowBlock(nn.Module):
     """timm's block with the same layers and names.
 
-    Window and shift stay those of the grid that it was built for. Padding is not masked and receives attention.
+    Window and shift sizes are fixed at construction. Padding is not masked and receives attention.
     """
 
     def __init__(self, block: SwinTransformerBlock):
@@ -76,7 +77,10 @@ class WindowBlock(nn.Module):
         self.norm2, self.mlp, self.drop_path2 = block.norm2, block.mlp, block.drop_path2
 
     def make_mask(self, maps: Tensor) -> Tensor | None:
-        """Make the mask between tokens that only rolling made neighbours; call it outside compiled code."""
+        """Return the attention mask for tokens that are adjacent only because of the cyclic shift.
+
+        Call it outside compiled code.
+        """
         if not any(self.shift_size):
             return None
         grid = tuple(side + pad for side, pad in zip(maps.shape[1:3], self._padding(maps)))
@@ -84,7 +88,7 @@ class WindowBlock(nn.Module):
         return make_shift_mask.__wrapped__(*arguments) if torch.compiler.is_compiling() else make_shift_mask(*arguments)
 
     def forward(self, maps: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Transform [B, h, w, D]; `mask` is `make_mask(maps)`."""
+        """Transform maps [B, h, w, D]; `mask` is `make_mask(maps)`."""
         mask = self.make_mask(maps) if mask is None else mask
         maps = maps + self.drop_path1(self._attend(self.norm1(maps), mask))
         tokens = maps.flatten(1, 2)
@@ -92,9 +96,9 @@ class WindowBlock(nn.Module):
         return tokens.unflatten(1, maps.shape[1:3])
 
     def _attend(self, maps: Tensor, mask: Tensor | None) -> Tensor:
-        high, wide = maps.shape[1:3]
-        down, across = self._padding(maps)
-        maps = F.pad(maps, (0, 0, 0, across, 0, down)) if down or across else maps
+        height, width = maps.shape[1:3]
+        pad_h, pad_w = self._padding(maps)
+        maps = F.pad(maps, (0, 0, 0, pad_w, 0, pad_h)) if pad_h or pad_w else maps
         padded = maps.shape[1:3]
         if mask is not None:
             maps = maps.roll((-self.shift_size[0], -self.shift_size[1]), (1, 2))
@@ -103,17 +107,17 @@ class WindowBlock(nn.Module):
         maps = window_reverse(windows, self.window_size, *padded)
         if mask is not None:
             maps = maps.roll(self.shift_size, (1, 2))
-        return maps[:, :high, :wide]
+        return maps[:, :height, :width]
 
     def _padding(self, maps: Tensor) -> Grid:
         """Compute the rows below and columns to the right that complete the windows."""
-        down, across = (-side % window for side, window in zip(maps.shape[1:3], self.window_size))
-        return down, across
+        pad_h, pad_w = (-side % window for side, window in zip(maps.shape[1:3], self.window_size))
+        return pad_h, pad_w
 
 
 @lru_cache(maxsize=256)
 def make_shift_mask(grid: Grid, window: Grid, shift: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Make [windows, tokens, tokens]: −100 between tokens of a window that a border of the map separates, else 0."""
+    """Return a mask [windows, tokens, tokens] that is −100 between tokens separated by a border of the map, else 0."""
     with torch.inference_mode(False):
         bands = [_label_bands(*axis, device) for axis in zip(grid, window, shift)]
         regions = (3 * bands[0][:, None] + bands[1])[None, :, :, None]
@@ -122,7 +126,7 @@ def make_shift_mask(grid: Grid, window: Grid, shift: Grid, device: torch.device,
 
 
 def _label_bands(side: int, window: int, shift: int, device: torch.device) -> Tensor:
-    """Label positions: 0 in whole windows, 1 in the last window, 2 if rolled from the other end."""
+    """Label positions: 0 in whole windows, 1 in the last window, 2 if shifted from the opposite end."""
     positions = torch.arange(side, device=device)
     return (positions >= side - window).long() + (positions >= side - shift).long()
 
@@ -136,7 +140,7 @@ def replace_swin_blocks(model: nn.Module) -> None:
 
 
 def matches_timm(model: nn.Module, size: int) -> bool:
-    """Return whether timm's network gives the same output at `size` px: no map is both padded and rolled."""
+    """Return whether timm's network gives the same output at `size` px: no map is both padded and shifted."""
     if not isinstance(model, SwinTransformer):
         return True
     network = cast(Any, model)

@@ -99,7 +99,7 @@ class TokensToToken(nn.Module):
 
 
 def soft_split(maps: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, Grid]:
-    """Unfold [B, C, H, W] into overlapping patches, tokens [B, h*w, C*kernel²], and return (h, w) of Eq. 3."""
+    """Unfold maps [B, C, H, W] into overlapping patches, tokens [B, h*w, C*kernel²], and return (h, w) of Eq. 3."""
     tokens = F.unfold(maps, kernel, padding=padding, stride=stride).transpose(1, 2)
     height, width = (_split_side(side, kernel, stride, padding) for side in maps.shape[-2:])
     return tokens, (height, width)
@@ -117,7 +117,7 @@ def _split_grid(size: Grid) -> Grid:
 
 
 class TokenPerformer(nn.Module):
-    """Attention of linear cost and a small MLP. The residual is the values, because the input has another width."""
+    """Linear-cost attention and a small MLP. The residual is the values, because the input width differs."""
 
     w: Tensor
 
@@ -156,7 +156,7 @@ def compute_positive_features(x: Tensor, w: Tensor) -> Tensor:
 
 
 def draw_orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Draw [count, dim] with orthogonal rows of length √count, as in the release; Lemma 1 has about √dim."""
+    """Draw a matrix [count, dim] with orthogonal rows of length √count, as in the release; Lemma 1 has about √dim."""
     q, r = torch.linalg.qr(torch.randn(dim, count, generator=generator, device="cpu"))
     return (q * r.diagonal().sign()).T * math.sqrt(count)  # the signs make the distribution uniform
 
@@ -192,7 +192,7 @@ class NarrowingAttention(nn.Module):
 
 
 def sinusoids(count: int, dim: int) -> Tensor:
-    """Compute [1, count, dim]: sin and cos of position / 10000^(2i/dim) interleaved (Vaswani et al. 2017, Sec. 3.5)."""
+    """Return [1, count, dim]: interleaved sin and cos of position / 10000^(2i/dim) (Vaswani et al. 2017, Sec. 3.5)."""
     frequencies = 10_000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).reshape(1, count, dim).float()

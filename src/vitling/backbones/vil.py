@@ -111,10 +111,10 @@ class SlidingAttention(nn.Module):
     def _attend_locally(self, q: Tensor, kv: Tensor, grid: Grid) -> Tensor:
         """Attend with chunks and heads in one dimension, [B, chunks * heads, tokens, d], so images share a bias."""
         side, heads = self.side, self.heads
-        down, across = (-length % side for length in grid)
-        chunks = ((grid[0] + down) // side, (grid[1] + across) // side)
-        queries = F.pad(q.unflatten(1, grid), (0, 0, 0, across, 0, down))
-        around = F.pad(kv[:, 1:].unflatten(1, grid), (0, 0, side, side + across, side, side + down))
+        pad_h, pad_w = (-length % side for length in grid)
+        chunks = ((grid[0] + pad_h) // side, (grid[1] + pad_w) // side)
+        queries = F.pad(q.unflatten(1, grid), (0, 0, 0, pad_w, 0, pad_h))
+        around = F.pad(kv[:, 1:].unflatten(1, grid), (0, 0, side, side + pad_w, side, side + pad_h))
         queries = extract_windows(queries, side, side)
         shared = kv[:, :1, None].expand(-1, queries.shape[1], -1, -1)
         keys = torch.cat([shared, extract_windows(around, 3 * side, side)], dim=2)
@@ -125,7 +125,7 @@ class SlidingAttention(nn.Module):
         return maps[:, : grid[0], : grid[1]].flatten(1, 2)
 
     def _compute_chunk_bias(self, grid: Grid, chunks: Grid) -> Tensor:
-        """Compute [chunks, heads, side², 1 + 9 side²], −∞ outside the map."""
+        """Return biases of shape [chunks, heads, side², 1 + 9 side²] that are −∞ outside the map."""
         side, table = self.side, self.relative_position_bias_table
         local = gather_bias(table, (side, side), (3 * side, 3 * side), 2 * side - 1, offset=side)
         to_global = self.global_bias.to_global.expand(-1, side * side, 1)
@@ -154,19 +154,19 @@ class GlobalBias(nn.Module):
         )
 
     def extend(self, bias: Tensor) -> Tensor:
-        """Extend [heads, n, n] to [heads, 1 + n, 1 + n], the global token first."""
+        """Extend biases [heads, n, n] to [heads, 1 + n, 1 + n], the global token first."""
         others = bias.shape[1]
         local = torch.cat([self.to_global.expand(-1, others, 1), bias], dim=2)
         return torch.cat([self.from_global(others), local], dim=1)
 
 
 def gather_bias(table: Tensor, queries: Grid, keys: Grid, reach: int, offset: int = 0) -> Tensor:
-    """Gather [heads, queries, keys] from a table of distances −reach..reach; keys start `offset` before the queries."""
-    down, across = (
+    """Gather biases [heads, queries, keys] from a table of distances −reach..reach; keys start `offset` earlier."""
+    row_offsets, col_offsets = (
         torch.arange(q, device=table.device)[:, None] - torch.arange(k, device=table.device) + offset + reach
         for q, k in zip(queries, keys)
     )
-    index = down[:, None, :, None] * (2 * reach + 1) + across[None, :, None, :]
+    index = row_offsets[:, None, :, None] * (2 * reach + 1) + col_offsets[None, :, None, :]
     return table[index.flatten(2).flatten(0, 1)].permute(2, 0, 1)
 
 
@@ -176,7 +176,7 @@ def extract_windows(maps: Tensor, size: int, step: int) -> Tensor:
 
 
 def _split_chunk_heads(projected: Tensor, count: int, heads: int) -> tuple[Tensor, ...]:
-    """Split [B, chunks, N, count * heads * d] into `count` tensors [B, chunks * heads, N, d]."""
+    """Split x [B, chunks, N, count * heads * d] into `count` tensors [B, chunks * heads, N, d]."""
     split = projected.unflatten(3, (count, heads, -1)).permute(3, 0, 1, 4, 2, 5)
     return split.flatten(2, 3).unbind(0)
 

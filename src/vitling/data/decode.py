@@ -200,14 +200,14 @@ def _decode_array(array: np.ndarray, channels: int, bits: int, max_pixels: int) 
         raise BadImage(f"array of shape {array.shape}, expected [H, W] or [H, W, C]")
     if array.dtype not in (np.uint8, np.uint16):
         raise BadImage(f"{array.dtype} pixels: convert them to uint8 or uint16")
-    height, width, has = array.shape
+    height, width, found_channels = array.shape
     _check_size(width, height, max_pixels)
-    mode = f"{array.dtype} x {has}"
+    mode = f"{array.dtype} x {found_channels}"
     if array.dtype == np.uint16:
         array = _convert_to_8_bits(array, bits)
-    if has in PIL_MODES and channels in PIL_MODES:
-        image = Image.fromarray(array[:, :, 0] if has == 1 else np.ascontiguousarray(array))
+    if found_channels in PIL_MODES and channels in PIL_MODES:
+        image = Image.fromarray(array[:, :, 0] if found_channels == 1 else np.ascontiguousarray(array))
         return Decoded(_convert_mode(image, channels, bits), width, height, mode, "array")
-    if has != channels:
-        raise BadImage(f"{has} channels, expected {channels}")
+    if found_channels != channels:
+        raise BadImage(f"{found_channels} channels, expected {channels}")
     return Decoded(array, width, height, mode, "array")

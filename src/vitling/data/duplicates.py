@@ -138,7 +138,7 @@ def _hash_bands(thumbs: np.ndarray) -> list[np.ndarray]:
 
 
 def _compute_area_weights(n: int, m: int) -> np.ndarray:
-    """Return [n, m]: the overlap of n equal cells with m equal cells, with columns that sum to one."""
+    """Return a matrix [n, m] with the overlap of n equal cells with m equal cells, with columns that sum to one."""
     edges, cells = np.arange(m + 1) * n / m, np.arange(n)[:, None]
     overlap = np.minimum(cells + 1, edges[1:]) - np.maximum(cells, edges[:-1])
     return (np.maximum(overlap, 0) * m / n).astype(np.float32)

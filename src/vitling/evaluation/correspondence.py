@@ -74,9 +74,9 @@ def match_regions(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
 def measure_mirror_errors(matches: Matches, size: int) -> Tensor:
     """Measure how far each match is from the mirror image of its region, in pixels [B, pairs]."""
     (row, column), (found_row, found_column) = matches.locate(matches.first), matches.locate(matches.second)
-    down = (row - found_row) * (size / matches.grid[0])
-    across = (matches.grid[1] - 1 - column - found_column) * (size / matches.grid[1])
-    return torch.hypot(down, across)
+    row_error = (row - found_row) * (size / matches.grid[0])
+    column_error = (matches.grid[1] - 1 - column - found_column) * (size / matches.grid[1])
+    return torch.hypot(row_error, column_error)
 
 
 def mirror_views(model: Model, images: Tensor, ids: Sequence[int], grey: Grey, seed: int) -> Tensor:

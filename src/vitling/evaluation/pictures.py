@@ -38,24 +38,26 @@ def draw_correspondences(
     `nearest`: for each view, the regions most similar to its own and to the other view's global feature. `errors`: of
     each match in pixels, if the truth is known.
     """
-    high, wide = views[0].shape[:2]
-    gap = wide // 16
-    figure = Figure(figsize=(10, 10 * high / (2 * wide + gap) + 1.0), dpi=100, layout="constrained")
+    height, width = views[0].shape[:2]
+    gap = width // 16
+    figure = Figure(figsize=(10, 10 * height / (2 * width + gap) + 1.0), dpi=100, layout="constrained")
     axes = figure.subplots()
     for i, (view, name) in enumerate(zip(views, names)):
-        left = i * (wide + gap)
-        axes.imshow(view, extent=(left, left + wide, high, 0), interpolation="bilinear")
-        axes.text(left + wide / 2, -0.01 * high, name, ha="center", va="bottom", fontsize=11)
-    cell = np.array([high / matches.grid[0], wide / matches.grid[1]])
-    _draw_lines(axes, matches, cell, wide + gap, errors)
+        left = i * (width + gap)
+        axes.imshow(view, extent=(left, left + width, height, 0), interpolation="bilinear")
+        axes.text(left + width / 2, -0.01 * height, name, ha="center", va="bottom", fontsize=11)
+    cell = np.array([height / matches.grid[0], width / matches.grid[1]])
+    _draw_lines(axes, matches, cell, width + gap, errors)
     for i, (own, other) in enumerate(nearest):
         for place, marker, colour, size in (
             (own, "o", BLUE, 18),
             (other, "^", RED, 11),
         ):  # sizes differ so that both are visible
             y, x = (np.array(place) + 0.5) * cell
-            axes.plot(x + i * (wide + gap), y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9)
-    axes.set(xlim=(0, 2 * wide + gap), ylim=(high, -0.06 * high))
+            axes.plot(
+                x + i * (width + gap), y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9
+            )
+    axes.set(xlim=(0, 2 * width + gap), ylim=(height, -0.06 * height))
     axes.axis("off")
     figure.suptitle(_make_title(errors), fontsize=12)
     _save(figure, out)
@@ -113,19 +115,19 @@ def draw_heads(view: np.ndarray, heads: RankedHeads, grid: Grid, masks: bool, ou
         fill(f"{what} of each head, seen from the blue dot{grey}", width=max(60, 15 * columns)), fontsize=10
     )
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
-    high, wide = view.shape[:2]
+    height, width = view.shape[:2]
     shown = heads.masks() if masks else heads.maps * heads.maps[0].numel()
     scale = PowerNorm(0.5, vmin=0, vmax=max(2.0, float(shown.max())))  # shared, so that uniform heads look uniform
     for i, axis in enumerate(axes):
         axis.axis("off")
         if i >= count:
             continue
-        spread = F.interpolate(shown[i][None, None].float().cpu(), size=(high, wide), mode="nearest")[0, 0].numpy()
+        spread = F.interpolate(shown[i][None, None].float().cpu(), size=(height, width), mode="nearest")[0, 0].numpy()
         if masks:
             axis.imshow(_tint(view, spread))
         else:
             image = axis.imshow(spread, cmap="viridis", norm=scale)
-        y, x = (np.array(heads.query) + 0.5) * (high / grid[0], wide / grid[1])
+        y, x = (np.array(heads.query) + 0.5) * (height / grid[0], width / grid[1])
         axis.plot(x, y, "o", color=BLUE, mec="white", mew=1.2, ms=8)
         axis.set_title(
             f"head {int(heads.order[i])}: {float(heads.entropy[i]):.2f} of {most:.2f} bits",

@@ -19,7 +19,7 @@ from vitling.data.dataset import Dataset
 from vitling.data.scan import ImageFacts
 from vitling.data.store import Store, gather
 from vitling.objectives import Objective
-from vitling.training import precision as machine
+from vitling.training import precision
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
 from vitling.training.pace import WARMUP_STEPS, iterate_batches, run_steps, synchronise
@@ -107,21 +107,21 @@ def measure_inference(backbone: str, batch: int, size: int, device: torch.device
     """Return images per second of a network's features on ready pixels: the median of several rounds. On GPUs the
     network is compiled and runs in the precision that training uses there."""
     network = create(backbone, size, seed=0).to(device).eval()
-    precision = machine.choose_precision(LoopConfig(), device)
+    chosen = precision.choose_precision(LoopConfig(), device)
     if device.type == "cuda":
-        machine.compile_in_place(network, compile, graphs=True)
-    pixels = torch.randn(batch, network.channels, size, size, device=device, dtype=precision.dtype)
+        precision.compile_in_place(network, compile, graphs=True)
+    pixels = torch.randn(batch, network.channels, size, size, device=device, dtype=chosen.dtype)
 
     def time_calls(calls: int) -> float:
         synchronise(device)
         began = time.perf_counter()
         for _ in range(calls):
-            machine.mark_step()
+            precision.mark_step()
             network(pixels)
         synchronise(device)
         return (time.perf_counter() - began) / calls
 
-    with torch.no_grad(), precision.autocast():
+    with torch.no_grad(), chosen.autocast():
         time_calls(WARMUP_STEPS)
         calls = max(1, round(ROUND_SECONDS / time_calls(2)))
         return batch / statistics.median(time_calls(calls) for _ in range(INFERENCE_ROUNDS))

@@ -28,7 +28,7 @@ def collect_state(trainer: Trainer) -> State:
 
 def restore(trainer: Trainer, state: State) -> State:
     """Restore a run from its own checkpoint; return this process's part of it."""
-    advice = "Put them back, or start again with --overwrite or another --out."
+    advice = "Put them back, or start again with --overwrite or a different --out."
     _check_images(trainer, state, "this run was started with", advice)
     state = trainer.shards.slice_state(state)
     trainer.objective.load_state_dict(state["objective"])
@@ -42,8 +42,9 @@ def continue_from(trainer: Trainer, state: State) -> str:
     _check_images(trainer, state, "that run was trained on", "Use the same DATA, --val and --seed.")
     if state["per_epoch"] != trainer.per_epoch or state["step"] >= trainer.steps:
         raise UserError(
-            f"That run stopped at step {state['step']}, with {state['per_epoch']} steps per epoch. This one needs as "
-            f"many per epoch and more in all, but has {trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
+            f"That run stopped at step {state['step']}, with {state['per_epoch']} steps per epoch. This run must "
+            "have the same number of steps per epoch and more steps in total, but has "
+            f"{trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
         )
     new = load_weights(trainer.objective, state["objective"])
     names = list_parameter_names(trainer.objective, trainer.optimiser)
@@ -68,4 +69,4 @@ def _restore_position(trainer: Trainer, state: State) -> None:
 
 def _check_images(trainer: Trainer, state: State, whose: str, advice: str) -> None:
     if state["data"] != trainer.store.identity:
-        raise UserError(f"The training images are not those that {whose}, so it cannot continue exactly. {advice}")
+        raise UserError(f"The training images differ from those {whose}, so it cannot be resumed exactly. {advice}")

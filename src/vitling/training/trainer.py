@@ -1,4 +1,4 @@
-"""The training step: forward, backward and update, compiled and captured where that pays."""
+"""The training step: forward, backward and update, compiled and captured where it helps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitling.errors import RunAborted, UserError
 from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
-from vitling.training import precision as machine
+from vitling.training import precision
 from vitling.training.batch_norm import check_batch_norm
 from vitling.training.config import FitConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
@@ -39,17 +39,17 @@ from vitling.views.batch import BatchKey
 from vitling.views.renderer import FunctionCache, Normaliser, Renderer, Views
 
 PASSES_SPLIT_COMPARISONS = (
-    "images are compared within their pass only; a smaller --size splits them less than --optim.accumulate"
+    "images are compared only within each micro-batch; reducing --size leads to fewer micro-batches"
 )
 
 
 class Trainer:
-    """An objective with its optimiser and data, which takes one training step after the other."""
+    """An objective with its optimiser and data; runs training steps one at a time."""
 
     def __init__(self, objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log):
         self.store, self.config, self.processes, self.log = store, config, processes, log
-        machine.set_deterministic(config.loop.deterministic)
-        self.precision = machine.choose_precision(config.loop, store.device)
+        precision.set_deterministic(config.loop.deterministic)
+        self.precision = precision.choose_precision(config.loop, store.device)
         self.objective = objective.to(store.device)
         self.model = _wrap_parallel(objective, processes, store.device)
         self.optimiser = make_optimiser(objective, config.optim)
@@ -71,7 +71,7 @@ class Trainer:
         self.replay: Replay | None = None
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
-        self._compile(machine.choose_compile(config.loop, store.device, self.steps))
+        self._compile(precision.choose_compile(config.loop, store.device, self.steps))
 
     def _check(self) -> None:
         if self.shards.rows and self.precision.name == "fp16":
@@ -113,7 +113,7 @@ class Trainer:
     def step(self, loaded: LoadedBatch) -> Terms:
         """Take an optimiser step and return its loss terms, on the device and valid until the next step."""
         compiled = self._is_compiled(loaded)
-        with nullcontext() if compiled or not self.compiling else machine.force_eager():
+        with nullcontext() if compiled or not self.compiling else precision.force_eager():
             if compiled and len(loaded.key.ids) not in self.compiled_sizes:
                 terms = self._compile_step(loaded)
             else:
@@ -148,12 +148,12 @@ class Trainer:
         if self.prefetcher:
             self.prefetcher.forget()
             self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.key)
-        machine.free_memory()
+        precision.free_memory()
 
     def _take_step(self, key: BatchKey, micro_batches: list[MicroBatch]) -> Terms:
         progress = Progress(self.done, self.steps, self.config.epochs)
-        machine.mark_step()
-        machine.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
+        precision.mark_step()
+        precision.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
         set_lr(self.optimiser, self.lr(progress))
         if self.decay:
             self.decay.set(self.lr(progress), progress.fraction)
@@ -225,7 +225,7 @@ class Trainer:
 
     # --- compilation ---------------------------------------------------------------------------------------------
 
-    def _compile(self, how: machine.Compile) -> None:
+    def _compile(self, how: precision.Compile) -> None:
         if how == "off":
             return
         self.compiling = True
@@ -234,8 +234,8 @@ class Trainer:
         if self._can_capture():
             self.replay = Replay(self.store.device, self.log.warning)
         for network in self.objective.networks():
-            machine.compile_in_place(network, how, graphs=self.processes.world == 1 and not self.replay)
-        self.renderer.functions = FunctionCache(machine.compile_function)
+            precision.compile_in_place(network, how, graphs=self.processes.world == 1 and not self.replay)
+        self.renderer.functions = FunctionCache(precision.compile_function)
 
     def _can_capture(self) -> bool:
         """Return whether whole steps can be captured: in fp16 the host checks every step for overflow, and DDP's
@@ -246,13 +246,13 @@ class Trainer:
     def _is_compiled(self, loaded: LoadedBatch) -> bool:
         """Return whether this size is compiled; for the incomplete last batch of an epoch, only with enough epochs."""
         whole = len(loaded.key.ids) == self.feed.sizes[0]
-        return self.compiling and (whole or self.config.epochs >= machine.WORTH_ANOTHER_SHAPE)
+        return self.compiling and (whole or self.config.epochs >= precision.WORTH_ANOTHER_SHAPE)
 
     def _compile_step(self, loaded: LoadedBatch) -> Terms:
         """Take the first step with a batch of this size, which compiles it."""
         self.compiled_sizes.add(len(loaded.key.ids))
         began = time.perf_counter()
-        terms = machine.compile_or_warn(lambda: self._step_in_memory(loaded), self._undo_compile, self.log.warning)
+        terms = precision.compile_or_warn(lambda: self._step_in_memory(loaded), self._undo_compile, self.log.warning)
         self.seconds_compiling += time.perf_counter() - began
         if self.compiling and not self.prefetcher and self.store.device.type == "cuda":
             self.prefetcher = ViewPrefetcher(self.renderer, self.store.device, self.log.warning)
@@ -260,7 +260,7 @@ class Trainer:
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
-            machine.undo_compile(network)
+            precision.undo_compile(network)
         self.renderer.functions, self.prefetcher, self.replay, self.compiling = FunctionCache(), None, None, False
 
 

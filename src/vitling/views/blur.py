@@ -34,10 +34,10 @@ def blur(images: Tensor, radius: Tensor, max_radius: float) -> Tensor:
 def _blur(images: Tensor, radius: Tensor, max_radius: float) -> Tensor:
     batch, channels, height, width = images.shape
     cumulative = _cumulative_kernel(radius, max_radius)
-    down = _make_weights(cumulative, height).to(images.dtype)
-    across = down if width == height else _make_weights(cumulative, width).to(images.dtype)
-    rows = torch.bmm(down, images.transpose(1, 2).reshape(batch, height, -1))
-    out = torch.bmm(rows.view(batch, height * channels, width), across.mT)
+    row_kernel = _make_weights(cumulative, height).to(images.dtype)
+    col_kernel = row_kernel if width == height else _make_weights(cumulative, width).to(images.dtype)
+    rows = torch.bmm(row_kernel, images.transpose(1, 2).reshape(batch, height, -1))
+    out = torch.bmm(rows.view(batch, height * channels, width), col_kernel.mT)
     return out.view(batch, height, channels, width).transpose(1, 2)
 
 
@@ -65,8 +65,8 @@ def _convolve(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _make_weights(cumulative: Tensor, size: int) -> Tensor:
-    """Make [B, size, size]: row o holds each pixel's weight in pixel o; the border pixels have the weights of all
-    pixels beyond."""
+    """Return kernels [B, size, size] whose row o holds each pixel's weight in pixel o; a border pixel also has the
+    weights of all pixels beyond it."""
     pixel = torch.arange(size, device=cumulative.device)
     tap = pixel[None] - pixel[:, None] + cumulative.shape[1] // 2
     before = cumulative[:, (tap - 1).clamp(0, cumulative.shape[1] - 1)]

@@ -17,7 +17,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 def per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Make [C, 1, 1] on the device: a copy from the host would make it wait."""
+    """Return values of shape [C, 1, 1], made on the device: a copy from the host would make it wait."""
     return torch.stack([torch.full((1, 1), value, device=device) for value in values])
 
 
@@ -123,5 +123,5 @@ def solarise(images: Tensor, mask: Tensor, threshold: float = 128.0) -> Tensor:
 
 
 def _expand(x: Tensor) -> Tensor:
-    """Reshape [B] to [B, 1, 1, 1]."""
+    """Reshape values [B] to [B, 1, 1, 1]."""
     return x[:, None, None, None]

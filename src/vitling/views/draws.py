@@ -62,7 +62,7 @@ class Draws:
         return self.uniform(operation)[:, 0] < probability
 
     def beta(self, operation: str, quantiles: Tensor) -> Tensor:
-        """Draw [B] from the Beta distribution with these quantiles."""
+        """Draw values [B] from the Beta distribution with these quantiles."""
         return _interpolate(quantiles, self.uniform(operation)[:, 0])
 
 

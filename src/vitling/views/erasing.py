@@ -15,7 +15,7 @@ _NOISE = 1 << 20  # numbers in the bank, a power of two
 
 
 def draw_erasing(draws: Draws, probability: float, size: int) -> tuple[Tensor, ...]:
-    """Draw [B] each: top, left, height and width of the rectangle (0 for no erasing), and an offset into the noise."""
+    """Draw top, left, height, width of the rectangle (0: no erasing) and an offset into the noise, each [B]."""
     u = draws.uniform("erase", 6)
     area = (AREA[0] + (AREA[1] - AREA[0]) * u[:, 1]) * size * size
     ratio = torch.exp(math.log(RATIO[0]) + (math.log(RATIO[1]) - math.log(RATIO[0])) * u[:, 2])
@@ -41,7 +41,7 @@ def rectangle(top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: in
 
 
 def _read_noise(bank: Tensor, offset: Tensor, images: Tensor) -> Tensor:
-    """Read noise for every pixel, from another offset (in 0..1) of the bank for each image."""
+    """Read noise for every pixel, from a different offset (in 0..1) of the bank for each image."""
     start = (offset * _NOISE).int()
     index = torch.arange(images[0].numel(), device=images.device, dtype=torch.int32)
     return bank[(start[:, None] + index) & (_NOISE - 1)].view_as(images).to(images.dtype)
@@ -49,5 +49,5 @@ def _read_noise(bank: Tensor, offset: Tensor, images: Tensor) -> Tensor:
 
 @lru_cache
 def noise_bank(device: torch.device) -> Tensor:
-    """Make standard normal numbers, always the same."""
+    """Return a fixed bank of standard normal noise."""
     return torch.randn(_NOISE, generator=torch.Generator().manual_seed(0)).to(device)

@@ -100,7 +100,7 @@ def _find_bands(weights: Tensor) -> list[list[tuple[slice, int, int]]]:
 
 
 def _to_image_major(x: Tensor, views: int) -> Tensor:
-    """Reorder [V * B, ...] to [B * V, ...]."""
+    """Reorder views [V * B, ...] to [B * V, ...]."""
     return x.unflatten(0, (views, -1)).transpose(0, 1).flatten(0, 1)
 
 
@@ -113,7 +113,7 @@ def _make_weights(
     sparse: bool,
     mirrored: Tensor | None = None,
 ) -> Tensor:
-    """Make [B, target, source]: row o holds the weight of each source pixel in output pixel o, or in the mirrored one.
+    """Return matrices [B, target, source]: row o holds each source pixel's weight in output pixel o, or its mirror.
 
     Few weights of a row are not zero, and they are normalised by the sum over those. `sparse` scatters them; otherwise
     whole rows are computed, which is one kernel on a GPU.

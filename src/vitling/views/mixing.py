@@ -61,5 +61,5 @@ def _make_box(lam: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Ten
 
 
 def _expand(x: Tensor) -> Tensor:
-    """Reshape [B] to [B, 1, 1, 1]."""
+    """Reshape values [B] to [B, 1, 1, 1]."""
     return x[:, None, None, None]

@@ -184,7 +184,7 @@ class Plan:
         return useful if 3 * images * useful**2 <= MAX_STORE_BYTES else usual
 
     def check_channels(self, channels: int) -> None:
-        """Raise UserError if colour steps meet images that are neither RGB nor grey."""
+        """Raise UserError if colour steps are applied to images that are neither RGB nor grey."""
         if self.changes_colour and channels not in (1, 3):
             raise UserError(
                 f"--data.channels {channels}: these views change colours, which needs 1 or 3 channels. "

@@ -101,5 +101,5 @@ def solarise(planes: Planes, mask: Tensor, threshold: float) -> Planes:
 
 
 def _expand(x: Tensor) -> Tensor:
-    """Reshape [B] to [B, 1, 1]."""
+    """Reshape values [B] to [B, 1, 1]."""
     return x[:, None, None]

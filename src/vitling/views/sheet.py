@@ -108,8 +108,10 @@ def _draw_original(store: Store, i: int, columns: list[_Column]) -> Image.Image:
     image = _to_image(pixels[0].float()).resize((width, height), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(image)
     for column in columns:
-        left, top, across, down = (column.boxes[i] * torch.tensor([width, height] * 2)).tolist()
-        pen.rectangle((left, top, left + across - 1, top + down - 1), outline=_COLOURS[column.group % len(_COLOURS)])
+        left, top, box_width, box_height = (column.boxes[i] * torch.tensor([width, height] * 2)).tolist()
+        pen.rectangle(
+            (left, top, left + box_width - 1, top + box_height - 1), outline=_COLOURS[column.group % len(_COLOURS)]
+        )
     cell = Image.new("RGB", (CELL, CELL), "white")
     cell.paste(image, ((CELL - width) // 2, (CELL - height) // 2))
     return cell
@@ -121,7 +123,7 @@ def _denormalise(view: Tensor, store: Store) -> Image.Image:
 
 
 def _to_image(pixels: Tensor) -> Image.Image:
-    """Convert [C, H, W] in 0..255; one channel becomes grey, and channels after the third are dropped."""
+    """Convert an image [C, H, W] in 0..255; one channel becomes grey, and channels after the third are dropped."""
     array = pixels.round().clamp(0, 255).byte().cpu()
     array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
     return Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())

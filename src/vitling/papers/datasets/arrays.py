@@ -68,7 +68,7 @@ def _read_binary(copy: Copy, batches: dict[str, list[str]], names: list[str], la
 
 
 def _to_images(rows: np.ndarray) -> np.ndarray:
-    """Turn [N, 3072], plane by plane, into images [N, 32, 32, 3]."""
+    """Turn rows [N, 3072], plane by plane, into images [N, 32, 32, 3]."""
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
