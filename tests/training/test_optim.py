@@ -9,7 +9,14 @@ from tests.training.helpers import objective
 from vitling.errors import UserError
 from vitling.training import OptimConfig
 from vitling.training.config import FitConfig
-from vitling.training.optim import WeightDecaySchedule, load_optimiser, make_optimiser, reset_step_counts, set_lr
+from vitling.training.optim import (
+    WeightDecaySchedule,
+    fill_momentum_buffers,
+    load_optimiser,
+    make_optimiser,
+    reset_step_counts,
+    set_lr,
+)
 
 
 def one_step(optimiser, model) -> None:
@@ -44,6 +51,22 @@ def test_a_tensor_learning_rate_is_filled_in_place():
     set_lr(optimiser, 0.25)
     assert optimiser.param_groups[0]["lr"] is rate
     assert rate == 0.25
+
+
+def test_fused_sgd_takes_parameters_that_start_later():
+    """The same steps as with plain SGD, for which a missing buffer is no problem."""
+    trained = []
+    for fused in (True, False):
+        early, late = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        optimiser = torch.optim.SGD([early, late], torch.tensor(0.1), 0.9, weight_decay=0.1, fused=fused)
+        if fused:
+            optimiser.register_step_pre_hook(fill_momentum_buffers)
+        for step in range(4):
+            for p in (early, late) if step > 1 else (early,):
+                p.grad = torch.tensor([1.0, -2.0, 0.5]) * (step + 1)
+            optimiser.step()
+        trained.append(torch.stack([early, late]))
+    assert torch.allclose(*trained)
 
 
 def test_steps_with_zero_gradients_can_be_uncounted():

@@ -23,8 +23,19 @@ def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Opt
     groups = objective.param_groups(config.weight_decay, config.decay_all)
     lr, fused = torch.zeros((), device=device) if device else 0.0, device is not None or None
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr, config.momentum, fused=fused)
+        sgd = torch.optim.SGD(groups, lr, config.momentum, fused=fused)
+        if fused and config.momentum:
+            sgd.register_step_pre_hook(fill_momentum_buffers)
+        return sgd
     return torch.optim.AdamW(groups, lr, config.betas, fused=fused, capturable=device is not None)
+
+
+def fill_momentum_buffers(optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    """Start missing momentum buffers at 0, which changes no step. Without it torch's fused SGD raises a TypeError when
+    some parameters get their first gradient later than others, as in a later phase."""
+    for parameter in (p for group in optimiser.param_groups for p in group["params"] if p.grad is not None):
+        if optimiser.state[parameter].get("momentum_buffer") is None:
+            optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 class WeightDecaySchedule:
