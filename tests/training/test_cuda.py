@@ -13,6 +13,7 @@ from tests.methods.drawn import make as with_copy
 from tests.objectives.helpers import gradients as region_gradients
 from tests.objectives.helpers import inputs as region_inputs
 from tests.tiny import relative_distance, tiny_backbone
+from tests.training.contrast_run import KINDS
 from tests.training.contrast_run import objective as contrastive
 from tests.training.helpers import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
@@ -243,7 +244,7 @@ def test_replayed_drloc_equals_run_drloc(dataset, tmp_path, monkeypatch, variant
     assert equal(*trained)
 
 
-@pytest.mark.parametrize("kind", ["simclr", "supcon"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypatch, kind):
     """In bf16, with SGD, batches of both shapes."""
     monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
@@ -266,15 +267,15 @@ def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypat
     assert largest_difference(*trained) == 0
 
 
-@pytest.mark.parametrize("kind", ["simclr", "supcon"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_contrastive_losses_never_make_the_host_wait(kind):
     labels = torch.tensor([0, 1, 0, -1], device="cuda")
     model, batch = contrastive(kind, labels).cuda(), Batch(torch.arange(4, device="cuda"), labels)
     views = [Views(torch.randn(8, 3, 16, 16, device="cuda"), 2)]
-    model(views, batch, None)["contrast"].backward()
+    model.total(model(views, batch, None), None).backward()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        model(views, batch, None)["contrast"].backward()
+        model.total(model(views, batch, None), None).backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
