@@ -1,4 +1,4 @@
-"""What a method of pre-training consists of. Plain data, no torch: a loss is imported when it is built."""
+"""Method: the parts of a pre-training method. Plain data, no torch: a loss is imported when it is built."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Recipe(Generic[Config]):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a method may need to know about the training images to build its loss."""
+    """Facts about the training images that a method may need to build its loss."""
 
     images: int
     classes: int

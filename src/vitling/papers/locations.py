@@ -1,4 +1,4 @@
-"""Where studies look for data sets and weights: in one folder, by name. No torch here."""
+"""Locations of the studies' data sets and weights: in one folder, by name. No torch."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class RunConfig:
     """Images to hold out for validation: none, or a fraction such as 0.2. Default: the data's own val split, else 0.1.
     `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
-    """Where decoded images are kept: GPU memory, host memory, or on disk and read as needed."""
+    """Place of the decoded images: GPU memory, host memory, or on disk and read as needed."""
     store_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of the decoded images in pixels.
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
@@ -169,7 +169,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     """Epochs between evaluations of the features: k-NN if there are labels, else their standard deviation.
     Default: 40 evaluations per run, 10 with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
-    """What to do if the features collapse or the loss stays at chance level (docs/watching.md)."""
+    """Stop or warn if the features collapse or the loss stays at chance level (docs/watching.md)."""
     views: ViewChanges = field(default_factory=ViewChanges)
 
 
@@ -210,7 +210,7 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: planned)")] = "auto"
     """Preset of the first stage, like --preset of `vitling pretrain`."""
     on_collapse: Literal["stop", "warn"] = "stop"
-    """What to do if the features of the first stage collapse (docs/watching.md)."""
+    """Stop or warn if the features of the first stage collapse (docs/watching.md)."""
     final_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Then fine-tune at this size as well, keeping the head: 448 in the paper. --minutes does not include it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)

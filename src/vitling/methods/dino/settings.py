@@ -49,7 +49,7 @@ class DINOConfig:
 
     @property
     def needs_boxes(self) -> bool:
-        """Whether the loss needs the box of each view in its image."""
+        """Return whether the loss needs the box of each view in its image."""
         return False
 
     def check(self) -> None:

@@ -133,7 +133,7 @@ class EsViT(DINO):
 
     @property
     def _has_region_softmax(self) -> bool:
-        """Whether this phase has a softmax over regions."""
+        """Return whether this phase has a softmax over regions."""
         return self.region_head is not None and self.config.region_loss == "softmax" and self.phase > 0
 
     def before_step(self, progress: Progress) -> None:

@@ -35,7 +35,7 @@ class IDMMConfig:
     projection: Projection = "none"
     """mlp: two layers between the features and the classifier, as in contrastive methods."""
     classifier: Classifier = "full"
-    """For millions of images: sampled (draws some classes at each step) or sharded (each process holds a part)."""
+    """Full, or for millions of images sampled (draws classes at each step) or sharded (each process holds a part)."""
     negatives: Annotated[int, AT_LEAST_1] = 8192
     """Classes that the sampled classifier draws at each step."""
 
