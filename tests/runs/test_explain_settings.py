@@ -19,7 +19,9 @@ def test_explain_prints_value_origin_and_reason_and_trains_nothing(folder, tmp_p
     words = ["train", str(folder), "--out", str(tmp_path / "run"), "--epochs", "7", "--loop.device", "cpu", "--explain"]
     assert run(words) == 0
     shown = capsys.readouterr().out
-    assert "first stage" in shown
+    assert "First stage" in shown
+    assert "Second stage" in shown
+    assert any("--pretrain-epochs" in line and "plan" in line for line in shown.splitlines())
     for setting, origin in (("--epochs", "explicit"), ("--backbone", "plan"), ("--optim.weight-decay", "method")):
         assert any(setting in line and origin in line for line in shown.splitlines()), setting
     assert "--simclr." not in shown  # another method's
@@ -51,6 +53,11 @@ def test_a_wrong_final_size_is_found_before_training(folder, tmp_path, capsys):
     words = ["train", folder, "--out", tmp_path / "run", *TINY, "--final-size", "33"]
     assert "--final-size 33" in refused(capsys, *words)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_final_size_below_the_size_is_refused(folder, tmp_path, capsys):
+    words = ["train", folder, "--out", tmp_path / "run", *TINY, "--final-size", "4"]
+    assert "--final-size 4 is not larger than --size 8" in refused(capsys, *words)
 
 
 def test_overwrite_deletes_nothing_if_the_first_stage_cannot_work(folder, tmp_path, capsys):

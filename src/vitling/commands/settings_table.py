@@ -11,8 +11,9 @@ from vitling.settings.config import RunConfig
 from vitling.settings.layers import Origin
 from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.resolve import Resolved
+from vitling.settings.stages import name_in_train
 
-_TITLES = {"run": "", "pretrain": "first stage", "large": "at --final-size"}
+_TITLES = {"run": "Second stage", "pretrain": "First stage", "large": "Stage at --final-size"}
 _HIDDEN = ("source", "out", "resume", "overwrite", "explain", "explicit", "store_least")
 
 
@@ -25,13 +26,14 @@ def print_settings(config: RunConfig) -> None:
         return
     console = Console()
     for stage, resolved in stages.items():
-        console.print(_make_table(stage, resolved))
+        console.print(_make_table(_TITLES[stage] if len(stages) > 1 else "", resolved, is_first=stage == "pretrain"))
     if any(r.config.minutes is not None and r.origins["epochs"].layer != "pace" for r in stages.values()):
         console.print("The epochs are upper limits: --minutes trains as many as fit at the measured pace.")
 
 
-def _make_table(stage: str, resolved: Resolved) -> Table:
-    table = Table(title=_TITLES[stage] or None, title_justify="left")
+def _make_table(title: str, resolved: Resolved, is_first: bool) -> Table:
+    """Tabulate the settings of a stage under the flags that set them; `is_first`: before a second stage of `train`."""
+    table = Table(title=title or None, title_justify="left")
     for column in ("setting", "value", "origin", "reason"):
         table.add_column(column, overflow="fold")
     default, unused = dict(leaves(type(resolved.config)())), _find_unused(resolved.config)
@@ -40,7 +42,8 @@ def _make_table(stage: str, resolved: Resolved) -> Table:
             origin = resolved.origins.get(name, Origin())
             style = "dim" if value == default[name] else None
             shown = "" if value is None else format_value(value)
-            table.add_row(f"--{flag_name(name)}", shown, origin.layer, origin.reason, style=style)
+            flag = flag_name(name_in_train(name) if is_first else name)
+            table.add_row(f"--{flag}", shown, origin.layer, origin.reason, style=style)
     return table
 
 

@@ -22,6 +22,8 @@ def check(config: RunConfig) -> None:
         _check_method(config)
     if isinstance(config, PretrainConfig):
         _check_pretraining(config)
+    if isinstance(config, TrainConfig) and config.final_size and config.size and config.final_size <= config.size:
+        raise UserError(f"--final-size {config.final_size} is not larger than --size {config.size}. Pass a larger one.")
 
 
 def check_batch(config: PretrainConfig, images: int) -> None:

@@ -218,7 +218,7 @@ def _pretrain_preset(config: TrainConfig) -> tuple[str, str]:
 
 def _pretrain_size(size: int) -> tuple[int, str]:
     if size <= TINY:
-        return size, "the same: such views are small already"
+        return size, "the same as --size: such views are small already"
     half = PRETRAIN_VIEW if size == VIEW else -(-size // 64) * 32
     return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several small crops per image"
 
@@ -229,7 +229,7 @@ def _batch(facts: Facts) -> tuple[int, str]:
     if batch == 256:
         return 256, "the paper's"
     if batch > fitting:
-        return batch, "the smallest planned"
+        return batch, "few images: the smallest batch that is planned"
     return batch, f"at least {MIN_STEPS} steps per epoch of {facts.images:,} images"
 
 

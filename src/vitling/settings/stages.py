@@ -106,6 +106,13 @@ def _first_stage_name(name: str) -> str | None:
     return name if first in _SHARED and first not in _SECOND_STAGE_ONLY else None
 
 
+def name_in_train(name: str) -> str:
+    """Return the name that a setting of the first stage has in `train`."""
+    first, dot, rest = name.partition(".")
+    inverse = {target: own for own, target in _RENAMED.items()}
+    return inverse.get(name) or (f"{inverse[first]}{dot}{rest}" if first in inverse else name)
+
+
 def _copy(plan: Draft[TrainConfig], name: str, stage: Draft[PretrainConfig], target: str, value: Any) -> None:
     origin = plan.origins.get(name, Origin())
     stage.override(target, value, origin.layer, origin.reason)
