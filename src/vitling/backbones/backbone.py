@@ -129,7 +129,7 @@ def build(name: str, architecture: str, model_args: dict[str, Any], size: int, s
 def recreate(backbone: Backbone, size: int) -> Backbone:
     """Build the same network for images of `size` px, randomly initialised.
 
-    A Swin takes any size as it is. Built for another one, it would shift windows that it did not shift before.
+    Swin accepts any size unchanged; rebuilt for a different one, it would shift windows that it did not shift before.
     """
     entry, args = names.find_entry(backbone.name) or _make_entry(backbone.name), backbone.model_args
     sized = args if "strict_img_size" in args else args | _size_args(entry, size)

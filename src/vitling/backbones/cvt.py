@@ -72,7 +72,7 @@ FORMS = {
 class CvT(nn.Module):
     """CvT with three stages."""
 
-    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # as timm's networks have it
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # same attribute as on timm models
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ class DotProductAttention(nn.Module):
         self.scale = scale
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Attend, all [B, heads, tokens, d]; `bias` is added to the scores and broadcasts to their shape."""
+        """Attend with q, k, v of shape [B, heads, tokens, d]; `bias` broadcasts to the shape of the scores."""
         bias = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, bias, scale=self.scale)
 

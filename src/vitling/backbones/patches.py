@@ -1,7 +1,7 @@
 """Convolutions with non-overlapping patches, computed as matrix products on GPUs.
 
-cuDNN runs such a convolution of three channels through layout changes and a slow kernel for the weight gradient. CPUs
-keep the convolution, and so timm's values to the last bit. Parameters keep their names and shapes.
+cuDNN runs such a convolution of three channels through layout changes and a slow kernel for the weight gradient. On
+CPUs the convolution is kept, so outputs are bit-identical to timm's. Parameters keep their names and shapes.
 """
 
 from __future__ import annotations

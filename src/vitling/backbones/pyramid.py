@@ -22,7 +22,7 @@ from vitling.backbones.position import Grid, resize_positions
 class Pyramid(nn.Module):
     """Stages and a final norm. The pooled features are the class token if the last stage has one, else the mean."""
 
-    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # as timm's networks have it
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # same attribute as on timm models
 
     def __init__(self, stages: list[Stage], norm: nn.LayerNorm):
         super().__init__()

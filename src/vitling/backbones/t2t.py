@@ -1,6 +1,6 @@
 """T2T-ViT (Yuan et al., ICCV 2021): three soft splits with attention between them make the tokens of a narrow ViT.
 
-Tensors have the names of the authors' checkpoints, so those can be loaded.
+Parameter names match the authors' checkpoints, so these can be loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EPSILON = 1e-8  # added to the denominator of Performer attention
 class T2TViT(nn.Module):
     """T2T-ViT with fixed sinusoidal positions."""
 
-    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # as timm's networks have it
+    pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # same attribute as on timm models
     pos_embed: Tensor
 
     def __init__(

@@ -91,7 +91,7 @@ def read_weights(path: Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{path} is damaged, or holds Python objects besides tensors, and reading those could run any code. "
+            f"{path} is damaged, or contains Python objects other than tensors, which could execute arbitrary code. "
             "Save only its state dict, preferably as .safetensors."
         ) from error
     except (RuntimeError, EOFError, ValueError, OSError) as error:
@@ -127,7 +127,7 @@ def _strip_prefixes(name: str) -> str:
 
 
 def _to_timm_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rename downsampling: Swin's release (and timm before 0.9) counts it to the stage before."""
+    """Rename downsampling layers: Swin's release and timm before 0.9 assign them to the preceding stage."""
     if "layers.0.downsample.reduction.weight" not in weights:
         return weights
     return {re.sub(r"^layers\.(\d+)\.downsample", _shift_stage, name): value for name, value in weights.items()}

@@ -62,7 +62,7 @@ def comparison_table(result: dict[str, Any]) -> Table:
 
 
 def _describe_lead(best: dict[str, Any], differences: list[dict[str, Any]]) -> str:
-    """Describe how certain the held-out images make the lead of the best method."""
+    """Describe how certain the best method's lead is on the held-out images."""
     from vitling.evaluation.comparison import format_points
 
     others = [f"{found['worse']} ({format_points(found['difference'], *found['interval'])})" for found in differences]

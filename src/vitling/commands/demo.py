@@ -48,7 +48,7 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
     print(
         f"With the same {idmm['images']} labels, IDMM pre-training on {pretrained['images']:,} unlabelled digits gives "
         f"{abs(points):.1f}\npoints {'more' if points >= 0 else 'less'} than a random initialisation. "
-        "One seed on 8 x 8 pixel digits is only a demonstration;\nresults/demo-digits.json has three seeds."
+        "One seed on 8 x 8 pixel digits is only a demonstration;\nresults/demo-digits.json contains three seeds."
     )
     print(f"Saved to {', '.join(str(Path(out) / name) for name in results)}")
     print("Train on your own images, both stages: vitling train DATA --out runs/first")

@@ -36,15 +36,15 @@ def print_run(result: dict[str, Any], config: Any) -> None:
             f"{stage['images_per_second']:,.0f} images/s"
         )
     if "classes" not in result:
-        print(f"Saved to {out}\n  model/ has the network; the data has no labels")
+        print(f"Saved to {out}\n  model/ contains the network, without a head because the data has no labels")
         print(f"Use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
         return
     _print_scores(result)
     large = "large" in result.get("stages", {})
     print(f"Saved to {out}" + (", with the model of the larger size in large/" if large else ""))
-    print("  model/ has the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
+    print("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
-        print("  evaluation.json has every class and the confusion matrix")
+        print("  evaluation.json contains per-class metrics and the confusion matrix")
     print(f"Use it: vitling predict {shlex.quote(out)} IMAGES")
 
 

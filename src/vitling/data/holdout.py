@@ -16,7 +16,7 @@ def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fract
 
 
 def assign_folds(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
-    """Return int [N]: the fold of each image, or -1 if it is always in train because only its group has its class."""
+    """Return int [N]: the fold of each image, or -1 if it stays in train because its class is in no other group."""
     units, classes = _find_units(labels, groups, n)
     bins = _stratify(units, classes, (1 / folds,) * folds, seed)
     _spread_classes(units, classes, bins, folds)

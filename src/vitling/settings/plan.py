@@ -196,7 +196,7 @@ def _size(backbone: str | None, facts: Facts) -> tuple[int, str]:
         return own, f"{backbone} is made for it"
     if side >= usual * 5 // 7:
         return usual, "the usual size of a view" if facts.gpu else "larger views are too slow without a GPU"
-    return smaller_view(side), f"the images have {side} px"
+    return smaller_view(side), f"the images are only {side} px"
 
 
 def _gains_from_larger_views(draft: Draft[TrainConfig], facts: Facts) -> bool:

@@ -66,7 +66,7 @@ def make_first_stage(plan: Draft[TrainConfig], has_second: bool) -> Draft[Pretra
     if config.pretrain_views.flip is None and config.views.flip != ViewsConfig().flip:  # mirroring is for both stages
         _copy(plan, "views.flip", stage, "views.flip", config.views.flip)
     if not has_colours(config):
-        stage.override("views.colour", False, "plan", "the images have no red, green and blue")
+        stage.override("views.colour", False, "plan", "the images are not RGB")
     return stage
 
 

@@ -21,7 +21,7 @@ def build(backbone: Backbone, plan: Plan, config: DINOConfig, data: TrainingData
 
 METHOD = Method(
     "dino",
-    "predicts a momentum teacher's answer to another, global view",
+    "predicts a momentum teacher's output for a different global view",
     recipe,
     dino_plan,
     build,

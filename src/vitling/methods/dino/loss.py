@@ -1,4 +1,4 @@
-"""DINO (Caron et al., ICCV 2021): predict a momentum teacher's answer to another, global view."""
+"""DINO (Caron et al., ICCV 2021): predict a momentum teacher's output for a different global view."""
 
 from __future__ import annotations
 

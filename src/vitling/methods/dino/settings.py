@@ -17,7 +17,7 @@ SHAPES = ("prototypes", "hidden", "bottleneck")
 
 @dataclass(frozen=True)
 class DINOConfig:
-    """DINO: predict a momentum teacher's answer to another, global view."""
+    """DINO: predict a momentum teacher's output for a different global view."""
 
     method: ClassVar[str] = "DINO"
     global_crops: Annotated[int, AT_LEAST_1] = 2

@@ -31,7 +31,7 @@ def build(backbone: Backbone, plan: Plan, config: EsViTConfig, data: TrainingDat
 
 METHOD = Method(
     "esvit",
-    "predicts a momentum teacher's answer to another view, for whole views and regions",
+    "predicts a momentum teacher's output for a different view, for whole views and regions",
     recipe,
     dino_plan,
     build,

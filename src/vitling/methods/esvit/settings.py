@@ -33,7 +33,7 @@ SLOW_HIDDEN = 256  # head width above which a CPU is slow
 
 @dataclass(frozen=True)
 class EsViTConfig(DINOConfig):
-    """EsViT: predict a momentum teacher's answer to another, global view, for whole views and for their regions."""
+    """EsViT: predict a momentum teacher's output for a different global view, for whole views and for their regions."""
 
     method: ClassVar[str] = "EsViT"
     local_crops: Annotated[int, NOT_NEGATIVE] = 8
