@@ -70,10 +70,10 @@ def test_other_variants_train(folder, tmp_path, variant):
 
 WRONG = {
     "no aux": (["--drloc.pairs", "9"], ["add --aux drloc"]),
-    "pairs": (["--aux", "drloc", "--drloc.pairs", "0"], ["pairs must be at least 1"]),
+    "pairs": (["--aux", "drloc", "--drloc.pairs", "0"], ["--drloc.pairs 0: must be at least 1"]),
     "grid": (["--aux", "drloc", "--drloc.grid", "1"], ["at least 2"]),
-    "weight": (["--aux", "drloc", "--drloc.weight", "-1"], ["weight must be"]),
-    "no number": (["--aux", "drloc", "--drloc.weight", "nan"], ["a number"]),
+    "weight": (["--aux", "drloc", "--drloc.weight", "-1"], ["--drloc.weight -1.0: must be at least 0"]),
+    "no number": (["--aux", "drloc", "--drloc.weight", "nan"], ["a finite number"]),
     "one token": (["--aux", "drloc", "--size", "4"], ["4 px has one", "--size"]),
     "no file": (["--from", "nowhere.pth"], ["no weights file nowhere.pth"]),
     "schedule": (["--epochs", "3", "--optim.schedule-epochs", "2"], ["--optim.schedule-epochs 2"]),
@@ -216,7 +216,7 @@ class Weighed:
 @pytest.mark.parametrize(("preset", "weights"), [("paper", [0.5, 0.5, 0.5]), ("released", [0.0, 0.25, 0.3571])])
 def test_the_weight_over_a_run(preset, weights):
     config = drloc.scratch(SWIN, preset, epochs=101)
-    config.drloc.weight = 0.5
+    config = replace(config, drloc=replace(config.drloc, weight=0.5))
     objective = Weighed()
     attach_auxiliary(objective, object(), config)
     found = [

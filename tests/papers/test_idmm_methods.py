@@ -62,7 +62,7 @@ def test_what_may_lie_between_table_2_and_us():
     def changed(method, name):
         plain = entry("t2", f"deit-tiny-flowers102-{method}").task.pretrain
         config = entry("t2-causes", f"deit-tiny-flowers102-{method}-{name}").task.pretrain
-        assert replace(resolve_for(config), store_size=None) == config
+        assert replace(resolve_for(config), store_size=None, watch_every=None) == config
         now, before = ({**asdict(one.optim), **asdict(one.moco_v2)} for one in (config, plain))
         assert replace(config, optim=plain.optim, moco_v2=plain.moco_v2) == plain
         return {key: value for key, value in now.items() if value != before[key]}
@@ -176,7 +176,7 @@ def test_what_is_written_out_is_what_the_method_says(name):
     for run in STUDIES[name].runs:
         config = task(run).pretrain
         if config is not None:
-            assert replace(resolve_for(config), store_size=None) == config
+            assert replace(resolve_for(config), store_size=None, watch_every=None) == config
             stage = METHODS[config.method].recipe(config.backbone, "paper", config.epochs, config.size)
             assert (config.optim, config.batch) == (stage.optim, stage.batch)
             assert config.on_collapse == ("stop" if config.method == "idmm" else "warn")

@@ -161,7 +161,7 @@ def test_what_is_written_out_is_what_the_preset_says(name):
         task = run.task
         assert isinstance(task, StagedTask)
         if task.pretrain is not None:
-            resolved = replace(resolve_for(task.pretrain), store_size=task.pretrain.store_size)
+            resolved = replace(resolve_for(task.pretrain), store_size=task.pretrain.store_size, watch_every=None)
             assert resolved == task.pretrain
             assert task.pretrain.val == "none"
             assert task.pretrain.idmm.classifier == IDMMConfig().classifier

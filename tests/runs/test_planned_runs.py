@@ -176,7 +176,7 @@ def test_impossible_second_stage_is_refused_before_the_first(images, tmp_path, c
     monkeypatch.setattr(recipe, "pretrain_in", lambda *given, **named: pytest.fail("the first stage was begun"))
     flags = ["--aux", "drloc", "--size", "4", "--pretrain-epochs", "2", "--epochs", "3", "--loop.device", "cpu"]
     message = refused(capsys, "train", images, "--out", tmp_path / "run", "--backbone", "vit_nano_patch4_32", *flags)
-    assert "single one" in message
+    assert "two tokens" in message
     assert not (tmp_path / "run").exists()
 
 

@@ -119,7 +119,7 @@ def test_a_resume_on_other_images_is_refused(store, folder, tmp_path):
     train(store, tmp_path / "run", config(epochs=2))
     make_image(0, 77).save(folder / "class-0" / "image-00.png")
     other = build_store(data.open(str(folder), val="none").train, 16)
-    with pytest.raises(UserError, match="not those that this run was started with"):
+    with pytest.raises(UserError, match="differ from those this run was started with"):
         train(other, tmp_path / "run")
 
 
