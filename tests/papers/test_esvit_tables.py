@@ -6,7 +6,8 @@ import pytest
 
 from vitling.backbones import names
 from vitling.methods.dino.settings import dino_plan
-from vitling.methods.esvit.settings import IMAGENET, epochs_for_views
+from vitling.methods.esvit.settings import IMAGENET
+from vitling.methods.method import epochs_for_views
 from vitling.papers import esvit_recipes as esvit
 from vitling.ranges import check_ranges
 

@@ -130,6 +130,11 @@ class Method:
         return getattr(run_config, self.field) if self.field else None
 
 
+def epochs_for_views(views: float, images: int, crops: int) -> int:
+    """Return the epochs after which a run with so many images and crops has seen about `views` views (EsViT, C.6)."""
+    return max(1, round(views / (images * crops)))
+
+
 def is_plain_vit(backbone: str) -> bool:
     return backbone.startswith(("deit", "vit"))
 

@@ -45,7 +45,8 @@ class ViewsBudgetTask(FieldsTask):
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling.methods.dino.settings import dino_plan
         from vitling.methods.esvit import settings as esvit
+        from vitling.methods.method import epochs_for_views
 
         plain = esvit.recipe()
         crops = dino_plan(plain.objective, plain.size).crops
-        return {"value": esvit.epochs_for_views(plain.epochs * esvit.IMAGENET * crops, self.images, crops)}
+        return {"value": epochs_for_views(plain.epochs * esvit.IMAGENET * crops, self.images, crops)}

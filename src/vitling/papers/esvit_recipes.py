@@ -8,8 +8,8 @@ from typing import Literal
 from vitling.methods.byol.settings import BYOLConfig
 from vitling.methods.densecl import settings as densecl
 from vitling.methods.dino.settings import dino_plan
-from vitling.methods.esvit.settings import IMAGENET, EsViTConfig, epochs_for_views, make_optim, recipe
-from vitling.methods.method import Recipe
+from vitling.methods.esvit.settings import IMAGENET, EsViTConfig, make_optim, recipe
+from vitling.methods.method import Recipe, epochs_for_views
 from vitling.methods.moco_v2 import settings as moco_v2
 
 LATER = 200  # epoch in which the larger models got their region loss

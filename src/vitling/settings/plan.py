@@ -15,14 +15,15 @@ from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.methods.idmm.settings import default_preset as default_idmm_preset
 from vitling.methods.idmm.settings import finetune_recipe
-from vitling.methods.method import Recipe
+from vitling.methods.method import SIZE, Recipe
 from vitling.settings.config import MethodsConfig, TrainConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.names import flag_name, format_value
 
 TINY = 64  # px; images up to this size get small views and a small network
-VIEW, PRETRAIN_VIEW, CPU_VIEW = 224, 112, 96  # px; the paper's two stages, and the most a CPU trains in an hour
+VIEW, PRETRAIN_VIEW = 224, SIZE  # px; the paper's two stages
+CPU_VIEW = 96  # px; chosen here, for speed
 TEST_VIEW = 288  # px, for networks trained at VIEW: results/finetuning-choices-h200.json
 PAPER_IMAGES = 2_040  # Flowers-102's training images
 MOST_FOR_IDMM = 20_000  # labelled images; the paper's data sets have up to 8,144

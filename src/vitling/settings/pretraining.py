@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vitling.errors import UserError
 from vitling.methods import METHODS, default_preset
-from vitling.methods.method import Method, MethodPreset, Recipe
+from vitling.methods.method import Method, MethodPreset, Recipe, epochs_for_views
 from vitling.settings.checks import check_batch
 from vitling.settings.config import PretrainConfig
 from vitling.settings.continuing import check_continues, inherit_method_settings, inherit_settings
@@ -58,7 +58,7 @@ def default_epochs(method: Method, images: int) -> int:
 def _resolve_epochs(draft: Draft[PretrainConfig], method: Method, images: int) -> None:
     if (views := draft.config.views_budget) is not None:
         crops = make_views(draft.config, draft.config.size or PRETRAIN_VIEW).crops
-        draft.override("epochs", max(1, round(views / (images * crops))), "method", "from --views-budget")
+        draft.override("epochs", epochs_for_views(views, images, crops), "method", "from --views-budget")
     else:
         draft.set("epochs", default_epochs(method, images), "method", f"{method.name} on {images:,} images")
 

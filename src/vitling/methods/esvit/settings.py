@@ -145,11 +145,6 @@ def default_epochs(images: int) -> int:
     return round(800 * (2_000 / images) ** (math.log(800 / 300) / math.log(IMAGENET / 2_000)))
 
 
-def epochs_for_views(views: float, images: int, crops: int) -> int:
-    """Return the epochs after which a run with so many images and crops has seen about `views` views (C.6)."""
-    return max(1, round(views / (images * crops)))
-
-
 def complete_weights(config: EsViTConfig, explicit: Collection[str]) -> EsViTConfig:
     """Give the remaining loss the weight of both if the other one is turned off, unless its own weight is explicit."""
     if config.view_weight and config.region_weight:
