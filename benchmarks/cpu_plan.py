@@ -1,0 +1,192 @@
+"""Find what `vitling train` should plan without a GPU: networks, sizes and views at equal time on two cores.
+
+    python benchmarks/cpu_plan.py DATA --images 100 300 1000 1600 --minutes 1 3 10 --out results/cpu-plan.json
+
+DATA holds flowers102-train.tar and cifar100-train-10k.parquet. The images to learn from and the hold-out both come from
+the training splits; the test splits stay closed. Each run is pinned to two cores, as many at once as the cores allow.
+Finished rows are kept, so the command can be repeated until it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import tarfile
+import threading
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from record import format_command, write_rows
+
+from vitling.files import read_json
+
+LIGHT = "--views.augment none --views.erase 0 --views.mixup 0 --views.cutmix 0 --views.scale 0.35 1"
+ONE_STAGE = "--method supervised"
+RATE = "--optim.lr 1e-3"
+CANDIDATES = {  # flags of `vitling train`; "plain" is benchmarks/plain_resnet.py
+    "plan": "",
+    "plan-one-stage": ONE_STAGE,
+    **{
+        f"{name}-{size}-{views}": f"{ONE_STAGE} --backbone {backbone} --size {size} {RATE} {flags}"
+        for name, backbone in {
+            "r18": "resnet18",
+            "r10": "resnet10t",
+            "atto": "convnext_atto",
+            "pvt": "pvt_v2_b0",
+        }.items()
+        for size in (64, 96)
+        for views, flags in {"light": LIGHT, "cutmix": f"{LIGHT} --views.cutmix 1 --views.mix-prob 0.5"}.items()
+    },
+}
+PLAIN = {"plain-64": 64, "plain-96": 96}
+HELD_OUT = 600  # images at most
+HELD_OUT_LEAST = 4  # images of a class
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: which images, how long, what."""
+
+    data: str
+    images: int
+    classes: int
+    minutes: float
+    candidate: str
+    seed: int = 0
+
+    @property
+    def folder(self) -> str:
+        return f"{self.data}-{self.images}-{self.classes}"
+
+
+def main() -> None:
+    options = parse()
+    done = {Cell(**row["cell"]): row for row in read_json(options.out)["rows"]} if Path(options.out).exists() else {}
+    work = Path(options.work)
+    sets = product(options.sets, options.images, options.classes)
+    made = [point for point in sets if make_folder(*point, Path(options.data), work)]
+    grid = product(made, options.minutes, options.candidates, options.seeds)
+    cells = [cell for cell in (Cell(*point, *rest) for point, *rest in grid) if cell not in done]
+    command = format_command("cpu_plan", options, "work")
+    waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+    for cell in sorted(cells, key=lambda cell: -cell.minutes):
+        waiting.put(cell)
+    lock = threading.Lock()
+
+    def work_on(cores: str) -> None:
+        while True:
+            try:
+                cell = waiting.get_nowait()
+            except queue.Empty:
+                return
+            row = run(cell, cores, work)
+            with lock:
+                done[cell] = row
+                print(f"{len(done)} done: {cell} {row['top1']}", flush=True)
+                write_rows(
+                    options.out, "top-1 on a hold-out of train at equal time on two cores, %", command, [*done.values()]
+                )
+
+    cores = sorted(os.sched_getaffinity(0))
+    pairs = [f"{a},{b}" for a, b in zip(cores[::2], cores[1::2])][: options.at_once]
+    threads = [threading.Thread(target=work_on, args=(pair,)) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--sets", nargs="+", default=list(READERS), choices=list(READERS))
+    parser.add_argument("--images", nargs="+", type=int, default=[100, 300, 1000, 1600])
+    parser.add_argument("--classes", nargs="+", type=int, default=[0, 6], help="0: ten images each")
+    parser.add_argument("--minutes", nargs="+", type=float, default=[1, 3, 10])
+    parser.add_argument("--candidates", nargs="+", default=[*PLAIN, *CANDIDATES])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--at-once", type=int, default=64, help="runs side by side at most")
+    parser.add_argument("--work", default="/tmp/cpu-plan", help="folder for images and runs")
+    parser.add_argument("--out", default="results/cpu-plan.json")
+    return parser.parse_args()
+
+
+def run(cell: Cell, cores: str, work: Path) -> dict[str, Any]:
+    """Train one cell on two cores and return its row."""
+    folder = work / cell.folder
+    out = work / "runs" / "-".join(map(str, asdict(cell).values()))
+    if cell.candidate in PLAIN:
+        flags = f"--minutes {cell.minutes} --size {PLAIN[cell.candidate]} --seed {cell.seed}"
+        command = [str(Path(__file__).with_name("plain_resnet.py")), str(folder), *flags.split()]
+    else:
+        flags = f"--minutes {cell.minutes} --seed {cell.seed} {CANDIDATES[cell.candidate]}"
+        command = ["-m", "vitling", "train", str(folder), "--out", str(out), "--overwrite", *flags.split()]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
+    process = subprocess.run(
+        ["taskset", "-c", cores, sys.executable, *command], env=environment, capture_output=True, text=True
+    )
+    row: dict[str, Any] = {"cell": asdict(cell), "flags": flags, "top1": None}
+    if process.returncode:
+        return row | {"error": process.stderr[-400:]}
+    if cell.candidate in PLAIN:
+        return row | json.loads(process.stdout.splitlines()[-1])
+    result = read_json(out / "result.json")
+    return row | {"top1": 100 * result["last"]["val"]["top1"], "seconds": result.get("seconds")}
+
+
+def make_folder(data: str, images: int, classes: int, source: Path, work: Path) -> bool:
+    """Write train/ and val/ and return True, or return False if a class has too few images."""
+    folder = work / f"{data}-{images}-{classes}"
+    if folder.with_suffix(".complete").exists():
+        return True
+    by_class = READERS[data](source)
+    chooser = random.Random(images)
+    names = chooser.sample(sorted(by_class), classes or min(images // 10, 100))
+    each = images // len(names)
+    if any(each + HELD_OUT_LEAST > len(by_class[name]) for name in names):
+        return False
+    for name in names:
+        members = chooser.sample(by_class[name], len(by_class[name]))
+        parts = {"train": members[:each], "val": members[each : each + max(HELD_OUT // len(names), HELD_OUT_LEAST)]}
+        for part, chosen in parts.items():
+            target = folder / part / name
+            target.mkdir(parents=True, exist_ok=True)
+            for file, content in chosen:
+                (target / file).write_bytes(content)
+    folder.with_suffix(".complete").touch()
+    return True
+
+
+def read_flowers(source: Path) -> dict[str, list[tuple[str, bytes]]]:
+    by_class = defaultdict(list)
+    with tarfile.open(source / "flowers102-train.tar") as archive:
+        for member in archive:
+            if member.isfile() and (file := archive.extractfile(member)):
+                path = Path(member.name)
+                by_class[path.parent.name].append((path.name, file.read()))
+    return by_class
+
+
+def read_cifar(source: Path) -> dict[str, list[tuple[str, bytes]]]:
+    import pyarrow.parquet as parquet
+
+    by_class = defaultdict(list)
+    table = parquet.read_table(source / "cifar100-train-10k.parquet").to_pylist()
+    for i, row in enumerate(table):
+        by_class[f"{row['label']:02d}"].append((f"{i:05d}.png", row["image"]["bytes"]))
+    return by_class
+
+
+READERS = {"flowers102": read_flowers, "cifar100": read_cifar}
+
+
+if __name__ == "__main__":
+    main()
