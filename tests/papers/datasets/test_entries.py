@@ -89,10 +89,10 @@ def test_studies_have_the_same_numbers():
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_entries_are_complete(entry):
-    assert all((entry.licence, entry.where, entry.cite, entry.title, entry.tables, entry.layout.marks))
+    assert all((entry.licence, entry.where, entry.cite, entry.title, entry.tables, entry.marks))
     assert entry.multi == (entry.metric == "11-point mAP")
     assert "http" not in f"{entry.where}{entry.licence}"
-    module, _, function = entry.layout.reader.partition(".")
+    module, _, function = entry.reader.partition(".")
     assert callable(getattr(importlib.import_module(f"vitling.papers.datasets.{module}"), function))
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitling.errors import UserError
-from vitling.papers.datasets.entries import ENTRIES
-from vitling.papers.datasets.entry import Entry
+from vitling.papers.datasets.entry import ENTRIES, Entry
 
 if TYPE_CHECKING:
     from vitling.data.sources.source import Source

@@ -26,10 +26,7 @@ SAFE = {  # everything a pickled array needs; other names could run code
     ("_codecs", "encode"),
 }
 IDX_IMAGES, IDX_LABELS = 2051, 2049  # magic numbers of MNIST's files
-DIGITS = tuple(str(digit) for digit in range(10))
-EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
 USAGE = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
-TISSUE = ("no tumour", "tumour")
 
 
 def read_cifar10(copy: Copy) -> Source:
@@ -89,7 +86,7 @@ def _unpickle(path: Path) -> dict[str, Any]:
 
 def read_mnist(copy: Copy) -> Source:
     """Read train-images-idx3-ubyte and the others, with or without .gz."""
-    found = copy.make_source(DIGITS)
+    found = copy.make_source()
     for split, stem in (("train", "train"), ("test", "t10k")):
         images, labels = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
         pixels = _read_idx(copy.require(images, f"{images}.gz"), IDX_IMAGES, 3)
@@ -127,7 +124,7 @@ def _map_planes(path: Path) -> np.ndarray:
 
 def read_svhn(copy: Copy) -> Source:
     """Read train_32x32.mat: X [32, 32, 3, N] and y [N, 1], where 10 is the digit 0. Extra images are not read."""
-    found = copy.make_source(DIGITS)
+    found = copy.make_source()
     for split in ("train", "test"):
         arrays = load_mat(copy.require(f"{split}_32x32.mat"))
         images = np.ascontiguousarray(arrays["X"].reshape(32, 32, 3, -1).transpose(3, 0, 1, 2))
@@ -144,12 +141,12 @@ def read_fer2013(copy: Copy) -> Source:
     with path.open(newline="") as file:
         for number, row in enumerate(csv.DictReader(file, skipinitialspace=True), start=2):
             try:
-                split, emotion = USAGE[row["Usage"]], EMOTIONS[int(row["emotion"])]
+                split, emotion = USAGE[row["Usage"]], copy.entry.class_names[int(row["emotion"])]
                 pixels[split].append(np.array(row["pixels"].split(), np.uint8).reshape(48, 48))
             except (KeyError, IndexError, ValueError, TypeError):
                 raise UserError(f"{path}, line {number}: emotion, pixels or Usage is not as distributed.") from None
             names[split].append(emotion)
-    found = copy.make_source(EMOTIONS)
+    found = copy.make_source()
     for split, images in pixels.items():
         if images:
             found.splits[split] = make_array_split(split, np.stack(images), names[split])
@@ -158,11 +155,11 @@ def read_fer2013(copy: Copy) -> Source:
 
 def read_patchcamelyon(copy: Copy) -> Source:
     """Read camelyonpatch_level_2_split_train_x.h5, x [N, 96, 96, 3], and ..._y.h5, y [N, 1, 1, 1]: tumour or not."""
-    found = copy.make_source(TISSUE)
+    found = copy.make_source()
     for split, word in (("train", "train"), ("val", "valid"), ("test", "test")):
         images, labels = (copy.require(f"camelyonpatch_level_2_split_{word}_{kind}.h5") for kind in "xy")
         with _import_h5py().File(labels, "r") as file:
-            names = [TISSUE[c] for c in np.asarray(file["y"]).ravel().astype(int)]
+            names = [copy.entry.class_names[c] for c in np.asarray(file["y"]).ravel().astype(int)]
         found.splits[split] = make_split([f"{word}[{i}]" for i in range(len(names))], H5Reader(images), names)
     return found
 

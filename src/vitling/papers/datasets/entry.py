@@ -1,27 +1,14 @@
-"""Facts about a data set that are known before its files are there. Imports nothing heavy."""
+"""Facts about the data sets that are known before their files are there: entries.toml. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 Metric = Literal["accuracy", "mean per class", "11-point mAP", "ROC-AUC"]
 Table = Literal["esvit-t10", "esvit-t3", "drloc-t1a", "idmm-t1"]
-
-ESVIT: Table = "esvit-t10"
-PRETRAINING: Table = "esvit-t3"
-DRLOC: Table = "drloc-t1a"
-IDMM: Table = "idmm-t1"
-NO_LICENCE = "none stated"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the files are distributed, and which function reads them."""
-
-    reader: str  # module.function in vitling.papers.datasets
-    marks: tuple[str, ...]  # files or folders; any of them shows that the data set is there
-    folders: tuple[str, ...] = ()  # names under which its archives, or torchvision, unpack it
 
 
 @dataclass(frozen=True)
@@ -33,14 +20,18 @@ class Entry:
     classes: int
     train: int
     test: int  # 0: for pre-training only
-    layout: Layout
+    reader: str  # module.function in vitling.papers.datasets
+    marks: tuple[str, ...]  # files or folders; any of them shows that the data set is there
     licence: str  # as its authors state it
     where: str  # who distributes it
     cite: str
     tables: tuple[Table, ...]
+    folders: tuple[str, ...] = ()  # names under which its archives, or torchvision, unpack it
     val: int = 0  # a validation split, which the papers train on too
     metric: Metric = "accuracy"
     multi: bool = False  # several labels per image
+    published: tuple[float, ...] = ()  # EsViT, Table 11, logistic probe: supervised Swin-T and EsViT's, on ImageNet-1K
+    class_names: tuple[str, ...] = ()  # in order, where the files only have numbers
     notes: tuple[str, ...] = ()
 
     @property
@@ -50,4 +41,17 @@ class Entry:
 
     def metric_in(self, table: Table | Literal["all"]) -> Metric:
         """Return the metric of a table: IDMM and DRLoc report accuracy, EsViT what is usual for each data set."""
-        return self.metric if table in ("all", ESVIT) or self.multi else "accuracy"
+        return self.metric if table in ("all", "esvit-t10") or self.multi else "accuracy"
+
+
+def _read_entries() -> dict[str, Entry]:
+    tables = tomllib.loads(Path(__file__).with_name("entries.toml").read_text(encoding="utf-8"))
+    entries = {}
+    for name, table in tables.items():
+        fields: dict[str, Any] = tables.get(table.pop("like", ""), {}) | table
+        lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
+        entries[name] = Entry(name, **fields | lists)
+    return entries
+
+
+ENTRIES = _read_entries()

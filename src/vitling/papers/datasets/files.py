@@ -49,23 +49,24 @@ class Copy:
         return int(text)
 
     def make_source(self, class_order: Sequence[str] | None = None) -> Source:
-        order = None if class_order is None else tuple(class_order)
+        """Make a source without splits. Class names of the entry, if any, are in their order."""
+        order = self.entry.class_names or None if class_order is None else tuple(class_order)
         return Source(self.entry.name, class_order=order, multi=self.entry.multi)
 
 
 def find_homes(folder: Path, entry: Entry, itself: bool = True) -> Iterator[Path]:
     """Yield folders with the marks of a data set: those in `folder` under a known name, and `folder` itself."""
-    inner = entry.layout.folders
+    inner = entry.folders
     for name in (*(f"{entry.name}/{name}" for name in inner), entry.name, *inner, *([""] if itself else [])):
-        if any((folder / name / mark).exists() for mark in entry.layout.marks):
+        if any((folder / name / mark).exists() for mark in entry.marks):
             yield folder / name
 
 
 def find_home(folder: Path, entry: Entry) -> Path:
     if found := next(find_homes(folder, entry), None):
         return found
-    marks = " or ".join(entry.layout.marks)
-    inside = "".join(f", nor in {name}/" for name in dict.fromkeys((entry.name, *entry.layout.folders)))
+    marks = " or ".join(entry.marks)
+    inside = "".join(f", nor in {name}/" for name in dict.fromkeys((entry.name, *entry.folders)))
     problem = f"has no {marks}{inside}" if folder.is_dir() else f"does not exist; it should hold {marks}"
     raise UserError(f"{folder} {problem}. Get {entry.title} from: {entry.where}.")
 

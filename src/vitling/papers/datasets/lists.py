@@ -12,13 +12,6 @@ import numpy as np
 from vitling.data.sources.source import Source
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy, make_file_split
-from vitling.papers.datasets.flower_names import FLOWERS
-
-MEMES = ("not hateful", "hateful")
-VOC = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
-    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
 
 
 def read_food101(copy: Copy) -> Source:
@@ -144,23 +137,23 @@ def read_webvision(copy: Copy) -> Source:
 
 def read_hateful_memes(copy: Copy) -> Source:
     """Read train.jsonl: {"id": 42953, "img": "img/42953.png", "label": 0, "text": "..."}; the text is not used."""
-    found = copy.make_source(MEMES)
+    found = copy.make_source()
     for split, files in (("train", ("train.jsonl",)), ("test", ("dev.jsonl", "dev_seen.jsonl"))):
         rows = [json.loads(line) for line in copy.read_lines(*files)]
-        names = [MEMES[row["label"]] for row in rows]
+        names = [copy.entry.class_names[row["label"]] for row in rows]
         found.splits[split] = make_file_split(copy.root, [row["img"] for row in rows], names)
     return found
 
 
 def read_voc2007(copy: Copy) -> Source:
     """Read image numbers from ImageSets/Main/train.txt and others, and their objects from Annotations/NUMBER.xml."""
-    found, difficult = copy.make_source(VOC), 0
+    found, difficult = copy.make_source(), 0
     folder, annotations = copy.require("JPEGImages"), copy.require("Annotations")
     for split in ("train", "val", "test"):
         numbers = [line.split()[0] for line in copy.read_lines(f"ImageSets/Main/{split}.txt")]
         objects = [_read_objects(annotations / f"{number}.xml") for number in numbers]
         difficult += sum(bool(hard - plain) for plain, hard in objects)
-        labels = [tuple(name for name in VOC if name in plain) for plain, _ in objects]
+        labels = [tuple(name for name in copy.entry.class_names if name in plain) for plain, _ in objects]
         found.splits[split] = make_file_split(folder, [f"{number}.jpg" for number in numbers], labels)
     if difficult:
         found.notes.append(
@@ -186,10 +179,10 @@ def read_flowers102(copy: Copy) -> Source:
     Split names are as distributed: trnid and valid are the small ones, with 10 images per class.
     """
     labels, ids = load_mat(copy.require("imagelabels.mat"))["labels"].ravel(), load_mat(copy.require("setid.mat"))
-    found = copy.make_source(FLOWERS)
+    found = copy.make_source()
     for split, key in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
         numbers = ids[key].ravel().tolist()
-        names = [FLOWERS[labels[n - 1] - 1] for n in numbers]
+        names = [copy.entry.class_names[labels[n - 1] - 1] for n in numbers]
         found.splits[split] = make_file_split(copy.require("jpg"), [f"image_{n:05d}.jpg" for n in numbers], names)
     return found
 

@@ -20,7 +20,7 @@ def render_page() -> str:
         for counts in [[f"{n:,}" if n else "" for n in (e.classes, e.train, e.val, e.test)]]
     ]
     origins = [(f"`{e.name}`", e.licence, e.where, e.cite) for e in entries]
-    layouts = [(f"`{e.name}`", _join(e.layout.marks), _join(e.layout.folders)) for e in entries]
+    layouts = [(f"`{e.name}`", _join(e.marks), _join(e.folders)) for e in entries]
     notes = [f"- `{e.name}`: {note}" for e in entries for note in e.notes]
     return "\n".join(
         [

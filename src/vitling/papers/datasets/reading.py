@@ -32,7 +32,7 @@ def read_entry(entry: Entry, rest: str) -> Source:
 
 
 def _run_reader(copy: Copy) -> Source:
-    module, _, function = copy.entry.layout.reader.partition(".")
+    module, _, function = copy.entry.reader.partition(".")
     reader = getattr(importlib.import_module(f"vitling.papers.datasets.{module}"), function)
     try:
         return reader(copy)
