@@ -43,7 +43,7 @@ def test_what_all_stages_share(backbone, preset):
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_the_supervised_baseline_differs_in_its_labels_and_its_views(preset):
     by_labels, by_images = (stage("t2t_vit_7", preset) for stage in (supervised.recipe, idmm.recipe))
-    assert supervised.make_views(None, 112) == idmm_finetune(112)
+    assert supervised.METHOD.views(None, 112) == idmm_finetune(112)
     assert by_labels.objective == SupervisedConfig(smoothing=0.1, drop_path=0.1)
     assert replace(by_labels, objective=by_images.objective) == by_images
 

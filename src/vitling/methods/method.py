@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from vitling.backbones.names import find_entry
@@ -74,7 +75,7 @@ class Remark(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method of pre-training. Its settings, recipes and hooks live in one folder of this package.
+    """A method of pre-training. Its settings, recipes, hooks and loss live in one folder of this package.
 
     `config` in the signatures below is an instance of the method's own settings class. Hooks are None where a method
     has no use for them; they are called in this order:
@@ -96,7 +97,6 @@ class Method:
     """Takes (backbone, preset, epochs, size)."""
     views: Callable[[Any, int], Plan]
     """Takes (config, size)."""
-    build: Callable[[Backbone, Plan, Any, TrainingData], Objective]
     config: type | None = None
     """Its settings, a dataclass with ranges on its fields and a method `check` if fields depend on each other; None
     if it has none."""
@@ -128,6 +128,11 @@ class Method:
 
     def config_of(self, run_config: Any) -> Any:
         return getattr(run_config, self.field) if self.field else None
+
+    def build(self, backbone: Backbone, plan: Plan, config: Any, data: TrainingData) -> Objective:
+        """Build its loss with `build` in loss.py of its folder."""
+        loss = import_module(f"vitling.methods.{self.name.replace('-', '_')}.loss")
+        return loss.build(backbone, plan, config, data)
 
 
 def epochs_for_views(views: float, images: int, crops: int) -> int:

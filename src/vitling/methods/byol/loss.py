@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.byol.settings import BYOLConfig
+from vitling.methods.method import TrainingData
 from vitling.objectives.distillation import Centre
 from vitling.objectives.gather import has_own_images
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
@@ -121,3 +122,7 @@ def distance(predicted: Tensor, targets: Tensor) -> Tensor:
     """Average the squared distance of the normalised vectors, 2 - 2 cos (Eq. 2): 0 for equal directions, 4 for opposite
     ones."""
     return (normalise_rows(predicted) - normalise_rows(targets)).square().sum(1).mean()
+
+
+def build(backbone: Backbone, plan: Plan, config: BYOLConfig, data: TrainingData) -> Objective:
+    return BYOL(backbone, plan, config)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from vitling.methods.idmm_optim import moco_v3_optim
-from vitling.methods.method import MethodPreset, Recipe, check_preset
+from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE
 from vitling.views import policies
-from vitling.views.plan import Plan
 
 Regions = Literal["none", "mse", "softmax"]
 
@@ -39,5 +38,10 @@ def recipe(
     return Recipe(backbone, epochs, 256, size, moco_v3_optim(epochs), BYOLConfig())
 
 
-def make_views(config: BYOLConfig, size: int) -> Plan:
-    return policies.byol(size)
+METHOD = Method(
+    "byol",
+    "predicts how a momentum copy encodes the other view",
+    recipe,
+    lambda config, size: policies.byol(size),
+    BYOLConfig,
+)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.densecl.settings import DenseCLConfig
+from vitling.methods.method import TrainingData
 from vitling.methods.moco_v2.loss import MoCoV2
 from vitling.objectives.heads import make_projection_mlp, normalise_rows
-from vitling.objectives.objective import Batch
+from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.queue import KeyQueue
 from vitling.objectives.regions import join_regions, split_regions, take_matches
 from vitling.views.plan import Plan
@@ -56,3 +57,7 @@ class DenseCL(MoCoV2):
         """Return ln(1 + K) for both terms."""
         both = super().uniform_loss()
         return {**both, "dense": both["contrast"]}
+
+
+def build(backbone: Backbone, plan: Plan, config: DenseCLConfig, data: TrainingData) -> Objective:
+    return DenseCL(backbone, plan, config)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from vitling.methods.idmm_optim import Table10Preset
-from vitling.methods.method import Recipe
+from vitling.methods.method import Method, Recipe
 from vitling.methods.moco_v2 import settings as moco_v2
 from vitling.ranges import FRACTION
+from vitling.views import policies
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,14 @@ def recipe(
     """
     base = moco_v2.recipe(backbone, preset, epochs, size)
     return Recipe(backbone, epochs, base.batch, size, base.optim, DenseCLConfig())
+
+
+METHOD = Method(
+    "densecl",
+    "finds the other view of an image, and its regions, among queues of keys",
+    recipe,
+    lambda config, size: policies.moco_v2(size),
+    DenseCLConfig,
+    default_preset="adamw",
+    remarks=moco_v2.warn_of_batch_norm,
+)

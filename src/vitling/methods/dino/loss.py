@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.dino.settings import DINOConfig
+from vitling.methods.method import TrainingData
 from vitling.objectives.distillation import Centre, DistillationHead, count_global_groups, view_loss
 from vitling.objectives.gather import has_own_images
 from vitling.objectives.momentum import MomentumCopy, cosine_momentum, join_pixels
@@ -122,3 +123,7 @@ def teacher_temperature_at(config: DINOConfig, fraction: float) -> float:
     """Return the teacher's temperature after a fraction of the run: a linear warm-up, then constant."""
     warmed = min(1.0, fraction / config.teacher_warmup) if config.teacher_warmup else 1.0
     return config.teacher_start + (config.teacher_temperature - config.teacher_start) * warmed
+
+
+def build(backbone: Backbone, plan: Plan, config: DINOConfig, data: TrainingData) -> Objective:
+    return DINO(backbone, plan, config)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from vitling.errors import UserError
-from vitling.methods.method import MethodPreset, Recipe, check_preset
+from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
 from vitling.ranges import AT_LEAST_1, FRACTION, NOT_NEGATIVE, POSITIVE
 from vitling.training.config import OptimConfig
 from vitling.views import policies
@@ -87,3 +87,13 @@ def local_size(size: int) -> int:
     """Return 3/7 of a global crop in whole patches of 16 px, or of 4 px for tiny images."""
     patch = 16 if size >= 64 else 4
     return max(patch, round(size * 3 / 7 / patch) * patch)
+
+
+METHOD = Method(
+    "dino",
+    "predicts a momentum teacher's output for a different global view",
+    recipe,
+    dino_plan,
+    DINOConfig,
+    shapes=SHAPES,
+)

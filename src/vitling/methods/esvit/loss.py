@@ -14,9 +14,10 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.methods.dino.loss import DINO, make_head
 from vitling.methods.esvit.settings import EsViTConfig
+from vitling.methods.method import TrainingData
 from vitling.objectives.distillation import Centre, DistillationHead
 from vitling.objectives.gather import has_own_images
-from vitling.objectives.objective import Batch
+from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.progress import Progress
 from vitling.objectives.regions import (
@@ -152,3 +153,7 @@ class EsViT(DINO):
         views = super().health() if self.config.view_weight else {}
         regions = {"answers to regions": self.region_centre.health()}
         return {**views, **regions} if self._has_region_softmax else views
+
+
+def build(backbone: Backbone, plan: Plan, config: EsViTConfig, data: TrainingData) -> Objective:
+    return EsViT(backbone, plan, config)

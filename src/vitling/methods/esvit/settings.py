@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from vitling.errors import UserError
-from vitling.methods.dino.settings import DINOConfig
-from vitling.methods.method import MethodPreset, Recipe, Remark, check_preset
+from vitling.methods.dino.settings import SHAPES, DINOConfig, dino_plan
+from vitling.methods.method import Method, MethodPreset, Recipe, Remark, check_preset
 from vitling.ranges import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from vitling.training.config import OptimConfig
 from vitling.views.plan import Plan
@@ -190,3 +190,22 @@ def remark_on_cpu(config: EsViTConfig, backbone: Backbone, device: str) -> list[
         return []
     text = f"EsViT is slow on a CPU; to try it out, use --esvit.hidden {SLOW_HIDDEN} --esvit.local-crops 2."
     return [Remark(text, is_warning=False)]
+
+
+METHOD = Method(
+    "esvit",
+    "predicts a momentum teacher's output for a different view, for whole views and regions",
+    recipe,
+    dino_plan,
+    EsViTConfig,
+    default_epochs=default_epochs,
+    adapt=adapt,
+    adapted=("prototypes", "teacher_temperature", "match", "momentum"),
+    adapted_to_epochs=("momentum",),
+    shapes=SHAPES,
+    continued=("match",),
+    complete=complete_weights,
+    fit_views=fit_views,
+    check_run=check_run,
+    remarks=remark_on_cpu,
+)

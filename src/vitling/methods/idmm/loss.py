@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.methods.idmm.settings import IDMMConfig
+from vitling.methods.method import TrainingData
 from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Scores, ShardedClassifier
 from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
@@ -98,3 +99,7 @@ def make_classifier(config: IDMMConfig, dim: int, images: int, seed: int = 0) ->
     if config.classifier == "sharded" and world > 1:
         return ShardedClassifier(dim, images, dist.get_rank(), world)
     return FullClassifier(dim, images)
+
+
+def build(backbone: Backbone, plan: Plan, config: IDMMConfig, data: TrainingData) -> Objective:
+    return IDMM(backbone, plan, data.images, config, data.seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from vitling.methods.idmm_optim import IDMMPreset, idmm_optim
-from vitling.methods.method import Projection, Recipe, is_plain_vit
+from vitling.methods.method import Method, Projection, Recipe, is_plain_vit
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1
 from vitling.views.plan import Mix, Plan
@@ -91,3 +91,6 @@ def default_preset(backbone: str) -> IDMMPreset:
     PVTv2 does better with it (results/finetuning-choices-h200.json); T2T-ViT was not tried.
     """
     return "released" if backbone.startswith(("pvt_v2", "t2t")) else "paper"
+
+
+METHOD = Method("idmm", "classifies every image as its own class", recipe, idmm_plan, IDMMConfig)

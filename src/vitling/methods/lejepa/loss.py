@@ -18,6 +18,7 @@ from torch import Tensor
 from vitling.backbones.backbone import Backbone
 from vitling.keys import make_key
 from vitling.methods.lejepa.settings import LeJEPAConfig
+from vitling.methods.method import TrainingData
 from vitling.objectives.gather import gather_rows
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
 from vitling.objectives.objective import Batch, Objective
@@ -104,3 +105,7 @@ def draw_directions(count: int, dim: int, seed: int, key: Tensor | int, device: 
     names = torch.arange(count, device=device) + make_key("lejepa directions", seed) + key
     uniform = Draws.from_integers(names, dim).uniform("direction", dim)
     return normalise_rows(torch.special.ndtri(uniform.clamp(min=2.0**-25)))  # 0 would be at -infinity
+
+
+def build(backbone: Backbone, plan: Plan, config: LeJEPAConfig, data: TrainingData) -> Objective:
+    return LeJEPA(backbone, plan, config, data.seed)

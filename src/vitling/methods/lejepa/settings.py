@@ -17,7 +17,7 @@ from typing import Annotated
 
 from vitling.errors import UserError
 from vitling.methods.dino.settings import local_size
-from vitling.methods.method import MethodPreset, Recipe, check_preset
+from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
 from vitling.ranges import AT_LEAST_1, FRACTION, NOT_NEGATIVE
 from vitling.training.config import OptimConfig
 from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Plan, Policy, Solarise, Step
@@ -67,3 +67,13 @@ def recipe(
     check_preset("LeJEPA", preset)
     optim = OptimConfig(lr=5e-4, min_lr=0.0, warmup_epochs=epochs / 30, weight_decay=0.05, clip=0.0)
     return Recipe(backbone, epochs, 256, size, optim, LeJEPAConfig())
+
+
+METHOD = Method(
+    "lejepa",
+    "brings the views of an image together while all embeddings follow a standard normal",
+    recipe,
+    lejepa_plan,
+    LeJEPAConfig,
+    compares_images=True,
+)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
+from vitling.methods.method import TrainingData
 from vitling.methods.moco_v2.settings import MoCoV2Config
 from vitling.objectives.gather import gather_batch
 from vitling.objectives.heads import make_projection_mlp, normalise_rows
@@ -113,3 +114,7 @@ def contrast(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float, m
         negatives = negatives.masked_fill(masked, -torch.inf)
     first = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
     return F.cross_entropy(torch.cat((positive, negatives), dim=1) / temperature, first)
+
+
+def build(backbone: Backbone, plan: Plan, config: MoCoV2Config, data: TrainingData) -> Objective:
+    return MoCoV2(backbone, plan, config)

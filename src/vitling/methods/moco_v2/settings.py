@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vitling.methods.idmm_optim import Table10Preset, sgd_or_adamw
-from vitling.methods.method import Recipe, Remark
+from vitling.methods.method import Method, Recipe, Remark
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE
 from vitling.views import policies
-from vitling.views.plan import Plan
 
 if TYPE_CHECKING:
     from vitling.backbones.backbone import Backbone
@@ -47,10 +46,6 @@ def recipe(
     return Recipe(backbone, epochs, 256, size, optim, MoCoV2Config())
 
 
-def make_views(config: MoCoV2Config, size: int) -> Plan:
-    return policies.moco_v2(size)
-
-
 def warn_of_batch_norm(config: Any, backbone: Backbone, device: str) -> list[Remark]:
     """Warn that batch statistics reveal which key belongs to the batch (MoCo, Sec. 3.3)."""
     from torch.nn.modules.batchnorm import _BatchNorm
@@ -62,3 +57,14 @@ def warn_of_batch_norm(config: Any, backbone: Backbone, device: str) -> list[Rem
         "method can solve its task without learning. MoCo's shuffled batch norm is not implemented."
     )
     return [Remark(text)]
+
+
+METHOD = Method(
+    "moco-v2",
+    "finds the other view of an image among a queue of keys",
+    recipe,
+    lambda config, size: policies.moco_v2(size),
+    MoCoV2Config,
+    default_preset="adamw",
+    remarks=warn_of_batch_norm,
+)

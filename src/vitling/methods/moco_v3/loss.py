@@ -11,6 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.methods.method import TrainingData
 from vitling.methods.moco_v3.settings import MoCoV3Config
 from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.heads import make_normed_mlp, normalise_rows
@@ -92,3 +93,7 @@ def freeze_patches(backbone: Backbone) -> None:
     """Freeze the patch projection of a plain ViT (Sec. 4); other networks have none of this kind."""
     if isinstance(backbone.timm_model, VisionTransformer):
         backbone.timm_model.patch_embed.proj.requires_grad_(False)
+
+
+def build(backbone: Backbone, plan: Plan, config: MoCoV3Config, data: TrainingData) -> Objective:
+    return MoCoV3(backbone, plan, config, data.batch_sizes)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from vitling.methods.idmm_optim import moco_v3_optim
-from vitling.methods.method import MethodPreset, Recipe, check_preset
+from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE
 from vitling.views import policies
-from vitling.views.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -42,5 +41,11 @@ def recipe(
     return Recipe(backbone, epochs, 256, size, moco_v3_optim(epochs), MoCoV3Config())
 
 
-def make_views(config: MoCoV3Config, size: int) -> Plan:
-    return policies.moco_v3(size)
+METHOD = Method(
+    "moco-v3",
+    "finds the other view of an image, encoded by a momentum copy, among those of the batch",
+    recipe,
+    lambda config, size: policies.moco_v3(size),
+    MoCoV3Config,
+    compares_images=True,
+)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.methods.method import TrainingData
 from vitling.methods.simclr.settings import SimCLRConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
 from vitling.objectives.heads import make_projection_mlp
@@ -74,3 +75,7 @@ def mask_self(z: Tensor, others: GatheredRows) -> Tensor:
     """Mark where each row of `z` is among the rows of all processes, [M, all]."""
     columns = torch.arange(len(others.rows), device=z.device)
     return columns == others.first + torch.arange(len(z), device=z.device)[:, None]
+
+
+def build(backbone: Backbone, plan: Plan, config: SimCLRConfig, data: TrainingData) -> Objective:
+    return SimCLR(backbone, plan, config, data.batch_sizes)

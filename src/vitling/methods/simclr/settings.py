@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from vitling.methods.idmm_optim import Table10Preset, sgd_or_adamw
-from vitling.methods.method import Projection, Recipe
+from vitling.methods.method import Method, Projection, Recipe
 from vitling.ranges import AT_LEAST_1, POSITIVE
 from vitling.views import policies
-from vitling.views.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -39,5 +38,12 @@ def recipe(
     return Recipe(backbone, epochs, 512, size, optim, SimCLRConfig())
 
 
-def make_views(config: SimCLRConfig, size: int) -> Plan:
-    return policies.simclr(size)
+METHOD = Method(
+    "simclr",
+    "finds the other view of an image among those of the batch",
+    recipe,
+    lambda config, size: policies.simclr(size),
+    SimCLRConfig,
+    compares_images=True,
+    default_preset="adamw",
+)

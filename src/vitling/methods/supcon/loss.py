@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
+from vitling.methods.method import TrainingData
 from vitling.methods.simclr.loss import SimCLR, mask_self, similarities
 from vitling.methods.simclr.settings import SimCLRConfig
 from vitling.methods.supcon.settings import SupConConfig
 from vitling.objectives.gather import GatheredRows, gather_batch
-from vitling.objectives.objective import Batch
+from vitling.objectives.objective import Batch, Objective
 from vitling.ranges import check_ranges
 from vitling.views.plan import Plan
 
@@ -54,3 +55,9 @@ def sup_out(z: Tensor, others: GatheredRows, classes: Tensor, all_classes: Tenso
     positives = (classes[:, None] == all_classes) & ~mask_self(z, others)
     positive = logits.masked_fill(~positives, 0).sum(1) / positives.sum(1)
     return logits.logsumexp(1) - positive
+
+
+def build(backbone: Backbone, plan: Plan, config: SupConConfig, data: TrainingData) -> Objective:
+    if data.labels is None:
+        raise ValueError("SupCon needs labels")
+    return SupCon(backbone, plan, torch.from_numpy(data.labels), config, data.batch_sizes)

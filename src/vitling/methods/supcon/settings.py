@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from vitling.methods.idmm_optim import Table10Preset, sgd_or_adamw
-from vitling.methods.method import Recipe
+from vitling.methods.method import Method, Recipe
 from vitling.ranges import AT_LEAST_1, POSITIVE
 from vitling.views import policies
-from vitling.views.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -34,5 +33,13 @@ def recipe(
     return Recipe(backbone, epochs, 512, size, optim, SupConConfig())
 
 
-def make_views(config: SupConConfig, size: int) -> Plan:
-    return policies.simclr(size)
+METHOD = Method(
+    "supcon",
+    "finds the views of the same class among those of the batch",
+    recipe,
+    lambda config, size: policies.simclr(size),
+    SupConConfig,
+    labels="some",
+    compares_images=True,
+    default_preset="adamw",
+)

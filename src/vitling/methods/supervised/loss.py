@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.methods.method import TrainingData
+from vitling.methods.supervised.settings import BASELINE
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.views.plan import Plan
@@ -76,3 +78,7 @@ class Supervised(Objective):
 
     def _encode(self, labels: Tensor) -> Tensor:
         return labels.float() if self.multi_label else F.one_hot(labels, self.classes).float()
+
+
+def build(backbone: Backbone, plan: Plan, config: None, data: TrainingData) -> Objective:
+    return Supervised(backbone, plan, data.classes, data.multi_label, BASELINE.smoothing)

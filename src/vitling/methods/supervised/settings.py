@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from vitling.methods.idmm_optim import IDMMPreset, idmm_optim
-from vitling.methods.method import Recipe
+from vitling.methods.method import Method, Recipe
 from vitling.ranges import FRACTION
 from vitling.views import policies
-from vitling.views.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -41,5 +40,6 @@ def recipe(
     return Recipe(backbone, epochs, 256, size, idmm_optim(backbone, preset, epochs), BASELINE)
 
 
-def make_views(config: None, size: int) -> Plan:
-    return policies.idmm_finetune(size)
+METHOD = Method(
+    "supervised", "learns the classes", recipe, lambda config, size: policies.idmm_finetune(size), labels="every"
+)
