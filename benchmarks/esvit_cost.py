@@ -24,11 +24,13 @@ import torch
 from record import read_earlier, write_rows
 
 from vitling.errors import RunAborted
-from vitling.papers.region_cost import TABLE_8, TABLE_9, measure, measure_throughput
+from vitling.papers.figures import read_figures
+from vitling.papers.region_cost import TABLE_9, measure, measure_throughput
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
 
 BATCH = 128
+TABLE_8 = read_figures("esvit-t8")  # by backbone
 SETTINGS = ("inference_batch", "size", "prototypes", "sinkhorn", "sampled", "place", "compile")
 CHOICE = ("tables", "backbones", "batches")
 Row = dict[str, Any]

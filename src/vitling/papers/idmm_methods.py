@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from vitling.methods import METHODS, MethodName
 from vitling.methods.method import SIZE
+from vitling.papers.figures import read_figures
 from vitling.papers.idmm_recipes import COLUMNS, NETWORKS, finetune_only, pretrain_and_finetune, pretrain_by_method
 from vitling.papers.locations import DATASETS
 from vitling.papers.stages import StagedTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.tsne import TsneTask
 
-Figures = tuple[float, ...]  # top-1 on the seven data sets of COLUMNS, %
 TITLES: dict[MethodName, str] = {
     "idmm": "IDMM",
     "supervised": "supervised",
@@ -28,75 +28,12 @@ TITLES: dict[MethodName, str] = {
     "dino": "DINO",
 }
 RANDOM = "random start"
+BYOL: MethodName = "byol"
 NOT_THERE = "not in the paper"
 
-RANDOM_2: Figures = (58.1, 31.8, 49.4, 31.0, 23.8, 14.6, 12.3)
-TABLE_2: dict[MethodName, Figures] = {
-    "simclr": (71.1, 52.1, 55.9, 50.7, 36.2, 43.2, 64.3),
-    "supcon": (72.3, 50.3, 55.6, 49.3, 37.8, 29.4, 66.2),
-    "moco-v2": (61.8, 41.5, 50.6, 41.1, 31.6, 37.7, 44.0),
-    "moco-v3": (67.0, 52.9, 52.9, 49.4, 20.5, 32.0, 53.7),
-    "dino": (64.1, 51.3, 51.7, 46.9, 41.8, 45.7, 65.3),
-    "idmm": (79.9, 56.7, 61.2, 53.9, 43.1, 43.2, 66.4),
-}
-RANDOM_5: Figures = (76.3, 65.1, 55.7, 58.9, 55.2, 41.7, 76.7)
-TABLE_5: dict[str, dict[MethodName, Figures]] = {  # by pre-training data and method
-    "flowers102": {
-        "idmm": (92.4, 83.1, 64.8, 66.3, 69.9, 77.1, 87.3),
-        "simclr": (90.1, 80.7, 61.6, 64.3, 62.3, 72.8, 86.6),
-        "supcon": (91.2, 82.4, 63.1, 65.3, 66.3, 75.0, 87.0),
-    },
-    "pets": {
-        "idmm": (92.8, 83.2, 65.3, 64.9, 70.1, 78.1, 87.3),
-        "simclr": (89.9, 82.8, 62.7, 63.7, 67.6, 76.1, 86.6),
-        "supcon": (90.4, 84.7, 63.5, 64.6, 69.6, 76.1, 87.8),
-    },
-    "dtd": {
-        "idmm": (92.9, 82.9, 66.9, 67.3, 70.0, 78.5, 86.7),
-        "simclr": (89.1, 79.4, 62.3, 64.0, 64.4, 73.9, 85.4),
-        "supcon": (88.9, 79.7, 62.3, 63.6, 65.1, 75.8, 86.2),
-    },
-    "indoor67": {
-        "idmm": (93.2, 82.7, 65.4, 68.5, 70.4, 79.7, 87.7),
-        "simclr": (90.3, 80.7, 62.8, 66.6, 61.3, 72.8, 86.4),
-        "supcon": (90.9, 82.2, 62.9, 65.0, 66.9, 74.6, 86.8),
-    },
-    "cub": {
-        "idmm": (93.7, 83.3, 67.0, 68.7, 69.8, 78.7, 87.6),
-        "simclr": (91.3, 82.2, 63.9, 64.9, 68.5, 76.7, 87.3),
-        "supcon": (90.6, 83.0, 63.8, 66.5, 68.6, 77.0, 87.4),
-    },
-    "aircraft": {
-        "idmm": (91.3, 82.0, 64.5, 64.3, 70.3, 73.4, 87.3),
-        "simclr": (87.0, 78.3, 60.6, 62.9, 65.2, 74.4, 86.2),
-        "supcon": (87.9, 79.3, 62.4, 61.9, 66.4, 76.5, 86.2),
-    },
-    "cars": {
-        "idmm": (93.4, 85.0, 66.5, 69.4, 72.2, 79.5, 87.8),
-        "simclr": (90.9, 84.5, 64.3, 67.4, 68.8, 79.1, 89.3),
-        "supcon": (91.1, 84.6, 65.1, 68.3, 70.4, 79.3, 90.6),
-    },
-}
-TABLE_6: dict[str, dict[MethodName, Figures | None]] = {  # pre-trained on SIN-10k; None: failed to train
-    "pvtv2-b0": {
-        "supervised": (92.9, 81.7, 66.1, 65.9, 66.6, 78.7, 86.0),
-        "moco-v3": (91.0, 81.4, 62.3, 66.3, 63.7, 74.5, 86.2),
-        "dino": (92.3, 82.3, 65.9, 68.5, 65.8, 76.9, 86.4),
-        "idmm": (93.8, 83.6, 66.8, 69.4, 70.7, 81.3, 87.5),
-    },
-    "pvtv2-b3": {
-        "supervised": (90.9, 80.9, 62.9, 63.3, 65.6, 83.8, 89.7),
-        "moco-v3": (93.7, 87.1, 66.0, 70.5, 63.7, 82.2, 92.3),
-        "dino": (95.0, 87.8, 68.3, 73.4, 72.4, 86.1, 92.5),
-        "idmm": (95.9, 88.4, 70.1, 73.6, 76.8, 87.5, 92.9),
-    },
-    "t2t-vit-7": {
-        "supervised": (80.8, 57.8, 57.5, 50.7, 35.6, 56.8, 59.9),
-        "moco-v3": None,
-        "dino": None,
-        "idmm": (89.8, 74.1, 63.5, 62.6, 55.2, 72.7, 82.4),
-    },
-}
+METHODS_T2: tuple[MethodName, ...] = ("simclr", "supcon", "moco-v2", "moco-v3", "dino", "idmm")
+METHODS_T5: tuple[MethodName, ...] = ("idmm", "simclr", "supcon")
+METHODS_T6: tuple[MethodName, ...] = ("supervised", "moco-v3", "dino", "idmm")
 BY_SGD: tuple[MethodName, ...] = ("simclr", "supcon", "moco-v2")
 MOCO_LR = 0.03  # MoCo v2's own paper, for batches of 256
 LENGTHS = (100, 200, 400, 800)  # epochs of pre-training
@@ -115,7 +52,13 @@ def studies() -> tuple[Study, ...]:
     nearest = "leave-one-out 5-NN among test images of ten classes before fine-tuning, %"
     return (
         new("idmm-t2", "methods of pre-training", f"{paper} Table 2", _methods()),
-        new("idmm-t2-causes", "what may lie between Table 2's baselines and us", f"{paper} Table 2", _optimisers()),
+        new(
+            "idmm-t2-causes",
+            "what may lie between Table 2's baselines and us",
+            f"{paper} Table 2",
+            _optimisers(),
+            figures="idmm-t2",
+        ),
         new("idmm-t5", matrix, f"{paper} Table 5", _transfer(), picture="heatmap"),
         new("idmm-t5-corner", f"{matrix}, shortened: {seen}", f"after {paper} Table 5", _corner(), picture="heatmap"),
         new("idmm-t6", "after 10,000 images of ImageNet", f"{paper} Table 6", _ten_thousand()),
@@ -126,14 +69,12 @@ def studies() -> tuple[Study, ...]:
 
 def _methods() -> Iterator[StudyRun]:
     """Compare the methods of Table 2, and BYOL, which is not in the paper."""
-    for i, data in enumerate(COLUMNS):
+    for data in COLUMNS:
         base = f"deit-tiny-{data}-random"
-        yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[i])
-        for method, figures in TABLE_2.items():
-            task = pretrain_by_method("deit-tiny", method)
-            yield StudyRun(f"deit-tiny-{data}-{method}", task, data, paper=figures[i], baseline=base)
-        task = pretrain_by_method("deit-tiny", "byol")
-        yield StudyRun(f"deit-tiny-{data}-byol", task, data, baseline=base, note=NOT_THERE)
+        yield StudyRun(base, finetune_only("deit-tiny", 200), data)
+        for method in (*METHODS_T2, BYOL):
+            task, note = pretrain_by_method("deit-tiny", method), NOT_THERE if method == BYOL else ""
+            yield StudyRun(f"deit-tiny-{data}-{method}", task, data, baseline=base, note=note)
 
 
 def _optimisers() -> Iterator[StudyRun]:
@@ -146,8 +87,7 @@ def _optimisers() -> Iterator[StudyRun]:
     data, backbone = "flowers102", NETWORKS["deit-tiny"]
     for method in BY_SGD:
         name = f"deit-tiny-{data}-{method}"
-        paper = TABLE_2[method][COLUMNS.index(data)]
-        yield StudyRun(name, pretrain_by_method("deit-tiny", method), data, paper=paper)
+        yield StudyRun(name, pretrain_by_method("deit-tiny", method), data)
         recipe = METHODS[method].recipe(backbone, "paper", 800, SIZE)
         changes = {
             "-adamw": METHODS[method].recipe(backbone, "adamw", 800, SIZE),
@@ -160,15 +100,12 @@ def _optimisers() -> Iterator[StudyRun]:
             yield StudyRun(f"{name}{change}", task, data, baseline=name)
 
 
-def _make_transfer(
-    method: MethodName, source: str, data: str, task: StagedTask, paper: float | None = None
-) -> StudyRun:
+def _make_transfer(method: MethodName, source: str, data: str, task: StagedTask) -> StudyRun:
     """Make a cell of the matrix; on its diagonal there is one data set."""
     return StudyRun(
         f"pvtv2-b0-{method}-{source}-to-{data}",
         task,
         data,
-        paper=paper,
         baseline=f"pvtv2-b0-random-to-{data}",
         pretrain_data=source if source != data else "",
         cell=(f"{source}, {TITLES[method]}", data),
@@ -180,12 +117,11 @@ def _transfer() -> Iterator[StudyRun]:
 
     `--only to-cars` is a column, `--only cars-to` what was pre-trained on cars, `--only cars` both.
     """
-    for i, data in enumerate(COLUMNS):
-        task = finetune_only("pvtv2-b0", 200)
-        yield StudyRun(f"pvtv2-b0-random-to-{data}", task, data, paper=RANDOM_5[i], cell=(RANDOM, data))
-        for source, methods in TABLE_5.items():
-            for method, figures in methods.items():
-                yield _make_transfer(method, source, data, pretrain_by_method("pvtv2-b0", method), figures[i])
+    for data in COLUMNS:
+        yield StudyRun(f"pvtv2-b0-random-to-{data}", finetune_only("pvtv2-b0", 200), data, cell=(RANDOM, data))
+        for source in COLUMNS:
+            for method in METHODS_T5:
+                yield _make_transfer(method, source, data, pretrain_by_method("pvtv2-b0", method))
 
 
 def _corner() -> Iterator[StudyRun]:
@@ -208,18 +144,17 @@ def _corner() -> Iterator[StudyRun]:
 
 
 def _ten_thousand() -> Iterator[StudyRun]:
-    failed = "the paper: does not converge, whatever was tried"
-    for net, methods in TABLE_6.items():
-        for i, data in enumerate(COLUMNS):
-            base = f"{net}-sin10k-{data}-supervised"
-            for method, figures in methods.items():
+    for net in ("pvtv2-b0", "pvtv2-b3", "t2t-vit-7"):
+        for data in COLUMNS:
+            base = f"{net}-sin10k-{data}"
+            for method in METHODS_T6:
+                failed = net == "t2t-vit-7" and method in ("moco-v3", "dino")
                 yield StudyRun(
-                    f"{net}-sin10k-{data}-{method}",
+                    f"{base}-{method}",
                     pretrain_by_method(net, method),
                     data,
-                    paper=figures[i] if figures else None,
-                    baseline=base if method != "supervised" else "",
-                    note="" if figures else failed,
+                    baseline=f"{base}-supervised" if method != "supervised" else "",
+                    note="the paper: does not converge, whatever was tried" if failed else "",
                     pretrain_data="sin10k",
                 )
 
@@ -228,11 +163,10 @@ def _before_and_after() -> Iterator[StudyRun]:
     """Use the stages of Table 2. The paper does not name the classes it shows, and the figure cannot be read."""
     data, base = "flowers102", "deit-tiny-flowers102-random"
     yield StudyRun(base, TsneTask(finetune_only("deit-tiny", 200)), data, cell=("", RANDOM))
-    methods: tuple[MethodName, ...] = (*TABLE_2, "byol")
-    for method in methods:
-        task, note = TsneTask(pretrain_by_method("deit-tiny", method)), NOT_THERE if method == "byol" else ""
-        run = StudyRun(f"deit-tiny-{data}-{method}", task, data, baseline=base, note=note)
-        yield replace(run, cell=("", TITLES[method]))
+    for method in (*METHODS_T2, BYOL):
+        name, task = f"deit-tiny-{data}-{method}", TsneTask(pretrain_by_method("deit-tiny", method))
+        note = NOT_THERE if method == BYOL else ""
+        yield StudyRun(name, task, data, baseline=base, note=note, cell=("", TITLES[method]))
 
 
 def _lengths() -> Iterator[StudyRun]:
@@ -240,9 +174,10 @@ def _lengths() -> Iterator[StudyRun]:
 
     Only the caption of Figure 4 can be read ("for the same epochs"), neither its axes nor its numbers.
     """
-    data, base = "flowers102", "deit-tiny-flowers102-random"
-    yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=RANDOM_2[0])
+    data, base, figures = "flowers102", "deit-tiny-flowers102-random", read_figures("idmm-t2")
+    yield StudyRun(base, finetune_only("deit-tiny", 200), data, paper=figures[base])
     for epochs in LENGTHS:
-        for method, figures in TABLE_2.items():
-            name, task = f"deit-tiny-{data}-{method}-{epochs}", pretrain_by_method("deit-tiny", method, 200, epochs)
-            yield StudyRun(name, task, data, paper=figures[0] if epochs == 800 else None, baseline=base)
+        for method in METHODS_T2:
+            name, task = f"deit-tiny-{data}-{method}", pretrain_by_method("deit-tiny", method, 200, epochs)
+            paper = figures[name] if epochs == LENGTHS[-1] else None
+            yield StudyRun(f"{name}-{epochs}", task, data, paper=paper, baseline=base)

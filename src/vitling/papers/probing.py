@@ -7,7 +7,7 @@ file, or has random weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -165,18 +165,15 @@ def make_probe_runs(
     name: str,
     network: Network,
     data: str,
-    papers: Mapping[Figure, float | None],
+    figures: Iterable[Figure],
     baseline: str = "",
     pretrain_data: str = "",
     note: str = "",
 ) -> Iterator[StudyRun]:
     """Yield a run for each figure, whose name ends with it; `baseline` is the other network's name without it."""
-    for figure, paper in papers.items():
-        base = f"{baseline}-{figure}" if baseline else ""
-        task = FrozenTask(network, figure)
-        yield StudyRun(
-            f"{name}-{figure}", task, data, paper=paper, baseline=base, pretrain_data=pretrain_data, note=note
-        )
+    for figure in figures:
+        base, task = f"{baseline}-{figure}" if baseline else "", FrozenTask(network, figure)
+        yield StudyRun(f"{name}-{figure}", task, data, baseline=base, pretrain_data=pretrain_data, note=note)
 
 
 def describe_network(network: Network) -> dict[str, Any]:

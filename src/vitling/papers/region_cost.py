@@ -53,21 +53,6 @@ TABLE_9 = {  # (a) and (b), by backbone and batch
     (SWIN["swin-b-w14"], 1): Published((5032, 0.511701), (5681, 0.537826)),
 }
 
-TABLE_8 = {  # images per second, as in DINO's Table 2; ResNet-50 and PvT are in Table 4
-    OTHERS["deit"]: 1007,
-    "deit_base_patch16_224": 312,
-    SWIN["swin-t"]: 808,
-    SWIN["swin-s"]: 467,
-    SWIN["swin-b"]: 297,
-    SWIN["swin-t-w14"]: 660,
-    SWIN["swin-s-w14"]: 383,
-    SWIN["swin-b-w14"]: 254,
-    OTHERS["vil"]: 386,
-    OTHERS["cvt"]: 848,
-    OTHERS["pvt"]: 851,
-    OTHERS["r-50"]: 1237,
-}
-
 
 @dataclass(frozen=True)
 class RegionCostTask(FieldsTask):

@@ -16,8 +16,8 @@ from vitling.settings.config import PretrainConfig
 from vitling.settings.names import replace_leaf
 
 DATA = "flowers102"
-PROBES: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "logistic"))
-REGIONS: dict[Figure, float | None] = dict.fromkeys(("knn", "linear", "correspondence", "distance"))
+PROBES: tuple[Figure, ...] = ("knn", "linear", "logistic")
+REGIONS: tuple[Figure, ...] = ("knn", "linear", "correspondence", "distance")
 TINY = "deit_tiny_patch16_224"
 FAILING: tuple[MethodName, ...] = ("moco-v3", "dino")
 EPOCHS = 100  # about four minutes of EsViT with Swin-T on an H200
@@ -77,7 +77,7 @@ def _esvit() -> Iterator[StudyRun]:
     }
     plain = PretrainConfig(method="esvit", preset="paper", epochs=EPOCHS, size=224, on_collapse="warn")
     for net, backbone in (("swin-t", OTHERS["swin"]), ("deit-s", OTHERS["deit"])):
-        figures: dict[Figure, float | None] = REGIONS | ({"matching": None} if net == "swin-t" else {})
+        figures: tuple[Figure, ...] = (*REGIONS, "matching") if net == "swin-t" else REGIONS
         yield from make_probe_runs(f"{net}-random", FixedNetwork(backbone), DATA, figures)
         for name, objective in losses.items():
             baseline = "" if name == "views" else f"{net}-views"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from vitling.papers.figures import read_figures
 
 TOP_1 = "top-1 on test, last epoch, %"
 
@@ -57,7 +59,7 @@ class StudyRun:
     task: Task
     data: str = ""  # a name in locations.DATASETS; "" if the run needs no data
     weights: str = ""  # backbone whose ImageNet weights it starts from
-    paper: float | None = None  # an int is a count, and printed as one
+    paper: float | None = None  # None: that of its name in figures.toml; an int is a count, and printed as one
     baseline: str = ""  # name of the run it is compared with
     note: str = ""
     pretrain_data: str = ""  # data set for pre-training, if it differs from `data`
@@ -83,9 +85,19 @@ class Study:
 
     @classmethod
     def from_runs(
-        cls, name: str, title: str, source: str, runs: Iterable[StudyRun], unit: str = TOP_1, **options: Any
+        cls,
+        name: str,
+        title: str,
+        source: str,
+        runs: Iterable[StudyRun],
+        unit: str = TOP_1,
+        figures: str = "",
+        **options: Any,
     ) -> Study:
-        return cls(name, title, source, tuple(runs), unit, **options)
+        """Make a study whose runs get the paper's figures by their name, from its own table or from `figures`."""
+        known = read_figures(figures or name)
+        compared = (run if run.paper is not None else replace(run, paper=known.get(run.name)) for run in runs)
+        return cls(name, title, source, tuple(compared), unit, **options)
 
     def select_runs(self, parts: Sequence[str]) -> list[StudyRun]:
         """List the runs with one of `parts` in their name; `=NAME` selects that run alone."""
