@@ -75,6 +75,13 @@ def test_what_is_trained():
     assert entry("esvit-t11", "swin-t-both-hateful-memes").task.metric == "ROC-AUC"
 
 
+def test_results_name_how_regions_are_matched():
+    study = next(study for study in all_studies() if study.name == "esvit-small")
+    settings = {run.name: run.task.settings for run in study.runs}
+    assert settings["swin-t-both-knn"]["pretrain.esvit.match"] == "argmax"
+    assert settings["swin-t-place-knn"]["pretrain.esvit.match"] == "place"
+
+
 def test_presets_leave_what_is_trained_as_it_is():
     """A setting that is also the command's default must not become that of the method's preset."""
     for study in (study for study in all_studies() if study.name.startswith("esvit-") and study.name != "esvit-small"):

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from tests.conftest import make_folder
 from tests.made_runs import lines, read
 from tests.papers.short_stages import FIRST
+from vitling.data import open as open_data
+from vitling.data.content import hash_content
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation import collapse
 from vitling.evaluation.bundle import load
@@ -71,6 +73,13 @@ def test_figures_of_one_network_share_its_training(data, tmp_path, trained):
     assert len(trained) == 1
     rows = {row["run"]: row for row in outcome.results["rows"]}
     assert len(rows) == 12
+    train, test = (
+        hash_content(open_data(f"train={data}/made/{split}", val="none").train) for split in ("train", "test")
+    )
+    for name, row in rows.items():
+        without_train = name in ("random-correspondence", "random-distance", "random-matching")
+        assert row["data_hashes"] == {"test": test} | ({} if without_train else {"train": train})
+        assert all(stage["curves"]["loss"]["epoch"] == [1, 2, 3] for stage in row.get("stages", []))
     (stage,) = (tmp_path / "runs" / "stages").glob("pretrain-*")
     assert [rows[f"idmm-{figure}"]["stages"][0]["shared"] for figure in FIGURES] == [False, *[True] * 5]
     train, test = (f"{data}/made/{split}" for split in ("train", "test"))
@@ -202,6 +211,7 @@ def test_the_mean_of_a_suite(two_sets, tmp_path):
     for row in (base, idmm):
         assert set(row["each"]) == {"cifar10", "pets"}
         assert row["value"] == pytest.approx(math.fsum(row["each"].values()) / 2, abs=1e-3)
+        assert {"cifar10/train", "cifar10/test", "pets/train", "pets/test"} <= row["data_hashes"].keys()
     assert Image.open(outcome.picture).width > 300
     ahead = sum(idmm["each"][name] > base["each"][name] for name in base["each"])
     assert f"ahead on {ahead} of 2" in render_results(tmp_path / "results")

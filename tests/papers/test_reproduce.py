@@ -16,6 +16,8 @@ import torch
 
 from tests.made_runs import read
 from vitling.commands.reproduce import print_study
+from vitling.data import open as open_data
+from vitling.data.content import hash_content
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers import locations as datasets
@@ -90,7 +92,11 @@ def test_a_study_runs_once(data, tmp_path, capsys, monkeypatch):
     assert (row["environment"]["commit"], row["environment"]["gpu"]) == ("abc123", None)
     assert "torch" in row["environment"]["packages"]
     assert "command" not in row["environment"]
-    assert row["curves"]["top1"]["epoch"] == row["curves"]["drloc"]["epoch"] == [1, 2]
+    assert row["curves"].keys() == {"loss", "classification", "drloc", "top1"}
+    assert all(curve["epoch"] == [1, 2] for curve in row["curves"].values())
+    assert row["data_hashes"] == {
+        split: hash_content(open_data(f"train={data}/made/{split}", val="none").train) for split in ("train", "test")
+    }
     assert row["curves"]["top1"]["value"][-1] == row["value"]
     assert written["runs"][1]["settings"]["aux"] == "drloc"
     assert written["command"] == "vitling reproduce tiny --data DIR --seeds 2"

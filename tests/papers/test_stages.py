@@ -111,6 +111,11 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
         assert not any(any((folder / "checkpoints").iterdir()) for folder in folders)
         assert row["environment"]["commit"] == row["stages"][0]["commit"] == "abc123"
         assert "caution" not in row
+        assert row["data_hashes"] == results[-1]["data_hashes"]
+        assert row["data_hashes"].keys() == {"train", "test"}
+        for stage, result in zip(row["stages"], results):
+            assert stage["curves"]["loss"]["epoch"] == list(range(1, result["epochs"] + 1))
+            assert stage["curves"]["loss"]["value"][-1] == pytest.approx(stage["terms"]["loss"], abs=1e-3)
     pre, fine, large = folders
     assert ",test=" not in read(pre / "config.json")["source"]  # pre-training does not know the test images
     assert {"global", "local", "loss"} <= larger["stages"][0]["terms"].keys()

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from vitling.data.config import DataConfig
+from vitling.data.content import read_digests
 from vitling.data.dataset import Dataset
 from vitling.data.host import count_cores
-from vitling.data.scan import ImageFacts, describe_error, hash_image, scan
+from vitling.data.scan import ImageFacts, scan
 from vitling.files import read_json, write_json
 
 _FORMAT = 1  # increase when decoding or the layout changes
@@ -91,22 +92,10 @@ def decode_all(
 
 def hash_dataset(dataset: Dataset, size: int, config: DataConfig) -> str:
     """Hash all images and the settings that affect decoding."""
-    with ThreadPoolExecutor(count_cores()) as pool:
-        digests = pool.map(lambda i: _hash_row(dataset, i), range(len(dataset)), chunksize=16)
-        key = hashlib.blake2b(digest_size=16)
-        for digest in digests:
-            key.update(digest)
+    key = hashlib.blake2b(read_digests(dataset).tobytes(), digest_size=16)
     settings = (_FORMAT, len(dataset), size, config.channels, config.bits, config.max_pixels)
     key.update(repr(settings).encode())
     return key.hexdigest()
-
-
-def _hash_row(dataset: Dataset, i: int) -> bytes:
-    try:
-        raw = dataset.read(i)
-    except Exception as problem:  # such as a row without an image, which the scan reports
-        return describe_error(problem).encode()
-    return hash_image(raw).tobytes()
 
 
 class _Corrupt(Exception):

@@ -7,19 +7,17 @@ import posixpath
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vitling.data.config import DataConfig
+from vitling.data.content import hash_records, make_records
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.duplicates import Leak, find_duplicates, find_leaks
 from vitling.data.scan import ImageFacts, scan
 from vitling.data.splits import read_splits
 from vitling.formatting import shorten_list
-
-if TYPE_CHECKING:
-    pass
 
 MAX_IMBALANCE = 10  # largest class over smallest; from here on a warning
 SUFFIXES = {
@@ -36,6 +34,7 @@ SUFFIXES = {
 class SplitSummary:
     """Figures of one split. A range is (smallest, median, largest), or None if no image could be decoded."""
 
+    content_hash: str  # of images and labels (data/content.py)
     images: int
     usable: int
     classes: dict[str, int]
@@ -129,6 +128,7 @@ def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
     filled = [n for n in classes.values() if n]
     duplicates = find_duplicates(facts)
     return SplitSummary(
+        content_hash=hash_records(make_records(dataset, facts.digests)),
         images=len(dataset),
         usable=int(ok.sum()),
         classes=classes,

@@ -48,6 +48,7 @@ def _make_split_table(found: Inspection) -> Table:
     table.add_row("modes", *(_format_counts(split.modes) for split in splits))
     table.add_row("exact duplicates", *(f"{sum(map(len, split.exact_duplicates)):,}" for split in splits))
     table.add_row("near duplicates", *(f"{sum(map(len, split.near_duplicates)):,}" for split in splits))
+    table.add_row("content hash", *(split.content_hash for split in splits))
     return table
 
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitling.data.cache import Pixels, decode_all
 from vitling.data.config import DataConfig
+from vitling.data.content import hash_records, make_records
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.decode import decode, squash
 from vitling.data.host import count_cores, get_free_memory
@@ -44,6 +45,7 @@ class Store:
     labels: Tensor | None
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    records: np.ndarray = field(default_factory=lambda: np.zeros((0, 16), np.uint8))  # of all images, bad ones too
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -52,6 +54,11 @@ class Store:
         """Return pixels, uint8 [B, C, S, S], and aspect ratios (width / height) [B], both on the device."""
         index = torch.from_numpy(ids).to(self.device, non_blocking=True)
         return self.fetch_pixels(ids), self.aspect[index]
+
+    @property
+    def content_hash(self) -> str:
+        """Hash of the split as `vitling inspect` prints it."""
+        return hash_records(self.records)
 
     @property
     def identity(self) -> str:
@@ -92,7 +99,8 @@ def build_store(
     aspect = torch.from_numpy(facts.width / np.maximum(facts.height, 1)).float().to(device)
     labels = None if kept.labels is None else torch.from_numpy(kept.labels).to(device)
     fetch = _make_fetcher(chosen, pixels, rows, kept, size, config, device)
-    return Store(kept, size, config.channels, device, chosen, aspect, fetch, facts, bad, labels)
+    records = make_records(dataset, pixels.facts.digests)
+    return Store(kept, size, config.channels, device, chosen, aspect, fetch, facts, bad, labels, records=records)
 
 
 def choose_placement(wanted: int, device: torch.device) -> Literal["device", "host", "stream"]:

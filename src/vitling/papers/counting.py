@@ -17,11 +17,12 @@ class CountTask(FieldsTask):
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         from vitling import data
+        from vitling.data.content import hash_content
 
         found = data.open(f"train={getattr(context, self.split)}", val="none").train
         classes = len(found.class_names)
         other = {} if classes == self.classes else {"caution": f"{classes} classes, not {self.classes}"}
-        return {"value": len(found), "classes": classes, **other}
+        return {"value": len(found), "classes": classes, "data_hashes": {self.split: hash_content(found)}, **other}
 
 
 @dataclass(frozen=True)

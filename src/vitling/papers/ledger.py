@@ -14,6 +14,7 @@ from vitling.papers.study import Study, StudyRun, matches_name
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
 Rows = dict[tuple[str, int], Row]  # by run and seed
+NAMED_LATER = {"esvit.match": "argmax"}  # settings that older rows did not name, with their value then
 
 
 class Ledger:
@@ -104,7 +105,26 @@ def _choose_parts(runs: list[str], others: list[str]) -> list[str]:
 
 def fingerprint(run: StudyRun) -> str:
     """Hash everything that defines a run's figure."""
-    return digest([run.task.settings, run.data, run.weights, *([run.pretrain_data] if run.pretrain_data else [])])
+    return digest(
+        [
+            drop_later_names(run.task.settings),
+            run.data,
+            run.weights,
+            *([run.pretrain_data] if run.pretrain_data else []),
+        ]
+    )
+
+
+def drop_later_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Drop settings that the first rows did not name, where they have the value they had then.
+
+    Fingerprints and the folders of stages stay the same; results files name the settings.
+    """
+    return {name: value for name, value in settings.items() if not _is_later_name(name, value)}
+
+
+def _is_later_name(name: str, value: Any) -> bool:
+    return any(name.endswith(later) and value == then for later, then in NAMED_LATER.items())
 
 
 def digest(what: Any) -> str:

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 from vitling.errors import RunAborted
 from vitling.files import read_json, write_json
 from vitling.papers.datasets.entry import Metric
-from vitling.papers.stages import StageRun, make_stage, open_test_images, summarise_stage
+from vitling.papers.stages import StageRun, make_stage, name_hashes, open_test_images, summarise_stage
 from vitling.papers.study import RunContext, StudyRun
-from vitling.papers.train_task import changed_settings, free_memory, read_history
+from vitling.papers.train_task import changed_settings, free_memory
 from vitling.settings.config import PretrainConfig
 
 Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
@@ -80,9 +80,11 @@ class FrozenTask:
             "chosen": probe["chosen"],
             "images": seen["train"] + seen["validation"],
             "images_tested": seen["judged"],
+            "data_hashes": found["data_hashes"],
         }
 
     def _measure_correspondence(self, folder: Path, figure: str, context: RunContext) -> dict[str, Any]:
+        from vitling.data.content import hash_content
         from vitling.evaluation.bundle import load
         from vitling.evaluation.correspondence import measure_correspondence
         from vitling.evaluation.inputs import list_dataset_sources
@@ -90,24 +92,26 @@ class FrozenTask:
         images = open_test_images(context, f"{figure} of regions")
         found = measure_correspondence(load(folder), list_dataset_sources(images))
         figures = {"correspondence": round(100 * found.accuracy, 4), "distance": round(found.distance, 4)}
-        return {"value": figures[figure], **figures, "images_tested": found.images, "grid": list(found.grid)}
+        seen = {"images_tested": found.images, "grid": list(found.grid), "data_hashes": {"test": hash_content(images)}}
+        return {"value": figures[figure], **figures, **seen}
 
     def _measure_matching(self, folder: Path, context: RunContext) -> dict[str, Any]:
+        from vitling.data.content import hash_content
         from vitling.data.store import build_store, choose_size
         from vitling.evaluation.bundle import load
         from vitling.evaluation.matching import measure_matching
         from vitling.methods.dino.settings import dino_plan
         from vitling.methods.esvit.settings import EsViTConfig
 
-        images, model = open_test_images(context, "matching of regions"), load(folder)
-        images = images.subset(min(MATCHED, len(images)), seed=context.seed)
+        every, model = open_test_images(context, "matching of regions"), load(folder)
+        images = every.subset(min(MATCHED, len(every)), seed=context.seed)
         config = EsViTConfig(match="place")
         plan = dino_plan(config, model.meta.size)
         useful = plan.store_side(len(images))
         store = build_store(images, choose_size(images, useful), device=model.device, allow_bad=True, use_cache=False)
         found = measure_matching(model, store, plan, config.global_crops, context.seed)
         figures = {"value": round(100 * found.right, 4), "chance": round(100 * found.chance, 4)}
-        return {**figures, "images_matched": found.images}
+        return {**figures, "images_matched": found.images, "data_hashes": {"test": hash_content(every)}}
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,12 @@ class SuiteMeanTask:
         if missing:
             raise RunAborted(f"The mean over {SUITE} needs a figure on {', '.join(missing)}.")
         each = {name: round(100 * value, 4) for name, value in values.items()}
-        return {"value": round(sum(each.values()) / len(each), 4), "each": each}
+        hashes = {
+            f"{row['data']}/{split}": hash
+            for row in result.summary["rows"]
+            for split, hash in row["data_hashes"].items()
+        }
+        return {"value": round(sum(each.values()) / len(each), 4), "each": each, "data_hashes": hashes}
 
 
 def make_probe_runs(
@@ -207,7 +216,8 @@ def evaluate_network(
     given = {"folder": origin.folder.name, **origin.make()}
     began = time.monotonic()
     write_json(context.out / "environment.json", describe_environment())
-    given |= evaluate(origin.folder, context)
+    found = evaluate(origin.folder, context)
+    given |= found | {"data_hashes": given.get("data_hashes", {}) | found["data_hashes"]}
     given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
     write_json(answer, given)
     free_memory()
@@ -225,8 +235,9 @@ def _locate_pretrained(config: PretrainConfig, context: RunContext) -> _Origin:
     def make() -> dict[str, Any]:
         result, shared = stage(context.out)
         entry = summarise_stage(stage, result, shared)
-        curves = read_history(stage.out / "metrics.jsonl", result["epochs"])["curves"]
+        curves = {name: curve for name, curve in entry["curves"].items() if name == "knn"}
         known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
+        known["data_hashes"] = name_hashes(result, context)
         return known | {"images_before" if context.pretrain_data else "images": result["images"]}
 
     return _Origin(stage.out, make)

@@ -17,7 +17,7 @@ from vitling.files import lock_folder, read_json, try_lock_folder, write_json
 from vitling.methods import METHODS, MethodName
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import SIZE, Recipe
-from vitling.papers.ledger import digest
+from vitling.papers.ledger import digest, drop_later_names
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import (
     SPEED,
@@ -143,6 +143,7 @@ class StagedTask:
             entries.append(summarise_stage(stage, result, shared))
         write_json(context.out / "environment.json", read_json(stages[-1].out / "environment.json"))
         given = _make_row(results, entries) | ({"images_before": results[0]["images"]} if context.pretrain_data else {})
+        given["data_hashes"] = name_hashes(results[0], context) | results[-1].get("data_hashes", {})
         write_json(answer, given)
         return given
 
@@ -170,12 +171,18 @@ def make_stage(
     """Make a stage that starts from `origin`: a run, a weights file or "" for random weights."""
     config, first = shorten(config, context.epochs), kind == "pretrain"
     data = context.pretrain_data or context.data if first else context.data
-    key = digest([kind, changed_settings(config), data, seed, Path(origin).name])
+    key = digest([kind, drop_later_names(changed_settings(config)), data, seed, Path(origin).name])
     out = str(context.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
     source = f"train={context.train},test={context.test}"
     if first:  # no test images
         source = f"train={context.pretrain_source or context.train}"
     return StageRun(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
+
+
+def name_hashes(first: dict[str, Any], context: RunContext) -> dict[str, str]:
+    """Return the hash of the images that the first stage was trained on, as `pretrain` if they are another data set."""
+    hashes = first.get("data_hashes", {})
+    return {"pretrain": hashes["train"]} if context.pretrain_data and "train" in hashes else dict(hashes)
 
 
 def open_test_images(context: RunContext, why: str, config: DataConfig | None = None) -> Dataset:
@@ -219,7 +226,7 @@ def summarise_stage(stage: StageRun, result: dict[str, Any], shared: bool) -> di
         "shared": shared,
         **{name: result[name] for name in ("size", "store_size", "epochs", "seed", "images", *SPEED) if name in result},
         **{name: trained[name] for name in ("commit", "gpu")},
-        "terms": read_history(stage.out / "metrics.jsonl", result["epochs"])["terms"],
+        **read_history(stage.out / "metrics.jsonl", result["epochs"]),
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
         **({"watched": watched} if watched else {}),
         **({"warnings": warnings} if warnings else {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from vitling.settings.pretraining import resolve_preset
 from vitling.settings.views import make_views
 from vitling.views.plan import Group
 
-POINTS = 10  # of a stored curve
+POINTS = 100  # of a stored curve at most; up to as many epochs, it has every epoch
 OUT_OF_MEMORY = "for want of memory"  # in rows of results/, so it stays as it is
 SPEED = ("seconds", "seconds_compiling", "images_per_second")  # keys of a result; older ones lack some
 _NOT_TERMS = ("kind", "step", "epoch", "lr", "images_per_second", "data_wait", "grad_norm")
@@ -43,6 +44,7 @@ class TrainTask:
             "epochs": result["epochs"],
             "images": result["images"],
             **{name: result[name] for name in SPEED if name in result},
+            "data_hashes": self._name_hashes(result),
             **read_history(context.out / "metrics.jsonl", result["epochs"]),
             **({"caution": words} if (words := describe_passes(self.config, result)) else {}),
         }
@@ -63,6 +65,13 @@ class TrainTask:
             explicit=(*config.explicit, "test_size"),  # evaluate at the size of the table
         )
 
+    def _name_hashes(self, result: dict[str, Any]) -> dict[str, str]:
+        """Return the hashes of the data's splits; the val split of a watched run is its test split."""
+        hashes = dict(result.get("data_hashes", {}))
+        if self.watch and "val" in hashes:
+            hashes["test"] = hashes.pop("val")
+        return hashes
+
     def _clean_up(self, out: Path) -> None:
         from vitling.training.rundir import RunDirectory
 
@@ -81,7 +90,7 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
         config = replace(config, preset=resolve_preset(config))
         default["preset"] = "paper"  # as when the first rows were trained, whose fingerprints stay
         if config.method == "esvit":
-            default["esvit.match"] = "argmax"
+            default["esvit.match"] = None  # always named, because its default has changed; see `ledger.fingerprint`
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "explicit"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
         side, usual = make_views(config, config.size).store_side(0), Group(config.size).store_side
@@ -128,12 +137,13 @@ def shorten(config: Config, epochs: int | None) -> Config:
 
 
 def read_history(metrics: Path, epochs: int) -> dict[str, Any]:
-    """Read the terms of the last epoch, and curves of the auxiliary term, watched accuracy and k-NN."""
+    """Read the terms of the last epoch, and curves of all terms, of the watched accuracy (top1) and of k-NN."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}
     terms = {name: value for name, value in by_epoch[epochs].items() if name not in _NOT_TERMS and "/" not in name}
-    shown = [line for epoch, line in by_epoch.items() if epoch % max(1, epochs // POINTS) == 0]
-    curves = {"drloc": _make_curve(shown, "drloc"), "top1": _make_curve(shown, "val/top1", 100)}
+    every = math.ceil(epochs / POINTS)
+    shown = [line for epoch, line in by_epoch.items() if epoch % every == 0 or epoch == epochs]
+    curves = {name: _make_curve(shown, name) for name in terms} | {"top1": _make_curve(shown, "val/top1", 100)}
     curves["knn"] = _make_curve(list(by_epoch.values()), "knn/top1", 100)
     return {"terms": terms, "curves": {name: curve for name, curve in curves.items() if curve["epoch"]}}
 

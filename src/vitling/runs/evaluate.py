@@ -50,6 +50,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         "data": config.source,
         "split": split,
         **summary,
+        "data_hashes": {split: store.content_hash},
         "bad_files": [vars(file) for file in (*unread, *store.bad)],
     }
     if config.out:

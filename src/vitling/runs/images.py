@@ -106,6 +106,7 @@ class Stores:
         self.config, self.splits = config, splits
         self.run, self.processes = run.directory, run.processes
         self.bad = list(splits.bad)
+        self.hashes: dict[str, str] = {}  # of the splits decoded so far
         began = time.monotonic()
         self.train = self._build(splits.train, "train")
         self.seconds_per_image = (time.monotonic() - began) / max(len(self.train), 1)
@@ -154,6 +155,7 @@ class Stores:
                 known_bad=self.splits.bad,
             )
         self.bad += store.bad
+        self.hashes[split] = store.content_hash
         return store
 
     def _warn_of_leaks(self, split: str, store: Store) -> None:

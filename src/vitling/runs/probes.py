@@ -18,6 +18,7 @@ import torch
 from vitling import data
 from vitling.console import Log
 from vitling.data.config import DataConfig
+from vitling.data.content import hash_records
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.holdout import hold_out
 from vitling.data.inspection import describe_leakage
@@ -66,6 +67,7 @@ def evaluate_probes(config: EvaluationConfig) -> dict[str, Any]:
         "trained_on": "train and validation",
         "chosen_on": splits.chosen_on,
         "images": {name: len(part.labels) for name, part in features.items()},
+        "data_hashes": hash_splits(splits, features),
         "classes": task.classes,
         "metric": task.metric,
         "seed": settings.seed,
@@ -170,6 +172,18 @@ def compute_split_features(
         if warning := describe_leakage({"train": facts[name], splits.eval_split: facts["judged"]}, name):
             log.warning(warning)
     return found
+
+
+def hash_splits(splits: ProbeSplits, features: dict[str, SplitFeatures]) -> dict[str, str]:
+    """Hash the splits of the data. Images held out of train, for validation or evaluation, count as train."""
+    parts: dict[str, list[np.ndarray]] = {}
+    own = {"train": "train", "validation": "val" if splits.chosen_on == "val" else "train"}
+    own["judged"] = "train" if splits.held_out else splits.eval_split
+    for name, split in own.items():
+        store = features[name].store
+        assert store is not None
+        parts.setdefault(split, []).append(store.records)
+    return {split: hash_records(*records) for split, records in parts.items()}
 
 
 def _hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:

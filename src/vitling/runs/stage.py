@@ -233,4 +233,5 @@ def summarise_fit(config: RunConfig, stores: Stores, fitted: FitResult) -> dict[
         "images_per_second": round(fitted.images_per_second, 1),
         "accumulate": fitted.accumulate,
         "bad_files": len(stores.bad),
+        "data_hashes": stores.hashes,
     }

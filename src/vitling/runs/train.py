@@ -171,4 +171,5 @@ def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any
 
 
 def _shorten(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: result[name] for name in ("epochs", "size", "images", "seconds", "images_per_second")}
+    kept = ("epochs", "size", "images", "seconds", "images_per_second", "data_hashes")
+    return {name: result[name] for name in kept if name in result}

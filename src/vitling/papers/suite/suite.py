@@ -33,7 +33,7 @@ from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import Cell, summarise
 from vitling.runs.evaluate import make_opening_recorder, match_model_input
-from vitling.runs.probes import compute_split_features, open_probe_splits
+from vitling.runs.probes import compute_split_features, hash_splits, open_probe_splits
 from vitling.training.processes import choose_device
 from vitling.training.rundir import describe_environment
 from vitling.training.signals import raise_on_signal
@@ -207,6 +207,8 @@ def _prepare_task(
     settings = replace(settings, knn=replace(settings.knn, k=default_ks(images["train"])))
     names = tuple(arrays["class_names"].tolist())
     about = {"images": images, "classes": len(names), "notes": arrays["notes"].tolist()}
+    if "data_hashes" in arrays:
+        about["data_hashes"] = json.loads(str(arrays["data_hashes"]))
     return ProbeTask(model, settings, names, parts), about
 
 
@@ -239,6 +241,7 @@ def _store_features(
     parts = compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
     arrays = {"class_names": np.array(splits.train.class_names), "notes": np.array(splits.notes, dtype=np.str_)}
     arrays["made_from"] = np.array(job.made_from)
+    arrays["data_hashes"] = np.array(json.dumps(hash_splits(splits, parts)))
     for name, part in parts.items():
         known = {**part.frozen._asdict(), "labels": part.labels}
         arrays |= {f"{name}_{kind}": value.cpu().numpy() for kind, value in known.items()}

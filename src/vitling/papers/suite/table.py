@@ -57,6 +57,7 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
                 "data": name,
                 "metric": next(cell.metric for cell in cells if cell.data == name),
                 "values": [values.get((name, column)) for column in columns],
+                "data_hashes": next(cell.about.get("data_hashes", {}) for cell in cells if cell.data == name),
                 "notes": _list_notes(name, cells),
             }
             for name in names
