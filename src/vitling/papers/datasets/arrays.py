@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vitling.data.sources.source import Source
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, make_array_split, make_split
+from vitling.papers.datasets.files import Copy
 from vitling.papers.datasets.lists import load_mat
 
 SAFE = {  # everything a pickled array needs; other names could run code
@@ -29,39 +28,39 @@ IDX_IMAGES, IDX_LABELS = 2051, 2049  # magic numbers of MNIST's files
 USAGE = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
 
 
-def read_cifar10(copy: Copy) -> Source:
+def read_cifar10(copy: Copy) -> None:
     """Read the Python version (data_batch_1 ..., pickled) or the binary one (data_batch_1.bin ...)."""
     batches = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
     if (copy.root / "data_batch_1").exists():
-        return _read_pickled(copy, batches, _unpickle(copy.require("batches.meta"))["label_names"], "labels")
-    return _read_binary(copy, batches, copy.read_lines("batches.meta.txt"), label_bytes=1)
+        _read_pickled(copy, batches, _unpickle(copy.require("batches.meta"))["label_names"], "labels")
+    else:
+        _read_binary(copy, batches, copy.read_lines("batches.meta.txt"), label_bytes=1)
 
 
-def read_cifar100(copy: Copy) -> Source:
+def read_cifar100(copy: Copy) -> None:
     """Read the 100 fine classes of the Python version (train, test) or the binary one (train.bin, test.bin)."""
     batches = {"train": ["train"], "test": ["test"]}
     if (copy.root / "meta").exists():
-        return _read_pickled(copy, batches, _unpickle(copy.require("meta"))["fine_label_names"], "fine_labels")
-    return _read_binary(copy, batches, copy.read_lines("fine_label_names.txt"), label_bytes=2)  # coarse, fine
+        _read_pickled(copy, batches, _unpickle(copy.require("meta"))["fine_label_names"], "fine_labels")
+    else:
+        _read_binary(copy, batches, copy.read_lines("fine_label_names.txt"), label_bytes=2)  # coarse, fine
 
 
-def _read_pickled(copy: Copy, batches: dict[str, list[str]], names: list[str], key: str) -> Source:
-    found = copy.make_source(names)
+def _read_pickled(copy: Copy, batches: dict[str, list[str]], names: list[str], key: str) -> None:
+    copy.order_classes(names)
     for split, files in batches.items():
         parts = [_unpickle(copy.require(file)) for file in files]
         images = _to_images(np.concatenate([part["data"] for part in parts]))
-        found.splits[split] = make_array_split(split, images, [names[c] for part in parts for c in part[key]])
-    return found
+        copy.add_arrays(split, images, [names[c] for part in parts for c in part[key]])
 
 
-def _read_binary(copy: Copy, batches: dict[str, list[str]], names: list[str], label_bytes: int) -> Source:
-    found = copy.make_source(names)
+def _read_binary(copy: Copy, batches: dict[str, list[str]], names: list[str], label_bytes: int) -> None:
+    copy.order_classes(names)
     for split, files in batches.items():
         raw = np.concatenate([np.fromfile(copy.require(f"{file}.bin"), np.uint8) for file in files])
         rows = raw.reshape(-1, label_bytes + 3072)
         labels = [names[c] for c in rows[:, label_bytes - 1]]
-        found.splits[split] = make_array_split(split, _to_images(rows[:, label_bytes:]), labels)
-    return found
+        copy.add_arrays(split, _to_images(rows[:, label_bytes:]), labels)
 
 
 def _to_images(rows: np.ndarray) -> np.ndarray:
@@ -84,15 +83,13 @@ def _unpickle(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not as it was distributed: {error}.") from None
 
 
-def read_mnist(copy: Copy) -> Source:
+def read_mnist(copy: Copy) -> None:
     """Read train-images-idx3-ubyte and the others, with or without .gz."""
-    found = copy.make_source()
     for split, stem in (("train", "train"), ("test", "t10k")):
         images, labels = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
         pixels = _read_idx(copy.require(images, f"{images}.gz"), IDX_IMAGES, 3)
         digits = _read_idx(copy.require(labels, f"{labels}.gz"), IDX_LABELS, 1)
-        found.splits[split] = make_array_split(split, pixels, [str(digit) for digit in digits])
-    return found
+        copy.add_arrays(split, pixels, [str(digit) for digit in digits])
 
 
 def _read_idx(path: Path, magic: int, dimensions: int) -> np.ndarray:
@@ -103,37 +100,33 @@ def _read_idx(path: Path, magic: int, dimensions: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=4 * len(header)).reshape(header[1:])
 
 
-def read_stl10(copy: Copy) -> Source:
+def read_stl10(copy: Copy) -> None:
     """Read train_X.bin, uint8 [N, 3, 96, 96] with each plane column by column, and train_y.bin, classes from 1.
 
     The unlabelled images (2.7 GB) stay on disk.
     """
-    names = copy.read_lines("class_names.txt")
-    found = copy.make_source(names)
+    names = copy.order_classes(copy.read_lines("class_names.txt"))
     for split in ("train", "test"):
         labels = [names[c - 1] for c in np.fromfile(copy.require(f"{split}_y.bin"), np.uint8)]
-        found.splits[split] = make_array_split(split, _map_planes(copy.require(f"{split}_X.bin")), labels)
+        copy.add_arrays(split, _map_planes(copy.require(f"{split}_X.bin")), labels)
     if (path := copy.root / "unlabeled_X.bin").exists():
-        found.splits["pool"] = make_array_split("unlabeled", _map_planes(path), None)
-    return found
+        copy.add_arrays("pool", _map_planes(path), None)
 
 
 def _map_planes(path: Path) -> np.ndarray:
     return np.memmap(path, np.uint8, "r").reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
 
 
-def read_svhn(copy: Copy) -> Source:
+def read_svhn(copy: Copy) -> None:
     """Read train_32x32.mat: X [32, 32, 3, N] and y [N, 1], where 10 is the digit 0. Extra images are not read."""
-    found = copy.make_source()
     for split in ("train", "test"):
         arrays = load_mat(copy.require(f"{split}_32x32.mat"))
         images = np.ascontiguousarray(arrays["X"].reshape(32, 32, 3, -1).transpose(3, 0, 1, 2))
         digits = [str(int(digit) % 10) for digit in np.ravel(arrays["y"])]
-        found.splits[split] = make_array_split(split, images, digits)
-    return found
+        copy.add_arrays(split, images, digits)
 
 
-def read_fer2013(copy: Copy) -> Source:
+def read_fer2013(copy: Copy) -> None:
     """Read a table of emotion, pixels (48 x 48 numbers) and Usage; icml_face_data.csv has spaces before the names."""
     path = copy.require("fer2013.csv", "icml_face_data.csv")
     pixels: dict[str, list[np.ndarray]] = {split: [] for split in USAGE.values()}
@@ -146,22 +139,18 @@ def read_fer2013(copy: Copy) -> Source:
             except (KeyError, IndexError, ValueError, TypeError):
                 raise UserError(f"{path}, line {number}: emotion, pixels or Usage is not as distributed.") from None
             names[split].append(emotion)
-    found = copy.make_source()
     for split, images in pixels.items():
         if images:
-            found.splits[split] = make_array_split(split, np.stack(images), names[split])
-    return found
+            copy.add_arrays(split, np.stack(images), names[split])
 
 
-def read_patchcamelyon(copy: Copy) -> Source:
+def read_patchcamelyon(copy: Copy) -> None:
     """Read camelyonpatch_level_2_split_train_x.h5, x [N, 96, 96, 3], and ..._y.h5, y [N, 1, 1, 1]: tumour or not."""
-    found = copy.make_source()
     for split, word in (("train", "train"), ("val", "valid"), ("test", "test")):
         images, labels = (copy.require(f"camelyonpatch_level_2_split_{word}_{kind}.h5") for kind in "xy")
         with _import_h5py().File(labels, "r") as file:
             names = [copy.entry.class_names[c] for c in np.asarray(file["y"]).ravel().astype(int)]
-        found.splits[split] = make_split([f"{word}[{i}]" for i in range(len(names))], H5Reader(images), names)
-    return found
+        copy.add_split(split, [f"{word}[{i}]" for i in range(len(names))], H5Reader(images), names)
 
 
 class H5Reader:

@@ -1,9 +1,8 @@
-"""Helpers for the readers: finding the files of a data set, and making splits of them."""
+"""The files of a data set: finding them, and making splits of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,13 @@ from vitling.papers.datasets.entry import Entry
 Names = Sequence[str] | Sequence[tuple[str, ...]]  # the class of each image, or its classes
 
 
-@dataclass
 class Copy:
-    """A data set on disk."""
+    """A data set on disk. Its reader adds the splits to `source`."""
 
-    entry: Entry
-    root: Path  # the folder with its marks
-    options: dict[str, str] = field(default_factory=dict)  # readers remove those they know
+    def __init__(self, entry: Entry, root: Path, options: dict[str, str] | None = None):
+        self.entry, self.root = entry, root  # root: the folder with its marks
+        self.options = options or {}  # readers remove those they know
+        self.source = Source(entry.name, class_order=entry.class_names or None, multi=entry.multi)
 
     def require(self, *names: str) -> Path:
         """Return the first of these files or folders that exists."""
@@ -48,10 +47,27 @@ class Copy:
             raise UserError(f"{self.entry.name}: ?{option}={text} must be a number from 1 to {largest}.")
         return int(text)
 
-    def make_source(self, class_order: Sequence[str] | None = None) -> Source:
-        """Make a source without splits. Class names of the entry, if any, are in their order."""
-        order = self.entry.class_names or None if class_order is None else tuple(class_order)
-        return Source(self.entry.name, class_order=order, multi=self.entry.multi)
+    def order_classes(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Set the order of the classes, where the files have names for them."""
+        self.source.class_order = tuple(names)
+        return self.source.class_order
+
+    def add_files(
+        self, split: str, folder: Path, paths: list[str], names: Names | None, groups: list[str] | None = None
+    ) -> None:
+        """Add a split of image files. A missing file is reported when it is decoded, like any unreadable file."""
+        self.add_split(split, [make_printable(path) for path in paths], FileReader(folder, paths), names, groups)
+
+    def add_arrays(self, split: str, images: np.ndarray, names: Names | None) -> None:
+        word = "unlabeled" if split == "pool" else split
+        self.add_split(split, [f"{word}[{i}]" for i in range(len(images))], ArrayReader(images), names)
+
+    def add_split(
+        self, split: str, keys: list[str], reader: Reader, names: Names | None, groups: list[str] | None = None
+    ) -> None:
+        labels = None if names is None else [(name,) if isinstance(name, str) else name for name in names]
+        printable = labels and [tuple(make_printable(name) for name in several) for several in labels]
+        self.source.splits[split] = SourceSplit(keys, reader, np.arange(len(keys)), printable, groups)
 
 
 def find_homes(folder: Path, entry: Entry, itself: bool = True) -> Iterator[Path]:
@@ -69,20 +85,3 @@ def find_home(folder: Path, entry: Entry) -> Path:
     inside = "".join(f", nor in {name}/" for name in dict.fromkeys((entry.name, *entry.folders)))
     problem = f"has no {marks}{inside}" if folder.is_dir() else f"does not exist; it should hold {marks}"
     raise UserError(f"{folder} {problem}. Get {entry.title} from: {entry.where}.")
-
-
-def make_file_split(
-    folder: Path, paths: list[str], names: Names | None, groups: list[str] | None = None
-) -> SourceSplit:
-    """Make a split of image files. A missing file is reported when it is decoded, like any unreadable file."""
-    return make_split([make_printable(path) for path in paths], FileReader(folder, paths), names, groups)
-
-
-def make_array_split(split: str, images: np.ndarray, names: Names | None) -> SourceSplit:
-    return make_split([f"{split}[{i}]" for i in range(len(images))], ArrayReader(images), names)
-
-
-def make_split(keys: list[str], reader: Reader, names: Names | None, groups: list[str] | None = None) -> SourceSplit:
-    labels = None if names is None else [(name,) if isinstance(name, str) else name for name in names]
-    printable = labels and [tuple(make_printable(name) for name in several) for several in labels]
-    return SourceSplit(keys, reader, np.arange(len(keys)), printable, groups)

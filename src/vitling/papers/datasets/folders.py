@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from vitling.data.dataset import interleave_classes
-from vitling.data.sources.source import IMAGE_SUFFIXES, Source, SourceSplit
+from vitling.data.sources.source import IMAGE_SUFFIXES, SourceSplit
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, make_file_split
+from vitling.papers.datasets.files import Copy
 from vitling.papers.datasets.lists import load_mat
 
 CALTECH_TRAIN = 30  # images per class
@@ -32,7 +32,7 @@ def list_class_folders(folder: Path) -> tuple[list[str], list[str]]:
     return [path for path, _ in found], [name for _, name in found]
 
 
-def read_caltech101(copy: Copy) -> Source:
+def read_caltech101(copy: Copy) -> None:
     """Read 101_ObjectCategories/accordion/image_0001.jpg; a fixed draw of 30 images per class is train."""
     folder = copy.require("101_ObjectCategories")
     paths, names = list_class_folders(folder)
@@ -41,14 +41,13 @@ def read_caltech101(copy: Copy) -> Source:
     drawn = np.zeros(len(paths), bool)
     for c in np.unique(numbers):
         drawn[order[numbers[order] == c][:CALTECH_TRAIN]] = True
-    found = copy.make_source(sorted(set(names)))
+    copy.order_classes(sorted(set(names)))
     for split, chosen in (("train", drawn), ("test", ~drawn)):
         ids = np.flatnonzero(chosen).tolist()
-        found.splits[split] = make_file_split(folder, [paths[i] for i in ids], [names[i] for i in ids])
-    return found
+        copy.add_files(split, folder, [paths[i] for i in ids], [names[i] for i in ids])
 
 
-def read_gtsrb(copy: Copy) -> Source:
+def read_gtsrb(copy: Copy) -> None:
     """Read GTSRB/Training/00000/00000_00000.ppm (or Final_Training/Images/): class, track and picture.
 
     The classes of the test images are in GT-final_test.csv.
@@ -57,50 +56,47 @@ def read_gtsrb(copy: Copy) -> Source:
     folder = copy.require(*places)
     paths, names = list_class_folders(folder)
     tracks = [path.rpartition("_")[0] for path in paths]
-    found = copy.make_source([str(c) for c in sorted({int(name) for name in names})])
-    found.splits["train"] = make_file_split(folder, paths, [str(int(name)) for name in names], tracks)
+    copy.order_classes(str(c) for c in sorted({int(name) for name in names}))
+    copy.add_files("train", folder, paths, [str(int(name)) for name in names], tracks)
     with copy.require(*GTSRB_TABLES).open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter=";", skipinitialspace=True))
     if rows and "ClassId" not in rows[0]:
         raise UserError(f"{copy.root}: GT-final_test.csv has no ClassId; it seems to be GT-final_test.test.csv.")
     images = copy.require("GTSRB/Final_Test/Images", "Final_Test/Images")
     labels = [str(int(row["ClassId"])) for row in rows]
-    found.splits["test"] = make_file_split(images, [row["Filename"] for row in rows], labels)
-    return found
+    copy.add_files("test", images, [row["Filename"] for row in rows], labels)
 
 
-def read_imagenet1k(copy: Copy) -> Source:
+def read_imagenet1k(copy: Copy) -> None:
     """Read train/n01440764/*.JPEG; val/ is sorted likewise, or flat with the devkit's (or Kaggle's) labels."""
-    found = copy.make_source()
     folder, val = copy.require("train", f"{KAGGLE}/train"), copy.require("val", f"{KAGGLE}/val")
-    found.splits["train"] = make_file_split(folder, *list_class_folders(folder))
+    copy.add_files("train", folder, *list_class_folders(folder))
     paths, names = list_class_folders(val)
     if not paths:
         paths, names = _list_flat_val(copy, val)
-    found.splits["test"] = make_file_split(val, paths, names)
-    return found
+    copy.add_files("test", val, paths, names)
 
 
-def read_imagenet100(copy: Copy) -> Source:
+def read_imagenet100(copy: Copy) -> None:
     """Read the classes of a list, given by ?list=FILE or lying in the folder; or all, if there are 100."""
     option = copy.options.pop("list", None)
     inside = next((copy.root / name for name in LISTS if (copy.root / name).exists()), None)
     listed = Path(option).expanduser() if option else inside
-    found = read_imagenet1k(copy)
-    classes = {names[0] for names in found.splits["train"].labels or ()}
+    read_imagenet1k(copy)
+    splits = copy.source.splits
+    classes = {names[0] for names in splits["train"].labels or ()}
     if listed:
         if not listed.is_file():
             raise UserError(f"The list of classes {listed} does not exist.")
         chosen = {line.split()[0] for line in listed.read_text().splitlines() if line.strip()}
         if missing := sorted(chosen - classes):
             raise UserError(f"{copy.root} has no class {missing[0]} of the list ({len(missing)} are missing).")
-        found.splits = {name: _select_classes(split, chosen) for name, split in found.splits.items()}
+        copy.source.splits = {name: _select_classes(split, chosen) for name, split in splits.items()}
     elif len(classes) > copy.entry.classes:
         raise UserError(
             f"{copy.root} has {len(classes):,} classes, not {copy.entry.classes}. Name those to read with "
             f"{copy.entry.name}:{copy.root}?list=FILE (DRLoc's list is scripts/imagenet-100.lst in VTs-Drloc)."
         )
-    return found
 
 
 def _select_classes(split: SourceSplit, chosen: set[str]) -> SourceSplit:
@@ -123,18 +119,14 @@ def _list_flat_val(copy: Copy, val: Path) -> tuple[list[str], list[str]]:
     return paths, [names[int(number)] for number in numbers]
 
 
-def read_imagenet22k(copy: Copy) -> Source:
+def read_imagenet22k(copy: Copy) -> None:
     """Read n01440764/*.JPEG, in the folder itself or in train/."""
     folder = copy.root / "train" if (copy.root / "train").is_dir() else copy.root
-    found = copy.make_source()
-    found.splits["train"] = make_file_split(folder, *list_class_folders(folder))
-    return found
+    copy.add_files("train", folder, *list_class_folders(folder))
 
 
-def read_openimages(copy: Copy) -> Source:
+def read_openimages(copy: Copy) -> None:
     """Read train/*.jpg without labels; folders in it (train_0, train_1, ...) are not classes."""
     folder = copy.require("train")
     paths = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES]
-    found = copy.make_source()
-    found.splits["train"] = make_file_split(folder, sorted(paths), None)
-    return found
+    copy.add_files("train", folder, sorted(paths), None)

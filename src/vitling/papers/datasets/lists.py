@@ -9,46 +9,42 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from vitling.data.sources.source import Source
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, make_file_split
+from vitling.papers.datasets.files import Copy
 
 
-def read_food101(copy: Copy) -> Source:
+def read_food101(copy: Copy) -> None:
     """Read meta/train.txt: `apple_pie/1005649` for images/apple_pie/1005649.jpg."""
-    return _read_lists(copy, {"train": "meta/train.txt", "test": "meta/test.txt"}, "images", suffix=".jpg")
+    _read_lists(copy, {"train": "meta/train.txt", "test": "meta/test.txt"}, "images", suffix=".jpg")
 
 
-def read_dtd(copy: Copy) -> Source:
+def read_dtd(copy: Copy) -> None:
     """Read labels/train1.txt: `banded/banded_0002.jpg`; there are ten splits, the first is the usual one."""
     number = copy.pop_number("split", 10)
-    return _read_lists(copy, {split: f"labels/{split}{number}.txt" for split in ("train", "val", "test")}, "images")
+    _read_lists(copy, {split: f"labels/{split}{number}.txt" for split in ("train", "val", "test")}, "images")
 
 
-def read_indoor67(copy: Copy) -> Source:
+def read_indoor67(copy: Copy) -> None:
     """Read TrainImages.txt: `gameroom/bt_132294gameroom2.jpg`."""
-    return _read_lists(copy, {"train": "TrainImages.txt", "test": "TestImages.txt"}, "Images")
+    _read_lists(copy, {"train": "TrainImages.txt", "test": "TestImages.txt"}, "Images")
 
 
-def _read_lists(copy: Copy, lists: dict[str, str], images: str, suffix: str = "") -> Source:
+def _read_lists(copy: Copy, lists: dict[str, str], images: str, suffix: str = "") -> None:
     """Read lines `class/image`."""
-    found = copy.make_source()
     for split, name in lists.items():
         paths = [line + suffix for line in copy.read_lines(name)]
-        found.splits[split] = make_file_split(copy.require(images), paths, [path.split("/")[0] for path in paths])
-    return found
+        copy.add_files(split, copy.require(images), paths, [path.split("/")[0] for path in paths])
 
 
-def read_sun397(copy: Copy) -> Source:
+def read_sun397(copy: Copy) -> None:
     """Read Partitions/Training_01.txt: `/a/abbey/sun_aaalbzqrimafwbiv.jpg`; a class may be two folders deep."""
     number = copy.pop_number("split", 10)
-    found = copy.make_source([_name_scene(line) for line in copy.read_lines("ClassName.txt")])
+    copy.order_classes(_name_scene(line) for line in copy.read_lines("ClassName.txt"))
     for split, kind in (("train", "Training"), ("test", "Testing")):
         file = f"{kind}_{number:02d}.txt"
         paths = [line.lstrip("/") for line in copy.read_lines(file, f"Partitions/{file}")]
         names = [_name_scene(path.rpartition("/")[0]) for path in paths]
-        found.splits[split] = make_file_split(copy.root, paths, names)
-    return found
+        copy.add_files(split, copy.root, paths, names)
 
 
 def _name_scene(folder: str) -> str:
@@ -56,27 +52,24 @@ def _name_scene(folder: str) -> str:
     return folder.lstrip("/").partition("/")[2]
 
 
-def read_aircraft(copy: Copy) -> Source:
+def read_aircraft(copy: Copy) -> None:
     """Read images_variant_train.txt: `1025794 707-320`; variants.txt orders the classes."""
-    found = copy.make_source(copy.read_lines("variants.txt"))
+    copy.order_classes(copy.read_lines("variants.txt"))
     for split in ("train", "val", "test"):
         rows = [line.split(" ", 1) for line in copy.read_lines(f"images_variant_{split}.txt")]
         paths = [f"{number}.jpg" for number, _ in rows]
-        found.splits[split] = make_file_split(copy.require("images"), paths, [variant for _, variant in rows])
-    return found
+        copy.add_files(split, copy.require("images"), paths, [variant for _, variant in rows])
 
 
-def read_pets(copy: Copy) -> Source:
+def read_pets(copy: Copy) -> None:
     """Read annotations/trainval.txt: `Abyssinian_100 1 1 1`: image, class from 1, species, breed."""
-    found = copy.make_source()
     order: dict[int, str] = {}
     for split, file in (("train", "trainval"), ("test", "test")):
         rows = [line.split() for line in copy.read_lines(f"annotations/{file}.txt") if not line.startswith("#")]
         breeds = [_name_breed(row[0]) for row in rows]
         order |= {int(row[1]): breed for row, breed in zip(rows, breeds)}
-        found.splits[split] = make_file_split(copy.require("images"), [f"{row[0]}.jpg" for row in rows], breeds)
-    found.class_order = tuple(order[number] for number in sorted(order))
-    return found
+        copy.add_files(split, copy.require("images"), [f"{row[0]}.jpg" for row in rows], breeds)
+    copy.order_classes(order[number] for number in sorted(order))
 
 
 def _name_breed(image: str) -> str:
@@ -84,83 +77,74 @@ def _name_breed(image: str) -> str:
     return " ".join(word.title() for word in image.rpartition("_")[0].split("_"))
 
 
-def read_cub(copy: Copy) -> Source:
+def read_cub(copy: Copy) -> None:
     """Read images.txt, image_class_labels.txt and train_test_split.txt: lines `number value`; 1 is train."""
     tables = {
         name: dict(line.split(maxsplit=1) for line in copy.read_lines(f"{name}.txt"))
         for name in ("images", "image_class_labels", "train_test_split", "classes")
     }
     classes = tables["classes"]
-    found = copy.make_source([classes[n] for n in sorted(classes, key=int)])
+    copy.order_classes(classes[n] for n in sorted(classes, key=int))
     for split, mark in (("train", "1"), ("test", "0")):
         numbers = [n for n in tables["images"] if tables["train_test_split"][n] == mark]
         names = [classes[tables["image_class_labels"][n]] for n in numbers]
-        found.splits[split] = make_file_split(copy.require("images"), [tables["images"][n] for n in numbers], names)
-    return found
+        copy.add_files(split, copy.require("images"), [tables["images"][n] for n in numbers], names)
 
 
-def read_domainnet(copy: Copy) -> Source:
+def read_domainnet(copy: Copy) -> None:
     """Read clipart_train.txt: `clipart/aircraft_carrier/clipart_001_000001.jpg 0`; lists may be in a sibling folder."""
     domain = copy.entry.name.partition("-")[2]
     folder = next((place for place in (copy.root, copy.root.parent) if (place / domain).is_dir()), None)
     if folder is None:
         raise UserError(f"{copy.root} has the lists of {copy.entry.title}, but no folder {domain}/ with the images.")
-    found = copy.make_source()
     order: dict[int, str] = {}
     for split in ("train", "test"):
         rows = [line.rsplit(" ", 1) for line in copy.read_lines(f"{domain}_{split}.txt")]
         names = [path.split("/")[-2] for path, _ in rows]
         order |= {int(number): name for (_, number), name in zip(rows, names)}
-        found.splits[split] = make_file_split(folder, [path for path, _ in rows], names)
-    found.class_order = tuple(order[number] for number in sorted(order))
-    return found
+        copy.add_files(split, folder, [path for path, _ in rows], names)
+    copy.order_classes(order[number] for number in sorted(order))
 
 
-def read_webvision(copy: Copy) -> Source:
+def read_webvision(copy: Copy) -> None:
     """Read info/train_filelist_google.txt: `google/q0001/0ee0OAoP0dNPjM.jpg 0`, a line number of info/synsets.txt.
 
     The list of Flickr or Google is skipped if its folder is missing.
     """
-    names = [line.partition(" ")[0] for line in copy.read_lines("info/synsets.txt")]
+    names = copy.order_classes(line.partition(" ")[0] for line in copy.read_lines("info/synsets.txt"))
     webs = [web for web in ("google", "flickr") if (copy.root / web).is_dir()]
     lines = {
         "train": [line for web in webs for line in copy.read_lines(f"info/train_filelist_{web}.txt")],
         "test": copy.read_lines("info/val_filelist.txt"),
     }
-    found = copy.make_source(names)
     for split, folder in (("train", copy.root), ("test", copy.require("val_images_256", "val_images_resized", "val"))):
         rows = [line.rsplit(" ", 1) for line in lines[split]]
         labels = [names[int(number)] for _, number in rows]
-        found.splits[split] = make_file_split(folder, [path for path, _ in rows], labels)
-    return found
+        copy.add_files(split, folder, [path for path, _ in rows], labels)
 
 
-def read_hateful_memes(copy: Copy) -> Source:
+def read_hateful_memes(copy: Copy) -> None:
     """Read train.jsonl: {"id": 42953, "img": "img/42953.png", "label": 0, "text": "..."}; the text is not used."""
-    found = copy.make_source()
     for split, files in (("train", ("train.jsonl",)), ("test", ("dev.jsonl", "dev_seen.jsonl"))):
         rows = [json.loads(line) for line in copy.read_lines(*files)]
         names = [copy.entry.class_names[row["label"]] for row in rows]
-        found.splits[split] = make_file_split(copy.root, [row["img"] for row in rows], names)
-    return found
+        copy.add_files(split, copy.root, [row["img"] for row in rows], names)
 
 
-def read_voc2007(copy: Copy) -> Source:
+def read_voc2007(copy: Copy) -> None:
     """Read image numbers from ImageSets/Main/train.txt and others, and their objects from Annotations/NUMBER.xml."""
-    found, difficult = copy.make_source(), 0
-    folder, annotations = copy.require("JPEGImages"), copy.require("Annotations")
+    difficult, folder, annotations = 0, copy.require("JPEGImages"), copy.require("Annotations")
     for split in ("train", "val", "test"):
         numbers = [line.split()[0] for line in copy.read_lines(f"ImageSets/Main/{split}.txt")]
         objects = [_read_objects(annotations / f"{number}.xml") for number in numbers]
         difficult += sum(bool(hard - plain) for plain, hard in objects)
         labels = [tuple(name for name in copy.entry.class_names if name in plain) for plain, _ in objects]
-        found.splits[split] = make_file_split(folder, [f"{number}.jpg" for number in numbers], labels)
+        copy.add_files(split, folder, [f"{number}.jpg" for number in numbers], labels)
     if difficult:
-        found.notes.append(
+        copy.source.notes.append(
             f"{difficult:,} images have a class of which every object is difficult. Here that class counts as absent; "
             "the challenge leaves the image out of that class's precision."
         )
-    return found
 
 
 def _read_objects(path: Path) -> tuple[set[str], set[str]]:
@@ -173,38 +157,34 @@ def _read_objects(path: Path) -> tuple[set[str], set[str]]:
     return {name for name, hard in named if not hard}, {name for name, hard in named if hard}
 
 
-def read_flowers102(copy: Copy) -> Source:
+def read_flowers102(copy: Copy) -> None:
     """Read jpg/image_00001.jpg, its class (from 1) in imagelabels.mat and the splits in setid.mat.
 
     Split names are as distributed: trnid and valid are the small ones, with 10 images per class.
     """
     labels, ids = load_mat(copy.require("imagelabels.mat"))["labels"].ravel(), load_mat(copy.require("setid.mat"))
-    found = copy.make_source()
     for split, key in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
         numbers = ids[key].ravel().tolist()
         names = [copy.entry.class_names[labels[n - 1] - 1] for n in numbers]
-        found.splits[split] = make_file_split(copy.require("jpg"), [f"image_{n:05d}.jpg" for n in numbers], names)
-    return found
+        copy.add_files(split, copy.require("jpg"), [f"image_{n:05d}.jpg" for n in numbers], names)
 
 
-def read_cars(copy: Copy) -> Source:
+def read_cars(copy: Copy) -> None:
     """Read devkit/: cars_meta.mat names the classes, cars_train_annos.mat has a row per image.
 
     The labels of the test images were published later: cars_test_annos_withlabels.mat.
     """
-    names = [str(name) for name in load_mat(copy.require("devkit/cars_meta.mat"))["class_names"].ravel()]
+    names = copy.order_classes(map(str, load_mat(copy.require("devkit/cars_meta.mat"))["class_names"].ravel()))
     test = ("cars_test_annos_withlabels.mat", "cars_test_annoswithlabels.mat")
     lists = {
         "train": ("devkit/cars_train_annos.mat",),
         "test": tuple(place for name in test for place in (name, f"devkit/{name}")),
     }
-    found = copy.make_source(names)
     for split, places in lists.items():
         rows = np.atleast_1d(load_mat(copy.require(*places))["annotations"])
         labels = [names[int(row["class"]) - 1] for row in rows]
         paths = [str(row["fname"]) for row in rows]
-        found.splits[split] = make_file_split(copy.require(f"cars_{split}"), paths, labels)
-    return found
+        copy.add_files(split, copy.require(f"cars_{split}"), paths, labels)
 
 
 def load_mat(path: Path) -> dict[str, Any]:

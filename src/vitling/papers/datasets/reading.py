@@ -35,13 +35,14 @@ def _run_reader(copy: Copy) -> Source:
     module, _, function = copy.entry.reader.partition(".")
     reader = getattr(importlib.import_module(f"vitling.papers.datasets.{module}"), function)
     try:
-        return reader(copy)
+        reader(copy)
     except DAMAGED as error:
         title, where, kind = copy.entry.title, copy.entry.where, type(error).__name__
         raise UserError(
             f"{copy.root} is not as {title} is distributed ({kind}: {error}). A file may be cut short. "
             f"Get it from: {where}."
         ) from error
+    return copy.source
 
 
 def check_counts(entry: Entry, found: Source) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vitling.data.sources.source import IMAGE_SUFFIXES, Source, SourceSplit
+from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
-from vitling.papers.datasets.files import Copy, make_file_split, make_split
+from vitling.papers.datasets.files import Copy
 
 GROUP = re.compile(r"_(g\d+)_c\d+$")
 PLACES = ("UCF-101", "UCF101", "frames", ".")
@@ -32,30 +32,28 @@ class MiddleFrameReader:
             return _take_frame(video.decode(stream), count // 2)
 
 
-def read_ucf101(copy: Copy) -> Source:
+def read_ucf101(copy: Copy) -> None:
     """Read ucfTrainTestlist/trainlist01.txt: `ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1`.
 
     A video may be there as .avi, as a folder of frames of its name, or as one image of its name.
     """
     number = copy.pop_number("split", 3)
-    found = copy.make_source(
-        [line.split()[1] for line in copy.read_lines("ucfTrainTestlist/classInd.txt", "classInd.txt")]
-    )
+    copy.order_classes(line.split()[1] for line in copy.read_lines("ucfTrainTestlist/classInd.txt", "classInd.txt"))
     for split in ("train", "test"):
         name = f"{split}list{number:02d}.txt"
         lines = copy.read_lines(f"ucfTrainTestlist/{name}", name)
-        found.splits[split] = _make_split(copy, [line.split()[0].removesuffix(".avi") for line in lines])
-    return found
+        _add_clips(copy, split, [line.split()[0].removesuffix(".avi") for line in lines])
 
 
-def _make_split(copy: Copy, clips: list[str]) -> SourceSplit:
+def _add_clips(copy: Copy, split: str, clips: list[str]) -> None:
     names, groups = [clip.split("/")[0] for clip in clips], [_name_group(clip) for clip in clips]
     folder = _find_folder(copy, clips[0])
     if (folder / f"{clips[0]}.avi").exists():
         _import_av()  # fail now, not at each video
         reader = MiddleFrameReader(folder, [f"{clip}.avi" for clip in clips])
-        return make_split(clips, reader, names, groups)
-    return make_file_split(folder, [_find_frame(folder, clip) for clip in clips], names, groups)
+        copy.add_split(split, clips, reader, names, groups)
+    else:
+        copy.add_files(split, folder, [_find_frame(folder, clip) for clip in clips], names, groups)
 
 
 def _find_folder(copy: Copy, clip: str) -> Path:
