@@ -19,7 +19,6 @@ from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import resolve
 from vitling.settings.stages import make_first_stage
-from vitling.settings.views import make_views
 
 SWIN = {"swin-t": "swin_tiny_patch4_window7_224", "swin-s": "swin_small_patch4_window7_224"}
 SMALL = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
@@ -55,7 +54,7 @@ def test_settings_depend_on_the_number_of_images(images, epochs, batch, prototyp
     config = resolve_for(PretrainConfig(method="esvit", backbone="pvt_v2_b0"), images)
     assert (config.epochs, config.batch, config.esvit.prototypes) == (epochs, batch, prototypes)
     assert (config.esvit.teacher_temperature, config.esvit.match) == (teacher, match)
-    assert all(group.return_boxes == (match == "place") for group in make_views(config, 112).groups)
+    assert all(group.return_boxes == (match == "place") for group in config.make_views(112).groups)
     assert config.esvit.momentum == pytest.approx(momentum, abs=1e-4)
     assert config.optim.peak_lr(config.batch) == pytest.approx(5e-4 * batch / 256)
     if images == esvit.IMAGENET:

@@ -16,7 +16,6 @@ from vitling.papers.studies import find_study
 from vitling.papers.study import RunContext
 from vitling.papers.tsne import TsneTask
 from vitling.settings.config import PretrainConfig
-from vitling.settings.views import make_views
 
 NAMES = ("t2", "t5", "t5-corner", "t6", "f2", "f4")
 STUDIES = {name: find_study(f"idmm-{name}") for name in (*NAMES, "t2-causes", "200", "t3", "t9")}
@@ -92,7 +91,7 @@ def test_methods_are_compared_on_the_same_pixels():
     ):
         config = getattr(run.task, "pretrain", None) or getattr(run.task, "network", None)
         if isinstance(config, PretrainConfig):
-            assert max(config.store_least, make_views(config, config.size).store_side(2040)) >= 320
+            assert max(config.store_least, config.make_views(config.size).store_side(2040)) >= 320
 
 
 def test_small_images_are_not_enlarged_for_that():

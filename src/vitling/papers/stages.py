@@ -30,7 +30,6 @@ from vitling.papers.train_task import (
 )
 from vitling.settings.config import FinetuneConfig, PretrainConfig
 from vitling.settings.names import mark_all_explicit
-from vitling.settings.views import make_views
 from vitling.views.policies import idmm_pretrain
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def pretrain_config(recipe: Recipe, preset: IDMMPreset = "paper", method: Method
 
 def _match_store(config: PretrainConfig) -> PretrainConfig:
     """Decode images at least as large as IDMM's, whose small crops need more, to compare methods on the same pixels."""
-    own, idmm = (plan.store_side(FEW) for plan in (make_views(config, config.size or SIZE), idmm_pretrain(SIZE)))
+    own, idmm = (plan.store_side(FEW) for plan in (config.make_views(config.size or SIZE), idmm_pretrain(SIZE)))
     return replace(config, store_least=idmm) if own < idmm else config
 
 

@@ -13,7 +13,6 @@ from vitling.papers.study import RunContext
 from vitling.settings.config import Config, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.names import leaves, replace_leaf
 from vitling.settings.pretraining import resolve_preset
-from vitling.settings.views import make_views
 from vitling.views.plan import Group
 
 POINTS = 100  # of a stored curve at most; up to as many epochs, it has every epoch
@@ -93,7 +92,7 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
             default["esvit.match"] = None  # always named, because its default has changed; see `ledger.fingerprint`
     own = {name: value for name, value in leaves(config) if value != default[name] and name != "explicit"}
     if isinstance(config, PretrainConfig) and config.size and config.store_size is None:
-        side, usual = make_views(config, config.size).store_side(0), Group(config.size).store_side
+        side, usual = config.make_views(config.size).store_side(0), Group(config.size).store_side
         own |= {"store_size": side} if side != usual else {}
     return own
 

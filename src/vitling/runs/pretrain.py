@@ -37,7 +37,6 @@ from vitling.settings.continuing import read_previous
 from vitling.settings.plan import PRETRAIN_VIEW
 from vitling.settings.pretraining import default_epochs
 from vitling.settings.resolve import resolve
-from vitling.settings.views import list_unused_changes, make_views
 from vitling.training.feed import choose_batch_sizes
 from vitling.training.loop import fit
 from vitling.training.result import FitResult
@@ -93,7 +92,7 @@ def pretrain_in(
 def build_objective(
     config: PretrainConfig, backbone: Backbone, store: Store, auxiliary: nn.Module | None = None
 ) -> Objective:
-    method, plan = METHODS[config.method], make_views(config, backbone.size)
+    method, plan = METHODS[config.method], config.make_views(backbone.size)
     objective = method.build(backbone, plan, method.config_of(config), _describe(config, store))
     attach_auxiliary(objective, auxiliary, config)
     return objective
@@ -125,9 +124,9 @@ def _introduce(config: PretrainConfig, backbone: Backbone, stores: Stores, run: 
     is_default = config.epochs == default_epochs(method, images) and "epochs" not in config.explicit
     if is_default and config.minutes is None and device == "cpu":
         log.info(f"{config.epochs} epochs take long on a CPU; --minutes 60 trains as many as fit.")
-    if config.views_budget is not None and config.views_budget < images * make_views(config, PRETRAIN_VIEW).crops:
+    if config.views_budget is not None and config.views_budget < images * config.make_views(PRETRAIN_VIEW).crops:
         log.warning(f"--views-budget {config.views_budget:g} is less than one epoch; training one epoch.")
-    for words in list_unused_changes(config, config.size or PRETRAIN_VIEW):
+    for words in config.views.list_unused(config.make_method_views(config.size or PRETRAIN_VIEW)):
         log.warning(f"No effect on the views of {config.method}: {words}.")
 
 

@@ -29,7 +29,6 @@ from vitling.settings.facts import Facts, Fit
 from vitling.settings.names import flag_name
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
-from vitling.settings.views import make_views
 from vitling.training.pace import measure_pace
 from vitling.training.result import FitResult
 from vitling.training.schedules import rise_and_fall
@@ -70,7 +69,7 @@ def _auxiliary_weight(config: RunConfig) -> Weight:
 def check_network(config: RunConfig, backbone: Backbone) -> None:
     """Raise UserError if the network cannot take the views, or the method cannot train it."""
     if isinstance(config, PretrainConfig):
-        for group in make_views(config, backbone.size).groups:
+        for group in config.make_views(backbone.size).groups:
             if group.size > backbone.size:
                 raise UserError(f"Local crops of {group.size} px are larger than global ones of {backbone.size} px.")
             backbone.grid_size(group.size)

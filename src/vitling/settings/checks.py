@@ -6,8 +6,7 @@ from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.ranges import check_ranges
-from vitling.settings.config import PLANNED, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.settings.views import make_views
+from vitling.settings.config import PLANNED, PretrainConfig, RunConfig, TrainConfig
 
 
 def check(config: RunConfig) -> None:
@@ -16,14 +15,13 @@ def check(config: RunConfig) -> None:
     _check_loop(config)
     if config.aux == "none" and config.drloc != DRLocConfig():
         raise UserError("--drloc.* needs the auxiliary loss: add --aux drloc.")
-    if isinstance(config, LabelledConfig):
-        config.views.plan(224).check_channels(config.data.channels)
     if isinstance(config, PretrainConfig | TrainConfig):
         _check_method(config)
     if isinstance(config, PretrainConfig):
         _check_pretraining(config)
     if isinstance(config, TrainConfig) and config.final_size and config.size and config.final_size <= config.size:
         raise UserError(f"--final-size {config.final_size} is not larger than --size {config.size}. Pass a larger one.")
+    config.make_views(224).check_channels(config.data.channels)
 
 
 def check_batch(config: PretrainConfig, images: int) -> None:
@@ -69,4 +67,3 @@ def _check_pretraining(config: PretrainConfig) -> None:
     if config.views_budget is not None and (config.minutes is not None or "epochs" in config.explicit):
         other = "--epochs" if config.minutes is None else "--minutes"
         raise UserError(f"--views-budget and {other} both set the length of the run. Leave one out.")
-    make_views(config, 224).check_channels(config.data.channels)

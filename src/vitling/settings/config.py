@@ -17,6 +17,7 @@ from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, Range
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
+from vitling.views.plan import Plan
 
 
 def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
@@ -99,6 +100,15 @@ class RunConfig:
         epochs, batch = epochs or self.epochs, batch or self.batch
         return FitConfig(epochs, batch, self.seed, self.optim, self.loop, self.checkpoint, best)
 
+    def make_views(self, size: int) -> Plan:
+        """Return the views of the run at this size, with the user's changes."""
+        raise NotImplementedError
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether colour augmentation applies: to grey and RGB images."""
+        return self.data.channels in (1, 3)
+
 
 @dataclass(frozen=True)
 class LabelledConfig(RunConfig):
@@ -120,6 +130,9 @@ class LabelledConfig(RunConfig):
         if self.size is None:
             raise ValueError("size is not resolved")
         return self.test_size or self.size
+
+    def make_views(self, size: int) -> Plan:
+        return self.views.plan(size)
 
 
 FINETUNE_POLICY = "idmm-finetune"  # the views of fine-tuning by default
@@ -171,6 +184,14 @@ class PretrainConfig(MethodsConfig, RunConfig):
     on_collapse: Literal["stop", "warn"] = "stop"
     """Stop or warn if the features collapse or the loss stays at chance level (docs/watching.md)."""
     views: ViewChanges = field(default_factory=ViewChanges)
+
+    def make_method_views(self, size: int) -> Plan:
+        """Return the views of the method, without the user's changes."""
+        method = METHODS[self.method]
+        return method.views(method.config_of(self), size)
+
+    def make_views(self, size: int) -> Plan:
+        return self.views.apply(self.make_method_views(size))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from vitling.settings.config import LabelledConfig, RunConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.plan import default_backbone, default_size
-from vitling.settings.views import make_views
 
 
 def resolve_network(draft: Draft, facts: Facts, view: int) -> list[str]:
@@ -19,7 +18,7 @@ def resolve_network(draft: Draft, facts: Facts, view: int) -> list[str]:
     size = draft.config.size
     backbone, reason = default_backbone(size, facts.gpu)
     draft.fill("backbone", backbone, "plan", reason)
-    in_training = make_views(draft.config, size).store_side(facts.images)
+    in_training = draft.config.make_views(size).store_side(facts.images)
     useful = max(in_training, _test_side(draft.config), draft.config.store_least)
     draft.fill("store_size", min(useful, facts.side or useful), "method", "the pixels that the views can use")
     if draft.config.aux == "drloc":

@@ -15,7 +15,6 @@ from vitling.settings.layers import Draft
 from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
 from vitling.settings.plan import PRETRAIN_VIEW
-from vitling.settings.views import make_views
 
 
 def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]:
@@ -57,7 +56,7 @@ def default_epochs(method: Method, images: int) -> int:
 
 def _resolve_epochs(draft: Draft[PretrainConfig], method: Method, images: int) -> None:
     if (views := draft.config.views_budget) is not None:
-        crops = make_views(draft.config, draft.config.size or PRETRAIN_VIEW).crops
+        crops = draft.config.make_views(draft.config.size or PRETRAIN_VIEW).crops
         draft.override("epochs", epochs_for_views(views, images, crops), "method", "from --views-budget")
     else:
         draft.set("epochs", default_epochs(method, images), "method", f"{method.name} on {images:,} images")
@@ -80,7 +79,7 @@ def _complete(draft: Draft[PretrainConfig], method: Method) -> list[str]:
     if method.complete is not None:
         config = method.complete(config, explicit)
     if method.fit_views is not None:
-        plan = make_views(replace(draft.config, **{str(method.field): config}), PRETRAIN_VIEW)
+        plan = replace(draft.config, **{str(method.field): config}).make_views(PRETRAIN_VIEW)
         config, notes = method.fit_views(config, plan, explicit)
     for name, value in leaves(config):
         if value != draft.get(f"{method.field}.{name}"):

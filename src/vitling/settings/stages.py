@@ -18,24 +18,14 @@ from vitling.settings.config import (
 from vitling.settings.layers import Draft, Origin
 from vitling.settings.names import leaves
 from vitling.settings.plan import PRETRAIN_SHARE
-from vitling.settings.views import has_colours
 from vitling.training.config import OptimConfig
 from vitling.views.config import ViewsConfig
 
 PRETRAIN_FOLDER, LARGE_FOLDER = "pretrain", "large"  # within the directory of the run
 _LARGE = 448  # px; the size that IDMM's recipe for large views is published for
 _SECOND_STAGE_ONLY = (
-    "out",
-    "epochs",
-    "size",
-    "seeds",
-    "aux",
-    "drloc",
-    "optim",
-    "resume",
-    "overwrite",
-    "explain",
-    "explicit",
+    *("out", "epochs", "size", "seeds", "aux", "drloc", "optim"),
+    *("resume", "overwrite", "explain", "explicit"),
 )
 _SHARED = {"method", "on_collapse", *(f.name for cls in (RunConfig, MethodsConfig) for f in fields(cls))}
 _RENAMED = {  # settings of `train` that its first stage has under another name
@@ -65,7 +55,7 @@ def make_first_stage(plan: Draft[TrainConfig], has_second: bool) -> Draft[Pretra
         _copy(plan, "minutes", stage, "minutes", config.minutes * PRETRAIN_SHARE)
     if config.pretrain_views.flip is None and config.views.flip != ViewsConfig().flip:  # mirroring is for both stages
         _copy(plan, "views.flip", stage, "views.flip", config.views.flip)
-    if not has_colours(config):
+    if not config.has_colours:
         stage.override("views.colour", False, "plan", "the images are not RGB")
     return stage
 
