@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types results datasets install clean
+.PHONY: demo test lint types results datasets flags install clean
 
 demo: .venv/.installed
 	$(BIN)/vitling demo --overwrite
@@ -22,6 +22,9 @@ results: .venv/.installed
 
 datasets: .venv/.installed
 	$(BIN)/python -m vitling.papers.datasets.page docs/datasets.md
+
+flags: .venv/.installed
+	$(BIN)/python -m vitling.commands.flags_page docs/flags.md
 
 install: .venv/.installed
 

@@ -12,22 +12,9 @@ from typing import Any, NoReturn
 import tyro
 from rich.console import Console
 
-from vitling.commands.compare import compare
-from vitling.commands.compare_methods import compare_methods
-from vitling.commands.demo import demo
-from vitling.commands.embed import embed
-from vitling.commands.evaluate import evaluate
-from vitling.commands.explain import explain
-from vitling.commands.export import export
-from vitling.commands.finetune import finetune
-from vitling.commands.inspect import inspect
-from vitling.commands.list import list_
-from vitling.commands.predict import predict
-from vitling.commands.pretrain import pretrain
-from vitling.commands.reproduce import reproduce
-from vitling.commands.show_views import show_views
-from vitling.commands.suite import suite
-from vitling.commands.train import train
+from vitling.commands.flag_checks import check_flags
+from vitling.commands.short_help import format_short_help
+from vitling.commands.verbs import VERBS
 from vitling.console import is_main_process
 from vitling.data.host import count_cores
 from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
@@ -36,27 +23,6 @@ from vitling.settings.config import RunConfig
 from vitling.settings.names import settings_in
 from vitling.version import __version__
 
-_VERBS: dict[str, Callable[..., None]] = {
-    verb.__name__.rstrip("_").replace("_", "-"): verb
-    for verb in (
-        demo,
-        inspect,
-        train,
-        pretrain,
-        finetune,
-        compare_methods,
-        compare,
-        evaluate,
-        suite,
-        predict,
-        embed,
-        export,
-        explain,
-        show_views,
-        reproduce,
-        list_,
-    )
-}
 _WITHOUT_TORCH = ("inspect", "compare", "reproduce", "list")  # they import it late or not at all
 
 
@@ -75,12 +41,14 @@ def run(argv: list[str]) -> int:
         return _print(__version__)
     if argv[0] == "_precompile":
         return _precompile(*argv[1:])
-    if argv[0] not in _VERBS:
+    if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
     if count_cores() < (os.cpu_count() or 1):  # torch does not see the CPU limit of a container
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
     try:
+        if {"-h", "--help"} & set(argv[1:]):
+            return _print(format_short_help(argv[0], VERBS[argv[0]]))
         work = _parse(argv[0], argv[1:])
         register_readers()
         if argv[0] not in _WITHOUT_TORCH:
@@ -105,7 +73,9 @@ def run(argv: list[str]) -> int:
 
 def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
     """Bind a command to its arguments. It is called later: tyro would report its ValueErrors as wrong flags."""
-    function = _VERBS[verb]
+    function = VERBS[verb]
+    argv = ["--help" if word == "--help-all" else word for word in argv]
+    check_flags(argv, function)
 
     def mark(value: Any) -> Any:
         return replace(value, explicit=settings_in(argv)) if isinstance(value, RunConfig) else value
@@ -148,8 +118,8 @@ def _discard_output() -> None:
 
 
 def _format_help() -> str:
-    width = max(map(len, _VERBS))
-    verbs = "\n".join(f"  {name:<{width}}  {_summary(verb)}" for name, verb in _VERBS.items())
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {_summary(verb)}" for name, verb in VERBS.items())
     return (
         "vitling: train a vision transformer on a folder of images, from scratch\n\n"
         f"usage: vitling COMMAND ...\n\n{verbs}\n\n"
@@ -167,7 +137,7 @@ def _summary(verb: Callable[..., None]) -> str:
 def _suggest(verb: str) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(verb, _VERBS, n=1)
+    near = get_close_matches(verb, VERBS, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -48,7 +48,7 @@ class RunConfig:
     backbone: Annotated[str | None, _shown("NAME")] = None
     """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images."""
     from_: Annotated[str | None, _shown("PATH", name="from")] = None
-    """Start from the weights of a run, model folder, checkpoint or timm weights file, without its head."""
+    """Start from the weights of a run, model folder, checkpoint or timm file. Its head is left out."""
     size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels. Default: 224, less for smaller images."""
     epochs: Annotated[int, AT_LEAST_1] = 100
@@ -56,7 +56,7 @@ class RunConfig:
     batch: Annotated[int, AT_LEAST_1] = 128
     """Images per optimiser step, over all processes."""
     minutes: Annotated[float | None, POSITIVE, _shown("MINUTES")] = None
-    """Fit the run, compilation included, into this many minutes by training fewer epochs than --epochs if needed."""
+    """Fit the run into this many minutes, if needed with fewer epochs than --epochs. Compilation is included."""
     seed: int = 0
     """Random seed of the weights, the views and the order of images."""
     seeds: Annotated[int, AT_LEAST_1] = 1
@@ -69,7 +69,7 @@ class RunConfig:
     """Images to hold out for validation: none, or a fraction such as 0.2. Default: the data's own val split, else 0.1.
     `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
-    """Place of the decoded images: GPU memory, host memory, or on disk and read as needed."""
+    """Place of the decoded images: GPU memory, host memory, or disk (stream). auto takes the first that has room."""
     store_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of the decoded images in pixels.
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
@@ -78,7 +78,7 @@ class RunConfig:
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""
     resume: bool = False
-    """Continue the run in --out from its last checkpoint, exactly as if it had not stopped."""
+    """Continue the run in --out from its last checkpoint. The result is that of a run that never stopped."""
     explain: bool = False
     """Print every setting with its value, its origin and the reason, and exit."""
     overwrite: bool = False
@@ -159,7 +159,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     method: MethodName = "idmm"
     """Pre-training method; `vitling list methods` describes them. idmm: tell every image from every other."""
     preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
-    """Optimiser, learning rate, warm-up and smoothing: paper; released, from its code (idmm); or adamw.
+    """Recipe of the optimiser, learning rate, warm-up and smoothing. paper; released: its code's (idmm); or adamw.
     adamw replaces SGD by IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
     Settings that you pass win over any preset."""
     epochs: Annotated[int, AT_LEAST_1] = 800
@@ -182,7 +182,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     """Epochs between evaluations of the features: k-NN if there are labels, else their standard deviation.
     Default: 40 evaluations per run, 10 with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
-    """Stop or warn if the features collapse or the loss stays at chance level (docs/watching.md)."""
+    """Stop or warn if the features collapse or the loss stays at chance. See docs/watching.md."""
     views: ViewChanges = field(default_factory=ViewChanges)
 
     def make_method_views(self, size: int) -> Plan:
@@ -199,9 +199,9 @@ class FinetuneConfig(LabelledConfig):
     """Settings of `vitling finetune`."""
 
     from_: Annotated[str | None, _shown("PATH", "(required, unless with --resume)", name="from")] = None
-    """Start from the weights of a run, model folder, checkpoint or timm weights file."""
+    """Start from the weights of a run, model folder, checkpoint or timm file."""
     keep_head: bool = False
-    """Also keep the head of --from, which must be a run or model folder trained on the same classes."""
+    """Keep the head of --from too: a run or model folder with the same classes."""
     preset: IDMMPreset = "paper"
     """Learning rate and warm-up: the paper's, or those of its released code. Settings that you pass win."""
     epochs: Annotated[int, AT_LEAST_1] = 200

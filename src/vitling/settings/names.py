@@ -62,7 +62,7 @@ def apply_overrides(config: Any, overrides: dict[str, Any]) -> Any:
     for name, value in overrides.items():
         if name not in known:
             near = get_close_matches(name, known, n=3) or [n for n in known if n.endswith(f".{name}")]
-            hint = f"Did you mean {' or '.join(near)}?" if near else "`vitling train --help` lists them."
+            hint = f"Did you mean {' or '.join(near)}?" if near else "`vitling train --help-all` lists them."
             raise UserError(f"There is no setting {name!r}. {hint}")
         if isinstance(known[name], tuple) and isinstance(value, str):  # a single tracker, passed without a list
             value = (value,)

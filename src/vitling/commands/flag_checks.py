@@ -1,0 +1,85 @@
+"""Messages for mistyped flags and values: what was given, what is allowed, and the nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from vitling.commands.flag_docs import Flag, list_flags
+from vitling.errors import UserError
+
+_SYNONYMS = {  # names from other tools
+    "plan": "explain",
+    "dry-run": "explain",
+    "batch-size": "batch",
+    "img-size": "size",
+    "image-size": "size",
+    "imgsz": "size",
+    "learning-rate": "optim.lr",
+    "lr": "optim.lr",
+    "weight-decay": "optim.weight-decay",
+    "model": "backbone",
+    "output": "out",
+    "output-dir": "out",
+    "project": "out",
+    "force": "overwrite",
+    "device": "loop.device",
+    "amp": "loop.precision",
+    "pretrained": "from",
+    "checkpoint": "from",
+}
+_NUMBERS = {int: "a whole number", float: "a number"}
+
+
+def check_flags(argv: Sequence[str], command: Callable[..., Any]) -> None:
+    """Raise UserError for a flag that does not exist and for a value of the wrong kind."""
+    flags = {flag.name: flag for flag in list_flags(command)}
+    for name, values in _read(argv):
+        if name not in flags and name != "--help":
+            raise UserError(f"There is no flag {name}.{_suggest(name, flags)}")
+        if name in flags:
+            for value in values[: flags[name].values]:
+                _check_value(flags[name], value)
+
+
+def suggest_name(given: str, names: Iterable[str]) -> str:
+    """Return " Did you mean X?" for the nearest names; "" if none is near."""
+    near = get_close_matches(given, list(names), n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _read(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag with the words up to the next; a positional argument after a flag counts as one of them."""
+    name, values = "", list[str]()
+    for word in argv:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        if name:
+            yield name, values
+        name, _, value = word.partition("=")
+        name, values = name.replace("_", "-"), [value] if value else []
+    if name:
+        yield name, values
+
+
+def _check_value(flag: Flag, value: str) -> None:
+    if flag.choices and value not in flag.choices:
+        near = suggest_name(value, flag.choices)
+        raise UserError(f"{flag.name} {value}: choose from {', '.join(flag.choices)}.{near}")
+    if flag.kind in _NUMBERS:
+        try:
+            flag.kind(value)
+        except ValueError:
+            raise UserError(f"{flag.name} {value}: must be {_NUMBERS[flag.kind]}.") from None
+
+
+def _suggest(name: str, flags: Iterable[str]) -> str:
+    known = list(flags)
+    other = f"--{_SYNONYMS.get(name[2:], '')}"
+    if other in known:
+        return f" Use {other}."
+    last = [flag for flag in known if flag.endswith(f".{name[2:]}")]  # --clip is --optim.clip
+    near = get_close_matches(name, known, n=3) or last[:3]
+    return f" Did you mean {' or '.join(near)}?" if near else " `--help-all` lists all flags of a command."
