@@ -20,6 +20,9 @@ def test_every_figure_belongs_to_a_run():
     """A misspelt name would leave a run without its figure."""
     studies = {study.name: study for study in all_studies()}
     tables = tomllib.loads(TOML.read_text())
+    same = tables.pop("same-figures")
+    assert same.keys() <= studies.keys() - tables.keys()
+    assert set(same.values()) <= tables.keys()
     for name in tables:
         papers = {run.name: run.paper for run in studies[name].runs}
         if name in BY_BACKBONE:
@@ -30,8 +33,9 @@ def test_every_figure_belongs_to_a_run():
 
 def test_a_name_stands_for_a_row(monkeypatch):
     table = {"columns": ["a", "b"], "net-{}-drloc": [1.5, 2], "alone": 3}
-    monkeypatch.setattr(figures, "_read_tables", lambda: {"table": table})
+    monkeypatch.setattr(figures, "_read_tables", lambda: {"table": table, "same-figures": {"again": "table"}})
     assert read_figures("table") == {"net-a-drloc": 1.5, "net-b-drloc": 2, "alone": 3}
+    assert read_figures("again") == read_figures("table")
     assert read_figures("other") == {}
 
 

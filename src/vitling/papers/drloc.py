@@ -39,13 +39,13 @@ ELSEWHERE = "other data than the paper's"
 def studies() -> tuple[Study, ...]:
     """List the studies of the DRLoc paper."""
     paper, supplement, new = "DRLoc,", "DRLoc, supplement,", Study.from_runs
-    cost, t3, released = "time that DRLoc adds to a training step, %", "drloc-t3", "from scratch, by the released code"
+    cost = "time that DRLoc adds to a training step, %"
     return (
         new("drloc-t1b", "variants of the loss", f"{paper} Table 1 (b)", _variants(), also=("drloc-supp-t6",)),
-        new("drloc-t2a", "pairs of tokens an image (m)", f"{paper} Table 2 (a)", _pair_counts(), figures="drloc-t7"),
+        new("drloc-t2a", "pairs of tokens an image (m)", f"{paper} Table 2 (a)", _pair_counts()),
         new("drloc-t2b", "100 and 300 epochs", f"{paper} Table 2 (b)", _epochs()),
-        new(t3, "from scratch", f"{paper} Table 3", _from_scratch("paper")),
-        new("drloc-t3-released", released, f"{paper} Table 3", _from_scratch("released"), figures=t3),
+        new("drloc-t3", "from scratch", f"{paper} Table 3", _from_scratch("paper")),
+        new("drloc-t3-released", "from scratch, by the released code", f"{paper} Table 3", _from_scratch("released")),
         new("drloc-t3-causes", "Flowers-102: what may lie between Table 3 and us", f"{paper} Table 3", _causes()),
         new("drloc-t4", "fine-tuning from ImageNet-1K", f"{paper} Table 4", _fine_tuning()),
         new("drloc-t7", "the exhaustive variant beside pairs", f"{paper} Table 7", _pair_counts(exhaustive=True)),
@@ -55,14 +55,8 @@ def studies() -> tuple[Study, ...]:
         new("drloc-supp-t14", "what DRLoc costs", f"{supplement} Table 14", _overhead(), cost),
         new("drloc-supp-t16", "width of the MLP", f"{supplement} Table 16", _widths()),
         new("drloc-supp-f3", "training curves, epochs to the baseline's last", f"{supplement} Figure 3", _curves()),
-        new("drloc-grid", "is a finer grid, 14 x 14, harder?", f"{paper} Sec. 4.1", _grids(), figures=t3),
-        new(
-            "drloc-positions",
-            "Swin's bias: on, off, absolute instead",
-            f"{supplement} Sec. 2.2",
-            _positions(),
-            figures=t3,
-        ),
+        new("drloc-grid", "is a finer grid, 14 x 14, harder?", f"{paper} Sec. 4.1", _grids()),
+        new("drloc-positions", "Swin's bias: on, off, absolute instead", f"{supplement} Sec. 2.2", _positions()),
     )
 
 

@@ -63,15 +63,7 @@ def studies() -> tuple[Study, ...]:
         new("esvit-choices", "softmax, distance, transport", f"{paper} Sec. 4.3", _choices(), probes),
         new("esvit-f1", "pace against accuracy", f"{paper} Figure 1 and Table 1", _fast(), probes, picture="scatter"),
         new("esvit-f3", "18 data sets, Swin-S", f"{paper} Figure 3", _suite_of_small(), "mean, %", picture="bars"),
-        new(
-            "esvit-f4",
-            "k-NN by epoch",
-            f"{paper} Figure 4 and Table 1",
-            _curves(),
-            probes,
-            "esvit-t1",
-            picture="curves",
-        ),
+        new("esvit-f4", "k-NN by epoch", f"{paper} Figure 4 and Table 1", _curves(), probes, picture="curves"),
         new("esvit-f8", "correspondence", f"{paper} Figure 8", _correspondence(), found),
     )
 

@@ -11,7 +11,8 @@ from typing import Any
 def read_figures(study: str) -> dict[str, float]:
     """Return the figures that a paper has for the runs of a study, by their names."""
     found: dict[str, float] = {}
-    table = _read_tables().get(study, {})
+    tables = _read_tables()
+    table = tables.get(tables["same-figures"].get(study, study), {})
     for name, row in table.items():
         if name == "columns":
             continue

@@ -56,19 +56,13 @@ def studies() -> tuple[Study, ...]:
         new("idmm-200-causes", "what may lie between Table 2 and us", f"{paper} Table 2", _causes()),
         new("idmm-t1", "the data sets", f"{paper} Table 1", _counts(), "images"),
         new("idmm-t3", "from scratch, 800 epochs, then 448 px", f"{paper} Table 3", _long()),
-        new(
-            "idmm-t3-released",
-            f"from scratch, 800 epochs, {released}",
-            f"{paper} Table 3",
-            _long_released(),
-            figures="idmm-t3",
-        ),
+        new("idmm-t3-released", f"from scratch, 800 epochs, {released}", f"{paper} Table 3", _long_released()),
         new("idmm-t4", "deviation over each stage, with --seeds 3", f"{paper} Table 4", _deviations()),
         new("idmm-t7", "ImageNet after 10,000 of its images", f"{paper} Table 7", _imagenet()),
         new("idmm-t8", "what each part of IDMM adds", f"{paper} Table 8", _ablation("paper")),
-        new("idmm-t8-released", f"the same, {released}", f"{paper} Table 8", _ablation("released"), figures="idmm-t8"),
+        new("idmm-t8-released", f"the same, {released}", f"{paper} Table 8", _ablation("released")),
         new("idmm-t9", "an MLP between features and loss", f"{paper} Table 9", _projection()),
-        new("idmm-f3", "parameters against accuracy", f"{paper} Figure 3 and Table 3", _sizes(), figures="idmm-t3"),
+        new("idmm-f3", "parameters against accuracy", f"{paper} Figure 3 and Table 3", _sizes()),
     )
 
 

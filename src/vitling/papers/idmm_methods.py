@@ -52,13 +52,7 @@ def studies() -> tuple[Study, ...]:
     nearest = "leave-one-out 5-NN among test images of ten classes before fine-tuning, %"
     return (
         new("idmm-t2", "methods of pre-training", f"{paper} Table 2", _methods()),
-        new(
-            "idmm-t2-causes",
-            "what may lie between Table 2's baselines and us",
-            f"{paper} Table 2",
-            _optimisers(),
-            figures="idmm-t2",
-        ),
+        new("idmm-t2-causes", "what may lie between Table 2's baselines and us", f"{paper} Table 2", _optimisers()),
         new("idmm-t5", matrix, f"{paper} Table 5", _transfer(), picture="heatmap"),
         new("idmm-t5-corner", f"{matrix}, shortened: {seen}", f"after {paper} Table 5", _corner(), picture="heatmap"),
         new("idmm-t6", "after 10,000 images of ImageNet", f"{paper} Table 6", _ten_thousand()),

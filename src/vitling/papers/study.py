@@ -85,17 +85,10 @@ class Study:
 
     @classmethod
     def from_runs(
-        cls,
-        name: str,
-        title: str,
-        source: str,
-        runs: Iterable[StudyRun],
-        unit: str = TOP_1,
-        figures: str = "",
-        **options: Any,
+        cls, name: str, title: str, source: str, runs: Iterable[StudyRun], unit: str = TOP_1, **options: Any
     ) -> Study:
-        """Make a study whose runs get the paper's figures by their name, from its own table or from `figures`."""
-        known = read_figures(figures or name)
+        """Make a study whose runs get the paper's figures by their name."""
+        known = read_figures(name)
         compared = (run if run.paper is not None else replace(run, paper=known.get(run.name)) for run in runs)
         return cls(name, title, source, tuple(compared), unit, **options)
 
