@@ -9,6 +9,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 from vitling.papers import figures
 from vitling.papers.figures import read_figures
+from vitling.papers.idmm_recipes import COLUMNS
 from vitling.papers.studies import all_studies, find_study
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,8 @@ def test_every_figure_belongs_to_a_run():
     assert same.keys() <= studies.keys() - tables.keys()
     assert set(same.values()) <= tables.keys()
     for name in tables:
-        papers = {run.name: run.paper for run in studies[name].runs}
+        sharing = [name, *(study for study, other in same.items() if other == name)]
+        papers = {run.name: run.paper for study in sharing for run in studies[study].runs}
         if name in BY_BACKBONE:
             assert list(papers.values()) == list(read_figures(name).values())
         else:
@@ -37,6 +39,29 @@ def test_a_name_stands_for_a_row(monkeypatch):
     assert read_figures("table") == {"net-a-drloc": 1.5, "net-b-drloc": 2, "alone": 3}
     assert read_figures("again") == read_figures("table")
     assert read_figures("other") == {}
+
+
+def test_figures_that_are_repeated_agree():
+    short, two, five = read_figures("idmm-200"), read_figures("idmm-t2"), read_figures("idmm-t5")
+    for data in COLUMNS:
+        for start in ("random", "idmm"):
+            assert short[f"deit-tiny-{data}-{start}-200"] == two[f"deit-tiny-{data}-{start}"]
+        assert short[f"pvtv2-b0-{data}-random-200"] == five[f"pvtv2-b0-random-to-{data}"]
+        assert short[f"pvtv2-b0-{data}-idmm-200"] == five[f"pvtv2-b0-idmm-{data}-to-{data}"]
+    for name, figure in read_figures("idmm-f4").items():
+        assert figure == two[name.removesuffix("-800")]
+    for name, figure in read_figures("esvit-f1").items():
+        assert figure == read_figures("esvit-t1")[name.replace("-linear", "-both-linear")]
+    three = read_figures("drloc-t3")
+    for name, figure in read_figures("drloc-supp-f3").items():
+        assert figure == three[name]
+    for name, figure in read_figures("drloc-t3-causes").items():
+        net, _, change = name.partition("-flowers102-")
+        loss = "" if change in ("batch128", "no-drop-path", "fp32") else "-drloc"
+        assert figure == three[f"{net}-flowers102{loss}"]
+    for name, figure in read_figures("idmm-200-causes").items():
+        before_change, _, _ = name.partition("-200")
+        assert figure == short[f"{before_change}-200"]
 
 
 def test_counts_stay_whole_numbers():

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from vitling.papers.drloc_recipes import Preset, finetune, scratch
-from vitling.papers.figures import read_figures
 from vitling.papers.overhead import OverheadTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.train_task import TrainTask
@@ -129,30 +128,19 @@ def _causes() -> Iterator[StudyRun]:
     each (its authors' run of 2025 used one). For T2T-ViT, which stays furthest below the table, two settings of the
     released code.
     """
-    data, figures = "flowers102", read_figures("drloc-t3")
-
-    def compare(net: str, runs: Iterable[StudyRun]) -> Iterator[StudyRun]:
-        for run in runs:
-            assert isinstance(run.task, TrainTask)
-            loss = "-drloc" if run.task.config.aux == "drloc" else ""
-            yield replace(run, paper=figures[f"{net}-{data}{loss}"])
-
+    data = "flowers102"
     raw: Variants = {"drloc": {}, "raw": {"target": "offset"}}
     for net in NETS:
         weight = 2.5 if net == "swin-t" else 0.5
-        _, _, *alone = _make_group(
-            net, data, raw | {f"weight{weight}": {"weight": weight}}
-        )  # drloc-t3 has the first two
-        yield from compare(net, (replace(run, baseline="") for run in alone))
-        yield from compare(net, _make_group(net, data, raw, "-batch128", batch=128))
-    net = "t2t-vit-14"
-    config = scratch(NETWORKS[net], aux=False)
+        _, _, *alone = _make_group(net, data, raw | {f"weight{weight}": {"weight": weight}})  # drloc-t3 has two
+        yield from (replace(run, baseline="") for run in alone)
+        yield from _make_group(net, data, raw, "-batch128", batch=128)
+    config = scratch(NETWORKS["t2t-vit-14"], aux=False)
     changes = {
         "no-drop-path": replace(config, objective=replace(config.objective, drop_path=0.0)),
         "fp32": replace(config, loop=replace(config.loop, precision="fp32")),
     }
-    runs = (StudyRun(f"{net}-{data}-{name}", TrainTask(changed), data) for name, changed in changes.items())
-    yield from compare(net, runs)
+    yield from (StudyRun(f"t2t-vit-14-{data}-{name}", TrainTask(new), data) for name, new in changes.items())
 
 
 def _fine_tuning() -> Iterator[StudyRun]:

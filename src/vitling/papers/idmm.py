@@ -13,7 +13,6 @@ from vitling.methods import METHODS, MethodName
 from vitling.methods.idmm import settings as idmm
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.papers.counting import CountTask
-from vitling.papers.figures import read_figures
 from vitling.papers.idmm_recipes import (
     CLASSES,
     COLUMNS,
@@ -43,7 +42,6 @@ IMAGENET_RUNS: dict[tuple[str, int], tuple[tuple[str, MethodName], ...]] = {
     ("deit-tiny", 100): (("sin10k", "idmm"),),
     ("deit-tiny", 300): (("sin10k", "idmm"),),
 }
-SMALLEST = 93.8  # Sec. 4.1
 GPUS = 4  # in the released scripts
 
 
@@ -77,20 +75,10 @@ def _make_pair(net: str, data: str, epochs: int, preset: IDMMPreset, note: str =
     yield StudyRun(f"{net}-{data}-idmm-{epochs}", _idmm(net, epochs, preset), data, baseline=base, note=note)
 
 
-def _find_short_figures(net: str, data: str) -> tuple[float, float]:
-    """Look up a random start and IDMM on the same data, 200 epochs: DeiT in Table 2, PVTv2 in Table 5."""
-    if net == "deit-tiny":
-        table = read_figures("idmm-t2")
-        return table[f"{net}-{data}-random"], table[f"{net}-{data}-idmm"]
-    table = read_figures("idmm-t5")
-    return table[f"{net}-random-to-{data}"], table[f"{net}-idmm-{data}-to-{data}"]
-
-
 def _short(preset: IDMMPreset) -> Iterator[StudyRun]:
     for data in COLUMNS:
-        for net, table in (("deit-tiny", "Table 2"), ("pvtv2-b0", "Table 5")):
-            pair = _make_pair(net, data, 200, preset, table)
-            yield from (replace(run, paper=paper) for run, paper in zip(pair, _find_short_figures(net, data)))
+        yield from _make_pair("deit-tiny", data, 200, preset, "Table 2")
+        yield from _make_pair("pvtv2-b0", data, 200, preset, "Table 5")
 
 
 def _causes() -> Iterator[StudyRun]:
@@ -111,9 +99,7 @@ def _causes() -> Iterator[StudyRun]:
     }
 
     def make_run(net: str, kind: str, task: StagedTask, baseline: str = "", note: str = "") -> StudyRun:
-        random, pretrained = _find_short_figures(net, data)
-        paper = pretrained if task.pretrain else random
-        return StudyRun(f"{net}-{data}-{kind}", task, data, paper=paper, baseline=baseline, note=note)
+        return StudyRun(f"{net}-{data}-{kind}", task, data, baseline=baseline, note=note)
 
     coarse, as_released = "pre-trained out of 192 px", "released settings"
     yield make_run(net, "idmm-200-store192", task, note=coarse)
@@ -174,8 +160,7 @@ def _long_released() -> Iterator[StudyRun]:
         for data in COLUMNS:
             yield from _make_pair(net, data, 800, "released")
     note = "0.87 M parameters; the paper says 0.8 M"
-    base, run = _make_pair("pvtv2-b0-small", "flowers102", 800, "released", note)
-    yield from (base, replace(run, paper=SMALLEST))
+    yield from _make_pair("pvtv2-b0-small", "flowers102", 800, "released", note)
 
 
 def _deviations() -> Iterator[StudyRun]:
@@ -235,8 +220,8 @@ def _projection() -> Iterator[StudyRun]:
 def _sizes() -> Iterator[StudyRun]:
     small, task = "pvtv2-b0-small-flowers102-idmm-800", _idmm("pvtv2-b0-small", 800)
     unsaid = "0.87 M parameters; the paper says 0.8 M, and not at which size it has 93.8"
-    yield StudyRun(small, task, "flowers102", paper=SMALLEST, note=unsaid)
-    yield StudyRun(f"{small}-448", enlarge_to_448(task), "flowers102", paper=SMALLEST, note=unsaid)
+    yield StudyRun(small, task, "flowers102", note=unsaid)
+    yield StudyRun(f"{small}-448", enlarge_to_448(task), "flowers102", note=unsaid)
     for net, millions in (("pvtv2-b0", "3.4"), ("pvtv2-b3", "45")):
         note = f"{millions} M parameters; of the figure only the text can be read, so this is Table 3's"
         imagenet, _, *rest = _make_cell(net, "flowers102")
