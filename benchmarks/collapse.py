@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from record import hash_data
 from torch import Tensor, nn
 
 from vitling import data
@@ -208,6 +209,7 @@ def main() -> None:
         "caution": caution,
         "command": command,
         "runs": runs,
+        "data_hashes": hash_data(options.images),
         "environment": describe_environment() | {"command": command},
     }
     options.out.write_text(json.dumps(result, indent=2) + "\n")

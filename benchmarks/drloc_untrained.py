@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import format_command, write_rows
+from record import format_command, hash_data, write_rows
 from torch import Tensor, nn
 
 from vitling import data
@@ -114,7 +114,8 @@ def main(argv: list[str] | None = None) -> None:
             row[f"pull, target {target}"] = measure_pull(backbone, views[:BATCHES], labels[: BATCHES * BATCH], target)
         rows.append(row)
         print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
-        write_rows(options.out, WHAT, format_command("drloc_untrained", options), rows)
+        hashes, command = hash_data(options.data), format_command("drloc_untrained", options)
+        write_rows(options.out, WHAT, command, rows, data_hashes=hashes)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 
 import released_style
 import torch
-from record import format_command, write_rows
+from record import format_command, hash_data, write_rows
 
 from vitling import data
 from vitling.methods.method import SIZE
@@ -172,7 +172,8 @@ def main(argv: list[str] | None = None) -> None:
     slow["whole_over_vitling"] = slow["whole_seconds"] / fast["whole_seconds"]
     print(summarise(slow, fast, options.epochs))
     what = f"IDMM pre-training, {options.epochs} epochs: vitling beside the style of the released code"
-    write_rows(options.out, what, format_command("idmm_pretraining", options), [fast, slow], caution=CAUTION)
+    hashes, command = hash_data(options.data), format_command("idmm_pretraining", options)
+    write_rows(options.out, what, command, [fast, slow], caution=CAUTION, data_hashes=hashes)
 
 
 if __name__ == "__main__":

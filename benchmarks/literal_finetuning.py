@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
-from record import format_command, write_rows
+from record import format_command, hash_data, write_rows
 from released_style import BETA, cutmix, make_network, write_files
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -205,7 +205,8 @@ def main(argv: list[str] | None = None) -> None:
     row |= {"top1": 100 * accuracy, "images": len(splits.train), "seconds": time.perf_counter() - started}
     print(row)
     command = format_command("literal_finetuning", options, exclude="workers device")
-    write_rows(options.out, (__doc__ or "").splitlines()[0], command, [row])
+    hashes = hash_data(options.data)
+    write_rows(options.out, (__doc__ or "").splitlines()[0], command, [row], data_hashes=hashes)
 
 
 def _seed_worker(worker: int) -> None:

@@ -6,6 +6,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from vitling.data.config import DataConfig
+from vitling.data.content import hash_content
+from vitling.data.splits import read_splits
 from vitling.files import read_json, write_json
 from vitling.training.rundir import describe_environment
 
@@ -15,6 +18,13 @@ def write_rows(out: str | None, what: str, command: str, rows: list[dict[str, An
     if out:
         known = describe_environment() | {"command": command}
         write_json(out, {"what": what, "command": command, "environment": known, "rows": rows, **more})
+
+
+def hash_data(source: str) -> dict[str, str]:
+    """Hash the splits of DATA, for the results of a benchmark on it."""
+    splits = read_splits(source, DataConfig())
+    found = {"train": splits.train, "val": splits.val, "test": splits.hidden_test}
+    return {name: hash_content(dataset) for name, dataset in found.items() if dataset is not None}
 
 
 def format_command(script: str, options: Namespace, exclude: str = "") -> str:

@@ -1,0 +1,157 @@
+"""Describe the image files behind results/, and add content hashes to results that were recorded without them.
+
+python -m vitling.papers.data_files results DIR [FILE=NAME ...]
+
+DIR holds the data sets, as for `vitling reproduce --data`. FILE=NAME names the data set of a benchmark's results whose
+command does not. Hashes that are added say so: nothing proves that the files are those of the time.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitling.files import read_json, write_json
+from vitling.papers.datasets import find_copy
+from vitling.papers.datasets.entry import ENTRIES
+from vitling.papers.ledger import Ledger, Row
+from vitling.papers.locations import DATASETS, find_data
+from vitling.papers.studies import find_study
+from vitling.papers.study import StudyRun
+from vitling.report.data_files import FILE
+
+if TYPE_CHECKING:
+    from vitling.data.dataset import Dataset
+
+COMMAND = "python -m vitling.papers.data_files results DIR"
+WHAT = "The image files behind the results"
+DIGITS = "embedded:digits"  # come with scikit-learn
+_FILE = re.compile(r"([\w-]+?)-(?:train|test)[\w-]*\.(?:tar|parquet)")
+
+
+@dataclass
+class Collection:
+    """The data sets in a folder. Each split is read once, when it is needed."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.splits: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def describe(self, name: str) -> dict[str, dict[str, Any]]:
+        """Describe the splits of a data set; empty if the folder does not have it."""
+        if not any(known == name for known, _ in self.splits):
+            for split, dataset in _open_splits(name, self.folder):
+                self.splits[name, split] = {
+                    "data": name,
+                    "split": split,
+                    **describe_files(dataset),
+                    "distributed": name == DIGITS or bool(name in ENTRIES and find_copy(name, self.folder)),
+                }
+        return {split: found for (known, split), found in self.splits.items() if known == name}
+
+    def list_hashes(self, name: str) -> dict[str, str]:
+        return {split: found["content_hash"] for split, found in self.describe(name).items()}
+
+
+def mark_hashes(hashes: dict[str, str], *assumed: str) -> dict[str, Any]:
+    return {"data_hashes": hashes, "data_hashes_from": f"computed later by `{' '.join([COMMAND, *assumed])}`"}
+
+
+def describe_files(dataset: Dataset) -> dict[str, Any]:
+    """Return the content hash of a split, and count, formats and sides of its files without decoding them."""
+    import numpy as np
+    from PIL import Image
+
+    from vitling.data.content import hash_content
+
+    formats: Counter[str] = Counter()
+    sides = []
+    for i in range(len(dataset)):
+        raw = dataset.read(i)
+        if isinstance(raw, np.ndarray):
+            formats["array"] += 1
+            sides.append(sorted(raw.shape[:2]))
+        else:
+            with Image.open(io.BytesIO(raw)) as image:
+                formats[image.format or "unknown"] += 1
+                sides.append(sorted(image.size))
+    shorter, longer = zip(*sides)
+    return {
+        "content_hash": hash_content(dataset),
+        "images": len(dataset),
+        "formats": dict(formats.most_common()),
+        "shorter_side": [min(shorter), max(shorter)],
+        "longer_side": [min(longer), max(longer)],
+    }
+
+
+def _open_splits(name: str, folder: Path) -> Iterator[tuple[str, Dataset]]:
+    from vitling.data.config import DataConfig
+    from vitling.data.splits import read_splits
+
+    if name == DIGITS:
+        splits = read_splits(DIGITS, DataConfig())
+        yield from (("train", splits.train), ("test", splits.open_test("content hash")))
+        return
+    for split, source in zip(("train", "test"), find_data(name, folder) or ()):
+        if source:
+            yield split, read_splits(f"train={source}", DataConfig()).train
+
+
+def add_hashes(path: Path, collection: Collection, assumed: dict[str, str]) -> None:
+    """Add hashes to the rows of a study, or to a file of measurements, that have none."""
+    content = read_json(path)
+    if "study" in content:
+        study = find_study(content["study"])
+        runs = {run.name: run for run in study.runs}
+
+        def add(row: Row) -> Row:
+            run = runs.get(row["run"])
+            hashes = _list_run_hashes(run, collection) if run else {}
+            return row | mark_hashes(hashes) if hashes and "value" in row and not row.get("data_hashes") else row
+
+        Ledger(path, study, content.get("trial")).rewrite(add)
+        return
+    name = assumed.get(path.stem) or _find_name(content.get("command", ""))
+    hashes = collection.list_hashes(name) if name else {}
+    if hashes and not content.get("data_hashes"):
+        words = [f"{path.stem}={name}"] if path.stem in assumed else []
+        write_json(path, content | mark_hashes(hashes, *words))
+
+
+def _list_run_hashes(run: StudyRun, collection: Collection) -> dict[str, str]:
+    hashes = collection.list_hashes(run.data) if run.data else {}
+    before = collection.list_hashes(run.pretrain_data) if run.pretrain_data else {}
+    return hashes | ({"pretrain": before["train"]} if before else {})
+
+
+def _find_name(command: str) -> str:
+    """Find the data set that a command names by its files."""
+    if DIGITS in command or command.startswith("vitling demo"):
+        return DIGITS
+    found = _FILE.search(command)
+    return found[1] if found and found[1] in DATASETS else ""
+
+
+def main(results: str, folder: str, *assumed: str) -> None:
+    from vitling.training.rundir import describe_environment
+
+    collection = Collection(Path(folder))
+    for path in sorted(Path(results).glob("*.json")):
+        if path.name != FILE:
+            add_hashes(path, collection, dict(word.split("=") for word in assumed))
+    splits = [collection.splits[key] for key in sorted(collection.splits)]
+    environment = describe_environment() | {"command": COMMAND}
+    write_json(Path(results) / FILE, {"what": WHAT, "command": COMMAND, "environment": environment, "splits": splits})
+    print(f"Saved to {Path(results) / FILE}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
