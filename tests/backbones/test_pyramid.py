@@ -81,6 +81,21 @@ def test_probe_features_of_the_last_block_are_the_pooled_ones(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_probe_features_of_earlier_stages_are_vils_global_token_or_a_mean(kind):
+    """EsViT's probe takes a stage's first token where it has a global one, without the final norm; here stage 3."""
+    backbone, x = shaken(tiny(kind)), drawn(2, 3, 64, 64)
+    frozen = compute_batch_features(backbone, x, blocks=3).blocks
+    maps = x
+    for stage in backbone.timm_model.stages[:3]:
+        blocks, (rows, columns) = stage(maps)
+        tokens = blocks[-1]
+        maps = tokens[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+    expected = tokens[:, 0] if kind.startswith("vil") else tokens.mean(dim=1)
+    assert torch.allclose(frozen[:, :24], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [64, 96])
 def test_a_gradient_reaches_every_parameter(kind, size):
     """Except the global token's bias to itself, because the global token of a stage's last block is not used."""

@@ -35,6 +35,11 @@ class Pyramid(nn.Module):
         """The last stage's class token, as in timm's networks; None if the pooled features are a mean."""
         return cast(Stage, self.stages[-1]).cls_token
 
+    def has_class_token(self, width: int) -> bool:
+        """Return whether the stage of this width, which no other stage has, puts a class token before its map."""
+        tokens = [cast(Stage, stage).cls_token for stage in self.stages]
+        return any(token is not None and token.shape[-1] == width for token in tokens)
+
     def no_weight_decay(self) -> set[str]:
         kinds = ("cls_token", "pos_embed", "position_bias_table", "position_bias")
         return {name for name, _ in self.named_parameters() if name.endswith(kinds)}

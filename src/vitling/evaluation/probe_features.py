@@ -1,8 +1,9 @@
 """Features of a frozen network for probes: pooled, or of the last blocks concatenated.
 
-As in the linear probes of EsViT and DINO, a block gives its class token, or the mean over its tokens if the network has
-no class token. The final norm is applied to the blocks of the last stage only, whose width it has. The last four blocks
-of Swin-T are 384 + 384 + 768 + 768 = 2304 wide, those of Swin-B 3072.
+As in the linear probes of EsViT and DINO, a block gives its class token, or the mean over its tokens if its stage has
+no class token. (ViL's stages have one, called global, except the last.) The final norm is applied to the blocks of the
+last stage only, whose width it has. The last four blocks of Swin-T are 384 + 384 + 768 + 768 = 2304 wide, those of
+Swin-B 3072.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.backbones.pyramid import Pyramid
 from vitling.backbones.t2t import TokensToToken
 from vitling.data.store import Store
 from vitling.errors import UserError
@@ -102,7 +104,9 @@ def _pool_block(backbone: Backbone, output: Tensor) -> Tensor:
     if isinstance(model, ResNet):
         return output.mean(dim=(2, 3))
     if output.shape[-1] != backbone.dim:  # an earlier stage
-        return output.flatten(1, -2).mean(dim=1)
+        tokens = output.flatten(1, -2)
+        has_class_token = isinstance(model, Pyramid) and model.has_class_token(output.shape[-1])
+        return tokens[:, 0] if has_class_token else tokens.mean(dim=1)
     norm: Any = model.stages[-1].norm if isinstance(model, PyramidVisionTransformerV2) else model.norm
     tokens = (output if norm is None else norm(output)).flatten(1, -2)
     if isinstance(model, VisionTransformer):
