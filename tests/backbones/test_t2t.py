@@ -210,6 +210,21 @@ def test_positions_are_resized_for_other_inputs_and_on_transfer():
 
 
 @torch.no_grad()
+def test_recomputed_positions_number_the_tokens_of_any_grid():
+    source = tiny(size=64, seed=1, positions="recomputed").eval()
+    target = tiny(size=96, seed=2).eval()  # built for 96 px, so its positions are those of 6 x 6 tokens
+    load_weights(target, {k: v for k, v in source.timm_model.state_dict().items() if k != "pos_embed"})
+    x = drawn(2, 3, 96, 96)
+    assert torch.equal(source(x).pooled, target(x).pooled)
+    assert not torch.allclose(source(x).pooled, tiny(size=64, seed=1).eval()(x).pooled, atol=1e-4)
+    larger = tiny(size=96, seed=3, positions="recomputed")
+    assert load_weights(larger, source.state_dict()).resized == ["pos_embed"]
+    assert torch.equal(larger.timm_model.pos_embed, sinusoids(37, 32))
+    assert create("t2t_vit_7.sinusoid", size=32).timm_model.positions == "recomputed"
+    assert create("t2t_vit_7", size=32).timm_model.positions == "resized"
+
+
+@torch.no_grad()
 def test_a_state_dict_gives_the_same_features():
     one, two = tiny(seed=1).eval(), tiny(seed=2).eval()
     two.load_state_dict(one.state_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,15 +24,17 @@ from vitling.backbones.pvt import PVT
 from vitling.backbones.swin import UnbiasedSwin, replace_swin_blocks
 from vitling.backbones.t2t import T2TViT
 from vitling.backbones.vil import ViL
+from vitling.backbones.vit import create_drloc_vit
 from vitling.errors import UserError
 
 # networks that timm lacks, by the name that saved models record as their architecture
-CUSTOM_MODELS: dict[str, type[nn.Module]] = {
+CUSTOM_MODELS: dict[str, Callable[..., nn.Module]] = {
     "t2t_vit": T2TViT,
     "cvt": CvT,
     "cvt4": CvT4,
     "pvt": PVT,
     "vil": ViL,
+    "vit_drloc": create_drloc_vit,
     "swin_unbiased": UnbiasedSwin,
 }
 

@@ -74,6 +74,7 @@ _TESTED = (
     Entry("vit_tiny_patch16_224", 5_524_416, grid=14, dim=192),
     Entry("vit_small_patch16_224", 21_665_664, grid=14, dim=384),
     Entry("vit_base_patch16_224", 85_798_656, grid=14, dim=768),
+    Entry("vit_base_patch16_224.drloc", 85_771_008, grid=14, dim=768, architecture="vit_drloc"),
     Entry("deit_tiny_patch16_224", 5_524_416, grid=14, dim=192),
     Entry("deit_small_patch16_224", 21_665_664, grid=14, dim=384),
     Entry("deit_base_patch16_224", 85_798_656, grid=14, dim=768),
@@ -119,11 +120,32 @@ _TESTED = (
     Entry("pvt_v2_b3", 44_725_696, grid=7, dim=512),
     Entry("resnet18", 11_176_512, grid=7, dim=512),
     Entry("resnet50", 23_508_032, grid=7, dim=2048),
+    # the last batch norm of each block starts at 1 (timm: 0), as in torchvision, whose ResNet DRLoc and EsViT used
+    Entry(
+        "resnet50.torchvision",
+        23_508_032,
+        grid=7,
+        dim=2048,
+        architecture="resnet50",
+        model_args={"zero_init_last": False},
+    ),
     # trained parameters only: papers also count T2T-ViT's fixed positions and random features
     Entry("t2t_vit_7", 3_998_694, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _PERFORMER),
     Entry("t2t_vit_14", 21_080_806, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _PERFORMER),
     Entry("t2t_vit_t_7", 3_998_310, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _TRANSFORMER),
     Entry("t2t_vit_t_14", 21_080_422, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _TRANSFORMER),
+    # sinusoids of their own at every size; those above resize the positions of the size they were built for
+    *(
+        Entry(
+            f"{name}.sinusoid",
+            parameters,
+            grid=14,
+            dim=args["dim"],
+            architecture="t2t_vit",
+            model_args=args | _PERFORMER | {"positions": "recomputed"},
+        )
+        for name, parameters, args in (("t2t_vit_7", 3_998_694, _T2T_7), ("t2t_vit_14", 21_080_806, _T2T_14))
+    ),
     Entry("cvt_13", 19_551_296, grid=14, dim=384, architecture="cvt", model_args={"form": "drloc", **_CVT}),
     Entry("cvt_13_official", 19_612_480, grid=14, dim=384, architecture="cvt", model_args={"form": "official", **_CVT}),
     # 4-stage networks of EsViT's Table 4; ViL-T has the heads of the released command, or those of Table 6

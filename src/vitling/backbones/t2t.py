@@ -23,7 +23,12 @@ EPSILON = 1e-8  # added to the denominator of Performer attention
 
 
 class T2TViT(nn.Module):
-    """T2T-ViT with fixed sinusoidal positions."""
+    """T2T-ViT with fixed sinusoidal positions, which number the tokens row by row.
+
+    For images of another size than `img_size`, "resized" resizes them as a map, as IDMM's release does on transfer, so
+    that a position keeps its place in the image. "recomputed" numbers the tokens of the new grid, as a T2T-ViT that is
+    built for that size does.
+    """
 
     pretrained_cfg: ClassVar = {"classifier": "head", "first_conv": None}  # same attribute as on timm models
     pos_embed: Tensor
@@ -39,9 +44,11 @@ class T2TViT(nn.Module):
         token_dropout: float,
         in_chans: int = 3,
         drop_path_rate: float = 0.0,
+        positions: Literal["resized", "recomputed"] = "resized",
     ):
         super().__init__()
         self.num_features = dim
+        self.positions = positions
         self.tokens_to_token = TokensToToken(in_chans, dim, tokens, token_dropout)
         self.built_for = _split_grid((img_size, img_size))
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
@@ -60,7 +67,7 @@ class T2TViT(nn.Module):
     def forward(self, x: Tensor, stages: Stages = False) -> Features:
         spatial, grid = self.tokens_to_token(x)
         tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), spatial], dim=1)
-        tokens = tokens + resize_positions(self.pos_embed, self.built_for, grid)
+        tokens = tokens + self._fit_positions(grid)
         outputs = []
         for block in self.blocks:
             tokens = block(tokens)
@@ -74,6 +81,11 @@ class T2TViT(nn.Module):
             raw_grid=to_map(tokens, grid),
             published="after",
         )
+
+    def _fit_positions(self, grid: Grid) -> Tensor:
+        if self.positions == "resized" or grid == self.built_for:
+            return resize_positions(self.pos_embed, self.built_for, grid)
+        return sinusoids(1 + math.prod(grid), self.num_features, self.pos_embed.device)
 
 
 class TokensToToken(nn.Module):
@@ -191,8 +203,8 @@ class NarrowingAttention(nn.Module):
         return v + self.dropout(self.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale)))
 
 
-def sinusoids(count: int, dim: int) -> Tensor:
+def sinusoids(count: int, dim: int, device: torch.device | None = None) -> Tensor:
     """Return [1, count, dim]: interleaved sin and cos of position / 10000^(2i/dim) (Vaswani et al. 2017, Sec. 3.5)."""
-    frequencies = 10_000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
+    frequencies = 10_000 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
+    angles = torch.arange(count, dtype=torch.float64, device=device)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).reshape(1, count, dim).float()

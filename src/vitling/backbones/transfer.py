@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitling.backbones.backbone import Backbone, recreate
 from vitling.backbones.position import Grid, resize_map, resize_positions
+from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
 
 _WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state_dict", "objective", "backbone")
@@ -138,6 +139,9 @@ def _shift_stage(found: re.Match) -> str:
 
 
 def _resize(backbone: Backbone, name: str, value: Tensor, own: Tensor) -> Tensor | None:
+    model = backbone.timm_model
+    if name == "pos_embed" and isinstance(model, T2TViT) and model.positions == "recomputed":
+        return own
     if name.endswith("pos_embed") and value.ndim == 3 and value.shape[2] == own.shape[2]:
         return _resize_positions(value, own, backbone.grid_size() if name == "pos_embed" else _infer_grid(own))
     if name.endswith(_TABLE) and value.shape[1:] == own.shape[1:]:
