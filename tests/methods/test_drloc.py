@@ -181,6 +181,19 @@ def test_parameters_of_the_mlp(dim, count):
     assert list(DRLoc(dim).mlps[0].first.weight.shape) == [512, 2 * dim]
 
 
+def test_the_mlp_starts_as_torch_or_as_the_release_does():
+    """Swin and T2T-ViT initialise all linear layers again after DRLoc's MLP was made; the other networks do not."""
+    small, usual = (
+        make_drloc_term(tiny_backbone(), DRLocConfig(hidden=256, init=init)).drloc for init in ("trunc_normal", "torch")
+    )
+    for layer in (module for module in small.modules() if isinstance(module, torch.nn.Linear)):
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert not layer.bias.any()
+    bound = usual.mlps[0].first.in_features ** -0.5
+    assert usual.mlps[0].first.weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+    assert usual.mlps[0].first.bias.all()
+
+
 def test_outputs_are_two_distances_or_two_rows_of_classes():
     assert make("l1").mlps[0].rest[-1].out_features == 2
     assert make("ce").mlps[0].rest[-1].out_features == make("reg").mlps[0].rest[-1].out_features == 30

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from timm.models.vision_transformer import init_weights_vit_timm
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
@@ -24,7 +25,7 @@ from vitling.methods.drloc.pairs import (
     draw_random_pairs,
     pool_grid,
 )
-from vitling.methods.drloc.settings import DRLocConfig, Pooling, Target, Variant
+from vitling.methods.drloc.settings import DRLocConfig, Init, Pooling, Target, Variant
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
 from vitling.ranges import check_ranges
@@ -50,6 +51,7 @@ class DRLoc(nn.Module):
         grid: int = 7,
         target: Target = "offset/k",
         pooling: Pooling = "adaptive",
+        init: Init = "torch",
     ):
         super().__init__()
         check_ranges(DRLocConfig(variant, pairs=pairs, hidden=hidden, grid=grid, pooling=pooling, target=target))
@@ -60,6 +62,8 @@ class DRLoc(nn.Module):
         self.target, self.pooling = target, pooling
         outputs = 2 * (2 * grid + 1) if variant in ("ce", "reg") else 2
         self.mlps = nn.ModuleList(PairMLP(d, hidden, outputs) for d in dims)
+        if init == "trunc_normal":
+            self.apply(init_weights_vit_timm)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, grids: Tensor | Sequence[Tensor], names: Tensor | None = None) -> Tensor:
@@ -167,7 +171,16 @@ def make_drloc_term(backbone: Backbone, config: DRLocConfig, seed: int = 0) -> D
     dim = _block_dims(backbone) if config.variant == "all" else backbone.dim
     with torch.random.fork_rng(devices=[]):  # later initialisations stay as they are without DRLoc
         torch.default_generator.manual_seed(make_key("drloc", seed) % 2**63)
-        drloc = DRLoc(dim, config.variant, config.pairs, config.hidden, config.grid, config.target, config.pooling)
+        settings = (
+            config.variant,
+            config.pairs,
+            config.hidden,
+            config.grid,
+            config.target,
+            config.pooling,
+            config.init,
+        )
+        drloc = DRLoc(dim, *settings)
     return DRLocTerm(drloc, seed, config.norm)
 
 

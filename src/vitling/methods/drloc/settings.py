@@ -12,6 +12,7 @@ Target = Literal["offset/k", "offset/(k-1)", "offset"]
 Pooling = Literal["adaptive", "released"]
 Schedule = Literal["constant", "released"]
 Norm = Literal["published", "before", "after"]
+Init = Literal["torch", "trunc_normal"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class DRLocConfig:
     """Prediction target, except for ce and reg: offsets divided by the grid's side k (paper), or undivided (code)."""
     norm: Norm = "published"
     """Take the grid before or after the network's last norm; published: as in the released code for this backbone."""
+    init: Init = "torch"
+    """Initial weights of the MLP: torch's own, or normal with standard deviation 0.02 and biases of 0, as in the
+    released code for Swin and T2T-ViT."""
 
 
 _WEIGHTS = (  # the first matching prefix counts
