@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -182,12 +183,21 @@ def test_what_was_answered_is_saved_and_runs_of_before_had_none():
 
 
 def test_the_teacher_warms_up():
-    at = [teacher_temperature_at(SMALL, t) for t in (0, 0.05, 0.1, 0.5, 1)]
+    at = [teacher_temperature_at(SMALL, Progress(step, 100, 10)) for step in (0, 5, 10, 50, 100)]
     assert at == pytest.approx([0.04, 0.055, 0.07, 0.07, 0.07])
-    assert teacher_temperature_at(replace(SMALL, teacher_warmup=0.0), 0.0) == 0.07
+    assert teacher_temperature_at(replace(SMALL, teacher_warmup=0.0), START) == 0.07
     objective = make()
     objective.before_step(Progress(5, 100, 10))
     assert objective.teacher_temperature.item() == pytest.approx(0.055)
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(300, 30), (10, 1), (20, 2), (50, 5), (4, 0)])
+def test_the_teachers_temperature_per_epoch_is_the_released_list(epochs, warmup):
+    """The release concatenates `warmup` values from start to end, both included, with the end for the other epochs."""
+    config, steps = replace(SMALL, teacher_warmup_per="epoch"), 3
+    listed = [*np.linspace(0.04, 0.07, warmup), *[0.07] * (epochs - warmup)]
+    found = [teacher_temperature_at(config, Progress(step, steps * epochs, epochs)) for step in range(steps * epochs)]
+    assert found == pytest.approx([value for value in listed for _ in range(steps)])
 
 
 # --- crops ----------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class DINO(Objective):
         for centre in self.centres:
             centre.begin()
         self.head.thaw.fill_(float(progress.epoch >= self.config.freeze_epochs))
-        self.teacher_temperature.fill_(teacher_temperature_at(self.config, progress.fraction))
+        self.teacher_temperature.fill_(teacher_temperature_at(self.config, progress))
 
     def newly_active(self, progress: Progress) -> list[nn.Parameter]:
         before = replace(progress, step=progress.step - 1)
@@ -119,9 +119,14 @@ def make_head(backbone: Backbone, config: DINOConfig) -> DistillationHead:
     return DistillationHead(backbone.dim, config.hidden, config.bottleneck, config.prototypes)
 
 
-def teacher_temperature_at(config: DINOConfig, fraction: float) -> float:
-    """Return the teacher's temperature after a fraction of the run: a linear warm-up, then constant."""
-    warmed = min(1.0, fraction / config.teacher_warmup) if config.teacher_warmup else 1.0
+def teacher_temperature_at(config: DINOConfig, progress: Progress) -> float:
+    """Return the teacher's temperature: a linear warm-up by steps or by epochs, then constant. By epochs it has its
+    final value in the last of the warm-up's epochs already, as in the released code."""
+    if config.teacher_warmup_per == "epoch":
+        epochs = round(config.teacher_warmup * progress.epochs)
+        warmed = progress.epochs_done / max(1, epochs - 1) if progress.epochs_done < epochs else 1.0
+    else:
+        warmed = min(1.0, progress.fraction / config.teacher_warmup) if config.teacher_warmup else 1.0
     return config.teacher_start + (config.teacher_temperature - config.teacher_start) * warmed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from vitling.errors import UserError
 from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
@@ -40,6 +40,8 @@ class DINOConfig:
     """Temperature of the teacher's softmax after its warm-up."""
     teacher_warmup: Annotated[float, FRACTION] = 0.1
     """Fraction of the run over which the teacher's temperature rises."""
+    teacher_warmup_per: Literal["step", "epoch"] = "step"
+    """Raise the teacher's temperature in every step, or once per epoch as the released code of DINO and EsViT does."""
     momentum: Annotated[float, FRACTION] = 0.996
     """Momentum of the teacher at the start; it rises to 1."""
     centre: Annotated[float, FRACTION] = 0.9

@@ -80,7 +80,7 @@ def recipe(
     alone 77.0 and 74.2.
     """
     check_preset("EsViT", preset)
-    config = EsViTConfig(prototypes=65_536, teacher_temperature=0.07, match="argmax")
+    config = EsViTConfig(prototypes=65_536, teacher_temperature=0.07, teacher_warmup_per="epoch", match="argmax")
     return Recipe(backbone, epochs, 512, size, make_optim(512, epochs), config, _drop_path(backbone))
 
 
