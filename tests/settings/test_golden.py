@@ -40,7 +40,8 @@ FIXES: dict[str, dict[str, dict[str, Any]]] = {  # differences from the earlier 
 }
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
-NEW_SETTINGS = {"explain"} | {
+ADDED = {"explain", "drloc.init", "loop.batch_norm_group", "dino.teacher_warmup_per", "esvit.teacher_warmup_per"}
+NEW_SETTINGS = ADDED | {
     f"{method.field}.{name}"
     for method in METHODS.values()
     if method.config and method.field not in RECORDED

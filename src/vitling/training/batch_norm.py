@@ -1,10 +1,12 @@
-"""Checks before a run starts that batch norm, whose statistics are those of one pass, gets enough images."""
+"""Batch norm: its statistics are those of one pass or of groups of images, and a pass must have enough of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitling.errors import UserError
@@ -28,3 +30,49 @@ def check_batch_norm(
     synchronised = processes.device.type == "cuda" or all(isinstance(norm, BatchNorm) for norm in norms)
     if passes > 1 and not (synchronised and passes == processes.world):
         warn("Batch norm computes its statistics over each pass, not over the whole batch.")
+
+
+class GroupedBatchNorm(nn.BatchNorm2d):
+    """Ghost batch norm (Hoffer et al. 2017): in training, equal groups of at most `images` have their own statistics.
+
+    The running statistics move once per pass, by the mean over the groups. Processes that each train one group, without
+    exchanging statistics, have the same mean.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d, images: int):
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        self.images = images
+        self.train(norm.training)
+        for name, value in (*norm.named_parameters(), *norm.named_buffers()):
+            setattr(self, name, value)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(maps)
+        groups = maps.tensor_split(-(-len(maps) // self.images))
+        means = [self.running_mean.clone() for _ in groups]
+        variances = [self.running_var.clone() for _ in groups]
+        normed = [
+            F.batch_norm(group, mean, variance, self.weight, self.bias, True, self.momentum or 0.0, self.eps)
+            for group, mean, variance in zip(groups, means, variances)
+        ]
+        self.running_mean.copy_(torch.stack(means).mean(0))
+        self.running_var.copy_(torch.stack(variances).mean(0))
+        self.num_batches_tracked.add_(1)
+        return torch.cat(normed)
+
+
+def group_batch_norm(objective: nn.Module, images: int) -> None:
+    """Replace the networks' batch norms in place; those of heads, over rows instead of maps, are left alone."""
+    found = False
+    for parent in list(objective.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.BatchNorm2d:
+                setattr(parent, name, GroupedBatchNorm(child, images))
+            found = found or isinstance(child, nn.BatchNorm2d)
+    if not found:
+        raise UserError(f"--loop.batch-norm-group {images}: this network has no batch norm; leave the setting out.")

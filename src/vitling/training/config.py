@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from vitling.errors import UserError
-from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1, NOT_NEGATIVE, NOT_NEGATIVE_OR_INF, check_ranges
+from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1, NOT_NEGATIVE, NOT_NEGATIVE_OR_INF, Range, check_ranges
 
 CosineFrom = Literal["warmup", "start", "idmm"]
 Optimiser = Literal["adamw", "sgd"]
@@ -83,6 +83,9 @@ class LoopConfig:
     """Make all batches of an epoch equally large, at most --batch, so that only one shape is compiled. Each epoch
     leaves out other images, fewer than it has steps (times --optim.accumulate). Batches stay as they are if this would
     shrink them below 7/8 of --batch. auto: on in compiled runs without --loop.drop-last."""
+    batch_norm_group: Annotated[int | None, Range(2)] = None
+    """Compute the network's batch-norm statistics over groups of at most this many images (ghost batch norm), as GPUs
+    that each hold so many do. By default over all images of a pass, on all GPUs."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced: draw all classes equally often, whatever their sizes."""
     log_every: Annotated[int, AT_LEAST_1] = 50

@@ -19,7 +19,7 @@ from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.training import precision
-from vitling.training.batch_norm import check_batch_norm
+from vitling.training.batch_norm import check_batch_norm, group_batch_norm
 from vitling.training.config import FitConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
 from vitling.training.optim import (
@@ -51,7 +51,11 @@ class Trainer:
         precision.set_deterministic(config.loop.deterministic)
         self.precision = precision.choose_precision(config.loop, store.device)
         self.objective = objective.to(store.device)
-        self.model = _wrap_parallel(objective, processes, store.device)
+        if config.loop.batch_norm_group is not None:
+            group_batch_norm(objective, config.loop.batch_norm_group)
+        elif processes.world > 1 and store.device.type == "cuda":
+            nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+        self.model = _wrap_parallel(objective, processes)
         self.optimiser = make_optimiser(objective, config.optim)
         final = config.optim.final_weight_decay
         self.decay = None if final is None else WeightDecaySchedule(self.optimiser, config.optim.weight_decay, final)
@@ -264,12 +268,10 @@ class Trainer:
         self.renderer.functions, self.prefetcher, self.replay, self.compiling = FunctionCache(), None, None, False
 
 
-def _wrap_parallel(objective: Objective, processes: Processes, device: torch.device) -> nn.Module:
+def _wrap_parallel(objective: Objective, processes: Processes) -> nn.Module:
     """Wrap the objective in DDP if there are several processes. Sharded parameters are left to the objective."""
     if processes.world == 1:
         return objective
-    if device.type == "cuda":
-        nn.SyncBatchNorm.convert_sync_batchnorm(objective)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded_parameters()))
     has_idle_parameters = objective.phases > 1
     return DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=has_idle_parameters)
