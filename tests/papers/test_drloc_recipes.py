@@ -182,7 +182,19 @@ def test_the_released_code():
     assert config.loop.drop_last is True
     assert drloc.scratch("t2t_vit_14", "released").objective.drop_path == 0.0
     assert drloc.scratch("t2t_vit_14", "released").drloc.grid == 7
-    assert drloc.scratch("vit_base_patch16_224", "released").drloc.grid == 14
+    assert drloc.scratch("vit_base_patch16_224.drloc", "released").drloc.grid == 14
+    inits = {net: drloc.scratch(net, "released").drloc.init for net in (SWIN, "t2t_vit_14", "cvt_13", "resnet50")}
+    assert inits == {SWIN: "trunc_normal", "t2t_vit_14": "trunc_normal", "cvt_13": "torch", "resnet50": "torch"}
+    assert drloc.scratch(SWIN).drloc.init == "torch"
+
+
+@pytest.mark.parametrize("batch", [128, 512, 1024])
+def test_all_released_learning_rates_scale_with_the_batch(batch):
+    """The released code multiplies its base, warm-up and minimum rates of 5e-4, 5e-7 and 5e-6 by batch / 512."""
+    found, paper = (drloc.scratch(SWIN, preset, batch=batch).optim for preset in ("released", "paper"))
+    factor = batch / 512
+    assert (found.lr, found.warmup_lr, found.min_lr) == pytest.approx((5e-4 * factor, 5e-7 * factor, 5e-6 * factor))
+    assert (paper.lr, paper.warmup_lr, paper.min_lr) == pytest.approx((5e-4 * factor, 1e-6, 1e-5))
 
 
 @pytest.mark.parametrize("preset", ["paper", "released"])

@@ -54,7 +54,7 @@ def test_tables_4_and_5():
     ] * 3
     pair = [esvit.table_5(regions) for regions in (True, False)]
     assert [(stage.backbone, stage.epochs, dino_plan(stage.objective, 224).crops) for stage in pair] == [
-        ("resnet50", 200, 2)
+        ("resnet50.torchvision", 200, 2)
     ] * 2
     assert [stage.objective.region_weight for stage in pair] == [0.5, 0.0]
 

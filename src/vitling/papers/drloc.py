@@ -20,8 +20,8 @@ NETWORKS = {
     "cvt-13": "cvt_13",
     "swin-t": "swin_tiny_patch4_window7_224",
     "t2t-vit-14": "t2t_vit_14",
-    "resnet-50": "resnet50",
-    "vit-b16": "vit_base_patch16_224",
+    "resnet-50": "resnet50.torchvision",
+    "vit-b16": "vit_base_patch16_224.drloc",
     "swin-t.no_bias": "swin_tiny_patch4_window7_224.no_bias",
     "swin-t.absolute": "swin_tiny_patch4_window7_224.absolute",
 }

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from vitling.errors import UserError
-from vitling.methods.drloc.settings import DRLocConfig
+from vitling.methods.drloc.settings import DRLocConfig, Init
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.settings.config import TrainConfig
 from vitling.training.config import LoopConfig, OptimConfig
@@ -36,7 +36,13 @@ def scratch(
     base = replace(_make_config(backbone, preset, aux, batch), optim=_make_optim(5e-4 * batch / 512, warmup=20))
     if preset == "released":
         epochs = epochs or RELEASED_EPOCHS
-        optim = replace(base.optim, schedule_epochs=max(epochs, RELEASED_SCHEDULE), cosine_from="start")
+        optim = replace(
+            base.optim,
+            min_lr=5e-6 * batch / 512,  # the release scales all three learning rates
+            warmup_lr=5e-7 * batch / 512,
+            schedule_epochs=max(epochs, RELEASED_SCHEDULE),
+            cosine_from="start",
+        )
         return replace(base, epochs=epochs, optim=optim, loop=LoopConfig(drop_last=True))
     return _scale_warmup(replace(base, epochs=epochs or 100))
 
@@ -79,7 +85,8 @@ def _make_loss(backbone: str, preset: Preset) -> DRLocConfig:
     if preset == "paper":
         return DRLocConfig()
     grid = 14 if backbone.startswith("vit") else 7  # supplement: ViT's is pooled to 7 too; its code does not
-    return DRLocConfig(schedule="released", target="offset", pooling="released", grid=grid)
+    init: Init = "trunc_normal" if backbone.startswith(("swin", "t2t")) else "torch"
+    return DRLocConfig(schedule="released", target="offset", pooling="released", grid=grid, init=init)
 
 
 def _choose_drop_path(backbone: str, preset: Preset) -> float:

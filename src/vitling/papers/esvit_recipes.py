@@ -23,7 +23,7 @@ SWIN = {
 }
 OTHERS = {
     "deit": "deit_small_patch16_224",
-    "r-50": "resnet50",
+    "r-50": "resnet50.torchvision",
     "swin": SWIN["swin-t"],
     "vil": "vil_tiny",
     "cvt": "cvt_tiny",
