@@ -6,15 +6,11 @@ from rich.console import Console
 from rich.table import Table
 
 from vitling.console import is_main_process
-from vitling.methods import METHODS
 from vitling.settings.config import RunConfig
-from vitling.settings.layers import Origin
-from vitling.settings.names import flag_name, format_value, leaves
+from vitling.settings.listing import list_settings
 from vitling.settings.resolve import Resolved
-from vitling.settings.stages import name_in_train
 
 _TITLES = {"run": "Second stage", "pretrain": "First stage", "large": "Stage at --final-size"}
-_HIDDEN = ("source", "out", "resume", "overwrite", "explain", "explicit", "store_least")
 
 
 def print_settings(config: RunConfig) -> None:
@@ -36,19 +32,7 @@ def _make_table(title: str, resolved: Resolved, is_first: bool) -> Table:
     table = Table(title=title or None, title_justify="left")
     for column in ("setting", "value", "origin", "reason"):
         table.add_column(column, overflow="fold")
-    default, unused = dict(leaves(type(resolved.config)())), _find_unused(resolved.config)
-    for name, value in leaves(resolved.config):
-        if name not in _HIDDEN and name.partition(".")[0] not in unused:
-            origin = resolved.origins.get(name, Origin())
-            style = "dim" if value == default[name] else None
-            shown = "" if value is None else format_value(value)
-            flag = flag_name(name_in_train(name) if is_first else name)
-            table.add_row(f"--{flag}", shown, origin.layer, origin.reason, style=style)
+    for row in list_settings(resolved, is_first):
+        style = "dim" if row.is_default else None
+        table.add_row(f"--{row.flag}", row.value, row.origin.layer, row.origin.reason, style=style)
     return table
-
-
-def _find_unused(config: RunConfig) -> set[str | None]:
-    """Return the groups of settings that this run does not use: other methods, an auxiliary loss that is off."""
-    method = METHODS.get(getattr(config, "method", ""))
-    others = {m.field for m in METHODS.values() if m is not method}
-    return others | ({"drloc"} if config.aux == "none" else set())

@@ -16,6 +16,7 @@ from vitling.commands.inspect import inspect
 from vitling.commands.list import list_
 from vitling.commands.predict import predict
 from vitling.commands.pretrain import pretrain
+from vitling.commands.report import report
 from vitling.commands.reproduce import reproduce
 from vitling.commands.show_views import show_views
 from vitling.commands.suite import suite
@@ -38,6 +39,7 @@ VERBS: dict[str, Callable[..., None]] = {
         export,
         explain,
         show_views,
+        report,
         reproduce,
         list_,
     )

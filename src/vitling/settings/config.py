@@ -75,6 +75,8 @@ class RunConfig:
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Keep decoded images on disk (in VITLING_CACHE) for the next start; --no-cache decodes them every time."""
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """Write report.html at the end: results, curves, mistakes and a map of the images. --no-report skips it."""
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""
     resume: bool = False

@@ -12,7 +12,15 @@ from vitling.settings.layers import Draft, Origin
 from vitling.settings.names import flag_name, format_value, from_json, leaves
 from vitling.settings.resolve import Resolved
 
-_PER_START = ("out", "resume", "overwrite", "allow_bad", "explain", "explicit")  # settings of one start, not of the run
+_PER_START = (
+    "out",
+    "resume",
+    "overwrite",
+    "allow_bad",
+    "explain",
+    "report",
+    "explicit",
+)  # settings of one start, not of the run
 _PACED = ("epochs", "optim.warmup_epochs", "loop.compile")  # --minutes lowers or replaces what was passed
 _OPEN = (None, PLANNED, "auto")
 
@@ -49,7 +57,7 @@ def resume_config(request: Config, saved: Config) -> Config:
             "continues the same run; use a new --out for different settings."
         )
     allow_bad = saved.allow_bad or request.allow_bad  # the test split may need it although training did not
-    return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad)
+    return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad, report=request.report)
 
 
 def resume_run(request: Config, saved: Resolved[Config]) -> Resolved[Config]:

@@ -33,6 +33,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "bad-files.json",
     "test-openings.jsonl",
     "log.txt",
+    "report.html",
     "answers.npz",
     "evaluated.json",
     "pretrain",

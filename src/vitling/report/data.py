@@ -1,0 +1,180 @@
+"""Everything that the report shows, as plain data. Collected by `vitling.runs.report`, rendered by `page`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Split = str  # train, val or test
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of one set of weights on one split."""
+
+    weights: str  # "last epoch", "best epoch on val"
+    split: Split
+    metric: str  # as displayed: "accuracy", "mAP"
+    value: float  # 0 to 1
+    images: int
+    interval: tuple[float, float] | None = None  # of 95 %
+    others: tuple[tuple[str, str], ...] = ()  # further metrics, formatted
+
+
+@dataclass(frozen=True)
+class Setting:
+    flag: str
+    value: str
+    origin: str  # default, method, plan, pace or explicit
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a run, with its settings."""
+
+    title: str  # "First stage"; empty if it is the only one
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over the epochs of a stage."""
+
+    stage: str
+    name: str  # as in metrics.jsonl: loss, lr, val/top1
+    epochs: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is needed to make the run again."""
+
+    command: str
+    commit: str | None
+    seeds: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+    config: str  # config.json
+    test_openings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sprites:
+    """Thumbnails in sheets, row by row. Tile t is number t % per_sheet of sheet t // per_sheet."""
+
+    sheets: tuple[str, ...]  # data URIs
+    side: int  # px
+    columns: int
+    per_sheet: int
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """Training images that are near to images of the map."""
+
+    keys: tuple[str, ...]
+    labels: tuple[int, ...]  # -1: none
+    tiles: tuple[int, ...]  # -1: no thumbnail
+
+
+@dataclass(frozen=True)
+class ImageMap:
+    """Images of one split as points; row i of each column belongs to the same image."""
+
+    split: Split
+    total: int  # images of the split; the map may have fewer
+    keys: tuple[str, ...]
+    labels: tuple[int, ...]  # -1: none, or several
+    texts: tuple[str, ...]  # labels in words, for several per image; empty otherwise
+    predicted: tuple[int, ...]  # empty without a classifier
+    confidence: tuple[float, ...]  # of the prediction, calibrated
+    pca: tuple[tuple[float, float], ...]
+    tsne: tuple[tuple[float, float], ...]  # empty if it was left out
+    tiles: tuple[int, ...]  # -1: no thumbnail
+    neighbours: tuple[tuple[int, ...], ...]  # rows of `training`, nearest first
+    training: TrainingImages
+    sprites: Sprites
+
+    @property
+    def mistakes(self) -> tuple[int, ...]:
+        """Rows that are classified wrongly, the most confident first."""
+        wrong = [i for i, (label, given) in enumerate(zip(self.labels, self.predicted)) if label not in (-1, given)]
+        return tuple(sorted(wrong, key=lambda i: -self.confidence[i]))
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    name: str
+    images: int
+    recall: float | None
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Images whose confidence lies in one interval of the reliability diagram."""
+
+    confidence: float  # mean
+    accuracy: float
+    images: int
+
+
+@dataclass(frozen=True)
+class Reliability:
+    name: str  # "as trained", "calibrated"
+    error: float  # expected calibration error
+    bins: tuple[Bin, ...]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What the classifier confuses on one split."""
+
+    split: Split
+    confusion: tuple[tuple[int, ...], ...]  # [true class][predicted class]; empty for several labels per image
+    classes: tuple[ClassScore, ...]
+    reliability: tuple[Reliability, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttentionImage:
+    """An image and the attention of its patches in the last block."""
+
+    name: str
+    picture: str  # data URI
+    grid: tuple[int, int]  # rows and columns of the patches
+    keys: tuple[int, int]  # rows and columns of what they attend to
+    heads: int
+    weights: str  # base64 of uint8 [heads, patches, keys], each map scaled to its maximum
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: str
+    source: str  # data URI
+    alt: str
+
+
+@dataclass(frozen=True)
+class RunReport:
+    name: str
+    headline: Score | None  # None: no labelled images were held out
+    scores: tuple[Score, ...]
+    facts: tuple[tuple[str, str], ...]  # data, network, time, machine
+    warnings: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    curves: tuple[Curve, ...]
+    origin: Origin
+    class_names: tuple[str, ...] = ()
+    images: ImageMap | None = None
+    errors: Errors | None = None
+    attention: tuple[AttentionImage, ...] = ()
+    views: tuple[Picture, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportData:
+    title: str
+    made: str  # date and time
+    version: str  # of vitling
+    runs: tuple[RunReport, ...]

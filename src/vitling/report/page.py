@@ -1,0 +1,143 @@
+"""Render the report: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from vitling.report import specs
+from vitling.report.data import ImageMap, ReportData, RunReport
+from vitling.report.specs import Chart
+
+HERE = Path(__file__).parent
+VENDOR = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
+SCRIPTS = ("charts.js", "images.js", "attention.js", "page.js")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page; its template is templates/ID.html."""
+
+    id: str
+    title: str
+    is_present: Callable[[ReportData], bool]
+
+
+SECTIONS = (
+    Section("answer", "Result", lambda data: True),
+    Section("curves", "Training", lambda data: any(run.curves for run in data.runs)),
+    Section("map", "Map of the images", lambda data: any(run.images for run in data.runs)),
+    Section("errors", "Mistakes", lambda data: any(run.errors for run in data.runs)),
+    Section("attention", "What it looks at", lambda data: any(run.attention for run in data.runs)),
+    Section("views", "Views it was trained on", lambda data: any(run.views for run in data.runs)),
+    Section("settings", "Settings and reasons", lambda data: any(run.stages for run in data.runs)),
+    Section("again", "Make it again", lambda data: True),
+)
+
+
+def render_page(data: ReportData) -> str:
+    """Render the report as one self-contained HTML page."""
+    charts = _make_charts(data)
+    shared = [chart for chart in charts.values() if chart.id.startswith("curve-")]
+    scripts = [Markup(_read("vendor", name)) for name in VENDOR] + [Markup(_read("assets", name)) for name in SCRIPTS]
+    content = {"charts": {chart.id: asdict(chart) for chart in charts.values()}, "runs": _describe_images(data)}
+    return _ENVIRONMENT.get_template("page.html").render(
+        data=data,
+        sections=[section for section in SECTIONS if section.is_present(data)],
+        charts=charts,
+        curves=shared,
+        pairs=[specs.list_confused_pairs(run.errors) if run.errors else [] for run in data.runs],
+        style=Markup(_read("assets", "page.css")),
+        scripts=scripts,
+        policy=_make_policy(scripts),
+        content=embed_json(content),
+    )
+
+
+def embed_json(value: Any) -> Markup:
+    """Write JSON that is safe inside a script element: no name can end the element or start a comment.
+
+    Numbers that are not finite, which JSON lacks, become null.
+    """
+    text = json.dumps(_replace_non_finite(value), separators=(",", ":"), allow_nan=False)  # ASCII: no U+2028
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _replace_non_finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_non_finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_non_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _make_policy(scripts: list[Markup]) -> str:
+    """Allow these scripts only, and no request: even a name that slipped through as HTML could do nothing."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _make_charts(data: ReportData) -> dict[str, Chart]:
+    charts: list[Chart | None] = [specs.make_score_chart(data.runs), *specs.make_curve_charts(data.runs)]
+    for i, run in enumerate(data.runs):
+        if run.errors is not None:
+            charts.append(specs.make_confusion_chart(run.errors, run.class_names, i))
+            charts.append(specs.make_class_chart(run.errors, i))
+            charts.append(specs.make_reliability_chart(run.errors.reliability, i))
+    return {chart.id: chart for chart in charts if chart is not None}
+
+
+def _describe_images(data: ReportData) -> list[dict[str, Any]]:
+    """Collect what the page's scripts need of each run."""
+    return [
+        {
+            "classes": run.class_names,
+            "images": None if run.images is None else _describe_map(run.images, run),
+            "attention": [asdict(one) for one in run.attention],
+        }
+        for run in data.runs
+    ]
+
+
+def _describe_map(images: ImageMap, run: RunReport) -> dict[str, Any]:
+    columns = {name: value for name, value in vars(images).items() if name not in ("training", "sprites")}
+    for name in ("pca", "tsne"):
+        columns[name] = [[round(x, 3), round(y, 3)] for x, y in columns[name]]
+    columns["confidence"] = [round(one, 4) for one in images.confidence]
+    return columns | {
+        "mistakes": images.mistakes,
+        "training": vars(images.training),
+        "sprites": vars(images.sprites),
+        "spec": specs.make_map_spec(images, len(run.class_names)),
+    }
+
+
+def _read(folder: str, name: str) -> str:
+    text = (HERE / folder / name).read_text(encoding="utf-8")
+    return "\n".join(line for line in text.split("\n") if not line.startswith("//# sourceMappingURL"))
+
+
+def _format_percent(fraction: float, digits: int = 1) -> str:
+    return f"{100 * fraction:.{digits}f} %"
+
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters["percent"] = _format_percent
+_ENVIRONMENT.filters["count"] = lambda number: f"{number:,}"

@@ -1,0 +1,376 @@
+"""Vega-Lite specifications of the report's charts. The page adds colours that suit its light or dark theme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitling.report.data import Curve, Errors, ImageMap, Reliability, RunReport
+
+Spec = dict[str, Any]
+MATRIX_MOST = 30  # classes of a confusion matrix; with more, its cells are too small
+HARDEST = 12  # classes in the chart
+PAIRS = 12  # most confused pairs
+_NAMES = {
+    "lr": "learning rate",
+    "val/top1": "validation accuracy",
+    "val/mean_average_precision": "validation mAP",
+    "val/log_loss": "validation log loss",
+    "knn/top1": "k-NN accuracy",
+    "knn/mean_average_precision": "k-NN mAP",
+}
+SECOND = "Second stage"
+_LOSS = "training loss"
+_ORDER = (_LOSS, *(name for key, name in _NAMES.items() if key != "lr"), _NAMES["lr"])
+_NOT_TERMS = ("lr", "grad_norm", "images_per_second", "data_wait")
+_FRACTIONS = ("top1", "mean_average_precision")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a chart's table and CSV."""
+
+    field: str
+    title: str
+    format: str = ""  # of d3; empty: text, or a number as it is
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its data, which the page also offers as a table, CSV, PNG and SVG."""
+
+    id: str
+    title: str
+    description: str  # for screen readers
+    spec: Spec
+    columns: tuple[Column, ...]
+    is_detail: bool = False  # shown on request
+
+
+def make_curve_charts(runs: Sequence[RunReport]) -> list[Chart]:
+    """Chart the loss, the learning rate, k-NN and validation; several runs share each chart."""
+    charts = []
+    by_stage: dict[str, list[tuple[str, Curve]]] = {}
+    has_second = any(curve.stage == SECOND for run in runs for curve in run.curves)
+    for run in runs:
+        for curve in run.curves:  # a run of one stage is compared with the second stage of others
+            by_stage.setdefault(curve.stage or (SECOND if has_second else ""), []).append((run.name, curve))
+    for stage, curves in by_stage.items():
+        groups: dict[str, list[tuple[str, Curve]]] = {}
+        for name, curve in curves:
+            if group := _group_of(curve.name, single=len(runs) == 1):
+                groups.setdefault(group, []).append((name, curve))
+        ranked = sorted(groups, key=lambda group: _ORDER.index(group) if group in _ORDER else len(_ORDER))
+        charts += [_make_curve_chart(stage, group, groups[group], len(runs) > 1) for group in ranked]
+    return charts
+
+
+def _group_of(name: str, single: bool) -> str | None:
+    """Name the chart of a metric; the terms of the loss share its chart if there is one run."""
+    if name in _NAMES:
+        return _NAMES[name]
+    if "/" in name:
+        return name.replace("/", " ").replace("_", " ")
+    if name == "loss":
+        return _LOSS
+    return _LOSS if single and name not in _NOT_TERMS else None
+
+
+def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], several: bool) -> Chart:
+    terms = {curve.name for _, curve in curves}
+    if len(terms) == 2 and "loss" in terms:  # the loss and its only term are the same
+        curves = [(run, curve) for run, curve in curves if curve.name == "loss"]
+    values: list[Spec] = [
+        {"epoch": epoch, "value": value, "line": run if several else curve.name}
+        for run, curve in curves
+        for epoch, value in zip(curve.epochs, curve.values)
+    ]
+    lines = list(dict.fromkeys(row["line"] for row in values))
+    is_fraction = curves[0][1].name.rpartition("/")[2] in _FRACTIONS
+    form = ".1%" if is_fraction else "~g"
+    title = f"{stage}: {group}" if stage else group[0].upper() + group[1:]
+    encoding: Spec = {
+        "x": {"field": "epoch", "type": "quantitative", "title": "epoch", "axis": {"tickMinStep": 1, "grid": False}},
+        "y": {
+            "field": "value",
+            "type": "quantitative",
+            "title": None,
+            "axis": {"format": form, "tickCount": 5},
+            "scale": {"zero": False, "nice": True},
+        },
+        "tooltip": [
+            *([{"field": "line", "title": "run" if several else "term"}] if len(lines) > 1 else []),
+            {"field": "epoch", "type": "quantitative"},
+            {"field": "value", "type": "quantitative", "title": group, "format": ".2%" if is_fraction else ".4~g"},
+        ],
+    }
+    if len(lines) > 1:
+        legend = {"orient": "bottom", "title": None, "columns": 3, "labelLimit": 180, "symbolType": "stroke"}
+        encoding["color"] = {"field": "line", "type": "nominal", "sort": None, "legend": legend}
+        encoding["strokeDash"] = {"field": "line", "type": "nominal", "sort": None, "legend": legend}
+    spec = {
+        "data": {"values": values},
+        "width": "container",
+        "height": 190,
+        "mark": {"type": "line", "point": {"size": 14} if len(values) <= 60 * len(lines) else False, "clip": True},
+        "encoding": encoding,
+    }
+    last = "; ".join(f"{line} ends at {_last_value(values, line):.4g}" for line in lines)
+    columns = (
+        *((Column("line", "run" if several else "term"),) if len(lines) > 1 else ()),
+        Column("epoch", "epoch", "~g"),
+        Column("value", group, ".2%" if is_fraction else ".5~g"),
+    )
+    slug = "-".join(f"curve {stage} {group}".lower().split())
+    told = f"{title} over {values[-1]['epoch']:g} epochs. {last}."
+    return Chart(slug, title, told, spec, columns, is_detail=group not in _ORDER)
+
+
+def _last_value(values: list[Spec], line: str) -> float:
+    return next(row["value"] for row in reversed(values) if row["line"] == line)
+
+
+def make_score_chart(runs: Sequence[RunReport]) -> Chart | None:
+    """Chart the headlines of several runs with their intervals."""
+    shown = [(run.name, run.headline) for run in runs if run.headline is not None]
+    if len(shown) < 2:
+        return None
+    values = [
+        {"run": name, "value": score.value, "split": score.split, "images": score.images}
+        | ({"low": score.interval[0], "high": score.interval[1]} if score.interval else {})
+        for name, score in shown
+    ]
+    metric = shown[0][1].metric
+    y = {"field": "run", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 160}}
+    x = {"type": "quantitative", "title": metric, "scale": {"zero": False, "nice": True}, "axis": {"format": ".0%"}}
+    tooltip = [{"field": "run"}, {"field": "value", "title": metric, "format": ".1%"}, {"field": "images"}]
+    spec = {
+        "data": {"values": values},
+        "width": "container",
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "height": {"step": 30},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 90},
+                "encoding": {"y": y, "x": x | {"field": "value"}, "tooltip": tooltip},
+            },
+        ],
+    }
+    columns = (
+        Column("run", "run"),
+        Column("split", "evaluated on"),
+        Column("images", "images", ","),
+        Column("value", metric, ".2%"),
+        Column("low", "95 % from", ".2%"),
+        Column("high", "to", ".2%"),
+    )
+    told = "; ".join(f"{row['run']}: {row['value']:.1%}" for row in values)
+    return Chart(
+        "scores", "The runs side by side", f"{metric} of each run with its 95 % interval. {told}.", spec, columns
+    )
+
+
+def make_map_spec(images: ImageMap, classes: int) -> Spec:
+    """Specify the map. The page fills in the points, with the fields x, y, kind (colour and shape) and i (row)."""
+    axis = {"field": "x", "type": "quantitative", "axis": None, "scale": {"zero": False, "nice": False, "padding": 12}}
+    size = 60 if len(images.keys) < 500 else 30 if len(images.keys) < 3000 else 14
+    return {
+        "data": {"name": "points", "values": []},
+        "width": "container",
+        "height": 460,
+        "params": [{"name": "zoom", "select": "interval", "bind": "scales"}],
+        "mark": {"type": "point", "filled": True, "opacity": 0.8, "size": size, "cursor": "pointer"},
+        "encoding": {
+            "x": axis,
+            "y": axis | {"field": "y"},
+            "color": {"field": "kind", "type": "nominal", "sort": None, "legend": _MAP_LEGEND},
+            "shape": {"field": "kind", "type": "nominal", "sort": None, "legend": _MAP_LEGEND},
+        },
+    }
+
+
+_MAP_LEGEND = {"orient": "bottom", "title": None, "columns": 4, "labelLimit": 140, "symbolSize": 70}
+
+
+def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -> Chart | None:
+    """Chart the confusion matrix; None if there is none, or for too many classes."""
+    if not errors.confusion or len(class_names) > MATRIX_MOST:
+        return None
+    values = [
+        {"true": class_names[t], "predicted": class_names[p], "t": t, "p": p, "n": n, "share": n / max(1, sum(row))}
+        for t, row in enumerate(errors.confusion)
+        for p, n in enumerate(row)
+    ]
+    n = len(class_names)
+    labels = {"labelLimit": 120, "labelOverlap": False, "ticks": False, "domain": False}
+    place: Spec = {"type": "nominal", "scale": {"domain": list(class_names)}}
+    angle = -45 if sum(map(len, class_names)) > 40 else 0
+    x = place | {"field": "predicted", "title": "predicted", "axis": labels | {"labelAngle": angle}}
+    y = place | {"field": "true", "title": "true", "axis": labels}
+    tooltip = [
+        {"field": "true", "title": "true"},
+        {"field": "predicted", "title": "predicted"},
+        {"field": "n", "title": "images"},
+        {"field": "share", "title": "of the true class", "format": ".0%"},
+    ]
+    spec = {
+        "data": {"values": values},
+        "width": "container",
+        "height": min(560, max(240, 34 * n)),
+        "layer": [
+            {
+                "mark": {"type": "rect", "cursor": "pointer"},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1]}},
+                    "tooltip": tooltip,
+                },
+            },
+            {
+                "transform": [{"filter": "datum.n > 0"}],
+                "mark": {"type": "text", "fontSize": 11 if n <= 20 else 9, "cursor": "pointer"},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "text": {"field": "n", "type": "quantitative"},
+                    "color": {
+                        "condition": {"test": "datum.share > 0.5", "value": "white"},
+                        "value": "black",
+                    },
+                    "tooltip": tooltip,
+                },
+            },
+        ],
+    }
+    right = sum(errors.confusion[c][c] for c in range(n))
+    told = f"{right} of {sum(map(sum, errors.confusion))} images are on the diagonal, classified correctly."
+    columns = (
+        Column("true", "true class"),
+        Column("predicted", "predicted class"),
+        Column("n", "images", ","),
+        Column("share", "of the true class", ".1%"),
+    )
+    return Chart(f"confusion-{run}", "Confusion matrix", f"Counts by true and predicted class. {told}", spec, columns)
+
+
+def list_confused_pairs(errors: Errors, most: int = PAIRS) -> list[tuple[int, int, int]]:
+    """Return (true class, predicted class, images) of the most frequent mistakes."""
+    pairs = [(t, p, n) for t, row in enumerate(errors.confusion) for p, n in enumerate(row) if n and t != p]
+    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
+
+
+def make_class_chart(errors: Errors, run: int) -> Chart | None:
+    """Chart the recall of the hardest classes; its table has all of them."""
+    known = [one for one in errors.classes if one.recall is not None]
+    if not known:
+        return None
+    ranked = sorted(known, key=lambda one: (one.recall, one.name))
+    values = [
+        {"class": c.name, "i": i, "recall": c.recall, "precision": c.precision, "images": c.images}
+        for i, c in enumerate(ranked)
+    ]
+    shown = min(HARDEST, len(ranked))
+    spec = {
+        "data": {"values": values},
+        "transform": [{"filter": f"datum.i < {shown}"}],
+        "width": "container",
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "height": {"step": 22},
+        "mark": {"type": "bar", "cornerRadiusEnd": 2},
+        "encoding": {
+            "y": {"field": "class", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 150}},
+            "x": {
+                "field": "recall",
+                "type": "quantitative",
+                "title": "found of its images (recall)",
+                "scale": {"domain": [0, 1]},
+                "axis": {"format": ".0%", "tickCount": 5},
+            },
+            "tooltip": [
+                {"field": "class"},
+                {"field": "recall", "format": ".1%"},
+                {"field": "precision", "format": ".1%"},
+                {"field": "images"},
+            ],
+        },
+    }
+    told = "; ".join(f"{c.name} {c.recall:.0%}" for c in ranked[:3])
+    columns = (
+        Column("class", "class"),
+        Column("images", "images", ","),
+        Column("recall", "recall", ".1%"),
+        Column("precision", "precision", ".1%"),
+    )
+    title = "Hardest classes" if shown < len(ranked) else "Classes, the hardest first"
+    return Chart(f"classes-{run}", title, f"Recall by class, lowest first: {told}.", spec, columns)
+
+
+def make_reliability_chart(reliability: Sequence[Reliability], run: int) -> Chart | None:
+    """Chart accuracy against confidence; on the diagonal, confidence can be taken at its word."""
+    values = [
+        {"line": one.name, "confidence": b.confidence, "accuracy": b.accuracy, "images": b.images}
+        for one in reliability
+        for b in one.bins
+    ]
+    if not values:
+        return None
+    scale = {"domain": [0, 1]}
+    axis = {"format": ".0%", "tickCount": 5}
+    legend = {"orient": "bottom", "title": None, "symbolType": "circle"}
+    line = {"field": "line", "type": "nominal", "sort": None, "legend": legend}
+    spec = {
+        "data": {"values": values},
+        "width": "container",
+        "height": 300,
+        "layer": [
+            {
+                "data": {"values": [{"at": 0}, {"at": 1}]},
+                "mark": {"type": "line", "strokeDash": [4, 4], "strokeWidth": 1, "color": "gray", "point": False},
+                "encoding": {
+                    "x": {"field": "at", "type": "quantitative"},
+                    "y": {"field": "at", "type": "quantitative"},
+                },
+            },
+            {
+                "mark": {"type": "line", "point": {"size": 50}},
+                "encoding": {
+                    "x": {
+                        "field": "confidence",
+                        "type": "quantitative",
+                        "title": "confidence",
+                        "scale": scale,
+                        "axis": axis,
+                    },
+                    "y": {
+                        "field": "accuracy",
+                        "type": "quantitative",
+                        "title": "accuracy",
+                        "scale": scale,
+                        "axis": axis,
+                    },
+                    "color": line,
+                    "strokeDash": line,
+                    "tooltip": [
+                        {"field": "line", "title": "probabilities"},
+                        {"field": "confidence", "format": ".1%"},
+                        {"field": "accuracy", "format": ".1%"},
+                        {"field": "images"},
+                    ],
+                },
+            },
+        ],
+    }
+    told = "; ".join(f"{one.name}: calibration error {one.error:.3f}" for one in reliability)
+    columns = (
+        Column("line", "probabilities"),
+        Column("confidence", "mean confidence", ".1%"),
+        Column("accuracy", "accuracy", ".1%"),
+        Column("images", "images", ","),
+    )
+    return Chart(f"reliability-{run}", "Reliability", f"Accuracy by confidence. {told}.", spec, columns)

@@ -1,0 +1,256 @@
+"""Read the files of a run for its report: scores, settings, curves, warnings, and how to make it again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vitling.errors import UserError
+from vitling.files import read_json
+from vitling.formatting import format_count
+from vitling.metric_names import METRIC_NAMES
+from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
+from vitling.report.intervals import compute_wilson_interval
+from vitling.report.specs import SECOND
+from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.listing import list_settings
+from vitling.settings.resolve import Resolved
+from vitling.settings.saved import load_resolved
+from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER
+
+_KINDS: dict[str, type[RunConfig]] = {"train": TrainConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+_NOT_CURVES = ("kind", "step", "epoch", "images_per_second", "data_wait", "grad_norm")
+_OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss")
+_WARNING = re.compile(r"^[\d-]+ [\d:]+ Warning: (.*)$")
+_HEADLINES = {"top1": "top-1 accuracy", "mean_average_precision": "mean average precision"}
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A finished run on disk."""
+
+    name: str
+    folder: Path
+
+    @cached_property
+    def config_values(self) -> dict[str, Any]:
+        return _read_object(self.folder / "config.json")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        return _read_object(self.folder / "result.json")
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        path = self.folder / "environment.json"
+        return _read_object(path) if path.exists() else {}
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        path = self.folder / "evaluation.json"
+        return _read_object(path) if path.exists() else {}
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        return load_resolved(_KINDS[self.config_values.get("verb", "train")], self.config_values)
+
+    @property
+    def has_classifier(self) -> bool:
+        return "classes" in self.result
+
+    @cached_property
+    def stages(self) -> list[tuple[str, RunFiles]]:
+        """The run and the runs it consists of or starts from, in the order of training, with their titles."""
+        before = [folder for folder in (self.folder / PRETRAIN_FOLDER, *self._list_starts()) if _is_run(folder)]
+        first = RunFiles(f"{self.name}/{PRETRAIN_FOLDER}", before[0]) if before else None
+        if first is None:
+            found = [("", self)]
+        elif self.has_classifier:
+            found = [("First stage", first), (SECOND, self)]
+        else:
+            found = [("", first)]
+        large = self.folder / LARGE_FOLDER
+        return [*found, *([("Larger size", RunFiles(self.name, large))] if _is_run(large) else [])]
+
+    def _list_starts(self) -> list[Path]:
+        start = self.config_values.get("from_")
+        return [Path(start)] if start and Path(start).is_dir() else []
+
+
+def open_files(name: str, folder: Path) -> RunFiles:
+    """Open a finished run; raise UserError if it has not finished."""
+    if not _is_run(folder):
+        raise UserError(f"{name} is not a run: it has no config.json.")
+    if not (folder / "result.json").exists():
+        raise UserError(f"{name} has not finished; continue it with --resume.")
+    return RunFiles(name, folder)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.json").exists() and (folder / "environment.json").exists()
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        values = read_json(path)
+    except ValueError as problem:
+        raise UserError(f"{path} is damaged: {problem}.") from problem
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: it holds no object.")
+    return values
+
+
+def list_scores(files: RunFiles) -> list[Score]:
+    """List the scores, the most important first: of test before val, and of the last epoch before the best."""
+    result = files.result
+    large = result.get("stages", {}).get("large", {})
+    groups = [("last epoch", result.get("last", {})), ("best epoch on val", result.get("best", {}))]
+    groups += [(f"larger size, {large['size']} px", large["last"])] if large else []
+    return [
+        _make_score(weights, split, numbers[split])
+        for weights, numbers in groups
+        for split in ("test", "val")
+        if isinstance(numbers.get(split), dict)
+    ]
+
+
+def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
+    key = next(key for key in _HEADLINES if key in numbers)
+    value, images = numbers[key], numbers["n"]
+    interval = compute_wilson_interval(round(value * images), images) if key == "top1" else None
+    others = ((METRIC_NAMES[k].display, METRIC_NAMES[k].format(numbers[k])) for k in _OTHERS if k in numbers)
+    return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))
+
+
+def read_errors(files: RunFiles, split: str) -> Errors | None:
+    """Read the tables by class of evaluation.json."""
+    full = files.evaluation.get("last", {}).get(split)
+    if not full:
+        return None
+    confusion = tuple(tuple(row) for row in full.get("confusion", ()))
+    classes = (ClassScore(r["class"], r["n"], r["recall"], r["precision"]) for r in full["per_class"])
+    return Errors(split, confusion, tuple(classes))
+
+
+def list_facts(files: RunFiles, held_out: dict[str, int]) -> list[tuple[str, str]]:
+    """Describe data, network, time and machine in a line each; `held_out`: number of images by split."""
+    result, config, environment = files.result, files.resolved.config, files.environment
+    images = [f"{format_count(result['images'], 'training image')}"]
+    images += [f"{n:,} {split}" for split, n in held_out.items()]
+    parameters = f", {result['parameters'] / 1e6:.2g} M parameters" if "parameters" in result else ""
+    facts = [
+        ("Data", f"{', '.join(images)}; {config.source}"),
+        ("Network", f"{result['backbone']} at {result['size']} px{parameters}"),
+        ("Method", _describe_method(files)),
+        ("Time", "; ".join(_describe_time(title, stage) for title, stage in files.stages)),
+        ("Machine", _describe_machine(environment)),
+    ]
+    if knn := result.get("last", {}).get("knn/top1"):
+        facts.insert(0, ("Features", f"k-NN accuracy {knn:.1%} at the end"))
+    return facts
+
+
+def _describe_method(files: RunFiles) -> str:
+    methods = [stage.result.get("method", "") for _, stage in files.stages if (stage.folder / "result.json").exists()]
+    shown = " then ".join(dict.fromkeys("labels" if name == "supervised" else name for name in methods if name))
+    aux = files.result.get("aux", "none")
+    return shown + (f", with {aux}" if aux != "none" else "")
+
+
+def _describe_time(title: str, stage: RunFiles) -> str:
+    if not (stage.folder / "result.json").exists():
+        return f"{title.lower()}: not finished"
+    result = stage.result
+    epochs = format_count(result["epochs"], "epoch")
+    text = f"{epochs} in {_format_seconds(result['seconds'])}, {result['images_per_second']:,.0f} images/s"
+    return f"{title.lower()}: {text}" if title else text
+
+
+def _format_seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _describe_machine(environment: dict[str, Any]) -> str:
+    cpus = format_count(environment.get("cpus", 0), "CPU core")
+    parts = [environment.get("gpu") or cpus]
+    if environment.get("processes", 1) > 1:
+        parts.append(f"{environment['processes']} processes")
+    return ", ".join(parts)
+
+
+def list_warnings(files: RunFiles) -> list[str]:
+    """List the warnings of the log and of the result, each once."""
+    found = [line for _, stage in files.stages for line in stage.result.get("warnings", []) if _has_result(stage)]
+    for folder in dict.fromkeys((files.folder, *(stage.folder for _, stage in files.stages))):
+        log = folder / "log.txt"
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+        found += [match[1] for line in lines if (match := _WARNING.match(line))]
+    if bad := files.result.get("bad_files"):
+        found.append(f"{format_count(bad, 'image')} could not be read and were left out (bad-files.json).")
+    return list(dict.fromkeys(found))
+
+
+def _has_result(stage: RunFiles) -> bool:
+    return (stage.folder / "result.json").exists()
+
+
+def list_stages(files: RunFiles) -> list[Stage]:
+    stages = []
+    for title, stage in files.stages:
+        is_first = stage.folder.name == PRETRAIN_FOLDER and stage.folder.parent == files.folder
+        rows = [
+            Setting(row.flag, row.value, row.origin.layer, row.origin.reason)
+            for row in list_settings(stage.resolved, is_first)
+        ]
+        stages.append(Stage(title, tuple(rows)))
+    return stages
+
+
+def list_curves(files: RunFiles) -> list[Curve]:
+    return [curve for title, stage in files.stages for curve in _read_curves(title, stage.folder / "metrics.jsonl")]
+
+
+def _read_curves(stage: str, path: Path) -> Iterator[Curve]:
+    points: dict[str, dict[float, float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut short by a kill
+            continue
+        if entry.get("kind") != "epoch":
+            continue
+        for name, value in entry.items():
+            if name not in _NOT_CURVES and isinstance(value, int | float):
+                points.setdefault(name, {})[entry["epoch"]] = value
+    for name, by_epoch in points.items():
+        yield Curve(stage, name, tuple(by_epoch), tuple(by_epoch.values()))
+
+
+def read_origin(files: RunFiles) -> Origin:
+    config, environment = files.resolved.config, files.environment
+    packages = {name: text for name, text in environment.get("packages", {}).items() if text}
+    versions = {"Python": environment.get("python", "?"), **packages, "System": environment.get("system", "?")}
+    seeds = [("Seed", str(config.seed)), ("Seed of the hold-out", str(config.hold_out_seed()))]
+    return Origin(
+        command=environment.get("command", ""),
+        commit=environment.get("commit"),
+        seeds=tuple(seeds),
+        versions=tuple(versions.items()),
+        config=json.dumps(files.config_values, indent=2, ensure_ascii=False),
+        test_openings=tuple(_list_openings(files.folder / "test-openings.jsonl")),
+    )
+
+
+def _list_openings(path: Path) -> Iterator[str]:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        opening = json.loads(line)
+        yield f"{opening['time'].replace('T', ' ')}: {opening['why']}"

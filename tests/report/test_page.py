@@ -1,0 +1,121 @@
+"""The page as text: what it contains, and that nothing in it can run or load anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from tests.report.made import HOSTILE, make_report, make_run
+from vitling.report.intervals import compute_wilson_interval
+from vitling.report.page import HERE, VENDOR, embed_json, render_page
+
+ROOT = Path(__file__).parents[2]
+
+
+class Outline(HTMLParser):
+    """Tags, ids, scripts and text of a page."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.texts: list[str] = []
+        self.open = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.open = tag
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        self.open = ""
+
+    def handle_data(self, data):
+        (self.scripts if self.open == "script" else self.texts).append(data)
+
+    def values(self, name: str) -> list[str]:
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def page() -> Outline:
+    return Outline(render_page(make_report()))
+
+
+@pytest.mark.parametrize(("correct", "images"), [(0, 10), (10, 10), (281, 299), (1, 7)])
+def test_wilson_interval_is_scipys(correct, images):
+    expected = binomtest(correct, images).proportion_ci(method="wilson")
+    np.testing.assert_allclose(compute_wilson_interval(correct, images), (expected.low, expected.high), atol=1e-12)
+
+
+def test_json_in_a_script_cannot_end_it():
+    value = {HOSTILE: [HOSTILE, "<!--", float("nan"), 1.5]}
+    text = embed_json(value)
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == {HOSTILE: [HOSTILE, "<!--", None, 1.5]}
+
+
+def test_names_are_text(page):
+    assert "img" not in [tag for tag, _ in page.tags]
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert any(HOSTILE in text for text in page.texts)
+
+
+def test_policy_allows_these_scripts_and_no_request(page):
+    (policy,) = (
+        tags["content"] for tag, tags in page.tags if "Content-Security-Policy" in (tags.get("http-equiv") or "")
+    )
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe-eval" not in policy
+    scripts = [text for text in page.scripts if not text.startswith("{")]
+    assert len(scripts) == policy.count("sha256-")
+    for text in scripts:
+        assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+
+
+def test_nothing_is_loaded(page):
+    assert all(value.startswith(("#", "data:")) for name in ("src", "href") for value in page.values(name))
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in page.values("href")} <= set(ids)
+
+
+def test_sections_appear_where_the_run_has_the_data():
+    bare = make_run(headline=None, scores=(), curves=(), errors=None, stages=())
+    sections = [tags["id"] for tag, tags in Outline(render_page(make_report(bare))).tags if tag == "section"]
+    assert sections == ["answer", "again"]
+    sections = [tags["id"] for tag, tags in Outline(render_page(make_report())).tags if tag == "section"]
+    assert sections == ["answer", "curves", "errors", "settings", "again"]
+
+
+def test_vendored_builds_have_their_licences_and_are_small():
+    for name in VENDOR:
+        assert (HERE / "vendor" / name).stat().st_size < 1 << 20
+        assert "Redistribution" in (HERE / "vendor" / f"LICENSE-{name.removesuffix('.min.js')}").read_text()
+
+
+def test_wheel_contains_the_parts_of_the_page(tmp_path, monkeypatch):
+    from hatchling.builders.wheel import WheelBuilder
+
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(path) as wheel:
+        inside = set(wheel.namelist())
+    parts = {p for folder in ("assets", "templates", "vendor") for p in (HERE / folder).iterdir()}
+    assert {f"vitling/report/{path.relative_to(HERE)}" for path in parts} <= inside
+
+
+def test_several_runs_have_a_choice():
+    text = render_page(make_report(make_run("runs/a"), make_run("runs/b")))
+    assert re.findall(r'<option value="(\d)">(.*?)</option>', text) == [("0", "runs/a"), ("1", "runs/b")]

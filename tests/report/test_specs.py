@@ -1,0 +1,116 @@
+"""The charts' specifications: what they show, without a browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.report.made import HOSTILE, make_run
+from vitling.report.data import Bin, ClassScore, Errors, Reliability
+from vitling.report.specs import (
+    MATRIX_MOST,
+    list_confused_pairs,
+    make_class_chart,
+    make_confusion_chart,
+    make_curve_charts,
+    make_reliability_chart,
+    make_score_chart,
+)
+
+
+def lines(chart) -> set[str]:
+    return {row["line"] for row in chart.spec["data"]["values"]}
+
+
+def test_one_run_shows_the_terms_of_its_loss_by_stage():
+    charts = {chart.title: chart for chart in make_curve_charts([make_run()])}
+    assert list(charts) == [
+        "First stage: training loss",
+        "First stage: learning rate",
+        "Second stage: training loss",
+        "Second stage: validation accuracy",
+    ]
+    assert lines(charts["First stage: training loss"]) == {"loss", "global", "local"}
+    assert lines(charts["Second stage: training loss"]) == {"loss"}  # its only term is the loss itself
+    assert "color" not in charts["Second stage: training loss"].spec["encoding"]
+
+
+def test_several_runs_share_each_chart():
+    charts = {
+        chart.title: chart for chart in make_curve_charts([make_run("a"), make_run("b", curves=make_run().curves[4:])])
+    }
+    assert lines(charts["Second stage: training loss"]) == {"a", "b"}
+    assert lines(charts["First stage: training loss"]) == {"a"}
+    assert charts["Second stage: validation accuracy"].columns[0].title == "run"
+
+
+def test_a_run_of_one_stage_is_compared_with_the_second_stage_of_another():
+    single = make_run("b", curves=(replace(make_run().curves[4], stage=""),))
+    charts = {chart.title: chart for chart in make_curve_charts([make_run("a"), single])}
+    assert lines(charts["Second stage: training loss"]) == {"a", "b"}
+    assert [chart.title for chart in make_curve_charts([single])] == ["Training loss"]
+
+
+def test_charts_have_different_ids():
+    ids = [chart.id for chart in make_curve_charts([make_run()])]
+    assert len(ids) == len(set(ids))
+
+
+def test_scores_of_one_run_need_no_chart():
+    assert make_score_chart([make_run()]) is None
+    assert make_score_chart([make_run("a"), make_run("b", headline=None)]) is None
+    chart = make_score_chart([make_run("a"), make_run("b")])
+    assert [(row["run"], row["low"], row["high"]) for row in chart.spec["data"]["values"]] == [
+        ("a", 0.77, 0.96),
+        ("b", 0.77, 0.96),
+    ]
+
+
+def test_confusion_matrix_counts_and_shares():
+    run = make_run()
+    chart = make_confusion_chart(run.errors, run.class_names, 0)
+    cells = {(row["true"], row["predicted"]): row for row in chart.spec["data"]["values"]}
+    assert cells["cat", HOSTILE]["n"] == 1
+    assert cells["dog", "cat"]["share"] == pytest.approx(2 / 12)
+    assert len(cells) == 9
+
+
+def test_names_of_classes_are_in_no_expression():
+    """Vega evaluates the strings under these keys."""
+    run = make_run()
+    chart = make_confusion_chart(run.errors, run.class_names, 0)
+
+    def expressions(value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key in ("filter", "test", "labelExpr", "calculate", "expr"):
+                    yield str(inner)
+                yield from expressions(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from expressions(inner)
+
+    assert not any("script" in text for text in expressions(chart.spec))
+
+
+def test_many_classes_have_pairs_instead_of_a_matrix():
+    n = MATRIX_MOST + 1
+    confusion = tuple(tuple(5 if i == j else int(j == i + 1) * (i + 1) for j in range(n)) for i in range(n))
+    errors = Errors("val", confusion, tuple(ClassScore(str(i), 5, 0.5, 0.5) for i in range(n)))
+    assert make_confusion_chart(errors, [str(i) for i in range(n)], 0) is None
+    assert list_confused_pairs(errors, 2) == [(n - 2, n - 1, n - 1), (n - 3, n - 2, n - 2)]
+
+
+def test_hardest_classes_come_first_and_those_without_images_are_left_out():
+    classes = (ClassScore("a", 3, 0.9, 0.5), ClassScore("b", 0, None, None), ClassScore("c", 3, 0.1, None))
+    chart = make_class_chart(Errors("val", (), classes), 0)
+    assert [row["class"] for row in chart.spec["data"]["values"]] == ["c", "a"]
+    assert make_class_chart(Errors("val", (), classes[1:2]), 0) is None
+
+
+def test_reliability_has_a_line_before_and_after_calibration():
+    both = [Reliability(name, 0.1, (Bin(0.7, 0.9, 10), Bin(0.9, 0.95, 30))) for name in ("as trained", "calibrated")]
+    chart = make_reliability_chart(both, 0)
+    assert lines(chart) == {"as trained", "calibrated"}
+    assert make_reliability_chart([], 0) is None
