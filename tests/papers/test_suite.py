@@ -63,7 +63,7 @@ class Counter:
 
     def __init__(self, monkeypatch):
         self.probed, self.embedded = [], []
-        knn, embed = probes.PROBES["knn"], suite._store_features
+        knn, embed = probes.PROBES["knn"], suite._compute_features
 
         def counting_probe(bench, log):
             self.probed.append(len(bench.parts["judged"].labels))
@@ -74,7 +74,7 @@ class Counter:
             return embed(place, *others)
 
         monkeypatch.setitem(probes.PROBES, "knn", counting_probe)
-        monkeypatch.setattr(suite, "_store_features", counting_embed)
+        monkeypatch.setattr(suite, "_compute_features", counting_embed)
 
 
 def test_what_is_there_and_what_is_not(root, tmp_path, capsys):
@@ -132,7 +132,7 @@ def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
     again = suite.run_suite(config(root, folder))
     assert len(counted.probed) == 4
     assert again.summary == first.summary
-    assert not list((tmp_path / "out").rglob("features-*.npz"))
+    assert not list((tmp_path / "out").rglob("features-*"))
     model(folder, seed=5)  # trained again in the same place: another network
     suite.run_suite(config(root, folder, only=("cub",)))
     assert len(counted.probed) == 5
@@ -190,7 +190,7 @@ from vitling.runs import probes
 from vitling.papers.suite import suite
 
 diary, slow, command = Path(sys.argv[1]), sys.argv[2] == "slow", sys.argv[3:]
-knn, embed = probes.PROBES["knn"], suite._store_features
+knn, embed = probes.PROBES["knn"], suite._compute_features
 
 def note(line):
     with diary.open("a") as file:
@@ -207,7 +207,7 @@ def noted_embed(place, *others):
     note(f"embed {place.entry.name}")
     return embed(place, *others)
 
-probes.PROBES["knn"], suite._store_features = noted_probe, noted_embed
+probes.PROBES["knn"], suite._compute_features = noted_probe, noted_embed
 sys.exit(run(command))
 """
 

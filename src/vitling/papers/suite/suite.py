@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
@@ -39,7 +37,6 @@ from vitling.training.rundir import describe_environment
 from vitling.training.signals import raise_on_signal
 
 RESULT = "suite.json"
-SPLITS = ("train", "validation", "judged")
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,6 @@ class SuiteJob:
     def has_finished(self, probe: str) -> bool:
         path = self.path(probe)
         return path.exists() and read_json(path).get("made_from") == self.made_from
-
-    def get_features_path(self, blocks: int) -> Path:
-        return self.folder / f"features-{blocks}.npz"
 
 
 @dataclass(frozen=True)
@@ -160,7 +154,7 @@ def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
             log.warning(f"{probe} on {job.entry.name} failed for {job.run}: {problem}")
             failed.append(f"{probe} on {job.entry.name} of {job.run}")
     if not failed:
-        for path in job.folder.glob("features-*.npz"):
+        for path in job.folder.glob("features-*.pt"):
             path.unlink()
     return failed
 
@@ -194,59 +188,36 @@ def _prepare_task(
     """Compute features of train, validation and test, kept in a file until every probe has used them."""
     model = load(job.run, config.weights, choose_device(config.device))
     settings = ProbesConfig(metric=flag_of_paper_metric(job.entry.metric))
-    path = job.get_features_path(settings.linear.blocks if "linear" in probes else 0)
-    arrays = _load_features(path, job)
-    if not arrays:
-        _store_features(job, model, probes, settings, config, path, log)
-        arrays = _load_features(path, job)
-    parts = {}
-    for name in SPLITS:
-        *frozen, labels = (_to_tensor(arrays[f"{name}_{kind}"], model) for kind in (*FrozenFeatures._fields, "labels"))
-        parts[name] = SplitFeatures(None, FrozenFeatures(*frozen), labels)
+    path = job.folder / f"features-{settings.linear.blocks if 'linear' in probes else 0}.pt"
+    found = torch.load(path, map_location=model.device, weights_only=True) if path.exists() else {}
+    if found.get("made_from") != job.made_from:
+        found = _compute_features(job, model, probes, settings, config, log)
+        with atomic_write(path) as file:
+            torch.save(found, file)
+    splits = found["parts"].items()
+    parts = {name: SplitFeatures(None, FrozenFeatures(*frozen), labels) for name, (labels, *frozen) in splits}
     images = {name: len(part.labels) for name, part in parts.items()}
     settings = replace(settings, knn=replace(settings.knn, k=default_ks(images["train"])))
-    names = tuple(arrays["class_names"].tolist())
-    about = {"images": images, "classes": len(names), "notes": arrays["notes"].tolist()}
-    if "data_hashes" in arrays:
-        about["data_hashes"] = json.loads(str(arrays["data_hashes"]))
+    names = found["class_names"]
+    about = {"images": images, "classes": len(names), "notes": found["notes"], "data_hashes": found["data_hashes"]}
     return ProbeTask(model, settings, names, parts), about
 
 
-def _load_features(path: Path, job: SuiteJob) -> dict[str, np.ndarray]:
-    """Load stored features of these images; empty if there are none."""
-    if not path.exists():
-        return {}
-    with np.load(path, allow_pickle=False) as file:
-        same = "made_from" in file.files and str(file["made_from"]) == job.made_from
-        return {name: file[name] for name in file.files} if same else {}
-
-
-def _to_tensor(array: np.ndarray, model: Model) -> Tensor:
-    return torch.from_numpy(array).to(model.device)
-
-
-def _store_features(
-    job: SuiteJob,
-    model: Model,
-    probes: tuple[Probe, ...],
-    settings: ProbesConfig,
-    config: SuiteConfig,
-    path: Path,
-    log: Log,
-) -> None:
+def _compute_features(
+    job: SuiteJob, model: Model, probes: tuple[Probe, ...], settings: ProbesConfig, config: SuiteConfig, log: Log
+) -> dict[str, Any]:
     data = match_model_input(model, config.data)
     splits = open_probe_splits(job.source, data, "test", settings)
     splits.splits.on_test_opened = make_opening_recorder(job.run)
     test = splits.open_eval_split(f"vitling suite {job.run}, {job.entry.name}")
     parts = compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
-    arrays = {"class_names": np.array(splits.train.class_names), "notes": np.array(splits.notes, dtype=np.str_)}
-    arrays["made_from"] = np.array(job.made_from)
-    arrays["data_hashes"] = np.array(json.dumps(hash_splits(splits, parts)))
-    for name, part in parts.items():
-        known = {**part.frozen._asdict(), "labels": part.labels}
-        arrays |= {f"{name}_{kind}": value.cpu().numpy() for kind, value in known.items()}
-    with atomic_write(path) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    return {
+        "made_from": job.made_from,
+        "class_names": splits.train.class_names,
+        "notes": splits.notes,
+        "data_hashes": hash_splits(splits, parts),
+        "parts": {name: (part.labels, *part.frozen) for name, part in parts.items()},
+    }
 
 
 def _read_cells(jobs: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
