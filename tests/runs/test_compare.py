@@ -15,8 +15,7 @@ from vitling.errors import Interrupted, UserError
 from vitling.evaluation.predictions import make_predictions, save_predictions
 from vitling.files import write_json
 from vitling.runs.compare import compare
-from vitling.runs.group import resumes_group
-from vitling.runs.seeds import train_seeds
+from vitling.runs.group import resumes_group, train_seeds
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.training.rundir import RunDirectory
 

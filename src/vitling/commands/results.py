@@ -84,8 +84,7 @@ def run_training(
     config: Any, train: Callable[[Any], dict[str, Any]], print_result: Callable[[dict[str, Any], Any], None]
 ) -> None:
     """Train once, or once per seed, and print the result; with --explain, print the settings instead."""
-    from vitling.runs.group import resumes_group
-    from vitling.runs.seeds import train_seeds
+    from vitling.runs.group import resumes_group, train_seeds
 
     if config.explain:
         print_settings(config)

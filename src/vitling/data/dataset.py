@@ -59,6 +59,13 @@ class Dataset:
             return "none"
         return "single" if self.labels.ndim == 1 else "multi"
 
+    def count_classes(self) -> np.ndarray:
+        """Count the images of each class, [C]."""
+        if self.labels is None:
+            raise ValueError(f"{self.name} has no labels")
+        is_multi = self.labels.ndim == 2
+        return self.labels.sum(axis=0) if is_multi else np.bincount(self.labels, minlength=len(self.class_names))
+
     def read(self, i: int) -> Raw:
         return self.reader(int(self.rows[i]))
 

@@ -145,13 +145,7 @@ def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
 
 
 def _count_classes(dataset: Dataset) -> dict[str, int]:
-    if dataset.labels is None:
-        return {}
-    if dataset.labels.ndim == 1:
-        counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
-    else:
-        counts = dataset.labels.sum(axis=0)
-    return dict(zip(dataset.class_names, counts.tolist()))
+    return {} if dataset.labels is None else dict(zip(dataset.class_names, dataset.count_classes().tolist()))
 
 
 def _summarise_range(values: np.ndarray) -> tuple[float, float, float] | None:

@@ -10,7 +10,7 @@ from vitling.errors import UserError
 from vitling.evaluation.comparison import RunGroup, Weights, compare_pair, rank_runs
 from vitling.files import check_writable, write_json
 from vitling.metric_names import primary_metric
-from vitling.runs.seeds import list_runs
+from vitling.runs.group import list_runs
 
 
 def compare(

@@ -175,7 +175,8 @@ def _open_split(splits: Splits, split: str, why: str) -> Dataset:
 def _map_labels(model: Model, dataset: Dataset) -> Dataset:
     """Renumber the labels as in the model, by class name."""
     number = {name: c for c, name in enumerate(model.class_names)}
-    unknown = [name for name in _list_used_classes(dataset) if name not in number]
+    counts = zip(dataset.class_names, dataset.count_classes())
+    unknown = [name for name, count in counts if count and name not in number]
     if unknown:
         raise UserError(
             f"The model does not know {shorten_list(unknown)}. It knows {shorten_list(list(model.class_names))}."
@@ -192,10 +193,4 @@ def _map_labels(model: Model, dataset: Dataset) -> Dataset:
         labels = columns[dataset.labels]
         if model.meta.task == "multi":  # a table that happens to have one label per row
             labels = np.eye(len(number), dtype=bool)[labels]
-    return Dataset(dataset.name, dataset.keys, dataset.reader, dataset.rows, labels, model.class_names, dataset.groups)
-
-
-def _list_used_classes(dataset: Dataset) -> list[str]:
-    assert dataset.labels is not None
-    used = np.unique(dataset.labels) if dataset.task == "single" else np.flatnonzero(dataset.labels.any(axis=0))
-    return [dataset.class_names[c] for c in used]
+    return replace(dataset, labels=labels, class_names=model.class_names, partial_labels=None)

@@ -1,26 +1,102 @@
-"""Several runs in one folder (--seeds, compare-methods), with the request stored next to them for --resume."""
+"""Several runs in one folder (--seeds, compare-methods), with the request stored next to them for --resume.
+
+--seeds trains one run per seed and gives their mean and standard deviation.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from vitling.console import is_main_process
+from vitling.console import Log, is_main_process
 from vitling.errors import UserError
 from vitling.files import atomic_write, read_json, write_json
+from vitling.ranges import check_ranges
 from vitling.settings.config import ComparisonConfig, Config, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.saved import load_config, resume_config
+from vitling.training.processes import init_processes
 
-FILE = "asked.json"
+REQUEST, SEEDS = "asked.json", "seeds.json"
 VERBS = {
     TrainConfig: "train",
     PretrainConfig: "pretrain",
     FinetuneConfig: "finetune",
     ComparisonConfig: "compare-methods",
 }
+
+
+def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
+    """Train in --out/seed0, seed1, ... and return what seeds.json contains.
+
+    All runs hold out the same images: only the training is repeated.
+    """
+    if not config.out:
+        raise UserError("No output directory given. Pass --out DIR, for example --out runs/first.")
+    config = load_request(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # the number may change
+    check_ranges(config)
+    out, log, results, summary = Path(config.out), Log(silent=not is_main_process()), [], {}
+    if (out / "config.json").exists():
+        raise UserError(f"{out} is a run of one seed. Pass a different --out for several seeds.")
+    with init_processes(config.loop.device), store_request(config) as count_run:
+        for i in range(config.seeds):
+            seed = config.seed + i
+            log.info(f"Seed {seed}, {i + 1} of {config.seeds}.")
+            own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.hold_out_seed()}
+            results.append(train(replace(config, **own, out=str(out / f"seed{seed}"))))
+            count_run()
+            summary = {"seeds": [result["seed"] for result in results], "scores": _summarise_all(results)}
+            _warn_of_differences(results, log)
+            if is_main_process():
+                write_json(out / SEEDS, summary)
+    return summary
+
+
+def list_runs(path: str) -> list[Path]:
+    """Return the run itself, or the runs of a folder that --seeds made."""
+    folder = Path(path)
+    if (folder / SEEDS).exists():
+        return [folder / f"seed{seed}" for seed in read_json(folder / SEEDS)["seeds"]]
+    if (verb := read_verb(path)) == VERBS[ComparisonConfig]:
+        raise UserError(f"{path} compares methods. Name one of its runs, such as {folder / 'idmm'}.")
+    if verb:
+        raise UserError(f"{path} holds several runs, and none has finished. Continue them with --resume.")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{path} is not a run: it has neither config.json nor {SEEDS}.")
+    return [folder]
+
+
+def _warn_of_differences(results: list[dict[str, Any]], log: Log) -> None:
+    if len(methods := {result.get("method") for result in results}) > 1:
+        log.warning(f"The seeds use different methods: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
+    if len(sizes := {size for result in results if (size := result.get("judged_at", result.get("size")))}) > 1:
+        log.warning(f"The seeds are evaluated at {' and '.join(map(str, sorted(sizes)))} px. Pass --test-size.")
+
+
+def _summarise_all(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Summarise each figure by weights, split and metric: "last test top1"."""
+    values: dict[str, list[float]] = {}
+    for result in results:
+        for name, value in _list_figures(result):
+            values.setdefault(name, []).append(value)
+    return {name: _summarise(found) for name, found in values.items() if len(found) == len(results)}
+
+
+def _list_figures(result: dict[str, Any]) -> list[tuple[str, float]]:
+    keys = ("top1", "mean_per_class", "mean_average_precision")
+    pairs = [(w, split) for w in ("last", "best") for split in ("val", "test") if split in result.get(w, {})]
+    labelled = [
+        (f"{w} {split} {key}", result[w][split][key]) for w, split in pairs for key in keys if key in result[w][split]
+    ]
+    return labelled + [(name, value) for name, value in result["last"].items() if name.startswith("knn/")]
+
+
+def _summarise(values: list[float]) -> dict[str, Any]:
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "deviation": std, "values": values}
 
 
 def resumes_group(config: RunConfig) -> bool:
@@ -32,7 +108,7 @@ def load_request(config: Config, **changeable: Any) -> Config:
     """Return the stored request of a resumed group; raise UserError if settings not in `changeable` differ."""
     if not resumes_group(config):
         return config
-    before = load_config(type(config), read_json(Path(config.out) / FILE)["settings"])
+    before = load_config(type(config), read_json(Path(config.out) / REQUEST)["settings"])
     return resume_config(replace(config, **changeable), replace(before, **changeable))
 
 
@@ -47,13 +123,13 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
         return
     out, done = Path(config.out), []
     _check_folder(config)
-    before = (out / FILE).read_bytes() if (out / FILE).exists() else None
+    before = (out / REQUEST).read_bytes() if (out / REQUEST).exists() else None
     names = _list_names(out)
-    write_json(out / FILE, {"verb": VERBS[type(config)], "settings": asdict(config)})
+    write_json(out / REQUEST, {"verb": VERBS[type(config)], "settings": asdict(config)})
     try:
         yield lambda: done.append(True)
     except UserError:
-        if not done and _list_names(out) <= {*names, FILE}:
+        if not done and _list_names(out) <= {*names, REQUEST}:
             _restore(out, before)
         raise
 
@@ -66,7 +142,7 @@ def require_resume_or_overwrite(config: RunConfig) -> None:
 
 def read_verb(out: str) -> str:
     """Return the command that made a folder of several runs; "" for other folders."""
-    path = Path(out) / FILE
+    path = Path(out) / REQUEST
     if not path.exists():
         return ""
     try:
@@ -89,9 +165,9 @@ def _list_names(folder: Path) -> set[str]:
 
 def _restore(out: Path, before: bytes | None) -> None:
     if before is not None:
-        with atomic_write(out / FILE) as file:
+        with atomic_write(out / REQUEST) as file:
             file.write(before)
         return
-    (out / FILE).unlink()
+    (out / REQUEST).unlink()
     with suppress(OSError):  # something else is in it
         out.rmdir()

@@ -198,16 +198,7 @@ def _hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Da
 
 def _note_single_images(splits: ProbeSplits) -> list[str]:
     """List the classes whose only image is in train, so that validation lacks them."""
-    train, validation = splits.train.labels, splits.validation.labels
-    assert train is not None
-    assert validation is not None
-    counts = [
-        labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=len(splits.train.class_names))
-        for labels in (train, validation)
-    ]
-    single = [splits.train.class_names[c] for c in np.flatnonzero((counts[0] == 1) & (counts[1] == 0))]
-    return (
-        [f"Classes with a single image, which is in train and not in validation: {shorten_list(single)}."]
-        if single
-        else []
-    )
+    train, validation = splits.train.count_classes(), splits.validation.count_classes()
+    single = [splits.train.class_names[c] for c in np.flatnonzero((train == 1) & (validation == 0))]
+    note = f"Classes with a single image, which is in train and not in validation: {shorten_list(single)}."
+    return [note] if single else []

@@ -43,6 +43,9 @@ class Draft(Generic[Config]):
     def is_explicit(self, name: str) -> bool:
         return self.layer(name) == "explicit"
 
+    def list_explicit(self) -> list[str]:
+        return [name for name in self.origins if self.is_explicit(name)]
+
     def set(self, name: str, value: Any, layer: Layer, reason: str) -> bool:
         """Set a value unless a stronger layer has set it; return whether it was set."""
         if _RANK[layer] < _RANK[self.layer(name)]:

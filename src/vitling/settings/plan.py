@@ -91,17 +91,16 @@ def min_pretrain_epochs(config: TrainConfig) -> int:
 
 def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
     """Return whether the plan chose the first stage and the user set nothing of it."""
-    touched = {name.partition(".")[0] for name, origin in draft.origins.items() if origin.layer == "explicit"}
-    return not draft.is_explicit("method") and touched.isdisjoint(_first_stage_fields())
+    return not draft.is_explicit("method") and not any(map(_is_of_first_stage, draft.list_explicit()))
 
 
 def drop_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
     """Return what the user passed, as a request for one stage on the labels."""
-    alone, first_stage = Draft(TrainConfig()), _first_stage_fields()
+    alone = Draft(TrainConfig())
     alone.override("method", "supervised", "plan", "the time is too short for a first stage")
-    for name, origin in plan.origins.items():
-        if origin.layer == "explicit" and name.partition(".")[0] not in first_stage:
-            alone.override(name, plan.get(name), "explicit", origin.reason)
+    for name in plan.list_explicit():
+        if not _is_of_first_stage(name):
+            alone.override(name, plan.get(name), "explicit", plan.origins[name].reason)
     return alone
 
 
@@ -131,19 +130,17 @@ def _choose(draft: Draft[TrainConfig], name: str, value: Any, reason: str) -> No
     draft.fill(name, value, "plan", reason)
 
 
-def _first_stage_fields() -> list[str]:
-    return [*STAGE_SETTINGS, *(f.name for f in fields(MethodsConfig))]
+def _is_of_first_stage(name: str) -> bool:
+    return name.partition(".")[0] in (*STAGE_SETTINGS, *(f.name for f in fields(MethodsConfig)))
 
 
 def _check_one_stage(draft: Draft[TrainConfig]) -> None:
     """Raise UserError for settings of a first stage that does not exist."""
-    fields_of_first = _first_stage_fields()
-    for name, origin in draft.origins.items():
-        if origin.layer == "explicit" and name.partition(".")[0] in fields_of_first:
-            raise UserError(
-                f"--{flag_name(name)} is for two-stage runs, but --method supervised has one stage. Leave it out, or "
-                "pass --method idmm."
-            )
+    if wrong := next(filter(_is_of_first_stage, draft.list_explicit()), None):
+        raise UserError(
+            f"--{flag_name(wrong)} is for two-stage runs, but --method supervised has one stage. Leave it out, or pass "
+            "--method idmm."
+        )
 
 
 def _scale_learning_rates(draft: Draft[TrainConfig]) -> None:

@@ -72,8 +72,7 @@ def _recipe(
 def _complete(draft: Draft[PretrainConfig], method: Method) -> list[str]:
     """Let the method settle what follows from its other settings and from the views; return its notes."""
     prefix = f"{method.field}."
-    own = [name for name in draft.origins if name.startswith(prefix) and draft.is_explicit(name)]
-    explicit = {name.removeprefix(prefix) for name in own}
+    explicit = {name.removeprefix(prefix) for name in draft.list_explicit() if name.startswith(prefix)}
     config = method.config_of(draft.config)
     notes: list[str] = []
     if method.complete is not None:

@@ -22,17 +22,15 @@ def render_page() -> str:
     origins = [(f"`{e.name}`", e.licence, e.where, e.cite) for e in entries]
     layouts = [(f"`{e.name}`", _join(e.marks), _join(e.folders)) for e in entries]
     notes = [f"- `{e.name}`: {note}" for e in entries for note in e.notes]
-    return "\n".join(
-        [
-            *("## Numbers", ""),
-            *_make_table(("name", "data set", "classes", "train", "val", "test", "metric", "tables"), numbers),
-            *("", "## Licences and origins", ""),
-            *_make_table(("name", "licence, as far as known", "from", "cite"), origins),
-            *("", "## How a copy is recognised", ""),
-            *_make_table(("name", "its folder holds one of", "other names of the folder"), layouts),
-            *("", "## Notes", "", *notes, ""),
-        ]
-    )
+    sections = {
+        "Numbers": _make_table(("name", "data set", "classes", "train", "val", "test", "metric", "tables"), numbers),
+        "Licences and origins": _make_table(("name", "licence, as far as known", "from", "cite"), origins),
+        "How a copy is recognised": _make_table(
+            ("name", "its folder holds one of", "other names of the folder"), layouts
+        ),
+        "Notes": notes,
+    }
+    return "\n".join(f"## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in sections.items())
 
 
 def write_page(path: Path) -> None:
