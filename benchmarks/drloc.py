@@ -12,7 +12,7 @@ import argparse
 import torch
 from record import write_rows
 
-from vitling.papers.overhead import measure
+from vitling.papers.costs import measure_drloc
 
 
 def main() -> None:
@@ -26,8 +26,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for backbone in options.backbones:
-        rows.append(measure(backbone, options.batch, options.size, options.variants, torch.device(options.device)))
-        row = rows[-1]
+        row = measure_drloc(backbone, options.batch, options.size, options.variants, torch.device(options.device))
+        rows.append(row)
         print(backbone, {name: f"{share:+.2%}" for name, share in row["overhead"].items()}, row["peak_gb"], flush=True)
         command = f"python benchmarks/drloc.py --backbones {' '.join(row['backbone'] for row in rows)}"
         command += f" --variants {' '.join(options.variants)} --batch {options.batch} --size {options.size}"

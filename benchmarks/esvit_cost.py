@@ -24,8 +24,8 @@ import torch
 from record import read_earlier, write_rows
 
 from vitling.errors import RunAborted
+from vitling.papers.costs import TABLE_9, measure_regions, measure_throughput
 from vitling.papers.figures import read_figures
-from vitling.papers.region_cost import TABLE_9, measure, measure_throughput
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
 
@@ -61,7 +61,7 @@ def measure_row(about: Row, device: torch.device) -> Row:
     settings = {name: about[name] for name in ("backbone", "batch", "size", "compile")}
     if about["table"] == 8:
         return about | measure_throughput(**settings, device=device) | _get_paper_throughput(about["backbone"])
-    found = measure(**settings, prototypes=about["prototypes"], device=device, further=about["steps"][1:])
+    found = measure_regions(**settings, prototypes=about["prototypes"], device=device, further=about["steps"][1:])
     return about | found | _get_paper_cost(about["backbone"], about["batch"])
 
 

@@ -21,8 +21,14 @@ from vitling.errors import RunAborted
 from vitling.methods import METHODS, MethodName
 from vitling.methods.method import TrainingData
 from vitling.objectives import Objective
-from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
-from vitling.papers.overhead import reset_compiler
+from vitling.papers.measure import (
+    FixedViewsTrainer,
+    Workload,
+    make_store,
+    make_trainer,
+    reset_compiler,
+    time_steps,
+)
 from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
 from vitling.training.trainer import Trainer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitling.errors import RunAborted
-from vitling.papers import measure, overhead
+from vitling.papers import measure
 
 NANO = "vit_nano_patch4_32"
 TINY = ["--backbones", NANO, "--size", "32", "--device", "cpu", "--prototypes", "64"]
@@ -23,8 +23,8 @@ def benchmark(monkeypatch):
 
 
 def test_measures_and_writes_both_tables(benchmark, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(overhead, "ROUNDS", 2)
-    monkeypatch.setattr(overhead, "STEPS", 2)
+    monkeypatch.setattr(measure, "ROUNDS", 2)
+    monkeypatch.setattr(measure, "STEPS", 2)
     monkeypatch.setattr(measure, "WARMUP_STEPS", 1)
     out = tmp_path / "found.json"
     benchmark.main([*TINY, "--batches", "1", "--inference-batch", "2", "--sampled", "--out", str(out)])
@@ -66,7 +66,7 @@ def measured(benchmark, monkeypatch):
         measured.append((8, backbone, batch))
         return {"images_per_second": 1000.0}
 
-    monkeypatch.setattr(benchmark, "measure", measure)
+    monkeypatch.setattr(benchmark, "measure_regions", measure)
     monkeypatch.setattr(benchmark, "measure_throughput", measure_throughput)
     return measured
 

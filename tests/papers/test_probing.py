@@ -22,8 +22,8 @@ from vitling.evaluation.bundle import load
 from vitling.evaluation.correspondence import measure_correspondence
 from vitling.evaluation.inputs import list_sources
 from vitling.files import write_json
+from vitling.papers import costs, probing
 from vitling.papers import locations as datasets
-from vitling.papers import probing, region_cost
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.probing import FixedNetwork, FrozenTask, SuiteMeanTask, TimedFrozenTask
 from vitling.papers.reproduce import reproduce
@@ -167,7 +167,7 @@ def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
 def test_a_pace_beside_a_figure(data, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        region_cost.ThroughputTask, "__call__", lambda self, context: asked.append(self.backbone) or {"value": 321}
+        costs.ThroughputTask, "__call__", lambda self, context: asked.append(self.backbone) or {"value": 321}
     )
     paced = StudyRun("paced", TimedFrozenTask(FrozenTask(RANDOM, "knn")), "made", paper=50.0)
     outcome = reproduce(replace(STUDY, name="paced", runs=(paced,), picture="scatter"), data)

@@ -21,8 +21,8 @@ from vitling.data.content import hash_content
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.papers import locations as datasets
+from vitling.papers.costs import OverheadTask
 from vitling.papers.ledger import Ledger
-from vitling.papers.overhead import OverheadTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.papers.train_task import TrainTask
@@ -304,10 +304,10 @@ def test_wrong_input(data, tmp_path):
 
 
 def test_the_overhead_is_measured(monkeypatch, tmp_path):
-    from vitling.papers import overhead
+    from vitling.papers import measure
 
-    monkeypatch.setattr(overhead, "ROUNDS", 2)
-    monkeypatch.setattr(overhead, "STEPS", 2)
+    monkeypatch.setattr(measure, "ROUNDS", 2)
+    monkeypatch.setattr(measure, "STEPS", 2)
     task = OverheadTask("vit_micro_patch4_32", 4, size=16)
     row = task(RunContext(tmp_path / "run"))
     assert {"value", "seconds", "step_without", "step_l1", "peak_gb_without", "peak_gb_l1"} == set(row)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from vitling.papers.costs import OverheadTask
 from vitling.papers.drloc_recipes import Preset, finetune, scratch
-from vitling.papers.overhead import OverheadTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.train_task import TrainTask
 

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 from vitling.methods.esvit.settings import EsViTConfig
 from vitling.methods.method import Recipe
 from vitling.papers import esvit_recipes as recipes
+from vitling.papers.costs import TABLE_9, RegionCostTask, ThroughputTask
+from vitling.papers.costs import Figure as Cost
 from vitling.papers.counting import CountTask, ParametersTask, ViewsBudgetTask
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.figures import read_figures
@@ -26,8 +28,6 @@ from vitling.papers.probing import (
     TimedFrozenTask,
     make_probe_runs,
 )
-from vitling.papers.region_cost import TABLE_9, RegionCostTask, ThroughputTask
-from vitling.papers.region_cost import Figure as Cost
 from vitling.papers.stages import pretrain_config
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.suite.table import PAPER as TABLE_11

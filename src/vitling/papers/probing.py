@@ -125,7 +125,7 @@ class TimedFrozenTask:
         return {**self.task.settings, "paced": True}
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        from vitling.papers.region_cost import ThroughputTask
+        from vitling.papers.costs import ThroughputTask
 
         network = self.task.network
         throughput = ThroughputTask(network.backbone or "")(replace(context, out=context.out / "pace"))

@@ -1,19 +1,21 @@
-"""The cost of EsViT's region loss (Table 9) and the throughput of its networks (Table 8)."""
+"""The cost of a term of the loss in compiled training steps, and the throughput of networks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.errors import UserError
 from vitling.files import read_json, write_json
 from vitling.methods.dino.settings import dino_plan
+from vitling.methods.drloc.settings import DRLocConfig, Variant, drloc_weight
 from vitling.methods.esvit.settings import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
-from vitling.papers.overhead import compare, flatten_figures, measure_once, reset_compiler
 from vitling.papers.study import FieldsTask, RunContext
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from vitling.training.precision import Compile
 
+Measurement = Callable[["torch.device"], dict[str, Any]]
 Figure = Literal["time", "memory"]
 Further = Literal["sinkhorn", "sampled", "place"]
 
@@ -55,6 +58,21 @@ TABLE_9 = {  # (a) and (b), by backbone and batch
 
 
 @dataclass(frozen=True)
+class OverheadTask(FieldsTask):
+    """Measure what DRLoc adds to a training step, in percent."""
+
+    backbone: str
+    batch: int
+    size: int = 224
+    variant: Variant = "l1"
+
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        measurement = partial(measure_drloc, self.backbone, self.batch, self.size, [self.variant])
+        row = _measure_once(context.out, f"The cost of DRLoc with {self.backbone}", self.size, measurement)
+        return {"value": round(100 * row["overhead"][self.variant], 2), **_flatten_figures(row)}
+
+
+@dataclass(frozen=True)
 class RegionCostTask(FieldsTask):
     """Measure time or memory of a step with both losses, relative to the view loss alone.
 
@@ -68,20 +86,14 @@ class RegionCostTask(FieldsTask):
     prototypes: int = 65_536
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        answer = context.out / "result.json"
-        if not answer.exists():
-            write_json(answer, self._answer(context))
-        return read_json(answer)
-
-    def _answer(self, context: RunContext) -> dict[str, Any]:
         key = {name: value for name, value in self.settings.items() if name != "figure"} | {"seed": context.seed}
         folder = context.stages / f"region-cost-{self.backbone}-batch{self.batch}-seed{context.seed}-{digest(key)}"
-        measurement = partial(measure, self.backbone, self.batch, self.size, self.prototypes)
-        row = measure_once(folder, f"The cost of EsViT's region loss with {self.backbone}", self.size, measurement)
-        write_json(context.out / "environment.json", read_json(folder / "environment.json"))
+        measurement = partial(measure_regions, self.backbone, self.batch, self.size, self.prototypes)
+        row = _measure_once(folder, f"The cost of EsViT's region loss with {self.backbone}", self.size, measurement)
         if self.figure == "memory" and not row["memory_ratio"]:
             raise UserError("The memory of EsViT's region loss can only be measured on a GPU, and none is available.")
-        return {"value": round(row[f"{self.figure}_ratio"]["both"], 4), **flatten_figures(row)}
+        write_json(context.out / "environment.json", read_json(folder / "environment.json"))
+        return {"value": round(row[f"{self.figure}_ratio"]["both"], 4), **_flatten_figures(row)}
 
 
 @dataclass(frozen=True)
@@ -94,11 +106,53 @@ class ThroughputTask(FieldsTask):
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         measurement = partial(measure_throughput, self.backbone, self.batch, self.size)
-        row = measure_once(context.out, f"The throughput of {self.backbone}", self.size, measurement)
+        row = _measure_once(context.out, f"The throughput of {self.backbone}", self.size, measurement)
         return {"value": round(row["images_per_second"]), "seconds": row["took"]}
 
 
-def measure(
+def _measure_once(folder: Path, what: str, size: int, measurement: Measurement) -> dict[str, Any]:
+    """Measure once and keep the row in `folder`. CPUs serve for small trials only."""
+    from vitling.training.processes import choose_device
+    from vitling.training.rundir import describe_environment
+
+    result = folder / "result.json"
+    if not result.exists():
+        device = choose_device("auto")
+        if device.type == "cpu" and size >= 96:
+            raise UserError(f"{what} can only be measured on a GPU, and none is available.")
+        began = time.monotonic()
+        row = measurement(device)
+        write_json(folder / "environment.json", describe_environment())
+        write_json(result, row | {"took": round(time.monotonic() - began, 2)})
+    return read_json(result)
+
+
+def _flatten_figures(row: dict[str, Any]) -> dict[str, Any]:
+    """Flatten a comparison of steps for a table of results."""
+    figures = {f"step_{name}": seconds for name, seconds in row["seconds"].items()}
+    figures |= {f"peak_gb_{name}": memory for name, memory in row["peak_gb"].items()}
+    return {"seconds": row["took"], **figures}
+
+
+def measure_drloc(
+    backbone: str, batch: int, size: int, variants: Sequence[Variant], device: torch.device
+) -> dict[str, Any]:
+    """Measure what each variant of DRLoc adds to supervised training."""
+    from vitling.methods.drloc.loss import make_drloc_term
+    from vitling.methods.supervised.loss import Supervised
+    from vitling.papers.measure import compare_steps
+    from vitling.views.policies import make_plan
+
+    def add_drloc(variant: Variant, network: Any, plan: Any, classes: int) -> Supervised:
+        objective = Supervised(network, plan, classes)
+        objective.attach("drloc", make_drloc_term(network, DRLocConfig(variant)), drloc_weight(network.name))
+        return objective
+
+    objectives = {"without": Supervised} | {variant: partial(add_drloc, variant) for variant in variants}
+    return compare_steps(backbone, batch, size, make_plan("supervised", size), objectives, device)
+
+
+def measure_regions(
     backbone: str,
     batch: int,
     size: int,
@@ -111,15 +165,22 @@ def measure(
 
     `further` adds optimal transport for the match, every second region down and across, or regions matched by place.
     """
+    from vitling.methods.esvit.loss import EsViT
+    from vitling.papers.measure import compare_steps
+
+    def make_esvit(config: EsViTConfig, network: Any, plan: Any, images: int) -> EsViT:
+        return EsViT(network, plan, config)
+
     new = partial(EsViTConfig, prototypes=prototypes, match="argmax")
     configs = {"view": new(view_weight=1.0, region_weight=0.0), "both": new()}
     every = {"sinkhorn": new(match="sinkhorn"), "sampled": new(region_stride=2), "place": new(match="place")}
     configs |= {name: every[name] for name in further}
-    objectives = {name: _make_esvit(config) for name, config in configs.items()}
-    found = compare(backbone, batch, size, dino_plan(every["place"], size), objectives, device, compile, by_turns=False)
+    objectives = {name: partial(make_esvit, config) for name, config in configs.items()}
+    plan = dino_plan(every["place"], size)
+    found = compare_steps(backbone, batch, size, plan, objectives, device, compile, by_turns=False)
     row = {name: found[name] for name in ("backbone", "batch", "size", "seconds", "peak_gb", "rounds")}
-    row |= {"prototypes": prototypes, "time_ratio": _divide_by_first(row["seconds"])}
-    return row | {"memory_ratio": _divide_by_first(row["peak_gb"])}
+    ratios = {"time_ratio": _divide_by_first(row["seconds"]), "memory_ratio": _divide_by_first(row["peak_gb"])}
+    return row | {"prototypes": prototypes} | ratios
 
 
 def _divide_by_first(figures: dict[str, float]) -> dict[str, float]:
@@ -128,19 +189,10 @@ def _divide_by_first(figures: dict[str, float]) -> dict[str, float]:
     return {name: figures[name] / figures[first] for name in others if figures[first]}
 
 
-def _make_esvit(config: EsViTConfig) -> Any:
-    from vitling.methods.esvit.loss import EsViT
-
-    return lambda backbone, plan, images: EsViT(backbone, plan, config)
-
-
 def measure_throughput(
     backbone: str, batch: int, size: int, device: torch.device, compile: Compile = "on"
 ) -> dict[str, Any]:
     from vitling.papers.measure import measure_inference
 
-    try:
-        pace = measure_inference(backbone, batch, size, device, compile)
-    finally:
-        reset_compiler()
+    pace = measure_inference(backbone, batch, size, device, compile)
     return {"backbone": backbone, "batch": batch, "size": size, "images_per_second": pace}

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from vitling.errors import RunAborted, UserError
+from vitling.papers import costs
 from vitling.papers import measure as measuring
-from vitling.papers import overhead, region_cost
+from vitling.papers.costs import TABLE_9, RegionCostTask, ThroughputTask, measure_regions
 from vitling.papers.figures import read_figures
-from vitling.papers.region_cost import TABLE_9, RegionCostTask, ThroughputTask, measure
 from vitling.papers.study import RunContext
 
 NANO, CPU = "vit_nano_patch4_32", torch.device("cpu")
@@ -18,14 +18,14 @@ needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(overhead, "ROUNDS", 2)
-    monkeypatch.setattr(overhead, "STEPS", 2)
+    monkeypatch.setattr(measuring, "ROUNDS", 2)
+    monkeypatch.setattr(measuring, "STEPS", 2)
     monkeypatch.setattr(measuring, "WARMUP_STEPS", 1)
 
 
 def test_steps_with_both_losses_are_set_beside_those_with_the_view_loss():
     """Of a single image too."""
-    row = measure(NANO, 1, 32, 64, CPU, ("sinkhorn", "sampled", "place"))
+    row = measure_regions(NANO, 1, 32, 64, CPU, ("sinkhorn", "sampled", "place"))
     assert list(row["seconds"]) == ["view", "both", "sinkhorn", "sampled", "place"]
     for name, ratio in row["time_ratio"].items():
         assert ratio == pytest.approx(row["seconds"][name] / row["seconds"]["view"])
@@ -46,8 +46,8 @@ def test_what_is_compared_is_what_is_said(monkeypatch):
         about = {"backbone": backbone, "batch": batch, "size": size}
         return about | {"seconds": seconds, "peak_gb": peaks, "rounds": []}
 
-    monkeypatch.setattr(region_cost, "compare", compare)
-    row = measure(NANO, 3, 32, 64, CPU, ("sampled",))
+    monkeypatch.setattr(measuring, "compare_steps", compare)
+    row = measure_regions(NANO, 3, 32, 64, CPU, ("sampled",))
     assert row["memory_ratio"] == {"both": 1.5, "sampled": 2.0}
     assert {config.prototypes for config in made.values()} == {64}
     assert (made["view"].region_weight, made["both"].region_weight, made["sampled"].region_stride) == (0.0, 0.5, 2)
@@ -65,7 +65,7 @@ def test_one_measurement_serves_both_figures(monkeypatch, tmp_path):
             "memory_ratio": {"both": 1.25},
         }
 
-    monkeypatch.setattr(region_cost, "measure", measure)
+    monkeypatch.setattr(costs, "measure_regions", measure)
     time, memory = (RegionCostTask(NANO, 2, figure, size=32, prototypes=64) for figure in ("time", "memory"))
     starts = [RunContext(tmp_path / name, stages=tmp_path / "stages") for name in ("time", "memory")]
     assert time(starts[0])["value"] == 1.1
@@ -101,11 +101,11 @@ def test_a_small_network_is_measured_anywhere(tmp_path):
 
 
 def test_steps_that_are_not_alike_are_not_compared():
-    overhead._check_comparable({(1, True)}, NANO, 8)
+    measuring._check_comparable({(1, True)}, NANO, 8)
     with pytest.raises(RunAborted, match="Out of memory"):
-        overhead._check_comparable({(2, True)}, NANO, 8)
+        measuring._check_comparable({(2, True)}, NANO, 8)
     with pytest.raises(RunAborted, match="recorded"):
-        overhead._check_comparable({(1, True), (1, False)}, NANO, 8)
+        measuring._check_comparable({(1, True), (1, False)}, NANO, 8)
 
 
 def test_the_paper_s_ratios_are_those_of_its_cells():
