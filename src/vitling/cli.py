@@ -17,10 +17,11 @@ from vitling.commands.short_help import format_short_help
 from vitling.commands.verbs import VERBS
 from vitling.console import is_main_process
 from vitling.data.host import count_cores
-from vitling.errors import DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
+from vitling.errors import ABORTED, DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
 from vitling.papers.datasets import register_readers
 from vitling.settings.config import RunConfig
 from vitling.settings.names import settings_in
+from vitling.shortage import explain_shortage
 from vitling.version import __version__
 
 _WITHOUT_TORCH = ("inspect", "compare", "reproduce", "list")  # they import it late or not at all
@@ -63,7 +64,11 @@ def run(argv: list[str]) -> int:
         return _fail("Interrupted.", INTERRUPTED)
     except BrokenPipeError:  # `vitling ... | head`
         _discard_output()
-    except OSError as problem:  # no permission, no space, a directory in the way
+    except (OSError, MemoryError, RuntimeError) as problem:
+        if reason := explain_shortage(problem):
+            return _fail(reason, ABORTED)
+        if not isinstance(problem, OSError):  # no permission, a directory in the way
+            raise
         where = f"{problem.filename}: " if problem.filename is not None else ""
         return _fail(f"{where}{problem.strerror or problem}.", WRONG_INPUT)
     except SystemExit as leave:  # raised by tyro after --help or an unknown flag

@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitling.files import append_line
 
 LINE_INTERVAL = 10.0  # seconds between progress lines when the output is not a terminal
 
@@ -42,12 +44,12 @@ class Log:
         self.debug(f"Warning: {line}")
 
     def debug(self, line: str) -> None:
-        """Write to log.txt only."""
+        """Write to log.txt only. A line that cannot be written is lost and ends no run."""
         if self.path is None or self.silent:
             return
         stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{stamp} {line}\n")
+        with suppress(OSError):  # such as a full disk, which the files that matter will report
+            append_line(self.path, f"{stamp} {line}")
 
     @contextmanager
     def progress(self, title: str, total: int | None = None) -> Iterator[ProgressCallback]:

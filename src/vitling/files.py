@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
 import re
+import shutil
+import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,16 +23,24 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+LOCK = ".lock"  # in a folder that a process has claimed
+_claims: set[Path] = set()  # lock files that this process holds
+_KINDS = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
 _NUMBER_LIST = re.compile(rf"\[\n\s*{_NUMBER}(?:,\n\s*{_NUMBER})*\n\s*\]")  # not inside strings: \n is escaped there
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
-    """Open a file that appears at `path` only if the block ends without an error."""
+    """Open a file that appears at `path` only if the block ends without an error.
+
+    It replaces regular files only. Temporary files of killed writers of the same path are removed.
+    """
     path = Path(path)
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    remove_leftovers(path.parent, path.name)
+    handle, lock, temporary = _make_temporary(path)
     try:
         with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
@@ -35,10 +48,66 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_read_umask())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def scratch_folder(path: str | os.PathLike) -> Iterator[Path]:
+    """Make a temporary folder beside `path` for several files that are renamed when all are complete.
+
+    It is deleted at the end, with the folder around it if that is new and empty, and after a kill by the next call
+    for the same path.
+    """
+    path = Path(path)
+    existed = path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent, path.name)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    handle = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    try:
+        _lock(handle, wait=True)
+        yield folder
+    finally:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not existed:
+                with suppress(OSError):  # it has contents now
+                    path.parent.rmdir()
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+
+def remove_leftovers(folder: str | os.PathLike, name: str = "*") -> None:
+    """Delete temporary files and folders that killed writers of `name` left in a folder; those in use are locked."""
+    for path in Path(folder).glob(f".{'*' if name == '*' else glob.escape(name)}.????????.part"):
+        with suppress(OSError), _open_for_lock(path) as handle:
+            if _lock(handle, wait=False) is True:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def is_leftover(name: str) -> bool:
+    """Return whether a file name is one that `atomic_write` or `scratch_folder` uses until a write is complete."""
+    return re.fullmatch(r"\..+\..{8}\.part", name) is not None
+
+
+def append_line(path: str | os.PathLike, line: str) -> None:
+    """Append a line to a text file, and begin a new one if a kill has cut the last line short."""
+    with open(path, "ab+") as file:
+        whole = file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END), file.read(1))[1] == b"\n"
+        file.write(b"" if whole else b"\n")
+        file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+
+
+def sync_file(path: str | os.PathLike) -> None:
+    """Wait until what was written to a file is on the disk; do nothing if there is no such file."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -48,7 +117,7 @@ def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda:
     Not re-entrant. The lock ends with the process, however that ends. Does nothing on Windows.
     """
     with _open_folder(folder) as handle:
-        if not _lock(handle, wait=False):
+        if _lock(handle, wait=False) is False:
             on_wait()
             _lock(handle, wait=True)
         yield
@@ -58,30 +127,105 @@ def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda:
 def try_lock_folder(folder: str | os.PathLike) -> Iterator[bool]:
     """Try to lock `folder` for the block without waiting; yield whether it worked (always True on Windows)."""
     with _open_folder(folder) as handle:
-        yield _lock(handle, wait=False)
+        yield _lock(handle, wait=False) is not False
+
+
+def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
+    """Claim a folder for this process and return the function that releases it.
+
+    Raise UserError with the process and its host if another one holds it. The claim ends with the process, however
+    that ends. Re-entrant. Does nothing on Windows, in folders that cannot be written, and without file locks.
+    """
+    path = Path(folder).resolve() / LOCK
+    if fcntl is None or path in _claims:
+        return lambda: None
+    try:
+        handle = _open_lock(path)
+    except OSError as problem:
+        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return lambda: None
+        raise
+    _claims.add(path)
+
+    def release() -> None:
+        if path in _claims:
+            _claims.discard(path)
+            try:
+                path.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
+
+    return release
+
+
+def _open_lock(path: Path) -> int:
+    """Open and lock a lock file, and write to it who holds it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if _lock(handle, wait=False) is False:
+                holder = os.read(handle, 200).decode("utf-8", "replace").strip() or "another process"
+                raise UserError(
+                    f"{path.parent} is in use by {holder}. Wait until that ends, or pass a different --out."
+                )
+            if _is_same_file(path, handle):
+                os.ftruncate(handle, 0)
+                os.write(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its holder deleted it before this process had the lock
+
+
+def _is_same_file(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _make_temporary(path: Path) -> tuple[int, int, Path]:
+    """Create a temporary file beside `path`; return its handle, another one that holds its lock, and its path."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        _lock(handle, wait=True)
+        if os.path.exists(name):  # not removed as a leftover before it was locked
+            return handle, os.dup(handle), Path(name)
+        os.close(handle)
 
 
 @contextmanager
 def _open_folder(folder: str | os.PathLike) -> Iterator[int]:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with _open_for_lock(Path(folder)) as handle:
+        yield handle
+
+
+@contextmanager
+def _open_for_lock(path: Path) -> Iterator[int]:
     if fcntl is None:
         yield -1
         return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         yield handle
     finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not unlock if a child has inherited the handle
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not unlock if a child has inherited the handle
         os.close(handle)
 
 
-def _lock(handle: int, wait: bool) -> bool:
+def _lock(handle: int, wait: bool) -> bool | None:
+    """Lock an open file; return False if another process holds it, None if its file system has no locks."""
     if fcntl is None:
-        return True
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 
@@ -93,12 +237,24 @@ def check_writable(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.is_dir():
         raise UserError(f"--out {path} is a directory; pass a file in it.")
+    check_replaceable(path)
     existing = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path.parent)
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as problem:
         raise UserError(f"--out {path} cannot be written: {problem.strerror}.") from problem
+
+
+def check_replaceable(path: str | os.PathLike) -> None:
+    """Raise UserError if there is anything but a regular file at `path`: renaming would replace a link or a device."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:  # nothing is there, or writing will tell
+        return
+    if not stat.S_ISREG(mode):
+        kind = next((name for test, name in _KINDS if test(mode)), "device")
+        raise UserError(f"{path} is a {kind}, which is never replaced. Name a regular file or a new one.")
 
 
 def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:
@@ -119,7 +275,8 @@ def _read_umask() -> int:
     return mask
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-import time
 import warnings
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from vitling.data.store import (
     measure_median_side,
 )
 from vitling.errors import UserError
+from vitling.files import scratch_folder
 
 SIZE = 12
 
@@ -216,14 +217,22 @@ def test_entry_of_another_user_is_used(dataset, own_cache, monkeypatch):
     assert messages == []
 
 
-def test_partial_entries_are_deleted_after_a_day(dataset, own_cache):
-    for name, age in ((".part-old", 2 * 86400), (".part-new", 60)):
-        (own_cache / name).mkdir(parents=True)
-        (own_cache / name / "pixels.bin").write_bytes(b"x")
-        for path in (own_cache / name / "pixels.bin", own_cache / name):
-            os.utime(path, times=(time.time() - age,) * 2)
-    build_store(dataset, SIZE)
-    assert sorted(path.name for path in own_cache.glob(".*")) == [".part-new"]
+def test_partial_entries_of_dead_processes_are_deleted(dataset, own_cache):
+    dead = own_cache / ".an-entry.12345678.part"
+    dead.mkdir(parents=True)
+    (dead / "pixels.bin").write_bytes(b"x")
+    with scratch_folder(own_cache / "another-entry") as alive:
+        build_store(dataset, SIZE)
+        assert list(own_cache.glob(".*")) == [alive]
+
+
+def test_too_few_file_handles_are_not_blamed_on_the_images(dataset, own_cache, monkeypatch):
+    def fail(self, i):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(type(dataset), "read", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        build_store(dataset, SIZE)
 
 
 def test_making_room_deletes_no_more_than_needed(own_cache, monkeypatch):

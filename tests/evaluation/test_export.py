@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from vitling.backbones.backbone import build
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation import BundleMeta, load, save_bundle
 from vitling.evaluation import export as export_module
+from vitling.evaluation.bundle import CONFIG, WEIGHTS
 from vitling.evaluation.export import export
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -97,3 +101,32 @@ def test_missing_packages_are_named(bundle, tmp_path, monkeypatch):
 def test_wrong_suffix_is_refused(bundle, tmp_path):
     with pytest.raises(UserError, match=r"end in \.onnx"):
         export(bundle, tmp_path / "m.bin", "onnx")
+
+
+@pytest.mark.parametrize("name", ["replace", "unlink", "mkdir"])
+def test_a_failed_export_keeps_no_files_that_do_not_belong_together(make_bundle, tmp_path, monkeypatch, name):
+    """After every failure the export is the old one, the new one, or recognisably incomplete; and can be repeated."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    make_bundle(old, "vit_nano_patch4_32")
+    make_bundle(new, "vit_micro_patch4_32")
+    original, out = getattr(os, name), tmp_path / "out"
+    for moment in range(4):
+        export(old, out)
+        calls = []
+
+        def fail(*arguments, calls=calls, moment=moment, **named):
+            calls.append(arguments)
+            if len(calls) == moment + 1:
+                raise OSError(errno.EIO, "Input/output error")
+            return original(*arguments, **named)
+
+        with monkeypatch.context() as patch, suppress(OSError):
+            patch.setattr(os, name, fail)
+            export(new, out)
+        weights, config = out / WEIGHTS, out / CONFIG
+        if config.exists():
+            source = old if weights.read_bytes() == (old / WEIGHTS).read_bytes() else new
+            assert config.read_bytes() == (source / CONFIG).read_bytes()
+        export(new, out)
+        assert weights.read_bytes() == (new / WEIGHTS).read_bytes()
+        assert not list(out.glob(".*"))

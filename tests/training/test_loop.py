@@ -24,9 +24,12 @@ from vitling.training import (
     OptimConfig,
     Processes,
     RunDirectory,
+    precision,
 )
 from vitling.training.feed import Feed, choose_batch_sizes
 from vitling.training.schedules import warmup_cosine
+from vitling.training.signals import catch_signals
+from vitling.training.trainer import Trainer
 from vitling.views import ViewsConfig
 
 
@@ -105,6 +108,61 @@ def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
     assert means[0] == pytest.approx(means[1], abs=1e-6)
 
 
+def test_a_signal_during_the_last_writes_reports_the_last_step(store, tmp_path, monkeypatch):
+    """Nothing is trained again on resume, whichever of the last writes it arrives in."""
+    whole, _ = train(store, tmp_path / "whole")
+    for name in ("log_metrics", "sync_metrics"):
+        folder = tmp_path / name
+        original = getattr(RunDirectory, name)
+
+        def write(self, *entry, original=original):
+            if not entry or entry[0]["step"] == 16:
+                signal.raise_signal(signal.SIGTERM)
+            return original(self, *entry)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, name, write)
+            with pytest.raises(Interrupted) as stop:
+                train(store, folder, config(checkpoint=CheckpointConfig(float("inf"))))
+        assert "Stopped at step 16 of 16" in str(stop.value)
+        assert stop.value.exit_code == 143
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "step", lambda *_: pytest.fail("nothing is left to train"))
+            resumed, _ = train(store, folder, config(checkpoint=CheckpointConfig(float("inf"))))
+        assert equal(weights(whole), weights(resumed))
+        assert [line["epoch"] for line in lines(folder)] == [1, 2, 3, 4]
+
+
+def test_a_signal_that_nobody_obeyed_reaches_the_handler_outside(monkeypatch):
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with catch_signals():
+            signal.raise_signal(signal.SIGTERM)
+            assert seen == []
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_while_compiling_ends_at_once(store, tmp_path, monkeypatch):
+    """The step is repeated on resume, so that nothing is lost."""
+    whole, _ = train(store, tmp_path / "whole")
+    settings = config(loop=replace(QUIET, compile="views", even="off"))
+
+    def compile_for_long(step, undo, warn):
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("the signal was not obeyed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(precision, "compile_or_warn", compile_for_long)
+        with pytest.raises(Interrupted, match="while compiling") as stop:
+            train(store, tmp_path / "run", settings)
+    assert stop.value.exit_code == 143
+    resumed, _ = train(store, tmp_path / "run")
+    assert equal(weights(whole), weights(resumed))
+
+
 def test_the_time_of_earlier_starts_counts(store, tmp_path):
     train(store, tmp_path / "run", config(epochs=2))
     checkpoint = tmp_path / "run" / "checkpoints" / "step-00000008.pt"
@@ -169,27 +227,36 @@ def test_accumulation_gives_the_same_weights(store, tmp_path):
     assert relative_distance(plain.state_dict(), passes.state_dict(), objective().state_dict()) < 1e-3
 
 
+SHORTAGES = [
+    torch.OutOfMemoryError("made up"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: made up"),
+    MemoryError(),
+]
+
+
 class Thirsty(Supervised):
     """Objective that runs out of memory above a number of images."""
 
     room = 3
+    problem: Exception = SHORTAGES[0]
 
     def forward(self, views, batch, progress):
         if len(batch.ids) > self.room:
-            raise torch.OutOfMemoryError("made up")
+            raise self.problem
         return super().forward(views, batch, progress)
 
 
-def thirsty(room: int) -> Thirsty:
+def thirsty(room: int, problem: Exception = SHORTAGES[0]) -> Thirsty:
     torch.manual_seed(0)
     model = Thirsty(tiny_backbone(), ViewsConfig().plan(16), classes=3)
-    model.room = room
+    model.room, model.problem = room, problem
     return model
 
 
-def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys):
+@pytest.mark.parametrize("problem", SHORTAGES, ids=lambda problem: type(problem).__name__)
+def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem):
     plain, _ = train(store, tmp_path / "plain")
-    model, outcome = train(store, tmp_path / "run", model=thirsty(room=3))
+    model, outcome = train(store, tmp_path / "run", model=thirsty(room=3, problem=problem))
     assert outcome.accumulate == 4
     assert relative_distance(plain.state_dict(), model.state_dict(), objective().state_dict()) < 1e-3
     log = (tmp_path / "run" / "log.txt").read_text()
@@ -200,6 +267,39 @@ def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys):
 def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
     with pytest.raises(RunAborted, match="smaller --batch"):
         train(store, tmp_path / "run", model=thirsty(room=0))
+
+
+def test_memory_that_ends_in_an_update_ends_the_run(store, tmp_path, monkeypatch):
+    """Some weights may have changed, so the step cannot be repeated; the last checkpoint stays."""
+
+    def fail(self, *arguments):
+        if len(list((tmp_path / "run" / "checkpoints").iterdir())):
+            raise SHORTAGES[1]
+        return original(self, *arguments)
+
+    original = torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", fail)
+    with pytest.raises(RunAborted, match="Out of memory"):
+        train(store, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004.pt"]
+
+
+def test_weights_that_the_last_update_spoils_are_not_saved(store, tmp_path, monkeypatch):
+    """The loss of a step is that of the weights before its update."""
+    original = Trainer.step
+
+    def spoil(self, loaded):
+        terms = original(self, loaded)
+        if self.done == self.steps:
+            next(self.objective.parameters()).data.fill_(float("nan"))
+        return terms
+
+    monkeypatch.setattr(Trainer, "step", spoil)
+    watcher = Score(*range(4))
+    with pytest.raises(RunAborted, match=r"After step 16: backbone\S+ is not finite.*step-00000012.pt"):
+        train(store, tmp_path / "run", watchers=[watcher])
+    assert [epoch for epoch, *_ in watcher.seen] == [1, 2, 3]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())[-1] == "step-00000012.pt"
 
 
 class Breaks(Supervised):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
-import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +24,10 @@ from vitling.data.content import read_digests
 from vitling.data.dataset import Dataset
 from vitling.data.host import count_cores
 from vitling.data.scan import ImageFacts, scan
-from vitling.files import read_json, write_json
+from vitling.files import read_json, remove_leftovers, scratch_folder, write_json
 
 _FORMAT = 1  # increase when decoding or the layout changes
 _MIN_FREE_DISK = 1 << 30  # bytes left free for others
-_PARTIAL = ".part-"  # prefix of an incomplete entry
-_ABANDONED_AFTER = 24 * 3600  # seconds without a change after which the writer of a partial entry is presumed dead
 
 Progress = Callable[[int], None]
 
@@ -135,8 +131,7 @@ def _build(
 ) -> Pixels:
     entry.parent.mkdir(parents=True, exist_ok=True)
     _make_room(entry.parent, int(np.prod(shape)))
-    partial = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_PARTIAL))
-    try:
+    with scratch_folder(entry) as partial:
         with open(partial / "pixels.bin", "wb") as file:  # reserve space: a memmap on a full disk raises SIGBUS
             os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)))
         array = np.memmap(partial / "pixels.bin", np.uint8, "r+", shape=shape)
@@ -148,8 +143,6 @@ def _build(
         if not entry.exists():  # another process may have been faster
             partial.rename(entry)
         return Pixels(array, facts, from_cache=False)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _compute_checksums(array: np.ndarray) -> np.ndarray:
@@ -163,9 +156,7 @@ def _make_room(folder: Path, wanted: int) -> None:
     limit = float(os.environ.get("VITLING_CACHE_GB", "20")) * 1e9
     if wanted > limit:
         raise OSError(f"{wanted / 1e9:.1f} GB exceeds the cache limit of {limit / 1e9:.0f} GB (VITLING_CACHE_GB)")
-    for partial in folder.glob(f"{_PARTIAL}*"):
-        if time.time() - _read_last_change(partial) > _ABANDONED_AFTER:
-            shutil.rmtree(partial, ignore_errors=True)
+    remove_leftovers(folder)
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     kept = wanted
     for entry in sorted(entries, key=_read_last_use, reverse=True):
@@ -183,10 +174,6 @@ def _make_room(folder: Path, wanted: int) -> None:
 
 def _read_last_use(entry: Path) -> float:
     return _read_mtime(entry / "done.json")
-
-
-def _read_last_change(partial: Path) -> float:
-    return max(map(_read_mtime, (partial, *partial.glob("*"))))
 
 
 def _read_mtime(path: Path) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from vitling.data.dataset import UNLABELLED, Dataset
 from vitling.data.host import count_cores
 from vitling.data.scan import DIGEST_BYTES, hash_image
+from vitling.shortage import raise_if_short
 
 _VERSION = b"vitling split 1"  # change when the definition above changes
 _HASH_BYTES = 8
@@ -37,7 +38,8 @@ def read_digests(dataset: Dataset, on_progress: Callable[[int], None] | None = N
         for i in range(start, stop):
             try:
                 digests[i] = hash_image(dataset.read(i))
-            except Exception:  # such as a row without an image, which the scan reports
+            except Exception as problem:  # such as a row without an image, which the scan reports
+                raise_if_short(problem)
                 digests[i] = 0
         return stop
 

@@ -13,6 +13,7 @@ from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Raw
 from vitling.data.decode import BadImage, decode, make_thumbnail, squash
 from vitling.data.host import count_cores
+from vitling.shortage import raise_if_short
 
 DIGEST_BYTES = 16
 THUMB = 16  # side of a thumbnail in pixels
@@ -150,6 +151,7 @@ def _scan_image(
             out[k] = squash(decoded, size, config.channels)
         facts.thumbs[k] = make_thumbnail(decoded, THUMB)
     except Exception as error:  # one bad image must not stop the scan
+        raise_if_short(error)
         facts.reasons[k] = describe_error(error)
         return
     facts.width[k], facts.height[k] = decoded.width, decoded.height

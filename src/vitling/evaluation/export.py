@@ -19,7 +19,7 @@ from vitling.backbones.swin import matches_timm
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
-from vitling.files import check_writable, read_json, write_json
+from vitling.files import check_writable, read_json, scratch_folder, sync_file, sync_folder, write_json
 
 TOLERANCE = 1e-3  # largest difference of a logit or feature
 _ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -83,31 +83,46 @@ def _export_timm(folder: Path, out: Path) -> float:
             f"At {model.meta.size} px this Swin pads and shifts its windows as EsViT does, unlike timm, so its outputs "
             "would differ. Use --format onnx, or train at 224 px."
         )
-    check_writable(out / CONFIG)
-    out.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS, CONFIG):
-        if (out / name).resolve() != (folder / name).resolve():
-            shutil.copyfile(folder / name, out / name)
+        check_writable(out / name)
     images = _draw_images(model, 2)
-    with torch.inference_mode():
-        theirs = timm.create_model(f"local-dir:{out}", pretrained=True).eval()(images)
-        return _measure_difference(theirs, _Network(model)(images), "timm")
+    with scratch_folder(out / WEIGHTS) as unchecked, torch.inference_mode():
+        for name in (WEIGHTS, CONFIG):
+            shutil.copyfile(folder / name, unchecked / name)
+        theirs = timm.create_model(f"local-dir:{unchecked}", pretrained=True).eval()(images)
+        difference = _measure_difference(theirs, _Network(model)(images), "timm")
+        if out.resolve() != folder.resolve():
+            _move(unchecked, out, (WEIGHTS, CONFIG))
+    return difference
+
+
+def _move(source: Path, out: Path, names: tuple[str, str]) -> None:
+    """Move files into `out`, replacing those of an earlier export.
+
+    The last one marks the export as complete: it is deleted first, so that no kill leaves files that do not belong
+    together.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        sync_file(source / name)
+    (out / names[-1]).unlink(missing_ok=True)
+    for name in names:
+        os.replace(source / name, out / name)
+    sync_folder(out)
 
 
 def _export_onnx(model: Model, out: Path) -> float:
     _require_onnx()
     if out.suffix != ".onnx":
         raise UserError(f"--out {out} must end in .onnx.")
-    check_writable(out)
-    unchecked = out.with_suffix(".part.onnx")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _write_onnx(model, unchecked)
-        difference = _compare_onnx(model, unchecked)
-        unchecked.replace(out)
-    finally:
-        unchecked.unlink(missing_ok=True)
-    write_json(out.with_suffix(".json"), _describe_model(model))
+    names = out.name, out.with_suffix(".json").name
+    for name in names:
+        check_writable(out.parent / name)
+    with scratch_folder(out) as unchecked:
+        _write_onnx(model, unchecked / out.name)
+        difference = _compare_onnx(model, unchecked / out.name)
+        write_json(unchecked / names[-1], _describe_model(model))
+        _move(unchecked, out.parent, names)
     return difference
 
 

@@ -19,6 +19,7 @@ from vitling.data.scan import describe_error
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, list_sources
 from vitling.evaluation.meta import BundleMeta
+from vitling.shortage import raise_if_short
 from vitling.views import eval_view
 
 BATCH = 64
@@ -161,7 +162,8 @@ class Model:
         meta = self.meta
         try:
             image = decode(source.read(), meta.channels, meta.bits, meta.max_pixels, draft_size=meta.store_size)
-        except Exception as error:  # any failure concerns this image alone
+        except Exception as error:  # any other failure concerns this image alone
+            raise_if_short(error)
             return describe_error(error)
         return _Loaded(squash(image, meta.store_size, meta.channels), image.width / image.height)
 

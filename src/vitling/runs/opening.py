@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
@@ -18,8 +18,10 @@ from vitling.settings.config import Config, RunConfig
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved
 from vitling.settings.saved import load_resolved, reopen, resume_run, to_json
+from vitling.shortage import stop_on_shortage
 from vitling.training.processes import Processes, init_processes
 from vitling.training.rundir import RunDirectory
+from vitling.training.signals import raise_on_signal
 from vitling.training.trackers import check_trackers
 
 KEPT = "evaluated.json"  # exists only while a run goes from its evaluation to a further stage
@@ -29,7 +31,10 @@ def check_request(request: RunConfig, verb: str) -> None:
     """Raise UserError if no data is named."""
     if not request.source:
         if request.resume:
-            raise UserError(f"{request.out} has no run to resume. To start one, name the images: vitling {verb} DATA")
+            raise UserError(
+                f"{request.out} has no run to resume: no settings are saved there. To begin it, name the images: "
+                f"vitling {verb} DATA --out {request.out} --resume"
+            )
         raise UserError(f"No images given. Pass a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA")
 
 
@@ -121,15 +126,15 @@ def open_run(
     directory = RunDirectory(draft.config.out, writes=processes.is_main)
     run = OpenRun(draft, directory, processes, verb, data=None if parent is None else parent.source)
     try:
-        _resume(run, is_stage=parent is not None)
-        yield run
-        processes.barrier()
+        with stop_on_shortage(), raise_on_signal("Stopped; continue with --resume."):
+            _resume(run, is_stage=parent is not None)
+            yield run
+            processes.barrier()
     except UserError:
         run.directory.abandon()
         raise
     except Exception:
-        with suppress(OSError):  # the directory may not exist yet; the first error counts
-            run.directory.log.debug(traceback.format_exc())
+        run.directory.log.debug(traceback.format_exc())
         raise
     finally:
         run.directory.close()

@@ -1,22 +1,28 @@
-"""Checkpoints: written atomically, and complete enough to resume exactly."""
+"""Checkpoints: written atomically, with a digest, and complete enough to resume exactly."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from vitling.errors import RunAborted, UserError
 from vitling.files import atomic_write
+from vitling.shortage import is_out_of_memory
 
 FORMAT = 1
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_MARK = b"\nvitling blake2b "  # comes before the digest, after the zip archive, whose readers skip what follows it
+_DIGEST_SIZE = 32  # bytes
+
+
+class DamagedCheckpointError(Exception):
+    """The content of a checkpoint is not what was written."""
 
 
 class Checkpoints:
@@ -29,7 +35,9 @@ class Checkpoints:
         path = self.folder / f"step-{step:08d}.pt"
         try:
             with atomic_write(path) as file:
-                torch.save({"format": FORMAT, **state}, file)
+                hashed: Any = _HashingWriter(file)
+                torch.save({"format": FORMAT, **state}, hashed)
+                file.write(_MARK + hashed.digest.hexdigest().encode())
         except (OSError, RuntimeError) as problem:  # torch's zip writer wraps the OSError
             if not _is_full_disk(problem, self.folder):
                 raise
@@ -38,41 +46,65 @@ class Checkpoints:
                 f"The disk is full: {path.name} could not be written. The last checkpoint "
                 f"({kept[-1].name if kept else 'none yet'}) is intact; free some space and continue with --resume."
             ) from problem
-        for old in [*self.all()[: -self.keep], *self.folder.glob(".*.part")]:  # a killed run leaves partial files
+        later = [other for other in self.all() if other.name > path.name]  # damaged ones, which a resume passed over
+        for old in [*later, *[other for other in self.all() if other not in later][: -self.keep]]:
             old.unlink(missing_ok=True)
 
     def all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.pt"))
 
     def load_latest(self, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any] | None:
-        """Load the newest checkpoint that can be read, or return None."""
+        """Load the newest checkpoint that is intact, or return None."""
         for path in reversed(self.all()):
             try:
                 return self.load(path, device)
-            except (RuntimeError, EOFError, OSError, UnpicklingError) as problem:
+            except UserError:
+                raise
+            except Exception as problem:
+                if is_out_of_memory(problem):
+                    raise
                 warn(f"{path.name} is damaged ({type(problem).__name__}); trying the one before.")
         return None
 
     @staticmethod
     def load(path: Path, device: torch.device) -> dict[str, Any]:
         """Load a checkpoint; only tensors and plain containers are unpickled."""
+        _check_digest(path)
         state = torch.load(path, map_location=device, weights_only=True)
         if state.get("format") != FORMAT:
             raise UserError(f"{path} was written by an incompatible version of vitling and cannot be resumed.")
         return state
 
 
-@contextmanager
-def explain_full_disk() -> Iterator[None]:
-    """Turn the OSError of a full disk, raised by any file of the run, into a RunAborted."""
-    try:
-        yield
-    except OSError as problem:
-        if problem.errno not in _NO_SPACE:
-            raise
-        raise RunAborted(
-            f"The disk is full ({problem.filename}). Free some space and continue with --resume."
-        ) from problem
+class _HashingWriter:
+    """Passes what is written on to a file, and hashes it."""
+
+    def __init__(self, file: IO[bytes]):
+        self.file, self.digest = file, hashlib.blake2b(digest_size=_DIGEST_SIZE)
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        return self.file.write(content)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _check_digest(path: Path) -> None:
+    """Raise DamagedCheckpointError if the content does not match its digest; older versions wrote none."""
+    length = 2 * _DIGEST_SIZE + len(_MARK)
+    with path.open("rb") as file:
+        content = max(0, os.fstat(file.fileno()).st_size - length)
+        file.seek(content)
+        end = file.read()
+        if not end.startswith(_MARK):
+            return
+        file.seek(0)
+        digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
+        for start in range(0, content, 1 << 20):
+            digest.update(file.read(min(1 << 20, content - start)))
+    if end.removeprefix(_MARK) != digest.hexdigest().encode():
+        raise DamagedCheckpointError(f"{path} does not match its digest")
 
 
 def _is_full_disk(problem: Exception, folder: Path) -> bool:

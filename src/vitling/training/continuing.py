@@ -11,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from vitling.errors import UserError
-from vitling.training.checkpoint import Checkpoints
+from vitling.training.checkpoint import Checkpoints, DamagedCheckpointError
 
 
 def load_checkpoint(path: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any]:
     """Load a checkpoint file, or the latest checkpoint of a run directory."""
     folder = Checkpoints(path / "checkpoints", 1)
-    state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn)
+    try:
+        state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn)
+    except DamagedCheckpointError:
+        raise UserError(f"{path} is damaged: it does not match its digest. Name another checkpoint.") from None
     if state is None:
         raise UserError(f"There is no checkpoint in {path} to continue from.")
     if "parameters" not in state:

@@ -14,7 +14,8 @@ from vitling.formatting import format_count
 from vitling.objectives.moments import Moment, Watcher
 from vitling.objectives.objective import Objective
 from vitling.objectives.progress import Progress
-from vitling.training.checkpoint import Checkpoints, explain_full_disk
+from vitling.shortage import stop_on_shortage
+from vitling.training.checkpoint import Checkpoints
 from vitling.training.config import FitConfig
 from vitling.training.continuing import load_checkpoint
 from vitling.training.display import Display
@@ -49,13 +50,14 @@ def fit(
     loop.resume(start)
     loop.warn_if_few_steps()
     loop.began = time.perf_counter()
-    with catch_signals() as stop, explain_full_disk(), Display(run.log, trainer.steps, trainer.done) as display:
+    with catch_signals() as stop, stop_on_shortage(), Display(run.log, trainer.steps, trainer.done) as display:
         for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
             for loaded in trainer.batches(epoch):
-                loop.record(loaded, trainer.step(loaded))
+                loop.record(loaded, loop.step(loaded, stop))
                 display.step(trainer.done)
                 loop.finish_step(stop)
             loop.finish_epoch(epoch, display, stop)
+        loop.stop_if_requested(stop)
     if trainer.ema:
         trainer.ema.copy_to_live()
     return FitResult(
@@ -77,7 +79,7 @@ class Loop:
         self.config, self.processes = trainer.config, trainer.processes
         self.recorder = Recorder(self.processes, checks_gradients=trainer.precision.name != "fp16")
         self.checkpoints = Checkpoints(run.checkpoints, self.config.checkpoint.keep)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), -1
         self.began, self.seconds_before = time.perf_counter(), 0.0
         self.best: Best | None = None
         self.last_metrics: dict[str, float] = {}
@@ -94,6 +96,15 @@ class Loop:
                 "all, too few to learn from. Lower --batch or raise --epochs."
             )
 
+    def step(self, loaded: LoadedBatch, stop: StopRequest) -> Terms:
+        """Train a batch. Compiling takes minutes, so a signal ends it at once, and the step is repeated on resume."""
+        if not self.trainer.compiles(loaded):
+            return self.trainer.step(loaded)
+        self.stop_if_requested(stop)
+        done = self.trainer.done
+        with stop.raise_at_once(f"Stopped while compiling, after step {done}; continue with --resume."):
+            return self.trainer.step(loaded)
+
     # --- metrics and watchers --------------------------------------------------------------------------------------
 
     def record(self, loaded: LoadedBatch, terms: Terms) -> None:
@@ -106,7 +117,7 @@ class Loop:
             return  # finish_epoch does all this
         line_due = per_epoch > log_every and done % log_every == 0
         if self.processes.world == 1 or line_due:
-            self._stop_if_requested(stop)
+            self.stop_if_requested(stop)
         if line_due:
             epoch = done // per_epoch
             pace = self._read()
@@ -119,6 +130,7 @@ class Loop:
         due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
         if due or last or len(self.recorder.rows) >= self.config.loop.log_every:
             pace = self._read()
+            self._check_weights()
             try:
                 watched = self._watch(due, finished)
             except RunAborted:
@@ -129,17 +141,22 @@ class Loop:
             display.metrics(self.trainer.done, describe(line, self.config.epochs), last)
         self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
         self.recorder.restart_clock()
-        if not last:
-            self._stop_if_requested(stop)
+        self.stop_if_requested(stop)
 
     def _read(self) -> dict[str, float]:
-        def advice() -> str:
-            kept = self.checkpoints.all()
-            name = f"checkpoints/{kept[-1].name}" if kept else "none yet"
-            return f"Last good checkpoint: {name}. Try a lower --optim.lr or a longer --optim.warmup-epochs."
-
         waited, self.trainer.feed.waited = self.trainer.feed.waited, 0.0
-        return self.recorder.read(advice, waited)
+        return self.recorder.read(self._advise, waited)
+
+    def _check_weights(self) -> None:
+        """Abort if an update has left weights that are not finite, which the loss shows only one step later."""
+        bad = self.trainer.find_not_finite()
+        if self.processes.any(int(bad is not None)):
+            raise RunAborted(f"After step {self.trainer.done}: {bad or 'a weight'} is not finite. {self._advise()}")
+
+    def _advise(self) -> str:
+        kept = self.checkpoints.all()
+        name = f"checkpoints/{kept[-1].name}" if kept else "none yet"
+        return f"Last good checkpoint: {name}. Try a lower --optim.lr or a longer --optim.warmup-epochs."
 
     def _watch(self, watchers: list[Watcher], finished: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -178,6 +195,7 @@ class Loop:
         state = self.checkpoints.load_latest(trainer.store.device, log.warning)
         if state is not None:
             self._load_state(restore(trainer, state))
+            self.saved_step = trainer.done
             self.run.drop_metrics_after(trainer.done)
             log.info(f"Resuming at step {trainer.done} of {trainer.steps}.")
             return
@@ -193,16 +211,21 @@ class Loop:
             self._save()
 
     def _save(self) -> None:
-        self._log_epochs(self._read(), {})  # reading also checks that what is saved is finite
+        self._log_epochs(self._read(), {})
+        self._check_weights()
         state = self.trainer.shards.gather_state(collect_state(self.trainer) | self._collect_state())
         if self.run.writes:
+            self.run.sync_metrics()
             self.checkpoints.save(self.trainer.done, state)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), self.trainer.done
 
-    def _stop_if_requested(self, stop: StopRequest) -> None:
+    def stop_if_requested(self, stop: StopRequest) -> None:
+        """Save, unless this step is saved already, and raise Interrupted if a signal has arrived."""
         code = self.processes.any(stop.code)
         if code:
-            self._save()
+            if self.saved_step != self.trainer.done:
+                self._save()
+            stop.code = 0  # obeyed
             done, steps = self.trainer.done, self.trainer.steps
             raise Interrupted(f"Stopped at step {done} of {steps}; continue with --resume.", code)
 

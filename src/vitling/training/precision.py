@@ -13,7 +13,7 @@ from torch import nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.cache import cache_root
-from vitling.errors import UserError
+from vitling.errors import Interrupted, UserError
 from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps: compilation takes 20 to 60 s
@@ -139,6 +139,9 @@ def compile_or_warn(step: Callable[[], T], undo: Callable[[], None], warn: Calla
     """Run the first compiled step; if the compiler fails, warn and run it uncompiled."""
     try:
         return step()
+    except Interrupted:
+        _end_compile_workers()
+        raise
     except Exception as problem:
         if not is_compiler_error(problem):
             raise
@@ -146,3 +149,12 @@ def compile_or_warn(step: Callable[[], T], undo: Callable[[], None], warn: Calla
         warn(f"torch.compile failed ({reason.strip()[:300]}); training continues without it, more slowly.")
         undo()
         return step()
+
+
+def _end_compile_workers() -> None:
+    """End the compiler's worker processes, for which Python would wait at its exit."""
+    from torch._inductor import async_compile
+
+    for pool in async_compile._pool_set:
+        if (process := getattr(pool, "process", None)) is not None:
+            process.kill()

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -20,7 +21,18 @@ from vitling.console import Log
 from vitling.data.dataset import BadFile
 from vitling.data.host import count_cores
 from vitling.errors import UserError
-from vitling.files import read_json, write_json
+from vitling.files import (
+    LOCK,
+    append_line,
+    atomic_write,
+    claim_folder,
+    is_leftover,
+    read_json,
+    remove_leftovers,
+    sync_file,
+    write_json,
+)
+from vitling.shortage import explain_shortage
 from vitling.training.trackers import Trackers
 from vitling.version import __version__
 
@@ -43,6 +55,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "best",
     "tensorboard",
 )
+FOLDERS = ("checkpoints", "model", "best")
 NESTED_RUNS = ("pretrain", "large")  # names that users may also give to runs of theirs
 BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
@@ -57,39 +70,58 @@ class RunDirectory:
         self.trackers = Trackers((), self.path, {})
         self.fresh = False  # whether this start created its contents
         self.listed = 0  # bad files already reported
+        self.release: Callable[[], None] = lambda: None  # ends the claim of the directory
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     def prepare(self, resume: bool, overwrite: bool) -> None:
-        """Create the directory; raise UserError if it has contents and neither flag says what to do with them."""
-        there = self._names()
-        if there and not resume:
-            if not overwrite:
-                raise UserError(
-                    f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
-                    "or a different --out."
-                )
-            self._clear(there)
-        elif there and not self._is_run(there):
-            raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
+        """Create and claim the directory; raise UserError if it has contents and neither flag says what to do."""
+        self._check(resume, overwrite)
+        if self.writes:
+            self._claim()
+            for folder in (self.path, *(self.path / name for name in FOLDERS)):
+                remove_leftovers(folder)
+            if not resume:
+                self._delete(self._list_names())
+            self.checkpoints.mkdir(exist_ok=True)
         self.fresh = not (self.path / "config.json").exists()
-        self._make()
 
     def abandon(self) -> None:
         """Delete what a start with wrong input created, so that the corrected command can use the same --out."""
         if self.fresh and self.writes and not any(self.path.rglob("checkpoints/*")):
             self.trackers.close()
-            self._delete(self._names())
+            self._delete(self._list_names())
+            self.release()
             with suppress(OSError):  # it has other contents
                 self.path.rmdir()
 
-    def _names(self) -> list[str]:
+    def _check(self, resume: bool, overwrite: bool) -> None:
+        there = self._list_names()
+        if not there or self._is_unused(there):
+            return
+        if resume and not self._is_run(there):
+            raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
+        if not resume and not overwrite:
+            raise UserError(
+                f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
+                "or a different --out."
+            )
+        if not resume and not self._is_run(there):
+            raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
+
+    def _list_names(self) -> list[str]:
+        """List the contents, without the lock and what a killed write has left."""
         try:
-            return [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
+            names = [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
         except NotADirectoryError:
             raise UserError(f"--out {self.path} is a file; name a directory.") from None
+        return [name for name in names if name != LOCK and not is_leftover(name)]
+
+    def _is_unused(self, there: list[str]) -> bool:
+        """Return whether a start was killed before it wrote anything but its log."""
+        return set(there) <= {"checkpoints", "log.txt"} and not any(self.checkpoints.glob("step-*.pt"))
 
     def _is_run(self, there: list[str]) -> bool:
         """Recognise a run by its config.json. One killed before writing that has only files that vitling names."""
@@ -100,23 +132,21 @@ class RunDirectory:
         except (ValueError, AttributeError, OSError):
             return False
 
-    def _clear(self, there: list[str]) -> None:
-        if not self._is_run(there):
-            raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
-        if self.writes:
-            self._delete(there)
-
     def _delete(self, there: list[str]) -> None:
-        for name in set(there) & set(OWN_NAMES):
+        """Delete the run's files: first result.json, and last config.json, by which a run is recognised."""
+        order = {"result.json": -1, "config.json": 1}
+        for name in sorted(set(there) & set(OWN_NAMES), key=lambda name: order.get(name, 0)):
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
-    def _make(self) -> None:
-        if self.writes:
-            try:
-                self.checkpoints.mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise UserError(f"{self.path} cannot be written: {problem.strerror}.") from problem
+    def _claim(self) -> None:
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)  # fails if the directory cannot be written
+            self.release = claim_folder(self.path)
+        except OSError as problem:
+            if explain_shortage(problem):
+                raise
+            raise UserError(f"{self.path} cannot be written: {problem.strerror}.") from problem
 
     def start(self, config: Any, trackers: tuple[str, ...]) -> None:
         if self.writes:
@@ -141,8 +171,7 @@ class RunDirectory:
         """Append a line to metrics.jsonl and send its numbers to the trackers."""
         if not self.writes:
             return
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        append_line(self.path / "metrics.jsonl", json.dumps(entry))
         numbers = {k: v for k, v in entry.items() if isinstance(v, int | float) and k != "step"}
         self.trackers.log(numbers, entry["step"])
 
@@ -153,8 +182,15 @@ class RunDirectory:
             return False
         lines = path.read_text().splitlines()
         kept = [line for line in lines if _read_step(line) <= step]
-        path.write_text("".join(f"{line}\n" for line in kept))
+        if len(kept) < len(lines):
+            with atomic_write(path, "w") as file:
+                file.write("".join(f"{line}\n" for line in kept))
         return len(kept) < len(lines)
+
+    def sync_metrics(self) -> None:
+        """Bring metrics.jsonl to the disk: a checkpoint must not outlive the lines that come before it."""
+        if self.writes:
+            sync_file(self.path / "metrics.jsonl")
 
     def report_bad_files(self, bad: list[BadFile]) -> None:
         """Write all bad files so far to bad-files.json and log the new ones."""
@@ -173,11 +209,13 @@ class RunDirectory:
         self.log.debug(f"test split opened: {why}")
         if self.writes:
             opening = {"time": datetime.now().isoformat(timespec="seconds"), "why": why, "command": sys.argv}
-            with open(self.path / "test-openings.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(opening) + "\n")
+            append_line(self.path / "test-openings.jsonl", json.dumps(opening))
 
     def close(self) -> None:
-        self.trackers.close()
+        try:
+            self.trackers.close()
+        finally:
+            self.release()
 
 
 def describe_environment() -> dict[str, Any]:
@@ -224,7 +262,7 @@ def _commit() -> str | None:
 def _read_step(line: str) -> int:
     try:
         return json.loads(line)["step"]
-    except (ValueError, KeyError):  # cut short by a kill
+    except (ValueError, KeyError, TypeError):  # cut short by a kill
         return sys.maxsize
 
 

@@ -18,19 +18,33 @@ class StopRequest:
     """Signal handler that remembers the exit code of the signal in `code`, 0 until one arrives."""
 
     code = 0
+    message = ""  # of the Interrupted that a signal raises at once; "": it waits for the caller
 
     def __call__(self, number: int, frame: object) -> None:
         if self.code and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.code = EXIT_CODES[signal.Signals(number)]
+        if self.message:
+            raise Interrupted(self.message, self.code)
+
+    @contextmanager
+    def raise_at_once(self, message: str) -> Iterator[None]:
+        """Raise Interrupted as soon as a signal arrives: for work that is long and can be repeated."""
+        self.message = message
+        try:
+            yield
+        finally:
+            self.message = ""
 
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    """Yield a StopRequest that the caller polls."""
+    """Yield a StopRequest that the caller polls. A signal that the block did not obey is sent again at its end."""
     request = StopRequest()
     with _handle_signals(request):
         yield request
+    if request.code:
+        signal.raise_signal(next(number for number, code in EXIT_CODES.items() if code == request.code))
 
 
 @contextmanager

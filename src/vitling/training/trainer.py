@@ -18,6 +18,7 @@ from vitling.errors import RunAborted, UserError
 from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
+from vitling.shortage import explain_shortage, is_out_of_memory
 from vitling.training import precision
 from vitling.training.batch_norm import check_batch_norm, group_batch_norm
 from vitling.training.config import FitConfig
@@ -75,6 +76,7 @@ class Trainer:
         self.replay: Replay | None = None
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
+        self.updating = False  # weights may have changed in this step, so it cannot be repeated
         self._compile(precision.choose_compile(config.loop, store.device, self.steps))
 
     def _check(self) -> None:
@@ -118,10 +120,7 @@ class Trainer:
         """Take an optimiser step and return its loss terms, on the device and valid until the next step."""
         compiled = self._is_compiled(loaded)
         with nullcontext() if compiled or not self.compiling else precision.force_eager():
-            if compiled and len(loaded.key.ids) not in self.compiled_sizes:
-                terms = self._compile_step(loaded)
-            else:
-                terms = self._step_in_memory(loaded)
+            terms = self._compile_step(loaded) if self.compiles(loaded) else self._step_in_memory(loaded)
         self.done += 1
         return terms
 
@@ -132,11 +131,13 @@ class Trainer:
                 loaded = self.feed.load(loaded.key)
             try:
                 return self._take_step(loaded.key, loaded.micro_batches)
-            except torch.OutOfMemoryError as problem:
+            except (RuntimeError, MemoryError) as problem:
+                if not is_out_of_memory(problem):
+                    raise
                 smallest = max(len(micro.view_batch.local) for micro in loaded.micro_batches) == 1
-                if smallest or self.processes.world > 1:
+                if smallest or self.updating or self.processes.world > 1:
                     advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
-                    raise RunAborted(f"Out of memory. {advice}") from problem
+                    raise RunAborted(f"{explain_shortage(problem)} {advice}") from problem
             self._double_passes()  # outside of `except`, which would keep the failed step's tensors alive
 
     def _double_passes(self) -> None:
@@ -154,8 +155,17 @@ class Trainer:
             self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.key)
         precision.free_memory()
 
+    def find_not_finite(self) -> str | None:
+        """Return the name of a weight, or of an average of one, that is not finite; None if all are."""
+        named = {name: p.detach() for name, p in self.objective.named_parameters() if p.numel()}
+        if self.ema:
+            named |= {f"the average of {name}": value for name, value in self.ema.shadow.items() if value.numel()}
+        finite = torch.stack([norm.float() for norm in torch._foreach_norm(list(named.values()))]).isfinite()
+        return None if finite.all() else list(named)[int(finite.int().argmin())]
+
     def _take_step(self, key: BatchKey, micro_batches: list[MicroBatch]) -> Terms:
         progress = Progress(self.done, self.steps, self.config.epochs)
+        self.updating = False
         precision.mark_step()
         precision.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
         set_lr(self.optimiser, self.lr(progress))
@@ -221,6 +231,7 @@ class Trainer:
 
     def _update(self) -> Tensor:
         optim = self.config.optim
+        self.updating = True
         self.scaler.unscale_(self.optimiser)
         norm = clip_gradients(self.parameters, optim.clip, optim.clip_per, self.shards.complete_norms)
         self.scaler.step(self.optimiser)
@@ -251,6 +262,10 @@ class Trainer:
         """Return whether this size is compiled; for the incomplete last batch of an epoch, only with enough epochs."""
         whole = len(loaded.key.ids) == self.feed.sizes[0]
         return self.compiling and (whole or self.config.epochs >= precision.WORTH_ANOTHER_SHAPE)
+
+    def compiles(self, loaded: LoadedBatch) -> bool:
+        """Return whether the step with this batch compiles: the first with a batch of its size."""
+        return self._is_compiled(loaded) and len(loaded.key.ids) not in self.compiled_sizes
 
     def _compile_step(self, loaded: LoadedBatch) -> Terms:
         """Take the first step with a batch of this size, which compiles it."""

@@ -14,6 +14,7 @@ from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store, choose_size
 from vitling.errors import UserError
+from vitling.files import atomic_write
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.plan import Plan
 from vitling.views.policies import make_plan
@@ -52,8 +53,8 @@ def draw_sheet(
     )
     columns = _draw_columns(plan, store, max(8, plan.crops) if draws is None else draws, seed)
     picture = _draw_picture(store, columns, boxes)
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    picture.save(out)
+    with atomic_write(out) as file:
+        picture.save(file, format=Image.registered_extensions()[Path(out).suffix.lower()])
     return Path(out)
 
 

@@ -1,0 +1,94 @@
+"""Shortages of the machine (memory, threads, open files, disk space), explained in one line."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vitling.errors import RunAborted
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_MEMORY_WORDS = ("DefaultCPUAllocator", "not enough memory", "bad_alloc", "Cannot allocate memory")
+_THREAD_WORDS = "can't start new thread"
+_FILES = {errno.EMFILE, errno.ENFILE}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LIMITS = {"-v": "RLIMIT_AS", "-d": "RLIMIT_DATA", "-u": "RLIMIT_NPROC", "-n": "RLIMIT_NOFILE"}  # by flag of ulimit
+_RESUME = "What was saved is intact; continue with --resume."
+
+
+@contextmanager
+def stop_on_shortage(advice: str = _RESUME) -> Iterator[None]:
+    """Turn exceptions that mean a shortage, or a disk that fails, into a RunAborted of one line."""
+    try:
+        yield
+    except Exception as problem:
+        reason = explain_shortage(problem)
+        if reason is None:
+            raise
+        raise RunAborted(f"{reason} {advice}".strip()) from problem
+
+
+def explain_shortage(problem: BaseException) -> str | None:
+    """Explain what was short and what to do; return None for other exceptions."""
+    if is_out_of_memory(problem):
+        limit = _describe_limit("-v", "-d", unit=2**30)
+        return f"Out of memory{limit}. Use a smaller --batch or --size, or --store stream."
+    no_thread = isinstance(problem, RuntimeError) and _THREAD_WORDS in str(problem)
+    if no_thread or _has_errno(problem, {errno.EAGAIN}):
+        return f"No more threads or processes can be started{_describe_limit('-u')}. Raise the limit with ulimit -u."
+    if _has_errno(problem, _FILES):
+        return f"Too many open files{_describe_limit('-n')}. Raise the limit: ulimit -n 4096."
+    if _has_errno(problem, _DISK):
+        return f"The disk is full{_describe_file(problem)}. Free some space."
+    if _has_errno(problem, {errno.EIO}):
+        return f"The disk has failed{_describe_file(problem)}: input/output error."
+    return None
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Return whether an exception means that memory, of the host or of a GPU, is short."""
+    if isinstance(problem, MemoryError) or _has_errno(problem, {errno.ENOMEM}):
+        return True
+    if not isinstance(problem, RuntimeError):
+        return False
+    return type(problem).__name__ == "OutOfMemoryError" or any(words in str(problem) for words in _MEMORY_WORDS)
+
+
+def raise_if_short(problem: Exception) -> None:
+    """Raise an exception that concerns the whole machine rather than the one file that was read."""
+    if isinstance(problem, MemoryError) or _has_errno(problem, _FILES | {errno.ENOMEM}):
+        raise problem
+
+
+def _has_errno(problem: BaseException, numbers: set[int]) -> bool:
+    return any(found.errno in numbers for found in _list_os_errors(problem))
+
+
+def _list_os_errors(problem: BaseException) -> list[OSError]:
+    """List the OSError that an exception is, or that torch's zip writer has wrapped in a RuntimeError."""
+    if isinstance(problem, RuntimeError):
+        return [found for found in (problem.__cause__, problem.__context__) if isinstance(found, OSError)]
+    return [problem] if isinstance(problem, OSError) else []
+
+
+def _describe_file(problem: BaseException) -> str:
+    names = [str(found.filename) for found in _list_os_errors(problem) if found.filename is not None]
+    return f" ({names[0]})" if names else ""
+
+
+def _describe_limit(*flags: str, unit: int = 1) -> str:
+    """Describe the limits of this process that `ulimit` shows, if there are any."""
+    if resource is None:
+        return ""
+    limits = {flag: resource.getrlimit(getattr(resource, _LIMITS[flag]))[0] for flag in flags}
+    shown = [
+        f"ulimit {flag} is {limit / unit:.1f} GiB" if unit > 1 else f"ulimit {flag} is {limit}"
+        for flag, limit in limits.items()
+        if limit != resource.RLIM_INFINITY
+    ]
+    return f" ({', '.join(shown)})" if shown else ""

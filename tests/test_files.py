@@ -1,0 +1,145 @@
+"""Atomic writes, scratch folders and claims, with kills, links and devices in the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitling.errors import UserError
+from vitling.files import (
+    LOCK,
+    append_line,
+    atomic_write,
+    check_writable,
+    claim_folder,
+    is_leftover,
+    remove_leftovers,
+    scratch_folder,
+    write_json,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen:
+    """Start Python code in another process and wait until it prints a line."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def kill(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+WRITE = """
+import sys
+from vitling.files import atomic_write
+with atomic_write(sys.argv[1]) as file:
+    file.write(b"half")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_write_leaves_the_old_file_and_the_next_one_cleans_up(tmp_path):
+    path = tmp_path / "file.json"
+    path.write_bytes(b"old")
+    writer = start(WRITE, path)
+    with atomic_write(path) as file:  # a second writer does not disturb the first
+        file.write(b"mine")
+    assert len(names(tmp_path)) == 2
+    kill(writer)
+    assert path.read_bytes() == b"mine"
+    (left,) = [name for name in names(tmp_path) if is_leftover(name)]
+    other = tmp_path / left.replace("file.json", "file2.json")
+    other.write_bytes(b"of another file")
+    write_json(path, {})
+    assert names(tmp_path) == [other.name, "file.json"]
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["file.json"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError), atomic_write(tmp_path / "a") as file:
+        file.write("text")
+    with pytest.raises(TypeError), scratch_folder(tmp_path / "b") as folder:
+        (folder / "x").write_bytes("text")
+    assert names(tmp_path) == []
+
+
+SCRATCH = """
+import sys
+from vitling.files import scratch_folder
+with scratch_folder(sys.argv[1]) as folder:
+    (folder / "part").write_text("x")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_scratch_folders_of_killed_processes_are_removed(tmp_path):
+    writer = start(SCRATCH, tmp_path / "out")
+    with scratch_folder(tmp_path / "out") as own:
+        assert len(names(tmp_path)) == 2
+    kill(writer)
+    assert len(names(tmp_path)) == 1
+    with scratch_folder(tmp_path / "out") as own:
+        assert names(tmp_path) == [own.name]
+    assert names(tmp_path) == []
+
+
+def test_links_devices_and_pipes_are_never_replaced(tmp_path):
+    (tmp_path / "target").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in (("link", "link"), ("dangling", "link"), ("pipe", "pipe"), (os.devnull, "device")):
+        for write in (check_writable, lambda path: write_json(path, {})):
+            with pytest.raises(UserError, match=f"is a {kind}"):
+                write(tmp_path / path)
+    assert (tmp_path / "target").read_text() == "kept"
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path) == ["dangling", "link", "pipe", "target"]
+
+
+CLAIM = """
+import sys
+from vitling.files import claim_folder
+claim_folder(sys.argv[1])
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_claimed_folder_names_its_process_and_host(tmp_path):
+    holder = start(CLAIM, tmp_path)
+    with pytest.raises(UserError, match=f"in use by process {holder.pid} on {socket.gethostname()}"):
+        claim_folder(tmp_path)
+    kill(holder)
+    assert names(tmp_path) == [LOCK]  # a dead process blocks nobody
+    release = claim_folder(tmp_path)
+    claim_folder(tmp_path)()  # re-entrant, and only the first one releases
+    assert names(tmp_path) == [LOCK]
+    release()
+    release()
+    assert names(tmp_path) == []
+
+
+def test_a_line_cut_short_does_not_spoil_the_next(tmp_path):
+    path = tmp_path / "lines.txt"
+    append_line(path, "one")
+    path.write_text(path.read_text() + "tw")
+    append_line(path, "three \udcff")
+    assert path.read_text() == "one\ntw\nthree \\udcff\n"

@@ -1,0 +1,112 @@
+"""Run directories: what is left of killed starts, directories in use, and paths that are no directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.made_runs import read, refused, train
+from vitling.cli import run
+from vitling.files import LOCK
+from vitling.training.rundir import RunDirectory
+
+PART = ".config.json.abcd1234.part"
+
+
+@pytest.fixture
+def killed(tmp_path) -> Path:
+    """The directory of a run that was killed while it wrote its first config.json."""
+    out = tmp_path / "run"
+    (out / "checkpoints").mkdir(parents=True)
+    (out / PART).write_text('{"half')
+    (out / LOCK).write_text("process 1 on somewhere")
+    (out / "log.txt").write_text("2026-01-01 00:00:00 a li")
+    return out
+
+
+@pytest.mark.parametrize("flags", [(), ("--resume",), ("--overwrite",)], ids=str)
+def test_a_start_killed_before_its_settings_were_saved_is_no_dead_end(folder, killed, flags):
+    assert train(folder, killed, *flags) == 0
+    assert read(killed / "result.json")["finished"]
+    assert not list(killed.rglob(".*"))
+
+
+def test_without_data_it_says_what_to_type(killed, capsys):
+    message = refused(capsys, "train", "--out", killed, "--resume").replace("\n", " ")
+    assert "no settings are saved there" in message
+    assert f"vitling train DATA --out {killed} --resume" in message
+
+
+def test_leftovers_of_any_file_are_removed(folder, tmp_path):
+    out = tmp_path / "run"
+    assert train(folder, out) == 0
+    (out / "result.json").unlink()
+    for place in (".", "checkpoints", "model"):
+        (out / place / ".some.file.abcd1234.part").write_text("x")
+    assert train(folder, out, "--resume") == 0
+    assert not list(out.rglob(".*"))
+
+
+HOLD = """
+import sys
+from vitling.training.rundir import RunDirectory
+RunDirectory(sys.argv[1]).prepare(resume=True, overwrite=False)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_in_use_is_refused_with_its_process(folder, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert train(folder, out) == 0
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    for flag in ("--resume", "--overwrite"):
+        message = refused(capsys, "train", folder, "--out", out, "--method", "supervised", flag)
+        assert f"in use by process {holder.pid} on" in message
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    assert run(["train", str(folder), "--out", str(out), "--resume"]) == 0
+
+
+@pytest.mark.parametrize("flag", ["--overwrite", "--resume"])
+def test_out_is_never_replaced(folder, tmp_path, capsys, flag):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "file", tmp_path / "dangling", Path(os.devnull)):
+        message = refused(capsys, "train", folder, "--out", path, "--method", "supervised", flag)
+        assert "is a file" in message or "cannot be written" in message
+    assert (tmp_path / "file").read_text() == "mine"
+    assert (tmp_path / "dangling").is_symlink()
+    assert not Path(os.devnull).is_file()
+
+
+def test_metrics_are_rewritten_atomically(tmp_path, monkeypatch):
+    directory = RunDirectory(tmp_path)
+    for step in (1, 2, 3):
+        directory.log_metrics({"step": step})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 4, "lo')  # cut short by a kill
+    before = path.read_text()
+
+    def fail(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            directory.drop_metrics_after(2)
+    assert path.read_text() == before
+    assert directory.drop_metrics_after(2)
+    directory.log_metrics({"step": 3})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+    assert not directory.drop_metrics_after(3)
