@@ -43,19 +43,10 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         logits = compute_logits(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, get_labels(store), model.class_names, model.meta.temperature)
     unread = [file for file in splits.bad if file.split == split]
-    result: dict[str, Any] = {
-        "model": config.run,
-        "weights": config.weights,
-        "size": model.meta.size,
-        "data": config.source,
-        "split": split,
-        **summary,
-        "data_hashes": {split: store.content_hash},
-        "bad_files": [vars(file) for file in (*unread, *store.bad)],
-    }
-    if config.out:
-        write_json(Path(config.out), result)
-    return result
+    bad_files = [vars(file) for file in (*unread, *store.bad)]
+    return write_result(
+        config, model, split, summary | {"data_hashes": {split: store.content_hash}, "bad_files": bad_files}
+    )
 
 
 def prepare_evaluation(config: EvaluationConfig) -> tuple[Model, DataConfig]:
@@ -66,6 +57,15 @@ def prepare_evaluation(config: EvaluationConfig) -> tuple[Model, DataConfig]:
     model = load(config.run, config.weights, choose_device(config.device))
     model = model if config.size is None else model.resize(config.size)
     return model, match_model_input(model, config.data)
+
+
+def write_result(config: EvaluationConfig, model: Model, split: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return what was found, together with what was evaluated; also written to --out as JSON."""
+    about = {"model": config.run, "weights": config.weights, "size": model.meta.size, "data": config.source}
+    result = {**about, "split": split, **found}
+    if config.out:
+        write_json(Path(config.out), result)
+    return result
 
 
 def format_command(config: EvaluationConfig) -> str:

@@ -139,21 +139,10 @@ class Stores:
         return store
 
     def _build(self, dataset: Dataset, split: str) -> Store:
-        c, log = self.config, self.run.log
+        c, log, device, bad = self.config, self.run.log, self.processes.device, self.splits.bad
         with self.processes.main_first(), log.progress(f"Decoding {split}", len(dataset)) as progress:
-            store = build_store(
-                dataset,
-                c.store_size or 0,
-                c.data,
-                self.processes.device,
-                c.store,
-                c.allow_bad,
-                split,
-                c.cache,
-                progress,
-                log.warning,
-                known_bad=self.splits.bad,
-            )
+            placement = (c.store_size or 0, c.data, device, c.store, c.allow_bad)
+            store = build_store(dataset, *placement, split, c.cache, progress, log.warning, known_bad=bad)
         self.bad += store.bad
         self.hashes[split] = store.content_hash
         return store

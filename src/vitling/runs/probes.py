@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from vitling.evaluation.metrics import resolve_metric
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import compute_probe_features
 from vitling.evaluation.probes import PROBES, ProbeTask, SplitFeatures, count_blocks, default_ks
-from vitling.files import write_json
 from vitling.formatting import shorten_list
 from vitling.runs.evaluate import (
     decode_split,
@@ -40,6 +38,7 @@ from vitling.runs.evaluate import (
     make_opening_recorder,
     prepare_evaluation,
     was_trained_on,
+    write_result,
 )
 from vitling.settings.evaluation import EvaluationConfig
 
@@ -58,12 +57,7 @@ def evaluate_probes(config: EvaluationConfig) -> dict[str, Any]:
         log.warning("The network was trained on the images it is evaluated on; expect lower scores on new images.")
     features = compute_split_features(model, splits, eval_set, data_config, config.allow_bad, probes, settings, log)
     task = ProbeTask(model, settings, splits.train.class_names, features)
-    result = {
-        "model": config.run,
-        "weights": config.weights,
-        "size": model.meta.size,
-        "data": config.source,
-        "split": splits.eval_split,
+    found = {
         "trained_on": "train and validation",
         "chosen_on": splits.chosen_on,
         "images": {name: len(part.labels) for name, part in features.items()},
@@ -75,9 +69,7 @@ def evaluate_probes(config: EvaluationConfig) -> dict[str, Any]:
         "probes": {name: PROBES[name](task, log) for name in probes},
         "bad_files": [vars(file) for part in features.values() if part.store for file in part.store.bad],
     }
-    if config.out:
-        write_json(Path(config.out), result)
-    return result
+    return write_result(config, model, splits.eval_split, found)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -46,7 +47,7 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
             {
                 "run": run,
                 "probe": probe,
-                "average": _average([values[name, (run, probe)] for name in complete]),
+                "average": fmean(values[name, (run, probe)] for name in complete) if complete else None,
                 "wins": _count_wins(names, values, (run, probe), (config.runs[0], probe)),
             }
             for run, probe in columns
@@ -63,10 +64,6 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
             for name in names
         ],
     }
-
-
-def _average(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _count_wins(names: list[str], values: dict, column: tuple[str, str], first: tuple[str, str]) -> int | None:
@@ -123,12 +120,8 @@ def make_table(summary: dict[str, Any], title: str | None = None) -> Table:
     for row in summary["rows"]:
         mark = "*" if row["notes"] else ""
         figures = [f"{figure:.1f}" for figure in PAPER.get(row["data"], ())] or ["", ""]
-        table.add_row(
-            row["data"] + mark,
-            row["metric"],
-            *map(_format_percent, row["values"]),
-            *(figures if paper else []),
-        )
+        values = map(_format_percent, row["values"])
+        table.add_row(row["data"] + mark, row["metric"], *values, *(figures if paper else []))
     table.add_section()
     over, means = summary["averaged_over"], [_format_percent(column["average"]) for column in columns]
     table.add_row("average", f"of {len(over)}", *means, *(_average_paper(over) if paper else []))
@@ -147,4 +140,4 @@ def _average_paper(names: list[str]) -> list[str]:
     """Average the paper's figures over the same data sets, if it has all of them."""
     if not names or any(name not in PAPER for name in names):
         return []
-    return [f"{sum(PAPER[name][i] for name in names) / len(names):.1f}" for i in (0, 1)]
+    return [f"{fmean(PAPER[name][i] for name in names):.1f}" for i in (0, 1)]
