@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitling.evaluation import fit_temperature
-from vitling.evaluation.metrics import log_loss
+from vitling.evaluation.metrics import calibration_error, log_loss
 
 
 def draw_calibrated_logits(n, classes=5):
@@ -42,3 +42,42 @@ def test_tiny_split_without_errors_does_not_imply_certainty():
     logits = torch.eye(4).repeat(5, 1) * 4
     labels = torch.arange(4).repeat(5)
     assert 0.3 < fit_temperature(logits, labels) < 1
+
+
+def simulate(images: int, classes: int, spread: float, repeats: int = 30) -> dict[str, float]:
+    """Measure the mean calibration error on 2,000 new images: untouched, fitted freely, and as vitling fits it.
+
+    The logits are too large or too small by a random factor, whose logarithm has the standard deviation `spread`.
+    """
+    generator = torch.Generator().manual_seed(images + classes)
+    errors: dict[str, list[float]] = {"none": [], "free": [], "ours": []}
+    for _ in range(repeats):
+        scale = 1 + 3 * torch.rand(1, generator=generator)
+        factor = (spread * torch.randn(1, generator=generator)).exp()
+        logits = scale * torch.randn(images + 2000, classes, generator=generator)
+        labels = logits.softmax(1).multinomial(1, generator=generator)[:, 0]
+        logits = logits * factor
+        few, new = (logits[:images], labels[:images]), (logits[images:], labels[images:])
+        for name, temperature in (("none", 1.0), ("free", fit_freely(*few)), ("ours", fit_temperature(*few))):
+            errors[name].append(calibration_error(new[0] / temperature, new[1]))
+    return {name: sum(values) / repeats for name, values in errors.items()}
+
+
+def fit_freely(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    candidates = torch.linspace(-3, 3, 121).exp().tolist()
+    return min(candidates, key=lambda temperature: log_loss(logits / temperature, labels))
+
+
+@pytest.mark.parametrize(("images", "classes"), [(20, 6), (20, 20), (36, 6), (36, 20)])
+def test_few_images_do_not_spoil_the_calibration(images, classes):
+    """The rule was chosen with this simulation: a temperature fitted freely on 20 images makes a good model worse."""
+    found = simulate(images, classes, spread=0.2)
+    assert found["ours"] < found["none"]
+    assert found["ours"] < found["free"]
+
+
+@pytest.mark.parametrize("images", [36, 200])
+def test_bad_calibration_is_mended(images):
+    found = simulate(images, 6, spread=0.5)
+    assert found["ours"] < 0.7 * found["none"]
+    assert found["ours"] < found["free"] + 0.01

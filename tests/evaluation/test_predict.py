@@ -15,6 +15,7 @@ def test_csv_to_a_file(bundle, pictures, tmp_path):
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert len(rows) == 7
     assert [row["error"] for row in rows if row["error"]] == ["empty file"]
+    assert all(value is not None for row in rows for value in row.values())  # every row has all columns
     good = next(row for row in rows if not row["error"])
     assert good["answer"] == good["class_1"]
     assert float(good["probability_1"]) >= float(good["probability_2"])

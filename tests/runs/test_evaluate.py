@@ -224,7 +224,7 @@ def test_onnx_gives_the_same_predictions(trained, tmp_path):
     import onnxruntime
 
     out = tmp_path / "model.onnx"
-    assert run(["export", str(trained), "--out", str(out), "--format", "onnx", "--weights", "best"]) == 0
+    assert run(["export", str(trained), "--out", str(out), "--weights", "best"]) == 0
     images = torch.randn(5, 3, 16, 16)
     (theirs,) = onnxruntime.InferenceSession(out).run(None, {"images": images.numpy()})
     assert np.allclose(theirs, vitling.load(trained, weights="best").logits(images).numpy(), atol=1e-4)

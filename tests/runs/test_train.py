@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 
 import pytest
@@ -331,6 +332,33 @@ def test_python_mirrors_the_command_line(folder, tmp_path):
     assert first.label in ("class-0", "class-1", "class-2")
     assert len(second.top) == 2
     assert vitling.load(tmp_path / "run", weights="best").embed(folder).shape == (30, 64)
+    figures = result["last"]["val"]
+    assert (result.accuracy, result.run) == (figures["top1"], tmp_path / "run")
+    assert result.interval == tuple(figures["top1_interval"])
+    assert f"{result.accuracy:.1%} on {figures['n']} val images" in repr(result)
+    assert result.model.class_names == model.class_names
+    assert "3 classes" in repr(model)
+    evaluated = model.evaluate(folder, split="train")
+    assert (evaluated["n"], evaluated["split"], evaluated.accuracy) == (30, "train", evaluated["top1"])
+    assert "on 30 train images" in repr(evaluated)
+
+
+def test_mistakes_are_listed_by_file_name(folder, tmp_path, capsys):
+    assert train(folder, tmp_path / "run", "--val", "0.3") == 0
+    assert "mistakes.csv" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "run" / "mistakes.csv").open()))
+    figures = read(tmp_path / "run" / "result.json")["last"]["val"]
+    assert len(rows) == round((1 - figures["top1"]) * figures["n"])
+    assert all((folder / row["file"]).exists() and row["file"].startswith(row["label"]) for row in rows)
+    command = ["evaluate", str(tmp_path / "run"), str(folder), "--mistakes", str(tmp_path / "m.csv")]
+    assert run([*command, "--out", str(tmp_path / "e.json")]) == 0
+    found, figures = list(csv.DictReader((tmp_path / "m.csv").open())), read(tmp_path / "e.json")
+    assert len(found) == round((1 - figures["top1"]) * figures["n"])
+
+
+def test_a_wrong_val_is_refused_before_the_plan(folder, tmp_path, capsys):
+    assert run(["train", str(folder), "--out", str(tmp_path / "run"), "--val", "2"]) == 2
+    assert "Plan" not in capsys.readouterr().err
 
 
 def test_unknown_settings_suggest_the_nearest(folder, tmp_path):

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from vitling.commands.flags import OptionalOut, Weights
 from vitling.commands.results import format_percent
+from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import METRIC_NAMES
 
 
@@ -40,11 +41,13 @@ def compare(
 
 def _print_differences(result: dict[str, Any]) -> None:
     table = Table(Column("run", overflow="fold"))
-    for column in ("seeds", "mean", "std"):
+    with_interval = result["metric"] == "top1"
+    for column in ("seeds", "mean", *(["95 %"] if with_interval else []), "std"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in result["runs"]:
         std = "" if row["deviation"] is None else format_percent(row["deviation"])
-        table.add_row(escape(row["run"]), str(len(row["values"])), format_percent(row["mean"]), std)
+        interval = [format_interval(row["mean"], result["images"])] if with_interval else []
+        table.add_row(escape(row["run"]), str(len(row["values"])), format_percent(row["mean"]), *interval, std)
     table.caption = f"{METRIC_NAMES[result['metric']].display} on {result['images']:,} images of {result['split']}"
     Console().print(table)
     for found in result["differences"]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import format_percent
 from vitling.console import is_main_process
+from vitling.evaluation.intervals import format_interval
 from vitling.settings.config import ComparisonConfig
 
 FEW_EPOCHS = 3  # a stage with fewer says little about a method
@@ -48,15 +49,16 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
 
 def comparison_table(result: dict[str, Any]) -> Table:
     table = Table("method")
-    for column in ("k-NN", "fine-tuned", "epochs", "seconds"):
+    for column in ("k-NN", "fine-tuned", "95 %", "epochs", "seconds"):
         table.add_column(column, justify="right")
     for row in _rank(result["rows"]):
         if "value" not in row:
-            table.add_row(row["method"], "", "stopped", "", "")
+            table.add_row(row["method"], "", "stopped", "", "", "")
             continue
         knn = format_percent(row["knn"]) if "knn" in row else ""
         epochs, seconds = (" + ".join(f"{stage:.0f}" for stage in row[name]) for name in ("epochs", "seconds"))
-        table.add_row(row["method"], knn, format_percent(row["value"]), epochs, seconds)
+        interval = format_interval(row["value"], row["images"]) if row.get("metric") == "top1" else ""
+        table.add_row(row["method"], knn, format_percent(row["value"]), interval, epochs, seconds)
     table.caption = "on held-out training images; one seed"
     return table
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import format_percent, select_metrics
+from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import BY_FLAG
 from vitling.settings.evaluation import EvaluationConfig
 
@@ -36,8 +37,8 @@ def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
         from vitling.runs.evaluate import evaluate as evaluate_model
 
         _print_evaluation(evaluate_model(config))
-    if config.out:
-        print(f"Saved to {config.out}")
+    for path in filter(None, (config.out, config.mistakes)):
+        print(f"Saved to {path}")
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
@@ -48,21 +49,27 @@ def _print_evaluation(result: dict[str, Any]) -> None:
 def _metric_table(result: dict[str, Any]) -> Table:
     table = Table("metric")
     table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
     for metric in select_metrics(len(result["per_class"]), _METRICS):
         if result.get(metric.key) is not None:
-            table.add_row(metric.display, metric.format(result[metric.key]))
+            table.add_row(metric.display, metric.format(result[metric.key]), _format_interval(metric.key, result))
     return table
+
+
+def _format_interval(key: str, result: dict[str, Any]) -> str:
+    return format_interval(result[key], result["n"]) if key in ("top1", "top5") else ""
 
 
 def _class_table(rows: list[dict[str, Any]]) -> Table:
     """List the classes with the lowest recall first."""
     worst = sorted(rows, key=lambda row: (row["recall"] is None, row["recall"] or 0.0))
     table = Table("class")
-    for column in ("images", "recall", "precision", "f1"):
+    for column in ("images", "recall", "95 %", "precision", "f1"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in worst[:_MAX_CLASSES]:
-        numbers = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
-        table.add_row(escape(row["class"]), f"{row['n']:,}", *numbers)
+        recall, precision, f1 = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
+        interval = "" if row["recall"] is None else format_interval(row["recall"], row["n"])
+        table.add_row(escape(row["class"]), f"{row['n']:,}", recall, interval, precision, f1)
     if len(rows) > _MAX_CLASSES:
         table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest recall"
     return table
@@ -87,7 +94,7 @@ def _print_probes(result: dict[str, Any]) -> None:
 def _probe_table(result: dict[str, Any]) -> Table:
     """List the chosen setting of each probe; for k-NN also every other k, in brackets."""
     table = Table("probe", "chosen")
-    for column in ("validation", result["split"]):
+    for column in ("validation", result["split"], *(["95 %"] if result["metric"] == "top1" else [])):
         table.add_column(column, justify="right", no_wrap=True)
     for name, found in result["probes"].items():
         if "chosen" not in found:
@@ -97,7 +104,10 @@ def _probe_table(result: dict[str, Any]) -> Table:
         each = {f"k {k}": scores for k, scores in found.get("each_k", {}).items()} or {chosen: found}
         for shown, scores in each.items():
             label = shown if shown == chosen else f"({shown})"
-            table.add_row(name, label, format_percent(scores["validation"]), format_percent(scores["value"]))
+            values = [format_percent(scores["validation"]), format_percent(scores["value"])]
+            if result["metric"] == "top1":
+                values.append(format_interval(scores["value"], result["images"]["judged"]))
+            table.add_row(name, label, *values)
     table.caption = f"{BY_FLAG[result['metric']].display}; nothing was chosen on {result['split']}"
     return table
 

@@ -7,13 +7,13 @@ from typing import Literal
 from vitling.commands.flags import Out, Run, Weights
 
 
-def export(run: Run, out: Out, format: Literal["timm", "onnx"] = "timm", weights: Weights = "last") -> None:
+def export(run: Run, out: Out, format: Literal["auto", "timm", "onnx"] = "auto", weights: Weights = "last") -> None:
     """Export a model for timm (safetensors) or as ONNX.
 
     Args:
         run: A run directory or a model folder.
         out: A folder (timm) or a file that ends in .onnx.
-        format: timm: safetensors and config.json; onnx: one file, checked against torch.
+        format: timm: safetensors and config.json; onnx: one file, checked against torch. auto: as --out ends.
         weights: Weights of the last epoch, or of the best epoch on validation.
     """
     from vitling.evaluation.export import export as export_model

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from vitling.commands.settings_table import print_settings
 from vitling.console import is_main_process
+from vitling.evaluation.intervals import format_interval
 from vitling.formatting import format_count
 from vitling.metric_names import METRIC_NAMES, MetricName
 
@@ -45,6 +46,7 @@ def print_run(result: dict[str, Any], config: Any) -> None:
     print("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json contains per-class metrics and the confusion matrix")
+        print("  mistakes.csv lists the images that the last epoch's model gets wrong")
     print(f"Use it: vitling predict {shlex.quote(out)} IMAGES")
 
 
@@ -69,14 +71,20 @@ def _score_table(result: dict[str, Any]) -> Table:
     ]
     metrics = [m for m in select_metrics(result["classes"]) if any(m.key in row[split] for _, split, row in rows)]
     table = Table()
-    for column in ("weights", "epoch", "split", "images", *(metric.short or metric.display for metric in metrics)):
+    columns = [metric.short or metric.display for metric in metrics]
+    if has_top1 := columns[:1] == [METRIC_NAMES["top1"].display]:
+        columns.insert(1, "95 %")
+    for column in ("weights", "split", "images", *columns):
         table.add_column(column, justify="left" if column in ("weights", "split") else "right", no_wrap=True)
     for weights, split, scores in rows:
-        name = "last" if weights == "last" else "best val"
-        numbers = (m.format(scores[split][m.key]) if m.key in scores[split] else "" for m in metrics)
-        table.add_row(name, str(scores["epoch"]), split, f"{scores[split]['n']:,}", *numbers)
+        found = scores[split]
+        numbers = [m.format(found[m.key]) if m.key in found else "" for m in metrics]
+        if has_top1:
+            numbers.insert(1, format_interval(found["top1"], found["n"]))
+        table.add_row(f"{weights} ({scores['epoch']})", split, f"{found['n']:,}", *numbers)
     if not rows:
-        table.add_row("last", str(result["epochs"]), "none held out", "")
+        table.add_row(f"last ({result['epochs']})", "none held out", "")
+    table.caption = "weights of the last epoch and of the best on val, with the epoch" if "best" in result else None
     return table
 
 

@@ -37,7 +37,7 @@ def open(spec: Spec, config: DataConfig | None = None, val: str | None = None, s
     if val is None:
         splits = read_splits(spec, config)
         return splits if splits.val or splits.train.task == "none" else _hold_out_val(splits, DEFAULT_HOLD_OUT, seed)
-    fraction = _parse_fraction(val)
+    fraction = parse_fraction(val)
     splits = read_splits(spec, config, merge_val=True)
     return _hold_out_val(splits, fraction, seed) if fraction else splits
 
@@ -125,7 +125,8 @@ def _find_classes(dataset: Dataset) -> set[int]:
     return set((dataset.labels if dataset.labels.ndim == 1 else dataset.labels.nonzero()[1]).tolist())
 
 
-def _parse_fraction(val: str) -> float:
+def parse_fraction(val: str) -> float:
+    """Return the fraction of --val, 0 for none; raise UserError for anything else."""
     if val == "none":
         return 0.0
     try:

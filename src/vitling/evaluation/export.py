@@ -28,12 +28,15 @@ _ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 def export(
     model_path: str | os.PathLike,
     out: str | os.PathLike,
-    format: Literal["timm", "onnx"] = "timm",
+    format: Literal["auto", "timm", "onnx"] = "auto",
     weights: Literal["last", "best"] = "last",
 ) -> float:
-    """Write `out` (a folder for timm, a file for ONNX) and return the largest difference on random images."""
+    """Write `out` (a folder for timm, a file for ONNX) and return the largest difference on random images.
+
+    `auto` writes ONNX if `out` ends in .onnx.
+    """
     folder = find_bundle(model_path, weights)
-    if format == "onnx":
+    if format == "onnx" or (format == "auto" and Path(out).suffix.lower() == ".onnx"):
         return _export_onnx(load_bundle(folder), Path(out))
     _check_out(Path(out), Path(model_path), folder)
     return _export_timm(folder, Path(out))

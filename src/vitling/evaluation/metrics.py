@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitling.errors import UserError
 from vitling.evaluation.config import Metric
+from vitling.evaluation.intervals import wilson_interval
 from vitling.metric_names import MetricFlag
 
 BINS = 15
@@ -183,6 +184,7 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
     return {
         "task": "single",
         "top1": top1(logits, labels),
+        "top1_interval": list(wilson_interval(top1(logits, labels), len(labels))),
         "top5": topk(logits, labels, 5),
         "mean_per_class": mean_per_class(logits, labels),
         "roc_auc": _none_if_nan(roc_aucs(scaled, labels).nanmean()),

@@ -79,6 +79,7 @@ def format_csv(predictions: Sequence[Prediction]) -> str:
     for p in predictions:
         cells = [cell for name, value in p.top for cell in (name, f"{value:.6f}")]
         sure = "" if p.probability is None else f"{p.probability:.6f}"
+        cells += [""] * (len(ranked) - len(cells))  # an image that cannot be read has no classes
         writer.writerow([p.source, format_answer(p), sure, p.error or "", *cells])
     return text.getvalue()
 

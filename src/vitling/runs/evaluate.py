@@ -19,6 +19,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
+from vitling.evaluation.mistakes import find_mistakes, write_mistakes
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, read_json, write_json
 from vitling.formatting import shorten_list
@@ -42,6 +43,9 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     with log.progress("Evaluating", len(store)) as progress:
         logits = compute_logits(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, get_labels(store), model.class_names, model.meta.temperature)
+    if config.mistakes:
+        known = (store.dataset.keys, model.class_names, model.meta.temperature)
+        write_mistakes(config.mistakes, find_mistakes(logits, get_labels(store), *known, split))
     unread = [file for file in splits.bad if file.split == split]
     bad_files = [vars(file) for file in (*unread, *store.bad)]
     return write_result(
@@ -52,8 +56,8 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
 def prepare_evaluation(config: EvaluationConfig) -> tuple[Model, DataConfig]:
     """Check the settings, and load the model and the matching data config."""
     config.check()
-    if config.out:
-        check_writable(config.out)
+    for path in filter(None, (config.out, config.mistakes)):
+        check_writable(path)
     model = load(config.run, config.weights, choose_device(config.device))
     model = model if config.size is None else model.resize(config.size)
     return model, match_model_input(model, config.data)

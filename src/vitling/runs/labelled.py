@@ -18,6 +18,8 @@ from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
+from vitling.evaluation.mistakes import FILE as MISTAKES
+from vitling.evaluation.mistakes import Mistake, find_mistakes, write_mistakes
 from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores, gather_stage_facts
@@ -136,10 +138,20 @@ class _Evaluation:
     temperature: float
     splits: dict[str, dict[str, Any]]
     predictions: dict[str, SplitPredictions]
+    mistakes: list[Mistake]
 
     def short(self) -> dict[str, Any]:
         """Return the figures for result.json, without the tables."""
-        keep = ("top1", "top5", "mean_per_class", "mean_average_precision", "log_loss", "calibration_error", "n")
+        keep = (
+            "top1",
+            "top1_interval",
+            "top5",
+            "mean_per_class",
+            "mean_average_precision",
+            "log_loss",
+            "calibration_error",
+            "n",
+        )
         numbers = {split: {k: v for k, v in full.items() if k in keep} for split, full in self.splits.items()}
         return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
 
@@ -166,6 +178,7 @@ def _conclude(
     if directory.writes:
         predictions = {f"{name}/{split}": p for name, e in evaluated.items() for split, p in e.predictions.items()}
         save_predictions(directory.path, predictions)
+        write_mistakes(directory.path / MISTAKES, evaluated["last"].mistakes)
     return {
         **summarise_fit(config, stores, fitted),
         "method": "supervised",
@@ -180,17 +193,18 @@ def _evaluate(
     config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None
 ) -> _Evaluation:
     """Evaluate on val and test. The temperature is fitted on val; without one it stays 1."""
-    temperature, splits, predictions = 1.0, {}, {}
+    temperature, splits, predictions, mistakes = 1.0, {}, {}, list[Mistake]()
     for name, store in (("val", val), ("test", test)):
         if store is None:
             continue
         logits = compute_logits(objective.logits, store, config.eval_size, config.views.crop_fraction)
+        labels, dataset = get_labels(store), store.dataset
         if name == "val":
-            temperature = fit_temperature(logits, get_labels(store))
-        splits[name] = summarise(logits, get_labels(store), store.dataset.class_names, temperature)
-        dataset = store.dataset
-        predictions[name] = make_predictions(logits.numpy(), get_labels(store).numpy(), dataset.keys, dataset.groups)
-    return _Evaluation(epoch, temperature, splits, predictions)
+            temperature = fit_temperature(logits, labels)
+        splits[name] = summarise(logits, labels, dataset.class_names, temperature)
+        predictions[name] = make_predictions(logits.numpy(), labels.numpy(), dataset.keys, dataset.groups)
+        mistakes += find_mistakes(logits, labels, dataset.keys, dataset.class_names, temperature, name)
+    return _Evaluation(epoch, temperature, splits, predictions, mistakes)
 
 
 def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluation) -> BundleMeta:

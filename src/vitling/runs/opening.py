@@ -11,6 +11,7 @@ from typing import Any, Generic
 from vitling.console import Log
 from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
+from vitling.data.splits import parse_fraction
 from vitling.errors import UserError
 from vitling.files import read_json
 from vitling.ranges import check_ranges
@@ -28,7 +29,7 @@ KEPT = "evaluated.json"  # exists only while a run goes from its evaluation to a
 
 
 def check_request(request: RunConfig, verb: str) -> None:
-    """Raise UserError if no data is named."""
+    """Raise UserError if no data is named, or --val is no fraction."""
     if not request.source:
         if request.resume:
             raise UserError(
@@ -36,6 +37,8 @@ def check_request(request: RunConfig, verb: str) -> None:
                 f"vitling {verb} DATA --out {request.out} --resume"
             )
         raise UserError(f"No images given. Pass a folder, a CSV, a Parquet file, a tar or an npz: vitling {verb} DATA")
+    if request.val is not None:
+        parse_fraction(str(request.val))
 
 
 @contextmanager

@@ -29,6 +29,8 @@ class EvaluationConfig:
     """Side of a view in pixels. Default: the size used in training; a slightly larger one often scores higher."""
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """File for all results, including the confusion matrix, as JSON."""
+    mistakes: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """File for the images that the model gets wrong, as CSV, the most confident mistakes first."""
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""
     device: str = "auto"
@@ -49,6 +51,8 @@ class EvaluationConfig:
             raise UserError(f"No images given; DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
         if self.size is not None and self.size < 1:
             raise UserError(f"--size must be at least 1, not {self.size}.")
+        if self.probes and self.mistakes:
+            raise UserError("--mistakes lists the model's own predictions. Leave it out, or --with.")
         if not self.probes and self.settings != ProbesConfig():
             raise UserError(
                 "--metric, --val, --seed, --knn, --linear, --logistic and --few-shot need --with, such as --with knn."

@@ -67,7 +67,7 @@ def apply_overrides(config: Any, overrides: dict[str, Any]) -> Any:
         if isinstance(known[name], tuple) and isinstance(value, str):  # a single tracker, passed without a list
             value = (value,)
         config = replace_leaf(config, name, value)
-    return replace(config, explicit=(*config.explicit, *overrides))
+    return replace(config, explicit=(*config.explicit, *overrides)) if hasattr(config, "explicit") else config
 
 
 def replace_leaf(config: Any, name: str, value: Any) -> Any:

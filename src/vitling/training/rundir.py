@@ -47,6 +47,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "log.txt",
     "report.html",
     "answers.npz",
+    "mistakes.csv",
     "evaluated.json",
     "pretrain",
     "large",

@@ -1,0 +1,103 @@
+"""What `vitling.train` and `vitling.load` return: a result and a model with the figures people ask for first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from vitling.evaluation.bundle import load
+from vitling.evaluation.intervals import wilson_interval
+from vitling.evaluation.model import Model
+from vitling.runs.evaluate import evaluate
+from vitling.settings.evaluation import EvaluationConfig
+from vitling.settings.names import apply_overrides
+
+
+class Figures(dict[str, Any]):
+    """The metrics of one split, by name, as in JSON."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Top-1 accuracy; None for several labels per image."""
+        return self.get("top1")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Wilson's 95 % interval of the accuracy; it takes the images as independent."""
+        return None if self.accuracy is None else wilson_interval(self.accuracy, self["n"])
+
+    def describe(self, split: str) -> str:
+        if self.accuracy is None or self.interval is None:
+            return f"mAP {self['mean_average_precision']:.1%} on {self['n']:,} {split} images"
+        low, high = self.interval
+        return (
+            f"accuracy {self.accuracy:.1%} on {self['n']:,} {split} images "
+            f"(95 % interval {100 * low:.1f} to {100 * high:.1f})"
+        )
+
+
+class Evaluation(Figures):
+    """All metrics on one split of a data set; keys as in the JSON of `vitling evaluate --out`."""
+
+    def __repr__(self) -> str:
+        return f"<Evaluation: {self.describe(self['split'])} of {self['data']}>"
+
+
+class Result(dict[str, Any]):
+    """The result of a run; keys as in result.json."""
+
+    def __init__(self, values: dict[str, Any], run: str | os.PathLike[str]):
+        super().__init__(values)
+        self.run = Path(run)
+
+    @property
+    def split(self) -> str | None:
+        """The split that the accuracy is from: test, else val; None if nothing was evaluated."""
+        return next((split for split in ("test", "val") if split in self.get("last", {})), None)
+
+    @property
+    def figures(self) -> Figures | None:
+        return None if self.split is None else Figures(self["last"][self.split])
+
+    @property
+    def accuracy(self) -> float | None:
+        """Top-1 accuracy of the last epoch; None without a test or val split, and for several labels per image."""
+        return None if self.figures is None else self.figures.accuracy
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Wilson's 95 % interval of the accuracy."""
+        return None if self.figures is None else self.figures.interval
+
+    @property
+    def model(self) -> TrainedModel:
+        """The model of the last epoch, loaded from the run."""
+        return load_model(self.run)
+
+    def __repr__(self) -> str:
+        found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
+        return f"<Result of {self.run}: {self.get('backbone')}, {self.get('images', 0):,} images, {found}>"
+
+
+class TrainedModel(Model):
+    """A model that knows its folder, so that it can be evaluated as on the command line."""
+
+    def __init__(self, model: Model, path: str | os.PathLike[str], weights: Literal["last", "best"]):
+        super().__init__(model.backbone, model.head, model.meta, model.device)
+        self.path, self.weights = Path(path), weights
+
+    def evaluate(self, data: str | os.PathLike[str], **settings: Any) -> Evaluation:
+        """Compute all metrics on labelled images, like `vitling evaluate`; settings are its flags (`split="val"`)."""
+        config = EvaluationConfig(str(self.path), str(data), weights=self.weights, device=str(self.device))
+        return Evaluation(evaluate(apply_overrides(config, settings)))
+
+    def __repr__(self) -> str:
+        classes = f"{len(self.class_names)} classes" if self.head is not None else "no head"
+        return f"<Model of {self.path}: {self.backbone.name} at {self.meta.size} px, {classes}>"
+
+
+def load_model(
+    path: str | os.PathLike[str], weights: Literal["last", "best"] = "last", device: str = "cpu"
+) -> TrainedModel:
+    return TrainedModel(load(path, weights, device), path, weights)
