@@ -25,7 +25,7 @@ from vitling.files import write_json
 from vitling.papers import costs, probing
 from vitling.papers import locations as datasets
 from vitling.papers.datasets import ENTRIES
-from vitling.papers.probing import FixedNetwork, FrozenTask, SuiteMeanTask, TimedFrozenTask
+from vitling.papers.probing import FixedNetwork, FrozenTask, SuiteMeanTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.report.results import render_results
@@ -169,7 +169,7 @@ def test_a_pace_beside_a_figure(data, monkeypatch):
     monkeypatch.setattr(
         costs.ThroughputTask, "__call__", lambda self, context: asked.append(self.backbone) or {"value": 321}
     )
-    paced = StudyRun("paced", TimedFrozenTask(FrozenTask(RANDOM, "knn")), "made", paper=50.0)
+    paced = StudyRun("paced", FrozenTask(RANDOM, "knn", paced=True), "made", paper=50.0)
     outcome = reproduce(replace(STUDY, name="paced", runs=(paced,), picture="scatter"), data)
     (row,) = outcome.results["rows"]
     assert (row["images_per_second"], asked) == (321, ["vit_nano_patch4_32"])

@@ -18,16 +18,7 @@ from vitling.papers.costs import Figure as Cost
 from vitling.papers.counting import CountTask, ParametersTask, ViewsBudgetTask
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.figures import read_figures
-from vitling.papers.probing import (
-    SUITE,
-    Figure,
-    FixedNetwork,
-    FrozenTask,
-    Network,
-    SuiteMeanTask,
-    TimedFrozenTask,
-    make_probe_runs,
-)
+from vitling.papers.probing import SUITE, Figure, FixedNetwork, FrozenTask, Network, SuiteMeanTask, make_probe_runs
 from vitling.papers.stages import pretrain_config
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.suite.table import PAPER as TABLE_11
@@ -211,7 +202,7 @@ def _choices() -> Iterator[StudyRun]:
 
 def _fast() -> Iterator[StudyRun]:
     for net in recipes.SWIN:
-        yield StudyRun(f"{net}-linear", TimedFrozenTask(FrozenTask(_swin(net), "linear")), IMAGENET)
+        yield StudyRun(f"{net}-linear", FrozenTask(_swin(net), "linear", paced=True), IMAGENET)
 
 
 def _suite_of_small() -> Iterator[StudyRun]:

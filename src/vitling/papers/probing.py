@@ -7,10 +7,12 @@ file, or has random weights.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from vitling.errors import RunAborted
 from vitling.files import read_json, write_json
@@ -37,7 +39,55 @@ Network = PretrainConfig | FixedNetwork
 
 
 @dataclass(frozen=True)
-class FrozenTask:
+class NetworkTask(ABC):
+    """Base of tasks that make a network and evaluate it."""
+
+    network: Network
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        if isinstance(self.network, FixedNetwork):
+            return asdict(self.network)
+        return {f"pretrain.{name}": value for name, value in changed_settings(self.network).items()}
+
+    def stages(self, context: RunContext) -> list[StageRun]:
+        if isinstance(self.network, FixedNetwork):
+            return []
+        return [make_stage("pretrain", self.network, context, context.seed, context.weights)]
+
+    def __call__(self, context: RunContext) -> dict[str, Any]:
+        """Make the network and evaluate it once; the answer is kept in result.json.
+
+        The recorded machine is the one that evaluates; a stage may have been trained on another.
+        """
+        from vitling.training.rundir import describe_environment
+
+        network, answer = self.network, context.out / "result.json"
+        make: Callable[[], dict[str, Any]]
+        if isinstance(network, FixedNetwork):
+            folder = _name_folder(network, context)
+            make = partial(_save_network, network, folder, context)
+        else:
+            (stage,) = self.stages(context)
+            folder, make = stage.out, partial(_train_network, stage, context)
+        if answer.exists() and (given := read_json(answer))["folder"] == folder.name:
+            return given
+        made, began = make(), time.monotonic()
+        write_json(context.out / "environment.json", describe_environment())
+        given = {"folder": folder.name, **made, **self.evaluate(folder, context)}
+        given["data_hashes"] = made.get("data_hashes", {}) | given["data_hashes"]
+        given["seconds"] = round(made.get("seconds", 0.0) + time.monotonic() - began, 2)
+        write_json(answer, given)
+        free_memory()
+        return given
+
+    @abstractmethod
+    def evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
+        """Evaluate the network in `folder`; return its part of the row, with `data_hashes`."""
+
+
+@dataclass(frozen=True)
+class FrozenTask(NetworkTask):
     """Measure a figure on the run's test images, in percent.
 
     knn, linear, logistic: a probe trained on the run's train images (runs/probes.py). correspondence: regions found
@@ -45,22 +95,24 @@ class FrozenTask:
     training views whose most similar region in another view lies in the same place.
     """
 
-    network: Network
     figure: Figure
     metric: Metric = "accuracy"  # of the probe
+    paced: bool = False  # also measure the network's images per second without gradients
 
     @property
     def settings(self) -> dict[str, Any]:
         metric = {} if self.metric == "accuracy" else {"metric": self.metric}
-        return {**describe_network(self.network), "figure": self.figure, **metric}
+        return {**super().settings, "figure": self.figure, **metric, **({"paced": True} if self.paced else {})}
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
-        return evaluate_network(self.network, context, self._evaluate)
+        from vitling.papers.costs import ThroughputTask
 
-    def stages(self, context: RunContext) -> list[StageRun]:
-        return list_stages(self.network, context)
+        if not self.paced:
+            return super().__call__(context)
+        pace = ThroughputTask(self.network.backbone or "")(replace(context, out=context.out / "pace"))
+        return {**super().__call__(context), "images_per_second": pace["value"]}
 
-    def _evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
+    def evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
         if self.figure == "correspondence" or self.figure == "distance":
             return self._measure_correspondence(folder, self.figure, context)
         if self.figure == "matching":
@@ -115,43 +167,14 @@ class FrozenTask:
 
 
 @dataclass(frozen=True)
-class TimedFrozenTask:
-    """Measure a figure, and the network's images per second without gradients."""
-
-    task: FrozenTask
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**self.task.settings, "paced": True}
-
-    def __call__(self, context: RunContext) -> dict[str, Any]:
-        from vitling.papers.costs import ThroughputTask
-
-        network = self.task.network
-        throughput = ThroughputTask(network.backbone or "")(replace(context, out=context.out / "pace"))
-        return {**self.task(context), "images_per_second": throughput["value"]}
-
-    def stages(self, context: RunContext) -> list[StageRun]:
-        return self.task.stages(context)
-
-
-@dataclass(frozen=True)
-class SuiteMeanTask:
+class SuiteMeanTask(NetworkTask):
     """Average the logistic probe over the data sets of EsViT's Table 10, each with its metric; `each` lists them."""
 
-    network: Network
-
     @property
     def settings(self) -> dict[str, Any]:
-        return {**describe_network(self.network), "suite": SUITE}
+        return {**super().settings, "suite": SUITE}
 
-    def __call__(self, context: RunContext) -> dict[str, Any]:
-        return evaluate_network(self.network, context, self._evaluate)
-
-    def stages(self, context: RunContext) -> list[StageRun]:
-        return list_stages(self.network, context)
-
-    def _evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
+    def evaluate(self, folder: Path, context: RunContext) -> dict[str, Any]:
         from vitling.papers.suite.config import SuiteConfig
         from vitling.papers.suite.suite import run_suite
 
@@ -185,76 +208,27 @@ def make_probe_runs(
         yield StudyRun(f"{name}-{figure}", task, data, baseline=base, pretrain_data=pretrain_data, note=note)
 
 
-def describe_network(network: Network) -> dict[str, Any]:
-    if isinstance(network, FixedNetwork):
-        return asdict(network)
-    return {f"pretrain.{name}": value for name, value in changed_settings(network).items()}
+def _train_network(stage: StageRun, context: RunContext) -> dict[str, Any]:
+    """Train the stage unless it is there; return what is known about it."""
+    result, shared = stage(context.out)
+    entry = summarise_stage(stage, result, shared)
+    return {
+        "parameters": result["parameters"],
+        "seconds": entry["seconds"],
+        "stages": [entry],
+        "curves": {name: curve for name, curve in entry["curves"].items() if name == "knn"},
+        "data_hashes": name_hashes(result, context),
+        "images_before" if context.pretrain_data else "images": result["images"],
+    }
 
 
-def list_stages(network: Network, context: RunContext) -> list[StageRun]:
-    """List what has to be trained for a network."""
-    if isinstance(network, FixedNetwork):
-        return []
-    return [make_stage("pretrain", network, context, context.seed, context.weights)]
-
-
-def evaluate_network(
-    network: Network, context: RunContext, evaluate: Callable[[Path, RunContext], dict[str, Any]]
-) -> dict[str, Any]:
-    """Make the network and evaluate it once; the answer is kept in result.json.
-
-    The recorded machine is the one that evaluates; a stage may have been trained on another.
-    """
-    from vitling.training.rundir import describe_environment
-
-    answer = context.out / "result.json"
-    origin = (
-        _locate_fixed(network, context) if isinstance(network, FixedNetwork) else _locate_pretrained(network, context)
-    )
-    if answer.exists() and (given := read_json(answer))["folder"] == origin.folder.name:
-        return given
-    given = {"folder": origin.folder.name, **origin.make()}
-    began = time.monotonic()
-    write_json(context.out / "environment.json", describe_environment())
-    found = evaluate(origin.folder, context)
-    given |= found | {"data_hashes": given.get("data_hashes", {}) | found["data_hashes"]}
-    given["seconds"] = round(given.get("seconds", 0.0) + time.monotonic() - began, 2)
-    write_json(answer, given)
-    free_memory()
-    return given
-
-
-class _Origin(NamedTuple):
-    folder: Path
-    make: Callable[[], dict[str, Any]]  # makes the network, and returns what is known about it
-
-
-def _locate_pretrained(config: PretrainConfig, context: RunContext) -> _Origin:
-    (stage,) = list_stages(config, context)
-
-    def make() -> dict[str, Any]:
-        result, shared = stage(context.out)
-        entry = summarise_stage(stage, result, shared)
-        curves = {name: curve for name, curve in entry["curves"].items() if name == "knn"}
-        known = {"parameters": result["parameters"], "seconds": entry["seconds"], "stages": [entry], "curves": curves}
-        known["data_hashes"] = name_hashes(result, context)
-        return known | {"images_before" if context.pretrain_data else "images": result["images"]}
-
-    return _Origin(stage.out, make)
-
-
-def _locate_fixed(network: FixedNetwork, context: RunContext) -> _Origin:
+def _name_folder(network: FixedNetwork, context: RunContext) -> Path:
     origin = Path(context.weights).stem if context.weights else f"random-seed{context.seed}"
-    folder = context.stages / f"given-{network.backbone}-{network.size}-{origin}"
-
-    def make() -> dict[str, Any]:
-        return {"parameters": _save_network(network, folder, context)}
-
-    return _Origin(folder, make)
+    return context.stages / f"given-{network.backbone}-{network.size}-{origin}"
 
 
-def _save_network(network: FixedNetwork, folder: Path, context: RunContext) -> int:
-    """Save the network and return its number of parameters."""
+def _save_network(network: FixedNetwork, folder: Path, context: RunContext) -> dict[str, Any]:
+    """Save the network; return its number of parameters."""
     from vitling.backbones import create
     from vitling.backbones.transfer import load_weights
     from vitling.data.store import IMAGENET_MEAN, IMAGENET_STD
@@ -265,4 +239,4 @@ def _save_network(network: FixedNetwork, folder: Path, context: RunContext) -> i
         load_weights(made, Path(context.weights))
     meta = BundleMeta("none", (), network.size, 0, IMAGENET_MEAN, IMAGENET_STD)
     save_bundle(folder, made, None, replace(meta, store_size=round(network.size / meta.crop_fraction)))
-    return sum(p.numel() for p in made.parameters())
+    return {"parameters": sum(p.numel() for p in made.parameters())}
