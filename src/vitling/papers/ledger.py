@@ -46,22 +46,21 @@ class Ledger:
             at_once = max(row.get("at_once", 1), old.get("at_once", 1))
             minutes = round(row["minutes"] + old.get("minutes", 0), 3)
             rows[key] = row | {"minutes": minutes} | ({"at_once": at_once} if at_once > 1 else {})
-            write_json(self.path, self._make_content(rows))
+            write_json(self.path, self.make_content(rows))
 
     def rewrite(self, change: Callable[[Row], Row]) -> None:
         """Change every row, and describe the runs as the study defines them now."""
         with lock_folder(self.path.parent):
-            write_json(self.path, self._make_content({key: change(row) for key, row in self.rows().items()}))
-
-    def make_content(self) -> dict[str, Any]:
-        return self._make_content(self.rows())
+            write_json(self.path, self.make_content({key: change(row) for key, row in self.rows().items()}))
 
     def find_stale(self) -> list[str]:
         """List runs whose rows were measured with other settings than the study has now."""
         now = {run.name: fingerprint(run) for run in self.study.runs}
         return sorted({row["run"] for row in self.rows().values() if row["fingerprint"] != now.get(row["run"])})
 
-    def _make_content(self, rows: Rows) -> dict[str, Any]:
+    def make_content(self, rows: Rows | None = None) -> dict[str, Any]:
+        """Make the content of the file, with its present rows by default."""
+        rows = self.rows() if rows is None else rows
         order = {run.name: i for i, run in enumerate(self.study.runs)}
         listed = sorted(rows.values(), key=lambda row: (order.get(row["run"], len(order)), row["run"], row["seed"]))
         shown = {row["run"] for row in listed}
@@ -111,14 +110,8 @@ def _choose_parts(runs: list[str], others: list[str]) -> list[str]:
 
 def fingerprint(run: StudyRun) -> str:
     """Hash everything that defines a run's figure."""
-    return digest(
-        [
-            drop_later_names(run.task.settings),
-            run.data,
-            run.weights,
-            *([run.pretrain_data] if run.pretrain_data else []),
-        ]
-    )
+    settings, pretrain_data = drop_later_names(run.task.settings), [run.pretrain_data] if run.pretrain_data else []
+    return digest([settings, run.data, run.weights, *pretrain_data])
 
 
 def drop_later_names(settings: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +119,11 @@ def drop_later_names(settings: dict[str, Any]) -> dict[str, Any]:
 
     Fingerprints and the folders of stages stay the same; results files name the settings.
     """
-    return {name: value for name, value in settings.items() if not _is_later_name(name, value)}
 
+    def is_later(name: str, value: Any) -> bool:
+        return any(name.endswith(later) and value == then for later, then in NAMED_LATER.items())
 
-def _is_later_name(name: str, value: Any) -> bool:
-    return any(name.endswith(later) and value == then for later, then in NAMED_LATER.items())
+    return {name: value for name, value in settings.items() if not is_later(name, value)}
 
 
 def digest(what: Any) -> str:

@@ -122,14 +122,27 @@ def _list_missing(ledger: Ledger, runs: list[StudyRun], seeds: int) -> list[tupl
 def _make_jobs(missing: list[tuple[StudyRun, int]], data: str | None, base: RunContext, log: Log) -> list[_Job]:
     """Make jobs of the runs whose data and weights are there, and log what the others need."""
     folder = check_folder(data) if any(run.needed_data for run, _ in missing) else Path()
-    names = dict.fromkeys(name for run, _ in missing for name in run.needed_data)
-    splits = {name: find_data(name, folder) for name in names}
-    weights = {name: find_weights(name, folder) for name in {run.weights: 0 for run, _ in missing} if name}
-    jobs = [
-        _Job(run, _make_context(run, seed, replace(base, folder=folder), splits, weights))
-        for run, seed in missing
-        if all(splits[name] for name in run.needed_data) and (not run.weights or weights[run.weights])
-    ]
+    splits = {name: find_data(name, folder) for name in dict.fromkeys(n for run, _ in missing for n in run.needed_data)}
+    weights = {name: find_weights(name, folder) for name in dict.fromkeys(run.weights for run, _ in missing) if name}
+    jobs = []
+    for run, seed in missing:
+        if not all(splits[name] for name in run.needed_data) or (run.weights and not weights[run.weights]):
+            continue
+        train, test = splits.get(run.data) or ("", "")
+        pretrain_source, _ = splits.get(run.pretrain_data) or ("", "")
+        context = replace(
+            base,
+            out=base.out / f"{run.name}-seed{seed}",
+            seed=seed,
+            folder=folder,
+            data=run.data,
+            train=train,
+            test=test,
+            pretrain_data=run.pretrain_data,
+            pretrain_source=pretrain_source,
+            weights=weights.get(run.weights) or "",
+        )
+        jobs.append(_Job(run, context))
     no_data, no_weights = ([name for name, place in found.items() if not place] for found in (splits, weights))
     needed = [f"  {line}" for line in describe_missing(no_data, no_weights, folder)]
     if missing and not jobs:
@@ -138,24 +151,6 @@ def _make_jobs(missing: list[tuple[StudyRun, int]], data: str | None, base: RunC
         skipped = f"{len(missing) - len(jobs)} of {len(missing)} runs are skipped."
         log.info("\n".join([f"{skipped} Missing in {folder}:", *needed]))
     return jobs
-
-
-def _make_context(
-    run: StudyRun, seed: int, base: RunContext, splits: dict[str, Any], weights: dict[str, str | None]
-) -> RunContext:
-    train, test = splits.get(run.data) or ("", "")
-    pretrain_source, _ = splits.get(run.pretrain_data) or ("", "")
-    return replace(
-        base,
-        out=base.out / f"{run.name}-seed{seed}",
-        seed=seed,
-        data=run.data,
-        train=train,
-        test=test,
-        pretrain_data=run.pretrain_data,
-        pretrain_source=pretrain_source,
-        weights=weights.get(run.weights) or "",
-    )
 
 
 class _Session:

@@ -131,8 +131,11 @@ class StagedTask:
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         stages, answer = self.stages(context), context.out / "result.json"
-        if answer.exists() and _matches(given := read_json(answer), stages):
-            return given
+        if answer.exists():
+            given = read_json(answer)
+            known = [entry["folder"] for entry in given.get("stages", [])]
+            if known == [stage.out.name for stage in stages]:  # a run of another study may have used the same folder
+                return given
         log, results, entries = Log(), [], []
         for i, stage in enumerate(stages):
             there = " has finished already." if stage.finished else ""
@@ -141,8 +144,16 @@ class StagedTask:
             results.append(result)
             entries.append(summarise_stage(stage, result, shared))
         write_json(context.out / "environment.json", read_json(stages[-1].out / "environment.json"))
-        given = _make_row(results, entries) | ({"images_before": results[0]["images"]} if context.pretrain_data else {})
-        given["data_hashes"] = name_hashes(results[0], context) | results[-1].get("data_hashes", {})
+        first, last = results[0], results[-1]
+        given = {
+            "value": round(100 * last["last"]["test"]["top1"], 4),
+            "images": last["images"],
+            "parameters": last["parameters"],
+            "seconds": round(sum(entry["seconds"] for entry in entries), 2),
+            "stages": entries,
+            **({"images_before": first["images"]} if context.pretrain_data else {}),
+            "data_hashes": name_hashes(first, context) | last.get("data_hashes", {}),
+        }
         write_json(answer, given)
         return given
 
@@ -194,11 +205,6 @@ def open_test_images(context: RunContext, why: str, config: DataConfig | None = 
     return splits.open_test(why)
 
 
-def _matches(given: dict[str, Any], stages: list[StageRun]) -> bool:
-    """Return whether an answer belongs to these stages: a run of another study may have used the same folder."""
-    return [entry["folder"] for entry in given.get("stages", [])] == [stage.out.name for stage in stages]
-
-
 def _was_finished_before(stage: StageRun, out: Path) -> bool:
     """Return whether another run had finished the stage when this one first reached it.
 
@@ -229,15 +235,4 @@ def summarise_stage(stage: StageRun, result: dict[str, Any], shared: bool) -> di
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
         **({"watched": watched} if watched else {}),
         **({"warnings": warnings} if warnings else {}),
-    }
-
-
-def _make_row(results: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Any]:
-    last = results[-1]
-    return {
-        "value": round(100 * last["last"]["test"]["top1"], 4),
-        "images": last["images"],
-        "parameters": last["parameters"],
-        "seconds": round(sum(entry["seconds"] for entry in entries), 2),
-        "stages": entries,
     }
