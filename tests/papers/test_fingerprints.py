@@ -18,7 +18,8 @@ CHANGED = {
 }
 # Changed on purpose without a measured row: EsViT's teacher temperature rises per epoch (esvit.teacher_warmup_per; all
 # studies of EsViT on ImageNet), ResNet-50 starts as torchvision's (esvit-t4, -t5, -t12, drloc-supp-t8), DRLoc's
-# ViT-B/16 is that of its release (drloc-supp-t9), and so is the start of its MLP (all of drloc-t3-released).
+# ViT-B/16 is that of its release (drloc-supp-t9), and so is the start of its MLP (all of drloc-t3-released). Rows of
+# idmm-t8-released without multi-crop have two crops.
 
 
 def test_fingerprints_match_the_golden_file():

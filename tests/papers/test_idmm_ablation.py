@@ -20,4 +20,7 @@ def test_table_8_adds_one_part_a_row():
     assert [plan.crops for plan in plans] == [1, 1, 1, 6, 6]
     assert [any(group.mix.on for group in plan.groups) for plan in plans] == [False] * 4 + [True]
     assert rows[-1] == idmm.recipe()
+    released = [idmm_plan(row.objective, row.size).crops for row in make_ablation(preset="released").values()]
+    assert released == [2, 2, 6, 6]
+    assert [idmm_plan(row.objective).crops for row in make_ablation(crops=2).values()] == [2, 2, 2, 6, 6]
     assert all(row.optim == rows[0].optim and row.epochs == 800 for row in rows)

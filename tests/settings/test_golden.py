@@ -40,8 +40,9 @@ FIXES: dict[str, dict[str, dict[str, Any]]] = {  # differences from the earlier 
 }
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
-ADDED = {"explain", "report", "drloc.init", "loop.batch_norm_group"} | {
-    f"{method}.teacher_warmup_per" for method in ("dino", "esvit")
+ADDED = {
+    *("explain", "report", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
+    *("dino.teacher_warmup_per", "esvit.teacher_warmup_per"),
 }
 NEW_SETTINGS = ADDED | {
     f"{method.field}.{name}"

@@ -70,23 +70,25 @@ def enlarge_to_448(task: StagedTask) -> StagedTask:
 
 
 def make_ablation(
-    backbone: str = "deit_tiny_patch16_224", preset: IDMMPreset = "paper"
+    backbone: str = "deit_tiny_patch16_224", preset: IDMMPreset = "paper", crops: int | None = None
 ) -> dict[str, Recipe[IDMMConfig]]:
     """Build the rows of Table 8, each of which adds one part.
 
-    The paper does not give the number of views without multi-crop; here it is one (see `idmm_plan`). DeiT's released
+    The paper does not give the number of crops without multi-crop: by default one (see `idmm_plan`), and two in
+    "released", whose scripts always train on two. DeiT's released
     code does not smooth, so "released" has no such row. Table 9 is another setting: IDMMConfig(projection="mlp").
     """
     full = idmm.recipe(backbone, preset).objective
-    bare = replace(full, smoothing=0.0, multi_crop=False, cutmix=False)
+    crops = crops or (2 if preset == "released" else 1)
+    bare = replace(full, smoothing=0.0, multi_crop=False, crops=crops, cutmix=False)
     smooth = replace(bare, smoothing=full.smoothing)
-    crops = replace(smooth, multi_crop=True)
+    several = replace(full, cutmix=False)
     rows = {
         "plain": (bare, 224),
         "smoothing": (smooth, 224),
         "112 px": (smooth, 112),
-        "multi-crop": (crops, 112),
-        "CutMix": (replace(crops, cutmix=True), 112),
+        "multi-crop": (several, 112),
+        "CutMix": (full, 112),
     }
     return {
         name: replace(idmm.recipe(backbone, preset, size=size), objective=objective)

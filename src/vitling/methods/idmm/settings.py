@@ -29,7 +29,9 @@ class IDMMConfig:
     smoothing_form: SmoothingForm = "others"
     """others: spread over all other images (paper); all: over all images, the image itself included (released code)."""
     multi_crop: bool = True
-    """Train on two global and four local crops per image instead of a single crop."""
+    """Train on two global and four local crops per image instead of --idmm.crops."""
+    crops: Annotated[int, AT_LEAST_1] = 1
+    """Crops per image without multi-crop: one in the paper's Eq. 1, two in the released code."""
     cutmix: bool = True
     """Paste a rectangle of another image into each crop."""
     projection: Projection = "none"
@@ -41,11 +43,11 @@ class IDMMConfig:
 
 
 def idmm_plan(config: IDMMConfig, size: int = 112) -> Plan:
-    """Plan the crops. Without multi-crop there is one global crop: Eq. 1 has one view per image, and Sec. 4.4 reads
-    Table 8 as what several views add."""
+    """Plan the crops. Without multi-crop there are global crops only, one by default: Eq. 1 has one view per image, and
+    Sec. 4.4 reads Table 8 as what several views add. The released code cannot train with fewer than two."""
     groups = idmm_pretrain(size).groups
     if not config.multi_crop:
-        groups = (replace(groups[0], count=1),)
+        groups = (replace(groups[0], count=config.crops),)
     if not config.cutmix:
         groups = tuple(replace(group, mix=Mix()) for group in groups)
     return Plan(groups)
