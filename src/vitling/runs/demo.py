@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +29,55 @@ from vitling.views.config import ViewChanges, ViewsConfig
 
 DIGITS = "embedded:digits"
 RUNS = ("random", "pretrain", "idmm", "all-labels")
+_SHARED: dict[str, Any] = {
+    "backbone": "vit_nano_patch4_32",
+    "size": 8,
+    "val": "none",
+    "data": DataConfig(channels=1, normalise="data"),
+    "loop": LoopConfig(device="cpu"),
+}
+_LABELLED = TrainConfig(
+    method="supervised",
+    batch=50,
+    # Digits must not be mirrored, and small crops of 8 x 8 pixels show nothing.
+    views=ViewsConfig(scale=(0.7, 1.0), flip=0.0, rotate=10.0, erase=0.0, mixup=0.0, cutmix=0.0, crop_fraction=1.0),
+    objective=SupervisedConfig(drop_path=0.0),
+    optim=OptimConfig(lr=1e-3),
+    **_SHARED,
+)
+# IDMM follows the paper except for its views and, because it has few epochs, smaller batches with a higher learning
+# rate and the longer warm-up that this needs.
+_PRETRAINING = PretrainConfig(
+    batch=64,
+    drop_path=0.0,
+    views=ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, rotate=15.0, colour=False, blur=0.0),
+    **_SHARED,
+)
 
 
 def demo(
-    out: str = "runs/demo",
-    epochs: int = 200,
-    pretrain_epochs: int = 64,
-    seed: int = 0,
-    resume: bool = False,
-    overwrite: bool = False,
+    out: str, epochs: int, pretrain_epochs: int, seed: int, resume: bool, overwrite: bool
 ) -> dict[str, dict[str, Any]]:
     """Train all of RUNS in folders of `out` and return the result.json of each.
 
     It takes about three minutes on two free CPU cores.
     """
     few = f"{DIGITS}?labels=100&seed={seed}"
-    start = {"seed": seed, "resume": resume, "overwrite": overwrite}
+    start: dict[str, Any] = {"seed": seed, "resume": resume, "overwrite": overwrite}
+    labelled, pretraining = replace(_LABELLED, epochs=epochs, **start), replace(_PRETRAINING, **start)
+    optim = OptimConfig(lr=1.5e-3, warmup_epochs=pretrain_epochs / 10)
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
     log, results = Log(), {}
     with _use_one_thread():
         log.info("1 of 4: 100 labels, from a random initialisation.")
-        results["random"] = train(_make_labelled_config(few, random, epochs, **start))
+        results["random"] = train(replace(labelled, source=few, out=random))
         log.info("2 of 4: IDMM on 1,498 digits, without labels.")
-        results["pretrain"] = pretrain(_make_pretrain_config(few, pre, pretrain_epochs, **start))
+        results["pretrain"] = pretrain(replace(pretraining, source=few, out=pre, epochs=pretrain_epochs, optim=optim))
         log.info("3 of 4: the same 100 labels, after IDMM.")
-        results["idmm"] = train(_make_labelled_config(few, idmm, epochs, from_=pre, **start))
+        results["idmm"] = train(replace(labelled, source=few, out=idmm, from_=pre))
         log.info("4 of 4: all 1,498 labels, from a random initialisation.")
         # With fifteen times as many images, a fifth of the epochs is still three times as many steps.
-        results["all-labels"] = train(_make_labelled_config(DIGITS, all_labels, -(-epochs // 5), **start))
+        results["all-labels"] = train(replace(labelled, source=DIGITS, out=all_labels, epochs=-(-epochs // 5)))
     return results
 
 
@@ -68,48 +90,3 @@ def _use_one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _make_labelled_config(source: str, out: str, epochs: int, **more: Any) -> TrainConfig:
-    """Make the config of a run with labels. Digits must not be mirrored, and small crops of 8 x 8 pixels show
-    nothing."""
-    views = ViewsConfig(scale=(0.7, 1.0), flip=0.0, rotate=10.0, erase=0.0, mixup=0.0, cutmix=0.0, crop_fraction=1.0)
-    return TrainConfig(
-        source=source,
-        method="supervised",
-        out=out,
-        epochs=epochs,
-        batch=50,
-        views=views,
-        objective=SupervisedConfig(drop_path=0.0),
-        optim=OptimConfig(lr=1e-3),
-        **_make_shared_settings(),
-        **more,
-    )
-
-
-def _make_pretrain_config(source: str, out: str, epochs: int, **more: Any) -> PretrainConfig:
-    """Make the config of IDMM, which follows the paper except for its views and, because it has few epochs, smaller
-    batches with a higher learning rate and the longer warm-up that this needs."""
-    views = ViewChanges(scale=(0.5, 1.0), local_scale=(0.3, 0.7), flip=0.0, rotate=15.0, colour=False, blur=0.0)
-    return PretrainConfig(
-        source=source,
-        out=out,
-        epochs=epochs,
-        batch=64,
-        drop_path=0.0,
-        views=views,
-        optim=OptimConfig(lr=1.5e-3, warmup_epochs=epochs / 10),
-        **_make_shared_settings(),
-        **more,
-    )
-
-
-def _make_shared_settings() -> dict[str, Any]:
-    return {
-        "backbone": "vit_nano_patch4_32",
-        "size": 8,
-        "val": "none",
-        "data": DataConfig(channels=1, normalise="data"),
-        "loop": LoopConfig(device="cpu"),
-    }
