@@ -70,3 +70,13 @@ def test_merging_keeps_groups_and_adds_single_ones(labelled):
     second = merge_unlabelled(labelled, replace(make_dataset("pool", 2), groups=np.array([3, 3]))).groups
     assert second[5:].tolist() == [3, 3]
     assert len(set(second.tolist())) == 6
+
+
+def test_classes_are_counted_for_one_label_or_several(labelled):
+    assert labelled.count_classes().tolist() == [2, 3]
+    several = make_dataset(
+        "both", 2, np.array([[True, False, False], [True, True, False]]), class_names=("a", "b", "c")
+    )
+    assert several.count_classes().tolist() == [2, 1, 0]
+    with pytest.raises(ValueError, match="no labels"):
+        make_dataset("pool", 3).count_classes()

@@ -59,7 +59,7 @@ class Copy:
         self.add_split(split, [make_printable(path) for path in paths], FileReader(folder, paths), names, groups)
 
     def add_arrays(self, split: str, images: np.ndarray, names: Names | None) -> None:
-        word = "unlabeled" if split == "pool" else split
+        word = "unlabeled" if split == "pool" else split  # as STL-10 calls it
         self.add_split(split, [f"{word}[{i}]" for i in range(len(images))], ArrayReader(images), names)
 
     def add_split(

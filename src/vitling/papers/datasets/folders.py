@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitling.data.dataset import interleave_classes
-from vitling.data.sources.source import IMAGE_SUFFIXES, SourceSplit
+from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
 from vitling.papers.datasets.files import Copy
 from vitling.papers.datasets.lists import load_mat
@@ -91,16 +91,13 @@ def read_imagenet100(copy: Copy) -> None:
         chosen = {line.split()[0] for line in listed.read_text().splitlines() if line.strip()}
         if missing := sorted(chosen - classes):
             raise UserError(f"{copy.root} has no class {missing[0]} of the list ({len(missing)} are missing).")
-        copy.source.splits = {name: _select_classes(split, chosen) for name, split in splits.items()}
+        for name, split in splits.items():
+            splits[name] = split.take([i for i, names in enumerate(split.labels or ()) if names[0] in chosen])
     elif len(classes) > copy.entry.classes:
         raise UserError(
             f"{copy.root} has {len(classes):,} classes, not {copy.entry.classes}. Name those to read with "
             f"{copy.entry.name}:{copy.root}?list=FILE (DRLoc's list is scripts/imagenet-100.lst in VTs-Drloc)."
         )
-
-
-def _select_classes(split: SourceSplit, chosen: set[str]) -> SourceSplit:
-    return split.take([i for i, names in enumerate(split.labels or ()) if names[0] in chosen])
 
 
 def _list_flat_val(copy: Copy, val: Path) -> tuple[list[str], list[str]]:
