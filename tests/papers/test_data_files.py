@@ -57,6 +57,7 @@ def test_hashes_are_added_once_and_marked(data, tmp_path, monkeypatch):
     ("command", "name"),
     [
         ("vitling train train=flowers102-train.tar,test=flowers102-test.tar --out RUN", "flowers102"),
+        ("vitling finetune train=flowers102-train.tar --val 0.25 --out RUN", "flowers102/train"),
         ("vitling demo --seed SEED", data_files.DIGITS),
         ("python benchmarks/throughput.py", ""),
     ],

@@ -119,6 +119,29 @@ def test_every_kind_of_file(tmp_path):
     assert render_results(tmp_path) == text
 
 
+def test_files_to_be_run_again_are_listed_with_the_cause(tmp_path):
+    dirty = {"environment": HERE | {"commit": "abc-dirty"}, "rows": [{"commit": "def-dirty"}, {"commit": "012"}]}
+    typed = {"command": "vitling train x --out RUN", "environment": HERE, "data_hashes_from": "computed later by `x`"}
+    stale = study([row("base", 0, 31.0) | {"fingerprint": "old"}])
+    for name, content in (("dirty", dirty), ("typed", typed), ("stale", stale), ("sound", {"environment": HERE})):
+        write(tmp_path, f"{name}.json", content)
+    text = render_results(tmp_path)
+    assert "| [dirty.json](../results/dirty.json) | made with uncommitted changes (abc-dirty, def-dirty) |" in text
+    assert "assembled from run directories before `benchmarks/collect.py` did it |" in text
+    assert "| [stale.json](../results/stale.json) | settings have changed: base |" in text
+    assert "sound.json](../results/sound.json) |" not in text
+
+
+def test_data_of_each_section_is_named(tmp_path):
+    split = {"data": "flowers102", "split": "train", "content_hash": "ef3f", "images": 2040, "formats": {"WEBP": 2040}}
+    split |= {"shorter_side": [384, 384], "longer_side": [384, 819], "distributed": False}
+    write(tmp_path, "data-files.json", {"splits": [split]})
+    write(tmp_path, "t.json", study([row("base", 0, 31.0, data_hashes={"train": "ef3f", "test": "0000"})]))
+    text = render_results(tmp_path)
+    assert "| flowers102 | train | 2,040 | WEBP, shorter side 384 px | no | `ef3f` |" in text
+    assert "Data: flowers102 train `ef3f`, not the original files: WEBP, shorter side 384 px; `0000` (files" in text
+
+
 def test_the_report_imports_no_torch():
     code = "import sys, vitling.report.results; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,9 +1,10 @@
 """Describe the image files behind results/, and add content hashes to results that were recorded without them.
 
-python -m vitling.papers.data_files results DIR [FILE=NAME ...]
+python -m vitling.papers.data_files results DIR [FILE=NAME[/SPLIT] ...]
 
 DIR holds the data sets, as for `vitling reproduce --data`. FILE=NAME names the data set of a benchmark's results whose
-command does not. Hashes that are added say so: nothing proves that the files are those of the time.
+command does not; with /SPLIT, one split of it. Hashes that are added say so: nothing proves that the files are those of
+the time.
 """
 
 from __future__ import annotations
@@ -119,10 +120,11 @@ def add_hashes(path: Path, collection: Collection, assumed: dict[str, str]) -> N
 
         Ledger(path, study, content.get("trial")).rewrite(add)
         return
-    name = assumed.get(path.stem) or _find_name(content.get("command", ""))
-    hashes = collection.list_hashes(name) if name else {}
+    what = assumed.get(path.stem) or _find_name(content.get("command", ""))
+    name, _, only = what.partition("/")
+    hashes = {s: hash for s, hash in collection.list_hashes(name).items() if only in ("", s)} if name else {}
     if hashes and not content.get("data_hashes"):
-        words = [f"{path.stem}={name}"] if path.stem in assumed else []
+        words = [f"{path.stem}={what}"] if path.stem in assumed else []
         write_json(path, content | mark_hashes(hashes, *words))
 
 
@@ -133,11 +135,13 @@ def _list_run_hashes(run: StudyRun, collection: Collection) -> dict[str, str]:
 
 
 def _find_name(command: str) -> str:
-    """Find the data set that a command names by its files."""
+    """Find the data set that a command names by its files, or NAME/train if it names only that split."""
     if DIGITS in command or command.startswith("vitling demo"):
         return DIGITS
     found = _FILE.search(command)
-    return found[1] if found and found[1] in DATASETS else ""
+    if not found or found[1] not in DATASETS:
+        return ""
+    return found[1] if f"{found[1]}-test" in command else f"{found[1]}/train"
 
 
 def main(results: str, folder: str, *assumed: str) -> None:

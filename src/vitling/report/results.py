@@ -13,6 +13,8 @@ from typing import Any
 from vitling.files import atomic_write, read_json
 from vitling.formatting import describe_trial, format_count
 from vitling.metric_names import METRIC_NAMES
+from vitling.report import data_files
+from vitling.report.again import list_causes
 from vitling.report.pictures import draw
 from vitling.report.studies import make_lines, select_columns
 
@@ -21,22 +23,40 @@ HEAD = """# Results
 Generated from the files in `results/` by `make results`; do not edit. Each file stores every run with its settings,
 versions, commit and machine. "ours" is the last epoch, as mean and standard deviation over seeds. The papers' figures
 are those their authors report, which need not be of the last epoch.
-
-The Flowers-102 files are re-encoded: WebP, training images with a shorter side of 384 px, test images cropped to
-256 x 256.
 """
+
+DATA_HEAD = """\
+The images behind the figures. Where they are not the files as their authors distribute them, the figures are not those
+of the original data set: the Flowers-102 files are re-encoded as WebP, the training images with a shorter side of
+384 px, the test images cropped to 256 x 256, so "evaluated at 288 px" enlarges them. `vitling inspect DATA` prints the
+hash of each split ([what it covers](data.md#content-hash)). Hashes of results that were recorded without them were
+computed later, as those results say (`data_hashes_from`).
+"""
+
+AGAIN_HEAD = """The cause was found by code, from the files alone."""
 
 
 def render_results(folder: Path) -> str:
     """Render all files of a folder, studies first, as Markdown."""
-    files = {path.name: read_json(path) for path in sorted(folder.glob("*.json"))}
+    files = {path.name: read_json(path) for path in sorted(folder.glob("*.json")) if path.name != data_files.FILE}
+    data = data_files.read_known(folder)
     known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
-    studies = [_render_study(folder, name, content) for name, content in known.items() if "study" in content]
-    others = [_render_measurement(name, content) for name, content in known.items() if "study" not in content]
-    return "\n".join([HEAD, *studies, *others])
+    studies = [_render_study(folder, name, content, data) for name, content in known.items() if "study" in content]
+    others = [_render_measurement(name, content, data) for name, content in known.items() if "study" not in content]
+    return "\n".join([HEAD, *_render_data(data), *_render_again(known), *studies, *others])
 
 
-def _render_study(folder: Path, name: str, results: dict[str, Any]) -> str:
+def _render_data(data: data_files.Known) -> list[str]:
+    titles = ["data", "split", "images", "files", "original", "content hash"]
+    return [_make_section("Data", DATA_HEAD.strip(), _make_table(titles, data_files.tabulate(data)))] if data else []
+
+
+def _render_again(files: dict[str, dict[str, Any]]) -> list[str]:
+    rows = [[f"[{name}](../results/{name})", "; ".join(found)] for name in files if (found := list_causes(files[name]))]
+    return [_make_section("To be run again", AGAIN_HEAD, _make_table(["file", "cause"], rows))] if rows else []
+
+
+def _render_study(folder: Path, name: str, results: dict[str, Any], data: data_files.Known) -> str:
     rows = results["rows"]
     trial = f" {text.capitalize()}." if (text := describe_trial(results.get("trial"))) else ""
     found = make_lines(results)
@@ -53,6 +73,7 @@ def _render_study(folder: Path, name: str, results: dict[str, Any]) -> str:
         _link_picture(folder / name, results),
         table,
         f"{measured} of {results['runs_in_all']} runs, {minutes:.1f} minutes in all{together}. {where}",
+        data_files.describe_data(results, data),
         _cite_source(results, name),
     )
 
@@ -63,7 +84,7 @@ def _link_picture(path: Path, results: dict[str, Any]) -> str:
     return f"![{results['study']}](../results/{path.stem}.png)" if there else ""
 
 
-def _render_measurement(name: str, content: dict[str, Any]) -> str:
+def _render_measurement(name: str, content: dict[str, Any], data: data_files.Known) -> str:
     """Render what is known from the keys of a file; at least its name and command."""
     parts = [content.get("caution", "")]
     if _get_keys(content.get("result")) >= _RUN:
@@ -71,7 +92,8 @@ def _render_measurement(name: str, content: dict[str, Any]) -> str:
     if isinstance(content.get("rows"), list):
         parts.append(_tabulate_rows([row for row in content["rows"] if isinstance(row, dict)]))
     where = _describe_machines([content["environment"]]) if _get_keys(content.get("environment")) else ""
-    return _make_section(content.get("what", Path(name).stem), *parts, where, _cite_source(content, name))
+    parts += [where, data_files.describe_data(content, data)]
+    return _make_section(content.get("what", Path(name).stem), *parts, _cite_source(content, name))
 
 
 _RUN = {"backbone", "size", "images", "epochs", "seconds", "images_per_second", "seed", "last"}
