@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitling.files import read_json, write_json
+from vitling.files import write_json
+from vitling.loading import read_json
 
 MISSING = object()
 FOLDERS = ("pretrain", "large")  # runs inside a run

@@ -26,7 +26,7 @@ from typing import Any
 
 from record import format_command, write_rows
 
-from vitling.files import read_json
+from vitling.loading import read_json
 
 LIGHT = "--views.augment none --views.erase 0 --views.mixup 0 --views.cutmix 0 --views.scale 0.35 1"
 ONE_STAGE = "--method supervised"

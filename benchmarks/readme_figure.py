@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from vitling.files import read_json
+from vitling.loading import read_json
 
 ROWS = (  # label, file, run without its start, epochs of fine-tuning
     ("PVTv2-B0, 800 epochs", "idmm-t3-released", "pvtv2-b0-flowers102", 800),

@@ -9,7 +9,8 @@ from typing import Any
 from vitling.data.config import DataConfig
 from vitling.data.content import hash_content
 from vitling.data.splits import read_splits
-from vitling.files import read_json, write_json
+from vitling.files import write_json
+from vitling.loading import read_json
 from vitling.training.rundir import describe_environment
 
 

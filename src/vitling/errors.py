@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 DONE, WRONG_INPUT, ABORTED = 0, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -10,6 +12,15 @@ class UserError(Exception):
     """Wrong input. The message says what is wrong and how to fix it."""
 
     exit_code = WRONG_INPUT
+
+
+class InvalidFile(UserError):
+    """A file whose content cannot be used: damaged, of another version, or not written by vitling."""
+
+    def __init__(self, path: str | os.PathLike, problem: str, field: str = ""):
+        place = f"{os.fspath(path)}, {field}" if field else os.fspath(path)
+        super().__init__(f"{place}: {problem}.")
+        self.path, self.problem, self.field = os.fspath(path), problem, field
 
 
 class RunAborted(Exception):

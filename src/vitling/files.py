@@ -1,4 +1,4 @@
-"""Atomic writes (temporary file, fsync, rename), folder locks and JSON files."""
+"""Atomic writes (temporary file, fsync, rename), folder locks and JSON output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     remove_leftovers(path.parent, path.name)
     handle, lock, temporary = _make_temporary(path)
     try:
-        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
+        with _open_temporary(handle, mode) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -265,8 +265,11 @@ def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any
         file.write("\n")
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+def _open_temporary(handle: int, mode: str) -> IO:
+    """Open for bytes, or for UTF-8. File names that are not UTF-8 are escaped, as JSON does: \\udcff."""
+    if "b" in mode:
+        return os.fdopen(handle, mode)
+    return os.fdopen(handle, mode, encoding="utf-8", errors="backslashreplace")
 
 
 def _read_umask() -> int:

@@ -166,7 +166,7 @@ def test_settings_are_resolved_as_before(name, pretend, tmp_path):
     try:
         stages = {stage: resolved.config for stage, resolved in resolve_case(case, flags).items()}
         if "again" in case:
-            saved = load_config(KINDS[case["verb"]], json.loads(json.dumps(asdict(stages["run"]))))
+            saved = load_config(KINDS[case["verb"]], json.loads(json.dumps(asdict(stages["run"]))), "config.json")
             again = parse(case["verb"], ["--out", "out", "--resume", *case["again"]])
             stages = {"run": resume_config(again, saved)}
         if "after" in case:

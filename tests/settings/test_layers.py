@@ -94,6 +94,6 @@ def test_settings_and_origins_survive_json(tmp_path):
     import json
 
     resolved = resolve(PretrainConfig(method="dino", seed=5, out=str(tmp_path)), FLOWERS)
-    loaded = load_resolved(PretrainConfig, json.loads(json.dumps(to_json(resolved))))
+    loaded = load_resolved(PretrainConfig, json.loads(json.dumps(to_json(resolved))), "config.json")
     assert loaded.config == resolved.config
     assert loaded.origins == resolved.origins

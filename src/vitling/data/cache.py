@@ -24,7 +24,9 @@ from vitling.data.content import read_digests
 from vitling.data.dataset import Dataset
 from vitling.data.host import count_cores
 from vitling.data.scan import ImageFacts, scan
-from vitling.files import read_json, remove_leftovers, scratch_folder, write_json
+from vitling.files import remove_leftovers, scratch_folder, write_json
+from vitling.loading import read_npz, read_record
+from vitling.records import CacheEntry
 
 _FORMAT = 1  # increase when decoding or the layout changes
 _MIN_FREE_DISK = 1 << 30  # bytes left free for others
@@ -102,9 +104,8 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
     if not entry.exists():
         return None
     try:
-        done = read_json(entry / "done.json")
-        with np.load(entry / "facts.npz", allow_pickle=False) as file:
-            arrays = dict(file)
+        done = read_record(entry / "done.json", CacheEntry)
+        arrays = read_npz(entry / "facts.npz")
         checksums = arrays.pop("crc")
         # Copy-on-write ("c"), because torch warns about read-only arrays; nothing is written, so pages stay shared.
         array = np.memmap(entry / "pixels.bin", np.uint8, "c", shape=shape)

@@ -20,7 +20,8 @@ from vitling.backbones.backbone import build
 from vitling.errors import UserError
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
-from vitling.files import atomic_write, read_json, write_json
+from vitling.files import atomic_write, write_json
+from vitling.loading import read_json
 
 __all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
 

@@ -8,7 +8,7 @@ import shutil
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import timm
 import torch
@@ -19,7 +19,8 @@ from vitling.backbones.swin import matches_timm
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
-from vitling.files import check_writable, read_json, scratch_folder, sync_file, sync_folder, write_json
+from vitling.files import check_writable, scratch_folder, sync_file, sync_folder, write_json
+from vitling.loading import read_record
 
 TOLERANCE = 1e-3  # largest difference of a logit or feature
 _ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -66,8 +67,8 @@ def _check_out(out: Path, given: Path, folder: Path) -> None:
 
 def _is_export(config: Path) -> bool:
     try:
-        return "vitling" in read_json(config)
-    except (OSError, ValueError, TypeError):
+        return "vitling" in read_record(config, dict[str, Any])
+    except (OSError, UserError):
         return False
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.errors import UserError
-from vitling.files import read_json, write_json
+from vitling.files import write_json
+from vitling.loading import read_record
 from vitling.methods.dino.settings import dino_plan
 from vitling.methods.drloc.settings import DRLocConfig, Variant, drloc_weight
 from vitling.methods.esvit.settings import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
 from vitling.papers.study import FieldsTask, RunContext
+from vitling.records import CostResult, Environment
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +94,7 @@ class RegionCostTask(FieldsTask):
         row = _measure_once(folder, f"The cost of EsViT's region loss with {self.backbone}", self.size, measurement)
         if self.figure == "memory" and not row["memory_ratio"]:
             raise UserError("The memory of EsViT's region loss can only be measured on a GPU, and none is available.")
-        write_json(context.out / "environment.json", read_json(folder / "environment.json"))
+        write_json(context.out / "environment.json", read_record(folder / "environment.json", Environment))
         return {"value": round(row[f"{self.figure}_ratio"]["both"], 4), **_flatten_figures(row)}
 
 
@@ -124,7 +126,7 @@ def _measure_once(folder: Path, what: str, size: int, measurement: Measurement) 
         row = measurement(device)
         write_json(folder / "environment.json", describe_environment())
         write_json(result, row | {"took": round(time.monotonic() - began, 2)})
-    return read_json(result)
+    return read_record(result, CostResult)
 
 
 def _flatten_figures(row: dict[str, Any]) -> dict[str, Any]:

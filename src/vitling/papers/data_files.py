@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitling.files import read_json, write_json
+from vitling.files import write_json
+from vitling.loading import read_json
 from vitling.papers.datasets import find_copy
 from vitling.papers.datasets.entry import ENTRIES
 from vitling.papers.ledger import Ledger, Row

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
-from vitling.files import lock_folder, read_json, write_json
+from vitling.files import lock_folder, write_json
 from vitling.formatting import describe_trial
+from vitling.loading import read_record
 from vitling.papers.study import Study, StudyRun, matches_name
+from vitling.records import StudyResults
 
 Row = dict[str, Any]  # run, seed, and value, failed or stopped
 Rows = dict[tuple[str, int], Row]  # by run and seed
@@ -23,14 +25,14 @@ class Ledger:
 
     def __init__(self, path: Path, study: Study, trial: int | None):
         self.path, self.study, self.trial = path, study, trial
-        found = read_json(path) if path.exists() else None
+        found = read_record(path, StudyResults) if path.exists() else None
         if found is not None and (found.get("study"), found.get("trial")) != (study.name, trial):
             kind = describe_trial(found.get("trial")) or "the study itself"
             raise UserError(f"{path} holds results of {found.get('study')}, {kind}. Name a different file with --out.")
 
     def rows(self) -> Rows:
         """Read the rows from the file each time: another session may write it too."""
-        rows = read_json(self.path)["rows"] if self.path.exists() else []
+        rows = read_record(self.path, StudyResults)["rows"] if self.path.exists() else []
         return {(row["run"], row["seed"]): row for row in rows}
 
     def record(self, row: Row) -> None:

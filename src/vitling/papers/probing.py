@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitling.errors import RunAborted
-from vitling.files import read_json, write_json
+from vitling.files import write_json
+from vitling.loading import read_record
 from vitling.papers.datasets.entry import Metric
 from vitling.papers.stages import StageRun, make_stage, name_hashes, open_test_images, summarise_stage
 from vitling.papers.study import RunContext, StudyRun
 from vitling.papers.train_task import changed_settings, free_memory
+from vitling.records import TaskResult
 from vitling.settings.config import PretrainConfig
 
 Figure = Literal["knn", "linear", "logistic", "correspondence", "distance", "matching"]
@@ -70,7 +72,7 @@ class NetworkTask(ABC):
         else:
             (stage,) = self.stages(context)
             folder, make = stage.out, partial(_train_network, stage, context)
-        if answer.exists() and (given := read_json(answer))["folder"] == folder.name:
+        if answer.exists() and (given := read_record(answer, TaskResult)).get("folder") == folder.name:
             return given
         made, began = make(), time.monotonic()
         write_json(context.out / "environment.json", describe_environment())

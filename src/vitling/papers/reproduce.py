@@ -12,13 +12,15 @@ from typing import Any
 
 from vitling.console import Log
 from vitling.errors import Interrupted, RunAborted, UserError
-from vitling.files import check_writable, read_json, try_lock_folder
+from vitling.files import check_writable, try_lock_folder
+from vitling.loading import read_record
 from vitling.papers.ledger import Ledger, Rows, fingerprint
 from vitling.papers.locations import DATASETS, check_folder, describe_missing, find_data, find_weights
 from vitling.papers.parallel import make_helper_command, run_helpers
 from vitling.papers.reuse import reuse_rows
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.papers.train_task import free_memory
+from vitling.records import Environment
 from vitling.report.pictures import draw
 from vitling.training.signals import raise_on_signal
 
@@ -275,5 +277,5 @@ def _read_environment(out: Path) -> dict[str, Any]:
     from vitling.training.rundir import describe_environment
 
     path = out / "environment.json"
-    found = read_json(path) if path.exists() else describe_environment()
+    found = read_record(path, Environment) if path.exists() else describe_environment()
     return {name: value for name, value in found.items() if name != "command"}

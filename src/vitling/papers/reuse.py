@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitling.files import read_json
+from vitling.errors import UserError
+from vitling.loading import read_record
 from vitling.papers.ledger import Ledger, Row, fingerprint
 from vitling.papers.study import StudyRun
 from vitling.papers.train_task import OUT_OF_MEMORY
+from vitling.records import StudyResults
 
 
 def reuse_rows(ledger: Ledger, missing: list[tuple[StudyRun, int]]) -> list[tuple[StudyRun, int]]:
@@ -42,12 +44,11 @@ def _iterate_rows(ledger: Ledger) -> Iterator[tuple[str, Row]]:
 
 
 def _read_content(path: Path) -> dict[str, Any]:
-    """Read a JSON file; unrelated files give nothing."""
+    """Read the results of a study; unrelated files give nothing."""
     try:
-        content = read_json(path)
-    except (OSError, ValueError):
+        return read_record(path, StudyResults)
+    except (OSError, UserError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _ran_out_of_memory(row: Row) -> bool:

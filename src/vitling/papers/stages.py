@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.files import lock_folder, read_json, try_lock_folder, write_json
+from vitling.files import lock_folder, try_lock_folder, write_json
+from vitling.loading import parse_json, read_bytes, read_record
 from vitling.methods import METHODS, MethodName
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import SIZE, Recipe
@@ -28,6 +29,7 @@ from vitling.papers.train_task import (
     read_history,
     shorten,
 )
+from vitling.records import Environment, RunResult, TaskResult
 from vitling.settings.config import FinetuneConfig, PretrainConfig
 from vitling.settings.names import mark_all_explicit
 from vitling.views.policies import idmm_pretrain
@@ -97,7 +99,7 @@ class StageRun:
         """
         with lock_folder(self.out, lambda: Log().info(f"Waiting for another process that trains {self.out.name}.")):
             shared = _was_finished_before(self, run)
-            return (read_json(self.out / "result.json") if self.finished else self._train()), shared
+            return (read_record(self.out / "result.json", RunResult) if self.finished else self._train()), shared
 
     def _train(self) -> dict[str, Any]:
         from vitling.runs import finetune, pretrain
@@ -132,8 +134,8 @@ class StagedTask:
     def __call__(self, context: RunContext) -> dict[str, Any]:
         stages, answer = self.stages(context), context.out / "result.json"
         if answer.exists():
-            given = read_json(answer)
-            known = [entry["folder"] for entry in given.get("stages", [])]
+            given = read_record(answer, TaskResult)
+            known = [entry.get("folder") for entry in given.get("stages", [])]
             if known == [stage.out.name for stage in stages]:  # a run of another study may have used the same folder
                 return given
         log, results, entries = Log(), [], []
@@ -143,7 +145,7 @@ class StagedTask:
             result, shared = stage(context.out)
             results.append(result)
             entries.append(summarise_stage(stage, result, shared))
-        write_json(context.out / "environment.json", read_json(stages[-1].out / "environment.json"))
+        write_json(context.out / "environment.json", read_record(stages[-1].out / "environment.json", Environment))
         first, last = results[0], results[-1]
         given = {
             "value": round(100 * last["last"]["test"]["top1"], 4),
@@ -211,7 +213,7 @@ def _was_finished_before(stage: StageRun, out: Path) -> bool:
     The run's folder remembers that, so that it survives an interruption.
     """
     path = out / "stages.json"
-    known = read_json(path) if path.exists() else {}
+    known = parse_json(read_bytes(path), dict[str, bool], path) if path.exists() else {}
     if stage.out.name not in known:
         known[stage.out.name] = stage.finished
         write_json(path, known)
@@ -221,16 +223,20 @@ def _was_finished_before(stage: StageRun, out: Path) -> bool:
 def summarise_stage(stage: StageRun, result: dict[str, Any], shared: bool) -> dict[str, Any]:
     """Summarise a stage for the row of the results."""
     knn, passes = result["last"].get("knn/top1"), describe_passes(stage.config, result)
-    trained = read_json(stage.out / "environment.json")
+    trained = read_record(stage.out / "environment.json", Environment)
     warnings = [*result.get("warnings", []), *([f"{stage.kind}: {passes}"] if passes else [])]
     last = result["last"].items()
-    watched = {name: round(value, 4) for name, value in last if name.startswith(("features/", "health/"))}
+    watched = {
+        name: round(value, 4)
+        for name, value in last
+        if name.startswith(("features/", "health/")) and isinstance(value, float | int)
+    }
     return {
         "stage": stage.kind,
         "folder": stage.out.name,
         "shared": shared,
         **{name: result[name] for name in ("size", "store_size", "epochs", "seed", "images", *SPEED) if name in result},
-        **{name: trained[name] for name in ("commit", "gpu")},
+        **{name: trained.get(name) for name in ("commit", "gpu")},
         **read_history(stage.out / "metrics.jsonl", result["epochs"]),
         **({"knn": round(100 * knn, 4)} if knn is not None else {}),
         **({"watched": watched} if watched else {}),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitling.loading import read_json_lines
 from vitling.papers.study import RunContext
+from vitling.records import MetricsLine
 from vitling.settings.config import Config, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.names import leaves, replace_leaf
 from vitling.settings.pretraining import resolve_preset
@@ -137,7 +138,7 @@ def shorten(config: Config, epochs: int | None) -> Config:
 
 def read_history(metrics: Path, epochs: int) -> dict[str, Any]:
     """Read the terms of the last epoch, and curves of all terms, of the watched accuracy (top1) and of k-NN."""
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    lines = read_json_lines(metrics, MetricsLine)
     by_epoch = {line["epoch"]: line for line in lines if line["kind"] == "epoch"}
     terms = {name: value for name, value in by_epoch[epochs].items() if name not in _NOT_TERMS and "/" not in name}
     every = math.ceil(epochs / POINTS)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError
-from vitling.files import atomic_write, read_json, write_json
+from vitling.files import atomic_write, write_json
+from vitling.loading import read_record
 from vitling.papers.stages import StagedTask, StageRun, open_test_images
 from vitling.papers.study import RunContext
+from vitling.records import Environment, TaskResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,10 +42,10 @@ class TsneTask:
     def __call__(self, context: RunContext) -> dict[str, Any]:
         answer = context.out / "result.json"
         if answer.exists():
-            return read_json(answer)
+            return read_record(answer, TaskResult)
         inner = replace(context, out=context.out / "trained")
         trained = self.task(inner)
-        write_json(context.out / "environment.json", read_json(inner.out / "environment.json"))
+        write_json(context.out / "environment.json", read_record(inner.out / "environment.json", Environment))
         images = self._select_images(context)
         before, after = (_compute_features(model, images) for model in self._load_models(inner))
         _save(context.out / "tsne.npz", images, before, after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vitling.files import read_json
+from vitling.loading import read_json
 
 FILE = "data-files.json"
 

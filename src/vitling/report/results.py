@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vitling.files import atomic_write, read_json
+from vitling.files import atomic_write
 from vitling.formatting import describe_trial, format_count
+from vitling.loading import convert, read_json
 from vitling.metric_names import METRIC_NAMES
+from vitling.records import StudyResults
 from vitling.report import data_files
 from vitling.report.again import list_causes
 from vitling.report.pictures import draw
@@ -38,12 +40,18 @@ AGAIN_HEAD = """The cause was found by code, from the files alone."""
 
 def render_results(folder: Path) -> str:
     """Render all files of a folder, studies first, as Markdown."""
-    files = {path.name: read_json(path) for path in sorted(folder.glob("*.json")) if path.name != data_files.FILE}
+    known = {path.name: _read(path) for path in sorted(folder.glob("*.json")) if path.name != data_files.FILE}
     data = data_files.read_known(folder)
-    known = {name: content if isinstance(content, dict) else {} for name, content in files.items()}
     studies = [_render_study(folder, name, content, data) for name, content in known.items() if "study" in content]
     others = [_render_measurement(name, content, data) for name, content in known.items() if "study" not in content]
     return "\n".join([HEAD, *_render_data(data), *_render_again(known), *studies, *others])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if isinstance(content, dict) and "study" in content:
+        return convert(content, StudyResults, path)
+    return content if isinstance(content, dict) else {}
 
 
 def _render_data(data: data_files.Known) -> list[str]:
@@ -66,7 +74,7 @@ def _render_study(folder: Path, name: str, results: dict[str, Any], data: data_f
     measured = len({row["run"] for row in rows if "value" in row})
     minutes, at_once = sum(row["minutes"] for row in rows), max((row.get("at_once", 1) for row in rows), default=1)
     together = f", with up to {at_once} runs at once on one machine" if at_once > 1 else ""
-    where = _describe_machines([row["environment"] for row in rows]) + _describe_training_machines(rows)
+    where = _describe_machines([row.get("environment", {}) for row in rows]) + _describe_training_machines(rows)
     return _make_section(
         f"{results['study']}: {results['title']}",
         f"{results['source']}. {results['unit'][0].upper()}{results['unit'][1:]}.{trial}",
@@ -153,7 +161,7 @@ def _describe_training_machines(rows: list[dict[str, Any]]) -> str:
         f"{stage['gpu']}, commit {stage['commit']}"
         for row in rows
         for stage in row.get("stages", [])
-        if stage.get("gpu") not in (None, row["environment"].get("gpu"))
+        if stage.get("gpu") not in (None, row.get("environment", {}).get("gpu"))
     }
     return f" Trained on {'; '.join(sorted(others))}." if others else ""
 
@@ -175,8 +183,8 @@ def _make_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def main(folder: str, out: str) -> None:
     for path in sorted(Path(folder).glob("*.json")):
-        content = read_json(path)
-        if isinstance(content, dict) and "picture" in content and draw(content, path.with_suffix(".png")):
+        content = _read(path)
+        if "picture" in content and draw(content, path.with_suffix(".png")):
             print(f"Saved to {path.with_suffix('.png')}")
     with atomic_write(out, "w") as file:
         file.write(render_results(Path(folder)))

@@ -6,6 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitling.loading import read_npz
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -26,13 +28,13 @@ def make_figure(results: dict[str, Any], runs: Path) -> Figure | None:
     made = Figure((0.35 + SIDE * len(columns), 2 * SIDE + 0.9))
     panels = made.subplots(2, len(columns), squeeze=False)
     for i, (run, title) in enumerate(columns.items()):
-        with np.load(places[run], allow_pickle=False) as arrays:
-            _, colours = np.unique(arrays["labels"], return_inverse=True)
-            shown = (("before", "value"), ("after", "after"))
-            for panel, (when, figure) in zip(panels[:, i], shown):
-                x, y = arrays[when].T
-                panel.scatter(x, y, 3, colours, linewidths=0, cmap="tab10", vmin=0, vmax=9, antialiased=False)
-                panel.set_xlabel(f"5-NN {measured[run][figure]:.1f} %", fontsize=9, labelpad=2)
+        arrays = read_npz(places[run])
+        _, colours = np.unique(arrays["labels"], return_inverse=True)
+        shown = (("before", "value"), ("after", "after"))
+        for panel, (when, figure) in zip(panels[:, i], shown):
+            x, y = arrays[when].T
+            panel.scatter(x, y, 3, colours, linewidths=0, cmap="tab10", vmin=0, vmax=9, antialiased=False)
+            panel.set_xlabel(f"5-NN {measured[run][figure]:.1f} %", fontsize=9, labelpad=2)
         panels[0, i].set_title(title, fontsize=10)
     for panel in panels.flat:
         panel.set(xticks=[], yticks=[])

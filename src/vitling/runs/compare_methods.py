@@ -13,10 +13,12 @@ from vitling.console import Log, is_main_process
 from vitling.data.splits import read_splits
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.comparison import compare_pair, rank_runs
-from vitling.files import check_writable, read_json, write_json
+from vitling.files import check_writable, write_json
 from vitling.formatting import format_count
+from vitling.loading import read_record
 from vitling.methods import METHODS
 from vitling.metric_names import primary_metric
+from vitling.records import ComparisonResult, RunResult
 from vitling.runs.group import load_request, require_resume_or_overwrite, store_request
 from vitling.runs.images import check_labels
 from vitling.runs.train import train
@@ -51,7 +53,7 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
             rows.append(_train_row(method, _make_request(config, method), log))
             count_run()
             _write(config, [*rows, *(before[other] for other in methods[i:] if other in before)])
-    return read_json(Path(config.out) / RESULT)
+    return read_record(Path(config.out) / RESULT, ComparisonResult)
 
 
 def _check(config: ComparisonConfig) -> None:
@@ -113,7 +115,7 @@ def _train_row(method: str, config: TrainConfig, log: Log) -> Row:
 def _describe_stages(config: TrainConfig, result: dict[str, Any]) -> Row:
     """Return epochs and seconds of the stages, and k-NN after the first."""
     first = Path(config.out) / PRETRAIN_FOLDER / "result.json"
-    stages = [*([read_json(first)] if first.exists() else []), result]
+    stages = [*([read_record(first, RunResult)] if first.exists() else []), result]
     knn = [value for name, value in stages[0]["last"].items() if name.startswith("knn/")]
     both = {name: [stage[name] for stage in stages] for name in ("epochs", "seconds")}
     return both | ({"knn": knn[0]} if knn else {})
@@ -122,7 +124,11 @@ def _describe_stages(config: TrainConfig, result: dict[str, Any]) -> Row:
 def _read_rows(config: ComparisonConfig) -> dict[str, Row]:
     """Return the rows of a resumed comparison, so that another stop loses none of them."""
     path = Path(config.out) / RESULT
-    return {row["method"]: row for row in read_json(path)["rows"]} if config.resume and path.exists() else {}
+    return (
+        {row["method"]: row for row in read_record(path, ComparisonResult)["rows"]}
+        if config.resume and path.exists()
+        else {}
+    )
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:

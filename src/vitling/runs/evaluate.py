@@ -21,8 +21,10 @@ from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.mistakes import find_mistakes, write_mistakes
 from vitling.evaluation.model import Model
-from vitling.files import check_writable, read_json, write_json
+from vitling.files import check_writable, write_json
 from vitling.formatting import shorten_list
+from vitling.loading import read_record
+from vitling.records import DataSettings
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
 from vitling.training.rundir import RunDirectory
@@ -139,7 +141,7 @@ def was_trained_on(model_path: str, source: str, split: str, held_out_by: int | 
     folder = _find_run(model_path)
     if folder is None:
         return False
-    config = read_json(folder / "config.json")
+    config = read_record(folder / "config.json", DataSettings)
     (trained, val), (evaluated, _) = (_strip_val(name) for name in (str(config.get("source", "")), source))
     if trained != evaluated and Path(trained).resolve() != Path(evaluated).resolve():
         return False

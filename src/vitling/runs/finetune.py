@@ -12,7 +12,8 @@ from vitling.data.dataset import Dataset
 from vitling.errors import UserError
 from vitling.evaluation.bundle import find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
-from vitling.files import read_json
+from vitling.loading import read_record
+from vitling.records import StartResult
 from vitling.runs.images import open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
@@ -55,7 +56,7 @@ def describe_start(config: FinetuneConfig, source: str | None) -> Start:
     """Return the network of --from, and the size of the views it was trained on."""
     backbone = config.backbone or _backbone_of(config.from_ or "")
     result = Path(source or "") / "result.json"
-    size = read_json(result).get("size") if source and result.is_file() else None
+    size = read_record(result, StartResult).get("size") if source and result.is_file() else None
     return Start(backbone, size)
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from vitling.console import Log, is_main_process
-from vitling.errors import UserError
-from vitling.files import atomic_write, read_json, write_json
+from vitling.errors import InvalidFile, UserError
+from vitling.files import atomic_write, write_json
+from vitling.loading import read_record
 from vitling.ranges import check_ranges
+from vitling.records import SeedsResult, StoredRequest
 from vitling.settings.config import ComparisonConfig, Config, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.saved import load_config, resume_config
 from vitling.training.processes import init_processes
@@ -59,7 +61,7 @@ def list_runs(path: str) -> list[Path]:
     """Return the run itself, or the runs of a folder that --seeds made."""
     folder = Path(path)
     if (folder / SEEDS).exists():
-        return [folder / f"seed{seed}" for seed in read_json(folder / SEEDS)["seeds"]]
+        return [folder / f"seed{seed}" for seed in read_record(folder / SEEDS, SeedsResult)["seeds"]]
     if (verb := read_verb(path)) == VERBS[ComparisonConfig]:
         raise UserError(f"{path} compares methods. Name one of its runs, such as {folder / 'idmm'}.")
     if verb:
@@ -91,7 +93,11 @@ def _list_figures(result: dict[str, Any]) -> list[tuple[str, float]]:
     labelled = [
         (f"{w} {split} {key}", result[w][split][key]) for w, split in pairs for key in keys if key in result[w][split]
     ]
-    return labelled + [(name, value) for name, value in result["last"].items() if name.startswith("knn/")]
+    return labelled + [
+        (name, value)
+        for name, value in result["last"].items()
+        if name.startswith("knn/") and isinstance(value, float | int)
+    ]
 
 
 def _summarise(values: list[float]) -> dict[str, Any]:
@@ -108,7 +114,7 @@ def load_request(config: Config, **changeable: Any) -> Config:
     """Return the stored request of a resumed group; raise UserError if settings not in `changeable` differ."""
     if not resumes_group(config):
         return config
-    before = load_config(type(config), read_json(Path(config.out) / REQUEST)["settings"])
+    before = load_config(type(config), _read_request(config.out)["settings"], Path(config.out) / REQUEST)
     return resume_config(replace(config, **changeable), replace(before, **changeable))
 
 
@@ -142,13 +148,14 @@ def require_resume_or_overwrite(config: RunConfig) -> None:
 
 def read_verb(out: str) -> str:
     """Return the command that made a folder of several runs; "" for other folders."""
-    path = Path(out) / REQUEST
-    if not path.exists():
-        return ""
+    return _read_request(out)["verb"] if (Path(out) / REQUEST).exists() else ""
+
+
+def _read_request(out: str) -> dict[str, Any]:
     try:
-        return str(read_json(path)["verb"])
-    except (ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"{path} is damaged. Delete it, and pass all flags again.") from problem
+        return read_record(Path(out) / REQUEST, StoredRequest)
+    except InvalidFile as problem:
+        raise UserError(f"{problem} Delete it, and pass all flags again.") from None
 
 
 def _check_folder(config: RunConfig) -> None:

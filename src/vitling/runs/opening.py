@@ -13,8 +13,9 @@ from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
 from vitling.data.splits import parse_fraction
 from vitling.errors import UserError
-from vitling.files import read_json
+from vitling.loading import read_record
 from vitling.ranges import check_ranges
+from vitling.records import RunResult
 from vitling.settings.config import Config, RunConfig
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved
@@ -104,7 +105,7 @@ class OpenRun(Generic[Config]):
     def evaluated(self) -> dict[str, Any] | None:
         """The entries of result.json that an earlier start kept, before a further stage was interrupted."""
         path = self.directory.path / KEPT
-        return read_json(path) if self.saved is not None and path.exists() else None
+        return read_record(path, RunResult) if self.saved is not None and path.exists() else None
 
     def keep_evaluation(self, result: dict[str, Any]) -> None:
         self.directory.write(KEPT, result)
@@ -152,12 +153,12 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
             raise UserError(
                 f"{path} is a run of vitling {verb}. Resume it with that command, or pass a different --out."
             )
-        saved = load_resolved(type(config), values)
+        saved = load_resolved(type(config), values, path / "config.json")
         run.saved = resume_run(config if not is_stage else _as_request(saved.config, config), saved)
         run.draft = reopen(run.saved)
         if (path / "result.json").exists():
             run.directory.log.info(f"{path} has finished; there is nothing to resume.")
-            run.result = run.directory.read("result.json")
+            run.result = read_record(path / "result.json", RunResult)
             return
     elif "resume" in config.explicit and config.source:
         Log(silent=not run.directory.writes).info(f"{path} has nothing to resume; starting a new run.")

@@ -19,7 +19,7 @@ from typing import IO, Any
 import torch
 
 from vitling.data.host import count_cores, get_free_memory
-from vitling.files import read_json
+from vitling.loading import read_json
 from vitling.objectives.moments import Moment
 from vitling.runs.images import open_labelled
 from vitling.runs.labelled import prepare_stage
@@ -177,4 +177,4 @@ def run_in_background(config: str, memory: str) -> None:
     _exit_with_parent()
     with suppress(OSError, AttributeError):
         os.nice(10)
-    prepare(load_resolved(TrainConfig, read_json(config)), int(memory))
+    prepare(load_resolved(TrainConfig, read_json(config), config), int(memory))

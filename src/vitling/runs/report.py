@@ -29,7 +29,7 @@ FILE = "report.html"
 
 def write_report(runs: Sequence[str], out: str | None = None) -> Path:
     """Write the report of one run or of several side by side, and return its path."""
-    from vitling.runs.seeds import list_runs
+    from vitling.runs.group import list_runs
 
     if not runs:
         raise UserError("No run given. Name one or more run directories: vitling report runs/first")

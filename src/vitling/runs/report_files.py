@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
-from vitling.files import read_json
 from vitling.formatting import format_count
+from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.metric_names import METRIC_NAMES
+from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.intervals import compute_wilson_interval
 from vitling.report.specs import SECOND
@@ -39,25 +40,26 @@ class RunFiles:
 
     @cached_property
     def config_values(self) -> dict[str, Any]:
-        return _read_object(self.folder / "config.json")
+        return read_record(self.folder / "config.json", dict[str, Any])
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        return _read_object(self.folder / "result.json")
+        return read_record(self.folder / "result.json", RunResult)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         path = self.folder / "environment.json"
-        return _read_object(path) if path.exists() else {}
+        return read_record(path, Environment) if path.exists() else {}
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         path = self.folder / "evaluation.json"
-        return _read_object(path) if path.exists() else {}
+        return read_record(path, Evaluation) if path.exists() else {}
 
     @cached_property
     def resolved(self) -> Resolved:
-        return load_resolved(_KINDS[self.config_values.get("verb", "train")], self.config_values)
+        kind = _KINDS.get(str(self.config_values.get("verb", "train")), TrainConfig)
+        return load_resolved(kind, self.config_values, self.folder / "config.json")
 
     @property
     def has_classifier(self) -> bool:
@@ -78,7 +80,7 @@ class RunFiles:
         return [*found, *([("Larger size", RunFiles(self.name, large))] if _is_run(large) else [])]
 
     def _list_starts(self) -> list[Path]:
-        start = self.config_values.get("from_")
+        start = self.resolved.config.from_
         return [Path(start)] if start and Path(start).is_dir() else []
 
 
@@ -95,33 +97,23 @@ def _is_run(folder: Path) -> bool:
     return (folder / "config.json").exists() and (folder / "environment.json").exists()
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        values = read_json(path)
-    except ValueError as problem:
-        raise UserError(f"{path} is damaged: {problem}.") from problem
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged: it holds no object.")
-    return values
-
-
 def list_scores(files: RunFiles) -> list[Score]:
     """List the scores, the most important first: of test before val, and of the last epoch before the best."""
     result = files.result
     large = result.get("stages", {}).get("large", {})
     groups = [("last epoch", result.get("last", {})), ("best epoch on val", result.get("best", {}))]
-    groups += [(f"larger size, {large['size']} px", large["last"])] if large else []
+    groups += [(f"larger size, {large['size']} px", large.get("last", {}))] if large else []
     return [
         _make_score(weights, split, numbers[split])
         for weights, numbers in groups
         for split in ("test", "val")
-        if isinstance(numbers.get(split), dict)
+        if _HEADLINES.keys() & numbers.get(split, {}).keys()
     ]
 
 
 def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
     key = next(key for key in _HEADLINES if key in numbers)
-    value, images = numbers[key], numbers["n"]
+    value, images = numbers[key] or 0.0, numbers.get("n", 0)
     interval = compute_wilson_interval(round(value * images), images) if key == "top1" else None
     others = ((METRIC_NAMES[k].display, METRIC_NAMES[k].format(numbers[k])) for k in _OTHERS if k in numbers)
     return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))
@@ -150,7 +142,7 @@ def list_facts(files: RunFiles, held_out: dict[str, int]) -> list[tuple[str, str
         ("Time", "; ".join(_describe_time(title, stage) for title, stage in files.stages)),
         ("Machine", _describe_machine(environment)),
     ]
-    if knn := result.get("last", {}).get("knn/top1"):
+    if isinstance(knn := result["last"].get("knn/top1"), float):
         facts.insert(0, ("Features", f"k-NN accuracy {knn:.1%} at the end"))
     return facts
 
@@ -192,7 +184,7 @@ def list_warnings(files: RunFiles) -> list[str]:
     found = [line for _, stage in files.stages for line in stage.result.get("warnings", []) if _has_result(stage)]
     for folder in dict.fromkeys((files.folder, *(stage.folder for _, stage in files.stages))):
         log = folder / "log.txt"
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+        lines = read_bytes(log).decode(errors="replace").splitlines() if log.exists() else []
         found += [match[1] for line in lines if (match := _WARNING.match(line))]
     if bad := files.result.get("bad_files"):
         found.append(f"{format_count(bad, 'image')} could not be read and were left out (bad-files.json).")
@@ -221,12 +213,8 @@ def list_curves(files: RunFiles) -> list[Curve]:
 
 def _read_curves(stage: str, path: Path) -> Iterator[Curve]:
     points: dict[str, dict[float, float]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # cut short by a kill
-            continue
-        if entry.get("kind") != "epoch":
+    for entry in read_json_lines(path, MetricsLine) if path.exists() else ():
+        if entry["kind"] != "epoch":
             continue
         for name, value in entry.items():
             if name not in _NOT_CURVES and isinstance(value, int | float):
@@ -251,6 +239,5 @@ def read_origin(files: RunFiles) -> Origin:
 
 
 def _list_openings(path: Path) -> Iterator[str]:
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        opening = json.loads(line)
+    for opening in read_json_lines(path, TestOpening) if path.exists() else ():
         yield f"{opening['time'].replace('T', ' ')}: {opening['why']}"

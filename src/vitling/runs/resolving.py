@@ -11,7 +11,7 @@ from vitling.data.dataset import Splits
 from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
 from vitling.errors import UserError
-from vitling.files import read_json
+from vitling.loading import read_json
 from vitling.ranges import check_ranges
 from vitling.runs.finetune import describe_start, require_start
 from vitling.runs.group import VERBS, load_request
@@ -83,7 +83,7 @@ def _load_stages(request: RunConfig, folder: Path) -> dict[str, Resolved]:
     for name, kind in kinds.items():
         path = (folder if name == RUN else folder / name) / "config.json"
         if path.exists():
-            saved: Resolved = load_resolved(kind, read_json(path))
+            saved: Resolved = load_resolved(kind, read_json(path), path)
             stages[name] = resume_run(request, saved) if name == RUN else saved
     return stages
 

@@ -159,7 +159,7 @@ def _copy_first_stage(run: OpenRun, folder: Path, before: dict[str, Any]) -> dic
 
 def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any]:
     """Fine-tune at --final-size in a run of its own; return the result with its figures."""
-    config = load_config(TrainConfig, run.directory.read("config.json"))
+    config = load_config(TrainConfig, run.directory.read("config.json"), run.directory.path / "config.json")
     if not config.final_size or "classes" not in result:
         return result
     run.keep_evaluation(result)  # an interrupted large stage must not open the test split again

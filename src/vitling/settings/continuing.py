@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
-from vitling.files import read_json
+from vitling.loading import convert, read_json
 from vitling.methods import METHODS
 from vitling.methods.method import Method
 from vitling.settings.config import PretrainConfig
@@ -24,7 +24,11 @@ def read_previous(config: PretrainConfig) -> dict[str, Any]:
     if not start.exists():
         raise UserError(f"--continue-from {start}: there is no such run or checkpoint.")
     saved = start / "config.json"
-    return read_json(saved) if saved.exists() else {}
+    if not saved.exists():
+        return {}
+    values = read_json(saved)
+    convert(values, PretrainConfig, saved)
+    return values
 
 
 def inherit_settings(draft: Draft[PretrainConfig], previous: Mapping[str, Any]) -> None:

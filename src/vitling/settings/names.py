@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from vitling.errors import UserError
 from vitling.settings.config import Config
@@ -79,16 +79,3 @@ def replace_leaf(config: Any, name: str, value: Any) -> Any:
 def mark_all_explicit(config: Config) -> Config:
     """Return the config with every setting explicit, so that no preset and no plan changes it."""
     return replace(config, explicit=tuple(name for name, _ in leaves(config)))
-
-
-def from_json(kind: type, values: dict[str, Any]) -> Any:
-    """Build a dataclass from what `asdict` and JSON made of it."""
-    hints = get_type_hints(kind)
-    return kind(**{f.name: _restore(hints[f.name], values[f.name]) for f in fields(kind) if f.name in values})
-
-
-def _restore(hint: Any, value: Any) -> Any:
-    if is_dataclass(hint) and isinstance(hint, type):
-        return from_json(hint, value)
-    is_tuple = tuple in (hint, *map(get_origin, (hint, *get_args(hint))))
-    return tuple(value) if isinstance(value, list) and is_tuple else value

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from vitling.errors import UserError
+from vitling.loading import convert
 from vitling.methods import METHODS
 from vitling.settings.config import PLANNED, Config, MethodsConfig
-from vitling.settings.layers import Draft, Origin
-from vitling.settings.names import flag_name, format_value, from_json, leaves
+from vitling.settings.layers import Draft, Layer, Origin
+from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.resolve import Resolved
 
 _PER_START = (
@@ -25,23 +27,32 @@ _PACED = ("epochs", "optim.warmup_epochs", "loop.compile")  # --minutes lowers o
 _OPEN = (None, PLANNED, "auto")
 
 
+class _MethodName(TypedDict, total=False):
+    method: str
+
+
 def to_json(resolved: Resolved) -> dict[str, Any]:
     """Return what config.json stores: every setting, and under `origins` where it comes from."""
     origins = {name: [origin.layer, origin.reason] for name, origin in resolved.origins.items()}
     return asdict(resolved.config) | {"origins": origins}
 
 
-def load_resolved(kind: type[Config], values: dict[str, Any]) -> Resolved[Config]:
-    """Read config.json of a run."""
-    origins = {name: Origin(layer, reason) for name, (layer, reason) in values.get("origins", {}).items()}
-    return Resolved(load_config(kind, values), origins)
+def load_resolved(kind: type[Config], values: Any, where: str | os.PathLike) -> Resolved[Config]:
+    """Convert what config.json of a run holds; `where` names the file in errors."""
+    config = load_config(kind, values, where)
+    origins = convert(values.get("origins", {}), dict[str, tuple[Layer, str]], where)
+    return Resolved(config, {name: Origin(layer, reason) for name, (layer, reason) in origins.items()})
 
 
-def load_config(kind: type[Config], values: dict[str, Any]) -> Config:
-    """Read settings that `asdict` and JSON stored, without those of other methods, whose defaults may have changed."""
+def load_config(kind: type[Config], values: Any, where: str | os.PathLike) -> Config:
+    """Convert settings that `asdict` and JSON stored, without those of other methods, whose defaults may have changed.
+
+    Raises InvalidFile for a value of another type; ranges are checked later.
+    """
+    convert(values, _MethodName, where)
     method = METHODS.get(values.get("method", ""))
     others = {f.name for f in fields(MethodsConfig)} - {method.field} if method else set()
-    return from_json(kind, {name: value for name, value in values.items() if name not in others})
+    return convert({name: value for name, value in values.items() if name not in others}, kind, where)
 
 
 def resume_config(request: Config, saved: Config) -> Config:

@@ -20,18 +20,19 @@ from typing import Any
 from vitling.console import Log
 from vitling.data.dataset import BadFile
 from vitling.data.host import count_cores
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.files import (
     LOCK,
     append_line,
     atomic_write,
     claim_folder,
     is_leftover,
-    read_json,
     remove_leftovers,
     sync_file,
     write_json,
 )
+from vitling.loading import parse_json, read_bytes, read_record
+from vitling.records import StepLine
 from vitling.shortage import explain_shortage
 from vitling.training.trackers import Trackers
 from vitling.version import __version__
@@ -130,7 +131,7 @@ class RunDirectory:
             return set(there) <= set(OWN_NAMES) - set(NESTED_RUNS)
         try:
             return {"checkpoint", "loop"} <= self.read("config.json").keys()
-        except (ValueError, AttributeError, OSError):
+        except (UserError, OSError):
             return False
 
     def _delete(self, there: list[str]) -> None:
@@ -165,8 +166,8 @@ class RunDirectory:
         if self.writes:
             write_json(self.path / name, value)
 
-    def read(self, name: str) -> Any:
-        return read_json(self.path / name)
+    def read(self, name: str) -> dict[str, Any]:
+        return read_record(self.path / name, dict[str, Any])
 
     def log_metrics(self, entry: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and send its numbers to the trackers."""
@@ -181,7 +182,7 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         if not self.writes or not path.exists():
             return False
-        lines = path.read_text().splitlines()
+        lines = read_bytes(path).decode(errors="replace").splitlines()
         kept = [line for line in lines if _read_step(line) <= step]
         if len(kept) < len(lines):
             with atomic_write(path, "w") as file:
@@ -262,8 +263,8 @@ def _commit() -> str | None:
 
 def _read_step(line: str) -> int:
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):  # cut short by a kill
+        return parse_json(line, StepLine, "metrics.jsonl")["step"]
+    except InvalidFile:  # cut short by a kill
         return sys.maxsize
 
 

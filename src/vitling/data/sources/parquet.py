@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from bisect import bisect_right
 from collections import defaultdict
@@ -23,7 +22,8 @@ from vitling.data.sources.source import (
     find_split_in_name,
     sort_class_names,
 )
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
+from vitling.loading import parse_json
 
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
 
@@ -132,12 +132,12 @@ def _is_list(kind: pa.DataType) -> bool:
 def _read_class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
     """Read the class names from the ClassLabel in the schema's metadata, inside lists too."""
     try:
-        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        metadata = parse_json((schema.metadata or {})[b"huggingface"], Any, "the schema")
         feature: Any = metadata["info"]["features"][label]
         while "names" not in feature:
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return tuple(str(name) for name in feature["names"])
-    except (KeyError, IndexError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, InvalidFile):
         return None
 
 

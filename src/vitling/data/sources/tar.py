@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import tarfile
@@ -27,8 +26,9 @@ from vitling.data.sources.source import (
     remove_unlabelled,
     sort_class_names,
 )
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
+from vitling.loading import parse_json
 
 LABEL_KEYS = ("label", "labels", "class", "cls")
 Span = tuple[int, int]  # offset and size of a member's bytes
@@ -162,8 +162,8 @@ def _parse_label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple
         text = raw.decode().strip()
         if name.endswith(".cls"):
             return (text,) if text else None
-        value: Any = json.loads(text)
-    except ValueError:
+        value: Any = parse_json(text, Any, path)
+    except (UnicodeDecodeError, InvalidFile):
         raise UserError(f"{path}: the label {name} is neither text nor JSON.") from None
     if isinstance(value, dict):
         keys = [key for key in (config.label_column, *LABEL_KEYS) if key in value]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import zlib
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -11,9 +10,6 @@ from vitling.data.sources.source import Source, concat_splits
 from vitling.errors import UserError
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.datasets.files import Copy, find_home
-
-# raised by truncated or altered files
-DAMAGED = (LookupError, ValueError, TypeError, EOFError, OSError, zlib.error)
 
 
 def read_entry(entry: Entry, rest: str) -> Source:
@@ -36,7 +32,9 @@ def _run_reader(copy: Copy) -> Source:
     reader = getattr(importlib.import_module(f"vitling.papers.datasets.{module}"), function)
     try:
         reader(copy)
-    except DAMAGED as error:
+    except UserError:
+        raise
+    except Exception as error:  # truncated and altered files raise errors of almost any kind
         title, where, kind = copy.entry.title, copy.entry.where, type(error).__name__
         raise UserError(
             f"{copy.root} is not as {title} is distributed ({kind}: {error}). A file may be cut short. "

@@ -17,19 +17,21 @@ import torch
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import FrozenFeatures
 from vitling.evaluation.probes import PROBES, ProbeTask, SplitFeatures, default_ks
-from vitling.files import atomic_write, read_json, write_json
+from vitling.files import atomic_write, write_json
+from vitling.loading import read_record, read_torch
 from vitling.metric_names import BY_PAPER, flag_of_paper_metric
 from vitling.papers import datasets
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import Cell, summarise
+from vitling.records import SuiteCell
 from vitling.runs.evaluate import make_opening_recorder, match_model_input
 from vitling.runs.probes import compute_split_features, hash_splits, open_probe_splits
 from vitling.training.processes import choose_device
@@ -55,7 +57,7 @@ class SuiteJob:
 
     def has_finished(self, probe: str) -> bool:
         path = self.path(probe)
-        return path.exists() and read_json(path).get("made_from") == self.made_from
+        return path.exists() and read_record(path, SuiteCell)["made_from"] == self.made_from
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def _prepare_task(
     model = load(job.run, config.weights, choose_device(config.device))
     settings = ProbesConfig(metric=flag_of_paper_metric(job.entry.metric))
     path = job.folder / f"features-{settings.linear.blocks if 'linear' in probes else 0}.pt"
-    found = torch.load(path, map_location=model.device, weights_only=True) if path.exists() else {}
+    found = _load_features(path, model)
     if found.get("made_from") != job.made_from:
         found = _compute_features(job, model, probes, settings, config, log)
         with atomic_write(path) as file:
@@ -201,6 +203,14 @@ def _prepare_task(
     names = found["class_names"]
     about = {"images": images, "classes": len(names), "notes": found["notes"], "data_hashes": found["data_hashes"]}
     return ProbeTask(model, settings, names, parts), about
+
+
+def _load_features(path: Path, model: Model) -> dict[str, Any]:
+    """Load stored features; a file that is missing or damaged gives none, so they are computed again."""
+    try:
+        return read_torch(path, model.device) if path.exists() else {}
+    except InvalidFile:
+        return {}
 
 
 def _compute_features(
@@ -225,6 +235,6 @@ def _read_cells(jobs: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
     for job in jobs:
         for probe in config.probes:
             if job.has_finished(probe):
-                cell, metric = read_json(job.path(probe)), job.entry.metric_in(config.table)
+                cell, metric = read_record(job.path(probe), SuiteCell), job.entry.metric_in(config.table)
                 found.append(Cell(job.run, job.entry.name, probe, metric, cell["metrics"].get(metric), cell))
     return found

@@ -1,0 +1,195 @@
+"""Reading of files that somebody else may have written or damaged: JSON, npz and torch files.
+
+Every problem with the content raises `InvalidFile`; nothing in a file is executed. JSON is checked against types:
+dataclasses for settings, TypedDicts (`records.py`) for everything else. Imports numpy and torch on first use.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, is_typeddict
+
+import msgspec
+
+from vitling.errors import InvalidFile
+from vitling.formatting import shorten_list
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+MAX_DEPTH = 64  # nested lists and objects; our own files have fewer than 10
+_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe would block; Windows would change lines
+_INT64 = range(-(2**63), 2**63)
+_PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:\$\.?)?(?P<field>.*)`)?$", re.DOTALL)
+
+
+def open_regular(path: str | os.PathLike) -> BinaryIO:
+    """Open a regular file for reading. Others, such as a named pipe that nobody writes to, raise OSError."""
+    file = open(os.open(path, os.O_RDONLY | _FLAGS), "rb")  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path))
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Read a regular file."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Read a JSON file of any content."""
+    return parse_json(read_bytes(path), Any, path)
+
+
+def read_record(path: str | os.PathLike, kind: Any) -> dict[str, Any]:
+    """Read a JSON file and check it against `kind`, a TypedDict; raise InvalidFile if a field differs."""
+    return parse_json(read_bytes(path), kind, path)
+
+
+def read_json_lines(path: str | os.PathLike, kind: Any) -> list[dict[str, Any]]:
+    """Read a JSON object per line. Lines that differ from `kind` are left out: a kill may cut the last one short."""
+    found = []
+    for line in read_bytes(path).splitlines():
+        with suppress(InvalidFile):
+            found.append(parse_json(line, kind, path))
+    return found
+
+
+def parse_json(text: bytes | str, kind: Any, where: str | os.PathLike) -> Any:
+    """Parse JSON and check it against `kind`; `where` names it in the error."""
+    try:
+        value = json.loads(text, parse_int=_parse_int)
+    except RecursionError:
+        raise InvalidFile(where, f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError as problem:  # no JSON, or not UTF-8
+        raise InvalidFile(where, f"not valid JSON ({problem})") from None
+    if _is_deeper(value, MAX_DEPTH):
+        raise InvalidFile(where, f"nested deeper than {MAX_DEPTH} levels")
+    return convert(value, kind, where)
+
+
+def convert(value: Any, kind: Any, where: str | os.PathLike) -> Any:
+    """Convert plain values to `kind`, or check them if it is a TypedDict, whose additional keys are kept."""
+    try:
+        converted = msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidFile(where, *_explain(str(error), value, kind)) from None
+    except UnicodeEncodeError:  # half of a surrogate pair, which only file names may have
+        raise InvalidFile(where, "text that is not valid Unicode") from None
+    return value if is_typeddict(kind) else converted
+
+
+def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz file, without pickles. Arrays that are larger than their content raise InvalidFile."""
+    import zipfile
+
+    import numpy as np
+
+    with open_regular(path) as raw:
+        try:
+            with zipfile.ZipFile(raw) as archive:
+                for member in archive.infolist():
+                    with archive.open(member) as file:
+                        _check_array_size(file, member.file_size)
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in arrays.files}
+                for array in found.values():
+                    if array.dtype.kind == "U":
+                        array.tolist()  # raises for numbers that are not characters
+                return found
+        except Exception as error:  # zipfile, zlib and numpy raise errors of many kinds
+            raise InvalidFile(path, f"not a readable npz file ({_describe(error)})") from None
+
+
+def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> dict[Any, Any]:
+    """Load a dict that torch.save wrote: tensors, numbers, text and containers; other objects raise InvalidFile."""
+    import pickle
+
+    import torch
+
+    with open_regular(path) as file:
+        try:
+            content = torch.load(file, map_location=device, weights_only=True)
+        except torch.OutOfMemoryError:
+            raise
+        except pickle.UnpicklingError:
+            raise InvalidFile(
+                path,
+                "damaged, or contains Python objects other than tensors, which could execute arbitrary code. Save only "
+                "its state dict, preferably as .safetensors",
+            ) from None
+        except Exception as error:  # torch raises almost any kind for damaged files
+            raise InvalidFile(path, f"not a readable torch file ({_describe(error)})") from None
+    if not isinstance(content, dict):
+        raise InvalidFile(path, f"expected a state dict, got {type(content).__name__}")
+    return content
+
+
+def read_safetensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
+    """Load a safetensors file."""
+    from safetensors.torch import load_file
+
+    open_regular(path).close()
+    try:
+        return load_file(path)
+    except Exception as error:  # SafetensorError, and KeyError for a type that torch does not have
+        raise InvalidFile(path, f"not a readable safetensors file ({_describe(error)})") from None
+
+
+def _check_array_size(file: Any, declared: int) -> None:
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(file)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    count = 1
+    for side in shape:
+        count *= side
+    if dtype.itemsize == 0 or count < 0 or count * dtype.itemsize > declared:
+        raise ValueError(f"an array of shape {shape} and type {dtype.str} does not fit into {declared} bytes")
+
+
+def _parse_int(text: str) -> int:
+    number = int(text)  # raises ValueError above 4,300 digits
+    if number not in _INT64:
+        raise ValueError("an integer of more than 64 bits")
+    return number
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return whether containers are nested deeper than that; without recursion."""
+    layer: Iterable[Any] = [value]
+    for _ in range(levels + 1):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in layer if isinstance(one, dict | list)]
+        layer = [item for items in inner for item in items]
+        if not layer:
+            return False
+    return True
+
+
+def _explain(message: str, value: Any, kind: Any) -> tuple[str, str]:
+    """Return what is wrong and in which field, from a message of msgspec."""
+    found = _PLACE.match(message)
+    assert found is not None
+    problem = found["problem"].replace("`", "").replace("Object missing", "missing").replace("Expected", "expected")
+    if is_dataclass(kind) and isinstance(value, dict):
+        unknown = sorted(set(value) - {f.name for f in fields(kind)} - {"verb", "origins"})
+        if unknown:
+            problem += f". Unknown here: {shorten_list(unknown)}; a newer version of vitling may have written the file"
+    return problem, found["field"] or ""
+
+
+def _describe(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,257 @@
+"""Contents of the JSON files of runs, studies and suites, as far as they are read again.
+
+Additional keys are kept and not checked. `loading.read_json` checks a file against these types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+Number = float | int | None
+
+
+class Scores(TypedDict, total=False):
+    """Metrics on one split."""
+
+    n: int
+    top1: float
+    top5: float
+    mean_per_class: float
+    mean_average_precision: Number
+    log_loss: float
+    calibration_error: float
+
+
+class Figures(TypedDict, total=False):
+    """Figures of the last or the best epoch."""
+
+    epoch: int
+    val: Scores
+    test: Scores
+
+
+class StartResult(TypedDict, total=False):
+    """What fine-tuning reads in result.json of the run that it starts from."""
+
+    size: int
+
+
+class _Training(TypedDict):
+    size: int
+    images: int
+    epochs: int
+    seconds: float
+    images_per_second: float
+
+
+class StageResult(_Training):
+    """A stage in result.json."""
+
+    last: NotRequired[Figures]
+
+
+class RunResult(_Training):
+    """result.json of a run."""
+
+    backbone: str | None
+    seed: int
+    accumulate: int
+    last: Figures
+    best: NotRequired[Figures]
+    method: NotRequired[str]
+    classes: NotRequired[int]
+    judged_at: NotRequired[int]
+    parameters: NotRequired[int]
+    aux: NotRequired[str]
+    bad_files: NotRequired[int]
+    warnings: NotRequired[list[str]]
+    stages: NotRequired[dict[str, StageResult]]
+
+
+ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Number, "precision": Number})
+
+
+class SplitEvaluation(TypedDict):
+    per_class: list[ClassScores]
+    confusion: NotRequired[list[list[int]]]
+
+
+class WeightsEvaluation(TypedDict, total=False):
+    val: SplitEvaluation
+    test: SplitEvaluation
+
+
+class Evaluation(TypedDict, total=False):
+    """evaluation.json of a run."""
+
+    last: WeightsEvaluation
+    best: WeightsEvaluation
+
+
+class TestOpening(TypedDict):
+    """A line of test-openings.jsonl."""
+
+    time: str
+    why: str
+
+
+class Folds(TypedDict, total=False):
+    folds: int
+
+
+class DataSettings(TypedDict, total=False):
+    """Settings in config.json that decide which images a run was trained on."""
+
+    source: str
+    val: str | None
+    seed: int
+    split_seed: int | None
+    data: Folds
+
+
+class StoredRequest(TypedDict):
+    """asked.json of a folder of several runs."""
+
+    verb: str
+    settings: dict[str, Any]
+
+
+class SeedsResult(TypedDict):
+    """seeds.json."""
+
+    seeds: list[int]
+
+
+class ComparisonRow(TypedDict):
+    method: str
+
+
+class ComparisonResult(TypedDict):
+    """comparison.json."""
+
+    rows: list[ComparisonRow]
+
+
+class Environment(TypedDict, total=False):
+    """environment.json."""
+
+    command: str
+    python: str
+    packages: dict[str, str | None]
+    commit: str | None
+    system: str
+    gpu: str | None
+    cpus: int
+    processes: int
+
+
+class StepLine(TypedDict):
+    """A line of metrics.jsonl, as far as it is needed to find its place."""
+
+    step: int
+
+
+class MetricsLine(StepLine):
+    """A line of metrics.jsonl."""
+
+    kind: str
+    epoch: int
+
+
+class CacheEntry(TypedDict):
+    """done.json of a cache entry."""
+
+    shape: list[int]
+
+
+class CellImages(TypedDict):
+    train: int
+    validation: int
+    judged: int
+
+
+class SuiteCell(TypedDict):
+    """Cell of a suite: one network, data set and probe."""
+
+    made_from: str
+    metrics: dict[str, float]
+    images: CellImages
+
+
+class RowStage(TypedDict, total=False):
+    """Stage of a row."""
+
+    stage: str
+    folder: str
+    shared: bool
+    seconds: float
+    warnings: list[str]
+    gpu: str | None
+    commit: str | None
+
+
+class Curve(TypedDict):
+    epoch: list[float]
+    value: list[float]
+
+
+class StudyRow(TypedDict):
+    """Row of a results file."""
+
+    run: str
+    seed: int
+    minutes: float
+    fingerprint: str
+    environment: NotRequired[Environment]
+    value: NotRequired[float]
+    seconds: NotRequired[float]
+    at_once: NotRequired[int]
+    stages: NotRequired[list[RowStage]]
+    curves: NotRequired[dict[str, Curve]]
+    each: NotRequired[dict[str, float]]
+    origin: NotRequired[str]
+    caution: NotRequired[str]
+    failed: NotRequired[str]
+    stopped: NotRequired[str]
+
+
+class StudyRunRecord(TypedDict):
+    """Run of a study, in a results file."""
+
+    run: str
+    paper: NotRequired[Number]
+    against: NotRequired[str]
+    note: NotRequired[str]
+    fingerprint: NotRequired[str]
+
+
+class StudyResults(TypedDict):
+    """results/NAME.json of a study."""
+
+    study: str
+    title: str
+    source: str
+    unit: str
+    runs_in_all: int
+    runs: list[StudyRunRecord]
+    rows: list[StudyRow]
+    trial: NotRequired[int | None]
+
+
+class TaskResult(TypedDict, total=False):
+    """result.json of a task of a study."""
+
+    value: Number
+    folder: str
+    seconds: Any
+    stages: list[RowStage]
+
+
+class CostResult(TypedDict):
+    """result.json of a measured cost."""
+
+    seconds: dict[str, float]
+    peak_gb: dict[str, float]
+    took: float
+    time_ratio: NotRequired[dict[str, float] | None]
+    memory_ratio: NotRequired[dict[str, float] | None]
