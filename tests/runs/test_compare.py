@@ -233,7 +233,7 @@ def test_refusal_keeps_the_stored_request(tmp_path):
         train_seeds(TrainConfig(source="b", out=str(out), seeds=2, overwrite=True), refuses)
     assert (out / "asked.json").read_bytes() == before
     (out / "asked.json").write_text("")
-    with pytest.raises(UserError, match="not valid JSON.* Delete it"):
+    with pytest.raises(UserError, match=r"not valid JSON.* Delete it"):
         resumes_group(TrainConfig(out=str(out), resume=True))
 
 
