@@ -63,7 +63,7 @@ def test_leaks_across_splits():
         ("test", 3, 5, "near"),
     ]
     sentence = describe_leakage({"train": train, "test": test})
-    assert "1 of test (exact copies), 1 of test (near duplicates)" in sentence
+    assert "1 test image is an exact copy of train images; 1 test image is a near duplicate" in sentence
     assert describe_leakage({"train": train, "val": facts_of([photo(30)])}) is None
 
 
@@ -94,7 +94,7 @@ def test_inspect_finds_all_problems(messy):
     assert found.leakage == [
         {"split": "test", "key": "test/cat/leak.png", "train_key": "train/cat/002.png", "kind": "exact"}
     ]
-    assert any("1 of test (exact copies)" in warning for warning in found.warnings)
+    assert any("1 test image is an exact copy" in warning for warning in found.warnings)
     assert any("train/dog/named.png is JPEG" in note for note in found.notes)
     assert set(found.splits) == {"train", "test", "pool"}
     assert progress[-1] == 24
@@ -112,7 +112,7 @@ def test_inspection_renders_as_json_and_on_a_terminal(messy):
         "48 .. 48 .. 64",
         "cannot be used (1)",
         "train/dog/cut.png: truncated",
-        "warning: Images are also in train",
+        "warning: 1 test image is an exact copy of train images",
     ):
         assert words in text
 

@@ -225,3 +225,34 @@ def test_unlabelled_images_of_named_train_join_the_pool(tmp_path):
     assert len(data.open(f"train={tmp_path}/d1,test={tmp_path}/d2", val="none").pool) == 2
     named = data.open(f"train={tmp_path}/d1,pool={tmp_path}/d2/cat", val="none")
     assert len(named.pool) == 1
+
+
+def test_photos_in_unread_formats_are_a_warning(tmp_path):
+    put_classes(tmp_path, {"cat": 2, "dog": 2})
+    for name in ("a.HEIC", "b.heic", "c.cr2"):
+        (tmp_path / "cat" / name).write_bytes(b"x")
+    (warning,) = data.open(tmp_path, val="none").warnings
+    assert "2 .heic, 1 .cr2 files are skipped" in warning
+    assert "Convert" in warning
+
+
+@pytest.mark.parametrize("under", ["", "train/"])
+def test_nested_class_folders_are_a_warning(tmp_path, under):
+    for site in ("site1", "site2"):
+        put_classes(tmp_path / under / site, {"cat": 1, "pug": 1})
+    (warning,) = data.open(tmp_path, val="none").warnings
+    assert "(site1, site2)" in warning
+    assert "(cat, pug)" in warning
+
+
+def test_folders_below_classes_with_names_of_their_own_are_no_warning(tmp_path):
+    put_classes(tmp_path / "cat", {"tabby": 1, "siamese": 1})
+    put_classes(tmp_path / "dog", {"pug": 1})
+    assert data.open(tmp_path, val="none").warnings == []
+
+
+def test_one_image_under_two_labels_is_a_warning(tmp_path):
+    put_classes(tmp_path, {"cat": 3, "dog": 3})
+    put(tmp_path / "dog" / "same.png", 0)
+    found = data.inspect(tmp_path)
+    assert "The same image has different labels: cat/000.png = dog/same.png. Keep one of each." in found.warnings

@@ -84,7 +84,7 @@ def test_leakage_into_the_test_split_is_a_warning(pretrained, labelled, tmp_path
     for image in (labelled / "test" / "class-0").iterdir():
         shutil.copy(image, labelled / split / "class-0" / f"again-{image.name}")
     run_probes(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
-    assert f"Images are also in {'train' if split == 'train' else 'validation'}" in capsys.readouterr().err
+    assert f"of {'train' if split == 'train' else 'validation'} images" in capsys.readouterr().err
 
 
 def test_val_split_is_used_to_choose_or_to_evaluate(pretrained, labelled, tmp_path):

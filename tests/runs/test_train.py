@@ -316,8 +316,8 @@ def test_leakage_into_val_or_test_is_a_warning(tmp_path, capsys):
     make_folder(source, each=2, split="val", first=5)
     assert train(source, tmp_path / "run") == 0
     output = capsys.readouterr().err
-    assert "also in train: 6 of val (exact copies)" in output
-    assert "also in train: 12 of test (exact copies)" in output
+    assert "6 val images are exact copies of train images" in output
+    assert "12 test images are exact copies of train images" in output
     assert "exact copies" in (tmp_path / "run" / "log.txt").read_text()
 
 

@@ -141,6 +141,7 @@ class Splits:
     val: Dataset | None = None
     pool: Dataset | None = None  # unlabelled images in addition to the labelled ones
     notes: list[str] = field(default_factory=list)  # decisions to show the user
+    warnings: list[str] = field(default_factory=list)  # what the user should look at before trusting a result
     bad: list[BadFile] = field(default_factory=list)  # images known to be unusable before decoding
     hidden_test: Dataset | None = None
     on_test_opened: Callable[[str], None] = lambda why: None

@@ -41,6 +41,11 @@ def find_duplicates(facts: ImageFacts) -> Duplicates:
     return Duplicates(_list_members(exact), _list_members(cluster_near(facts), not_within=exact))
 
 
+def find_exact_duplicates(facts: ImageFacts) -> list[list[int]]:
+    """Find clusters of images with the same bytes."""
+    return _list_members(cluster_exact(facts))
+
+
 def find_leaks(splits: dict[str, ImageFacts]) -> list[Leak]:
     """Find images of other splits that are also in train; exact copies are not listed again as near ones."""
     names = list(splits)

@@ -14,7 +14,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.content import hash_records, make_records
 from vitling.data.dataset import BadFile, Dataset
-from vitling.data.duplicates import Leak, find_duplicates, find_leaks
+from vitling.data.duplicates import Leak, find_duplicates, find_exact_duplicates, find_leaks
 from vitling.data.scan import ImageFacts, scan
 from vitling.data.splits import read_splits
 from vitling.formatting import shorten_list
@@ -87,6 +87,7 @@ def inspect(
         bad=[*splits.bad, *_list_bad_files(present, facts)],
         leakage=[_name_leak(leak, present) for leak in leaks],
         notes=[*splits.notes, *_note_mismatches(present, facts)],
+        warnings=[*splits.warnings, *_warn_of_two_labels(present["train"], facts["train"])],
     )
     result.warnings = _collect_warnings(result, leaks)
     return result
@@ -101,9 +102,12 @@ def _describe_leaks(leaks: list[Leak], train_name: str = "train") -> str | None:
     counts = Counter((leak.split, leak.kind) for leak in leaks if leak.split in ("val", "test"))
     if not counts:
         return None
-    kinds = {"exact": "exact copies", "near": "near duplicates"}
-    found = [f"{n:,} of {split} ({kinds[kind]})" for (split, kind), n in sorted(counts.items())]
-    return f"Images are also in {train_name}: {', '.join(found)}. Their scores are too optimistic."
+    kinds = {"exact": ("an exact copy", "exact copies"), "near": ("a near duplicate", "near duplicates")}
+    found = [
+        f"{n:,} {split} {'image is' if n == 1 else 'images are'} {kinds[kind][n > 1]} of {train_name} images"
+        for (split, kind), n in sorted(counts.items())
+    ]
+    return f"{'; '.join(found)}. Expect lower scores on new images."
 
 
 def _scan_all(
@@ -191,8 +195,25 @@ def _note_mismatches(datasets: dict[str, Dataset], facts: dict[str, ImageFacts])
 _KNOWN_SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 
 
+def _warn_of_two_labels(train: Dataset, facts: ImageFacts) -> list[str]:
+    warning = describe_two_labels(train, facts)
+    return [warning] if warning else []
+
+
+def describe_two_labels(dataset: Dataset, facts: ImageFacts) -> str | None:
+    """Describe images with the same bytes but different labels, if any."""
+    labels = dataset.labels
+    if labels is None:
+        return None
+    clusters = [c for c in find_exact_duplicates(facts) if len(np.unique(labels[c], axis=0)) > 1]
+    if not clusters:
+        return None
+    listed = shorten_list([" = ".join(dataset.keys[i] for i in cluster[:2]) for cluster in clusters], 3)
+    return f"The same image has different labels: {listed}. Keep one of each."
+
+
 def _collect_warnings(found: Inspection, leaks: list[Leak]) -> list[str]:
-    warnings = []
+    warnings = [*found.warnings]
     if sentence := _describe_leaks(leaks):
         warnings.append(sentence)
     if found.bad:

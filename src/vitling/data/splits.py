@@ -36,10 +36,14 @@ def open(spec: Spec, config: DataConfig | None = None, val: str | None = None, s
         return _open_fold(spec, config, val, seed)
     if val is None:
         splits = read_splits(spec, config)
-        return splits if splits.val or splits.train.task == "none" else _hold_out_val(splits, DEFAULT_HOLD_OUT, seed)
+        return (
+            splits
+            if splits.val or splits.train.task == "none"
+            else _hold_out_val(splits, DEFAULT_HOLD_OUT, seed, config)
+        )
     fraction = parse_fraction(val)
     splits = read_splits(spec, config, merge_val=True)
-    return _hold_out_val(splits, fraction, seed) if fraction else splits
+    return _hold_out_val(splits, fraction, seed, config) if fraction else splits
 
 
 def read_splits(spec: Spec, config: DataConfig, merge_val: bool = False, needs_train: bool = True) -> Splits:
@@ -63,6 +67,7 @@ def read_splits(spec: Spec, config: DataConfig, merge_val: bool = False, needs_t
         val=datasets.get("val"),
         pool=datasets.get("pool"),
         notes=source.notes,
+        warnings=source.warnings,
         bad=source.bad,
         hidden_test=datasets.get("test"),
     )
@@ -138,9 +143,10 @@ def parse_fraction(val: str) -> float:
     return fraction
 
 
-def _hold_out_val(splits: Splits, fraction: float, seed: int) -> Splits:
+def _hold_out_val(splits: Splits, fraction: float, seed: int, config: DataConfig) -> Splits:
     train = splits.train
-    held = hold_out(train.labels, train.groups, len(train), fraction, seed)
+    groups = _keep_look_alikes_together(splits, config)
+    held = hold_out(train.labels, groups, len(train), fraction, seed)
     if len(_find_classes(train)) == 1:
         require_labels(splits)
     if not held.any() or held.all():
@@ -156,6 +162,16 @@ def _hold_out_val(splits: Splits, fraction: float, seed: int) -> Splits:
     return _move_to_val(splits, held)
 
 
+def _keep_look_alikes_together(splits: Splits, config: DataConfig) -> np.ndarray | None:
+    """Return the groups for a hold-out: those of the data, joined by near duplicates."""
+    from vitling.data.look_alikes import group_look_alikes
+
+    groups, alike = group_look_alikes(splits.train, config)
+    if alike:
+        splits.notes.append(f"{alike:,} images of train look almost the same as another; they stay on one side of val.")
+    return groups
+
+
 def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Splits:
     if val is not None:
         raise UserError("--data.folds already defines the val split; drop --val or --data.folds.")
@@ -163,7 +179,8 @@ def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Sp
         raise UserError(f"--data.fold {config.fold} --data.folds {config.folds}: use 2 folds or more, numbered from 0.")
     splits = read_splits(spec, config, merge_val=True)
     train = splits.train
-    folds = assign_folds(train.labels, train.groups, len(train), config.folds, seed)
+    groups = _keep_look_alikes_together(splits, config)
+    folds = assign_folds(train.labels, groups, len(train), config.folds, seed)
     held = folds == config.fold
     if not held.any() or held.all():
         raise UserError(f"{_format_name(train)} has too few images or groups for {config.folds} folds; use fewer.")

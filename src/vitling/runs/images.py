@@ -8,7 +8,7 @@ from dataclasses import replace
 from vitling import data
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits, merge_unlabelled
-from vitling.data.inspection import describe_leakage
+from vitling.data.inspection import describe_leakage, describe_two_labels
 from vitling.data.sources.source import Source
 from vitling.data.splits import read_splits, require_labels
 from vitling.data.store import Store, build_store, choose_normalisation, measure_median_side
@@ -113,6 +113,8 @@ class Stores:
         self.train.mean, self.train.std = choose_normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._build_like_train(splits.val, "val")
         self.run.report_bad_files(self.bad)
+        if warning := describe_two_labels(self.train.dataset, self.train.facts):
+            self.run.log.warning(warning)
         if self.val is not None:
             self._warn_of_leaks("val", self.val)
 

@@ -111,6 +111,8 @@ def begin(
     splits.on_test_opened = run.directory.log_test_opening
     for note in notes:
         run.directory.log.info(note)
+    for warning in splits.warnings:
+        run.directory.log.warning(warning)
     run.write_settings(resolved, resolved.config.loop.trackers)
     return Stores(resolved.config, splits, run)
 

@@ -11,7 +11,7 @@ from typing import Literal
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile
 from vitling.data.sources.layout import Layout, arrange_splits, make_printable
-from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF, Source
+from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF, UNREAD_SUFFIXES, Source
 from vitling.formatting import shorten_list
 
 Kind = Literal["file", "folder", "dead", "closed"]  # dead: broken link; closed: no permission
@@ -51,10 +51,20 @@ def read(root: Path, config: DataConfig) -> Source:
             source.bad.append(BadFile(make_printable(path), "broken link", place[0]))
     if empty := _find_empty_folders(folders, paths):
         source.notes.append(f"No images in {shorten_list(empty)}.")
-    if others:
-        kinds = shorten_list([f"{n:,} {suffix}" for suffix, n in others.most_common()])
-        source.notes.append(f"Ignored files that are not images: {kinds}.")
+    unread = Counter({suffix: n for suffix, n in others.items() if suffix in UNREAD_SUFFIXES})
+    if unread:
+        source.warnings.append(
+            f"{_count_kinds(unread)} files are skipped: vitling cannot read them. Convert them to JPEG or PNG."
+        )
+    if rest := others - unread:
+        source.notes.append(f"Ignored files that are not images: {_count_kinds(rest)}.")
+    if warning := layout.describe_nesting(paths):
+        source.warnings.append(warning)
     return source
+
+
+def _count_kinds(counts: Counter[str]) -> str:
+    return shorten_list([f"{n:,} {suffix}" for suffix, n in counts.most_common()])
 
 
 def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, Kind]]:

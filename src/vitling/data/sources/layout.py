@@ -35,6 +35,24 @@ class Layout:
             return "pool", ""
         return split, folders[0] if folders else ""
 
+    def describe_nesting(self, paths: Sequence[str]) -> str:
+        """Describe classes that look like sites or patients with the classes below them; "" if there are none."""
+        below: dict[str, set[str]] = defaultdict(set)
+        for path in paths:
+            folders = path.split("/")[:-1]
+            folders = folders[1:] if folders and folders[0] in self.split_folders else folders
+            if folders and not _is_pool(folders[0]):
+                below[folders[0]].add(folders[1] if len(folders) > 1 else "")
+        inner = set().union(*below.values())
+        repeated = sum(len(names) for names in below.values()) > len(inner)
+        if len(below) < 2 or len(inner) < 2 or "" in inner or not repeated:
+            return ""
+        tops, names = (shorten_list(sorted(map(make_printable, words)), 3) for words in (below, inner))
+        return (
+            f"The classes are the outer folders ({tops}), but the folders in them have the same names ({names}). If "
+            "those are the classes, move them to the top, or pass a CSV with a label column."
+        )
+
 
 def arrange_splits(
     paths: Sequence[str], reader: Reader, layout: Layout | None = None

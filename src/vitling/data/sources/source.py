@@ -29,6 +29,11 @@ IMAGE_SUFFIXES = frozenset(
 )
 
 
+UNREAD_SUFFIXES = frozenset(  # photos and scans that Pillow does not open
+    [".heic", ".heif", ".avif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".psd", ".dcm"]
+)
+
+
 @dataclass
 class SourceSplit:
     """One split. `labels[i]` holds the class names of image i; None means that no image has a label."""
@@ -61,12 +66,13 @@ class Source:
     class_order: tuple[str, ...] | None = None
     multi: bool = False  # multi-label: an image may have several labels, or none
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     bad: list[BadFile] = field(default_factory=list)
 
     def copy(self) -> Source:
         """Copy what `read_splits` changes, so that one source can be split in several ways."""
         splits = {name: replace(split) for name, split in self.splits.items()}
-        return replace(self, splits=splits, notes=list(self.notes), bad=list(self.bad))
+        return replace(self, splits=splits, notes=list(self.notes), warnings=list(self.warnings), bad=list(self.bad))
 
 
 class ConcatReader:

@@ -1,0 +1,71 @@
+"""Near duplicates that a hold-out must not separate: frames of a burst, resized or re-encoded copies."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from vitling.data.cache import cache_root, hash_dataset
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset, Reader
+from vitling.data.duplicates import cluster_near
+from vitling.data.scan import scan
+from vitling.files import atomic_write
+
+MAX_IMAGES = 20_000  # above, the search is left out: it decodes every image, and chance separates few of so many
+MAX_FRACTION = 0.1  # of the images; a larger cluster holds blank or placeholder images and may be separated
+_FORMAT = 1  # part of the file's name; increase when the search changes
+
+_known: WeakKeyDictionary[Reader, dict[bytes, np.ndarray]] = WeakKeyDictionary()
+
+
+def group_look_alikes(dataset: Dataset, config: DataConfig) -> tuple[np.ndarray | None, int]:
+    """Return the groups that a hold-out keeps together, and the number of images with a near duplicate.
+
+    The groups of the data are joined where they contain near duplicates of each other. None: every image is alone.
+    """
+    if len(dataset) > MAX_IMAGES:
+        return dataset.groups, 0
+    cluster = _find_clusters(dataset, config)
+    sizes = np.bincount(cluster, minlength=len(dataset))[cluster]
+    cluster = np.where(sizes > MAX_FRACTION * len(dataset), np.arange(len(dataset)), cluster)
+    alike = int(((sizes > 1) & (sizes <= MAX_FRACTION * len(dataset))).sum())
+    if not alike:
+        return dataset.groups, 0
+    return cluster if dataset.groups is None else _join(cluster, dataset.groups), alike
+
+
+def _join(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Number the components of images that share a group of either kind."""
+    groups = np.unique(second, return_inverse=True)[1] + len(first)
+    n = len(first) + int(groups.max()) + 1
+    _, component = connected_components(coo_array((np.ones(len(first)), (first, groups)), shape=(n, n)), directed=False)
+    return component[first]
+
+
+def _find_clusters(dataset: Dataset, config: DataConfig) -> np.ndarray:
+    """Return the cluster of each image; a run asks for them once per stage, and images are decoded once."""
+    try:
+        known = _known.setdefault(dataset.reader, {})
+    except TypeError:  # a reader without weak references
+        known = {}
+    key = dataset.rows.tobytes()
+    if key not in known:
+        known[key] = _load_or_search(dataset, config)
+    return known[key]
+
+
+def _load_or_search(dataset: Dataset, config: DataConfig) -> np.ndarray:
+    path = cache_root() / "look-alikes" / f"{hash_dataset(dataset, _FORMAT, config)}.npy"
+    with suppress(OSError, ValueError, EOFError):  # none yet, or damaged
+        found = np.load(path, allow_pickle=False)
+        if found.shape == (len(dataset),) and ((found >= 0) & (found < len(dataset))).all():
+            return found
+    found = cluster_near(scan(dataset, config=config))
+    with suppress(OSError), atomic_write(path) as file:  # a cache that cannot be written never stops a run
+        np.save(file, found)
+    return found

@@ -1,0 +1,80 @@
+"""Near duplicates stay on one side of a hold-out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pictures import put, put_classes
+
+from vitling import data
+from vitling.data.config import DataConfig
+from vitling.data.look_alikes import group_look_alikes
+from vitling.data.splits import read_splits
+
+
+@pytest.fixture
+def bursts(tmp_path):
+    """40 images of two classes, 20 of them with a larger copy of the same picture."""
+    put_classes(tmp_path / "images", {"cat": 20, "dog": 20})
+    for i in range(0, 20, 2):
+        put(tmp_path / "images" / "cat" / f"{i:03}-again.png", i, 96, 64)
+        put(tmp_path / "images" / "dog" / f"{i:03}-again.png", 20 + i, 96, 64)
+    return tmp_path / "images"
+
+
+def scene(key: str) -> str:
+    return key.removesuffix(".png").removesuffix("-again")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hold_out_separates_no_look_alikes(bursts, seed):
+    splits = data.open(bursts, val="0.3", seed=seed)
+    assert not {scene(key) for key in splits.train.keys} & {scene(key) for key in splits.val.keys}
+    assert len(splits.train) + len(splits.val) == 60
+    assert any("40 images of train look almost the same as another" in note for note in splits.notes)
+
+
+def test_folds_separate_no_look_alikes(bursts):
+    for fold in range(3):
+        splits = data.open(bursts, DataConfig(folds=3, fold=fold))
+        assert not {scene(key) for key in splits.train.keys} & {scene(key) for key in splits.val.keys}
+
+
+def test_without_look_alikes_nothing_changes(tmp_path):
+    put_classes(tmp_path, {"cat": 20, "dog": 20})
+    groups, alike = group_look_alikes(read_splits(tmp_path, DataConfig()).train, DataConfig())
+    assert groups is None
+    assert alike == 0
+
+
+def test_groups_are_joined_by_look_alikes(tmp_path):
+    """Patients a and b share a picture, so their four images stay together; c is alone."""
+    for i, seed in enumerate((0, 1, 1, 2, 3, *range(10, 30))):
+        put(tmp_path / f"{i}.png", seed, *((96, 64) if i == 2 else ()))
+    patients = ["a", "a", "b", "b", "c", *(f"p{i}" for i in range(20))]
+    rows = [f"{i}.png,{'cat' if i % 2 else 'dog'},{patient}" for i, patient in enumerate(patients)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,group", *rows]))
+    dataset = read_splits(tmp_path / "list.csv", DataConfig()).train
+    groups, alike = group_look_alikes(dataset, DataConfig())
+    by_key = dict(zip(dataset.keys, groups.tolist()))
+    assert alike == 2
+    assert len({by_key[f"{i}.png"] for i in range(4)}) == 1
+    assert len(set(by_key.values())) == 22
+
+
+def test_placeholders_may_be_separated(tmp_path):
+    """A third of the images are the same placeholder: one unit of that size would spoil the hold-out."""
+    put_classes(tmp_path, {"cat": 20})
+    for i in range(10):
+        put(tmp_path / "dog" / f"{i}.png", 99)
+    assert group_look_alikes(read_splits(tmp_path, DataConfig()).train, DataConfig()) == (None, 0)
+
+
+def test_images_are_decoded_once(bursts, monkeypatch):
+    train = read_splits(bursts, DataConfig()).train
+    first, _ = group_look_alikes(train, DataConfig())
+    monkeypatch.setattr("vitling.data.look_alikes.scan", None)
+    again, _ = group_look_alikes(train, DataConfig())
+    later, _ = group_look_alikes(read_splits(bursts, DataConfig()).train, DataConfig())  # the next start
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, later)
