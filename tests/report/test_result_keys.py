@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vitling.files import read_json
+from vitling.loading import read_json
 from vitling.settings.config import FinetuneConfig, PretrainConfig, TrainConfig
 from vitling.settings.names import leaves
 

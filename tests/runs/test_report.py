@@ -54,7 +54,7 @@ def test_unfinished_and_other_folders_are_refused(finished, tmp_path, capsys):
         (tmp_path / "half" / name).write_bytes((finished / name).read_bytes())
     assert "has not finished" in refused(capsys, "report", tmp_path / "half")
     (tmp_path / "half" / "result.json").write_text("[")
-    assert "is damaged" in refused(capsys, "report", tmp_path / "half")
+    assert "not valid JSON" in refused(capsys, "report", tmp_path / "half")
 
 
 def test_names_are_short_and_different(tmp_path):
