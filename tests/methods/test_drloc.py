@@ -21,7 +21,7 @@ from vitling.methods.drloc.pairs import (
     draw_random_pairs,
     pool_grid,
 )
-from vitling.methods.drloc.settings import DRLocConfig, drloc_weight
+from vitling.methods.drloc.settings import DRLocConfig, constant_loss, drloc_weight
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -173,6 +173,33 @@ def test_constant_predictions_cost_what_they_must(value, settings, expected):
     side = settings.get("grid", 7)
     drloc = constant(make(**{"pairs": 256, **settings}), value)
     assert drloc(torch.zeros(256, 6, side, side)).item() == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("side", [2, 7, 14])
+@pytest.mark.parametrize("variant", ["l1", "signed", "exhaustive", "ce"])
+def test_no_constant_prediction_is_better_than_the_best(variant, side):
+    """Every offset of two places, literally; for classes the frequencies are the best prediction."""
+    offsets = torch.tensor([(i - p, j - h) for i in range(side) for j in range(side) for p, h in _places(side)])
+    if variant == "ce":
+        logits = [torch.bincount(axis + side, minlength=2 * side + 1).float().log() for axis in offsets.T]
+        expected = sum(F.cross_entropy(row.expand(len(offsets), -1), a + side) for row, a in zip(logits, offsets.T))
+        assert constant_loss(DRLocConfig(variant="ce"), side) == pytest.approx(expected.item(), rel=1e-5)
+        return
+    targets = offsets if variant == "signed" else offsets.abs()
+    best = min((targets - c / 2).abs().float().mean().item() for c in range(-2 * side, 2 * side + 1))
+    for target, unit in (("offset", 1), ("offset/k", side), ("offset/(k-1)", side - 1)):
+        assert constant_loss(DRLocConfig(variant=variant, target=target), side) == pytest.approx(best / unit)
+
+
+def _places(side: int) -> list[tuple[int, int]]:
+    return [divmod(place, side) for place in range(side * side)]
+
+
+def test_the_best_constant_loss_in_figures():
+    losses = [constant_loss(DRLocConfig(target=target), side) for target, side in (("offset/k", 7), ("offset", 7))]
+    assert losses == pytest.approx([0.1924, 1.3469], abs=5e-5)
+    assert constant_loss(DRLocConfig(target="offset"), 14) == pytest.approx(2.7245, abs=5e-5)
+    assert constant_loss(DRLocConfig(variant="reg"), 7) is None
 
 
 @pytest.mark.parametrize(("dim", "count"), [(768, 1_050_626), (384, 657_410)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -57,11 +58,14 @@ def test_figures_that_are_repeated_agree():
         assert figure == three[name]
     for name, figure in read_figures("drloc-t3-causes").items():
         net, _, change = name.partition("-flowers102-")
-        loss = "" if change in ("batch128", "no-drop-path", "fp32") else "-drloc"
+        alone = ("batch128", "parts8", "group128", "gpus", "no-drop-path", "fp32")
+        loss = "" if change in alone else "-drloc"
         assert figure == three[f"{net}-flowers102{loss}"]
     for name, figure in read_figures("idmm-200-causes").items():
-        before_change, _, _ = name.partition("-200")
-        assert figure == short[f"{before_change}-200"]
+        before_change = re.match(r".*?-(200|800)", name)
+        assert figure == (short | read_figures("idmm-t3"))[before_change[0]]
+    for name, figure in read_figures("idmm-t8-causes").items():
+        assert figure == read_figures("idmm-t8")[name.removesuffix("-two-crops")]
 
 
 def test_counts_stay_whole_numbers():

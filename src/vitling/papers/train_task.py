@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitling.backbones.names import find_entry
 from vitling.loading import read_json_lines
+from vitling.methods.drloc.settings import constant_loss
 from vitling.papers.study import RunContext
 from vitling.records import MetricsLine
 from vitling.settings.config import Config, PretrainConfig, RunConfig, TrainConfig
@@ -46,6 +48,7 @@ class TrainTask:
             **{name: result[name] for name in SPEED if name in result},
             "data_hashes": self._name_hashes(result),
             **read_history(context.out / "metrics.jsonl", result["epochs"]),
+            **_describe_guess(self.config),
             **({"caution": words} if (words := describe_passes(self.config, result)) else {}),
         }
 
@@ -96,6 +99,15 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
         side, usual = config.make_views(config.size).store_side(0), Group(config.size).store_side
         own |= {"store_size": side} if side != usual else {}
     return own
+
+
+def _describe_guess(config: TrainConfig) -> dict[str, float]:
+    """Return DRLoc's loss of the best constant prediction, to set beside its term."""
+    entry = find_entry(config.backbone or "")
+    if config.aux != "drloc" or entry is None or config.size != entry.size:
+        return {}
+    loss = constant_loss(config.drloc, min(entry.grid, config.drloc.grid))
+    return {} if loss is None else {"drloc_constant": round(loss, 4)}
 
 
 def describe_passes(config: RunConfig, result: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -61,3 +62,19 @@ _WEIGHTS = (  # the first matching prefix counts
 def drloc_weight(backbone: str) -> float:
     """Return the paper's weight (lambda) for a backbone or one chosen here; 0.1, the most frequent, for others."""
     return next((weight for prefix, weight in _WEIGHTS if backbone.startswith(prefix)), 0.1)
+
+
+def constant_loss(config: DRLocConfig, side: int) -> float | None:
+    """Return the loss of the best prediction that ignores the image, on a grid of side x side; None where it depends on
+    more than the grid. A run whose loss stays there has not learnt the task."""
+    offsets = sorted(a - b for a in range(side) for b in range(side))
+    match config.variant:
+        case "reg" | "all":
+            return None
+        case "ce":  # entropy of the offsets, on both axes
+            shares = [offsets.count(offset) / len(offsets) for offset in set(offsets)]
+            return -2 * sum(share * math.log(share) for share in shares)
+    targets = offsets if config.variant == "signed" else sorted(abs(offset) for offset in offsets)
+    median = targets[len(targets) // 2]
+    unit = {"offset": 1, "offset/k": side, "offset/(k-1)": max(side - 1, 1)}[config.target]
+    return sum(abs(target - median) for target in targets) / len(targets) / unit
