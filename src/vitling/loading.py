@@ -109,7 +109,7 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
                         array.tolist()  # raises for numbers that are not characters
                 return found
         except Exception as error:  # zipfile, zlib and numpy raise errors of many kinds
-            raise InvalidFile(path, f"not a readable npz file ({_describe(error)})") from None
+            raise InvalidFile(path, f"cannot be read as npz ({_describe(error)})") from None
 
 
 def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> dict[Any, Any]:
@@ -121,8 +121,6 @@ def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> d
     with open_regular(path) as file:
         try:
             content = torch.load(file, map_location=device, weights_only=True)
-        except torch.OutOfMemoryError:
-            raise
         except pickle.UnpicklingError:
             raise InvalidFile(
                 path,
@@ -130,7 +128,7 @@ def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> d
                 "its state dict, preferably as .safetensors",
             ) from None
         except Exception as error:  # torch raises almost any kind for damaged files
-            raise InvalidFile(path, f"not a readable torch file ({_describe(error)})") from None
+            raise InvalidFile(path, f"cannot be read as a torch file ({_describe(error)})") from None
     if not isinstance(content, dict):
         raise InvalidFile(path, f"expected a state dict, got {type(content).__name__}")
     return content
@@ -144,7 +142,7 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except Exception as error:  # SafetensorError, and KeyError for a type that torch does not have
-        raise InvalidFile(path, f"not a readable safetensors file ({_describe(error)})") from None
+        raise InvalidFile(path, f"cannot be read as safetensors ({_describe(error)})") from None
 
 
 def _check_array_size(file: Any, declared: int) -> None:

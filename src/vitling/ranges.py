@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -19,12 +20,13 @@ class Range:
     low_excluded: bool = False
     high_excluded: bool = False
     also: tuple[float, ...] = ()  # values with a meaning of their own
+    planned: float | None = None  # value that the plan replaces
     ordered: bool = False  # of several numbers, none is smaller than the one before
 
     def __contains__(self, value: float) -> bool:
         above = value > self.low if self.low_excluded else value >= self.low
         below = value < self.high if self.high_excluded or self.high == math.inf else value <= self.high
-        return value in self.also or (above and below)
+        return value in self.also or value == self.planned or (above and below)
 
     def __str__(self) -> str:
         low = f"above {self.low:g}" if self.low_excluded else f"at least {self.low:g}"
@@ -41,26 +43,38 @@ FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
 FRACTION_ABOVE_0 = Range(0, 1, low_excluded=True)
 DEGREES = Range(0, 180)
+FINITE = Range(-math.inf, low_excluded=True)
+SEED = Range(-(2**63), 2**63 - 1)  # of 64 bits
+SIDE = Range(1, 16_384)  # pixels
+CHANNELS = Range(1, 1024)
+BITS = Range(1, 16)
 SCALE = Range(0, 1, low_excluded=True, ordered=True)  # smallest and largest fraction of an image's area
 
 
-def check_ranges(config: Any, path: str = "") -> None:
-    """Raise UserError for a value outside the range or the choices of its field; nested configs included."""
+def check_ranges(config: Any, path: str = "", where: str | os.PathLike = "") -> None:
+    """Raise UserError for a value outside the range or the choices of its field; nested configs included.
+
+    The error names the flag, or the field of the file `where`. A value that stands for a planned number cannot be
+    passed: it is an error in fields that are `explicit`.
+    """
     kind: Any = type(config)
+    explicit = {f"{path}{name}" for name in getattr(config, "explicit", ())}
     for name, (ranges, choices) in _limits(kind).items():
-        value, flag = getattr(config, name), f"--{path}{name.rstrip('_').replace('_', '-')}"
+        value = getattr(config, name)
+        flag = f"{os.fspath(where)}, {path}{name}" if where else f"--{path}{name.rstrip('_').replace('_', '-')}"
         if choices and value is not None and value not in choices:
             raise UserError(f"{flag} {value}: choose from {', '.join(choices)}.")
         numbers = [n for n in (value if isinstance(value, tuple) else (value,)) if n is not None]
         for limits in ranges:
-            if wrong := [n for n in numbers if n not in limits]:
+            planned = [n for n in numbers if n == limits.planned and name in explicit]
+            if wrong := [n for n in numbers if n not in limits] or planned:
                 finite = "" if math.isfinite(wrong[0]) else "a finite number, "
                 raise UserError(f"{flag} {wrong[0]}: must be {finite}{limits}.")
             if limits.ordered and numbers != sorted(numbers):
                 raise UserError(f"{flag} {' '.join(map(str, numbers))}: the smaller number comes first.")
     for f in fields(config):
         if is_dataclass(nested := getattr(config, f.name)):
-            check_ranges(nested, f"{path}{f.name.replace('_', '-')}.")
+            check_ranges(nested, f"{path}{f.name.replace('_', '-')}.", where)
 
 
 @cache

@@ -95,6 +95,20 @@ class TestOpening(TypedDict):
     why: str
 
 
+class BundleSection(TypedDict):
+    """The vitling section of config.json in a model folder; the rest of it is a BundleMeta."""
+
+    backbone: str
+
+
+class BundleConfig(TypedDict):
+    """config.json of a model folder."""
+
+    architecture: str
+    model_args: dict[str, bool | int | float | str | list[int | float] | None]
+    vitling: BundleSection
+
+
 class Folds(TypedDict, total=False):
     folds: int
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,10 @@ from vitling.backbones.backbone import Backbone, recreate
 from vitling.backbones.position import Grid, resize_map, resize_positions
 from vitling.backbones.t2t import T2TViT
 from vitling.errors import UserError
+from vitling.loading import read_safetensors, read_torch
 
 _WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state_dict", "objective", "backbone")
+_MAX_WRAPPERS = 8
 _TEACHER = "teacher.backbone."
 _PREFIXES = ("module.", "model.", "backbone.", "timm_model.", "encoder.", "_orig_mod.")
 _TABLE = "relative_position_bias_table"
@@ -48,6 +49,7 @@ class Transfer:
 def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Transfer:
     """Load a state dict of timm or vitling; raise UserError and change nothing if no tensor fits."""
     weights = _to_timm_names(_unwrap(source if isinstance(source, dict) else read_weights(Path(source))))
+    check_tensors(weights)
     own = backbone.timm_model.state_dict()
     transfer, loaded = Transfer(), {}
     for name, value in weights.items():
@@ -56,7 +58,7 @@ def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Tra
         elif value.shape == own[name].shape:
             transfer.copied.append(name)
             loaded[name] = value
-        elif (resized := _resize(backbone, name, value, own[name])) is not None:
+        elif value.is_floating_point() and (resized := _resize(backbone, name, value, own[name])) is not None:
             transfer.resized.append(name)
             loaded[name] = resized
         else:
@@ -85,36 +87,29 @@ def read_weights(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"There is no weights file {path}.")
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return read_safetensors(path)
     if path.suffix not in (".pth", ".pt", ".bin"):
         raise UserError(f"{path} is not a weights file; use .safetensors, .pth, .pt or .bin.")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path} is damaged, or contains Python objects other than tensors, which could execute arbitrary code. "
-            "Save only its state dict, preferably as .safetensors."
-        ) from error
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read as weights: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}, not a state dict.")
-    return content
+    return read_torch(path)
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return dict(load_file(path))
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read as safetensors: {error}") from error
+def check_tensors(weights: dict[str, Tensor]) -> None:
+    """Raise UserError for tensors that no network has: complex, sparse, or larger than the memory behind them."""
+    for name, value in weights.items():
+        dense = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
+        if not dense or value.is_complex():
+            raise UserError(f"The tensor {name} is of a kind that no network has ({value.dtype}, {value.layout}).")
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than what the file holds of it.")
 
 
 def _unwrap(content: dict[str, Any]) -> dict[str, Tensor]:
-    while inner := next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), None):
+    for _ in range(_MAX_WRAPPERS):  # a dict may hold itself
+        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), None)
+        if not inner:
+            break
         content = inner
+    content = {name: value for name, value in content.items() if isinstance(name, str)}
     if any(name.startswith(_TEACHER) for name in content):  # from DINO or EsViT, whose teacher is the result
         content = {name: value for name, value in content.items() if name.startswith(_TEACHER)}
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
@@ -157,15 +152,17 @@ def _infer_grid(positions: Tensor) -> Grid:
 
 def _resize_positions(value: Tensor, own: Tensor, new: Grid) -> Tensor | None:
     prefix = own.shape[1] - new[0] * new[1]
-    side = round((value.shape[1] - prefix) ** 0.5)
-    if side < 1 or side * side + prefix != value.shape[1]:
+    side = math.isqrt(max(0, value.shape[1] - prefix))
+    if value.shape[0] != 1 or side < 1 or side * side + prefix != value.shape[1]:
         return None
     return resize_positions(value, (side, side), new)
 
 
-def _resize_table(value: Tensor, own: Tensor) -> Tensor:
+def _resize_table(value: Tensor, own: Tensor) -> Tensor | None:
     """Resize a Swin bias table, [(2W-1)^2, heads], for another window W, by plain bicubic as in Swin's release."""
     old, new = (math.isqrt(len(t)) for t in (value, own))
+    if old < 1 or old * old != len(value):
+        return None
     maps = resize_map(value.T.reshape(1, -1, old, old), (new, new))
     return maps.reshape(-1, new * new).T
 

@@ -5,23 +5,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from vitling.backbones import Backbone
-from vitling.backbones.backbone import build
-from vitling.errors import UserError
+from vitling.backbones.saved import build_saved
+from vitling.backbones.transfer import check_tensors
+from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
 from vitling.files import atomic_write, write_json
-from vitling.loading import read_json
+from vitling.loading import convert, read_json, read_safetensors
+from vitling.records import BundleConfig
 
 __all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
 
@@ -40,21 +40,36 @@ def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear |
 
 
 def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -> Model:
+    """Load a model folder; raise UserError if its description and its weights do not make a network."""
     folder = Path(folder)
     config = read_config(folder)
     about = config["vitling"]
-    meta = BundleMeta.from_dict(about)
-    backbone = build(about["backbone"], config["architecture"], config["model_args"], meta.size)
-    weights = _read_weights(folder)
-    head_weights = {part: weights.pop(f"{backbone.classifier_name}.{part}", None) for part in ("weight", "bias")}
-    head = nn.Linear(backbone.dim, len(meta.class_names)) if meta.class_names else None
+    meta = BundleMeta.from_dict(about, folder / CONFIG)
+    weights = read_safetensors(folder / WEIGHTS)
+    head_weights = {name: weights.pop(name) for name in list(weights) if name.startswith(("head.", "fc."))}
     try:
+        check_tensors(weights | head_weights)
+        shapes = {name: tuple(value.shape) for name, value in weights.items()}
+        backbone = build_saved(about["backbone"], config["architecture"], config["model_args"], meta.size, shapes)
         backbone.timm_model.load_state_dict(weights)
-        if head is not None:
-            head.load_state_dict(head_weights)
-    except (RuntimeError, AttributeError) as error:
-        raise UserError(f"The weights in {folder} do not fit its {CONFIG}: {error}") from error
+        head = _load_head(backbone, meta, head_weights)
+        if config["model_args"]["in_chans"] != meta.channels:
+            raise UserError(f"The network takes {backbone.channels} channels, the images have {meta.channels}.")
+    except (UserError, RuntimeError) as error:
+        raise InvalidFile(folder, f"{CONFIG} and {WEIGHTS} do not fit together. {str(error).rstrip('.')}") from error
     return Model(backbone, head, meta, device)
+
+
+def _load_head(backbone: Backbone, meta: BundleMeta, weights: dict[str, Tensor]) -> nn.Linear | None:
+    if not meta.class_names:
+        return None
+    weight, bias = (weights.get(f"{backbone.classifier_name}.{part}") for part in ("weight", "bias"))
+    shape = (len(meta.class_names), backbone.dim)
+    if weight is None or bias is None or weight.shape != shape or bias.shape != shape[:1]:
+        raise UserError(f"The head must be [{shape[0]}, {shape[1]}], a row for each class, with a bias")
+    head = nn.Linear(backbone.dim, len(meta.class_names))
+    head.load_state_dict({"weight": weight, "bias": bias})
+    return head
 
 
 def load(
@@ -148,18 +163,9 @@ def _check(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = read_json(folder / CONFIG)
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{folder / CONFIG} cannot be read: {error}") from error
+    config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or "vitling" not in config:
         raise UserError(f"{folder} was not saved by vitling: its {CONFIG} has no vitling section.")
+    config = convert(config, BundleConfig, folder / CONFIG)
     config["model_args"].pop("num_classes", None)
     return config
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{folder / WEIGHTS} cannot be read: {error}") from error

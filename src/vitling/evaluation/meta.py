@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+import os
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 from vitling.data.config import MAX_PIXELS
 from vitling.data.dataset import Task
-from vitling.errors import UserError
+from vitling.errors import InvalidFile
+from vitling.loading import convert
+from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, FINITE, FRACTION_ABOVE_0, POSITIVE, SIDE, check_ranges
 from vitling.version import __version__
 
 
@@ -17,25 +20,27 @@ class BundleMeta:
 
     task: Task
     class_names: tuple[str, ...]
-    size: int
-    store_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    crop_fraction: float = 0.875
-    temperature: float = 1.0
-    channels: int = 3
-    bits: int = 16  # used in pixels of 16-bit files; 12 for scanners that fill only those
-    max_pixels: int = MAX_PIXELS  # larger images are rejected
+    size: Annotated[int, SIDE]
+    store_size: Annotated[int, SIDE]
+    mean: Annotated[tuple[float, ...], FINITE]
+    std: Annotated[tuple[float, ...], POSITIVE]
+    crop_fraction: Annotated[float, FRACTION_ABOVE_0] = 0.875
+    temperature: Annotated[float, POSITIVE] = 1.0
+    channels: Annotated[int, CHANNELS] = 3
+    bits: Annotated[int, BITS] = 16  # used in pixels of 16-bit files; 12 for scanners that fill only those
+    max_pixels: Annotated[int, AT_LEAST_1] = MAX_PIXELS  # larger images are rejected
     version: str = __version__
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> BundleMeta:
-        known = {f.name for f in fields(cls)}
-        missing = {"task", "class_names", "size", "store_size", "mean", "std"} - values.keys()
-        if missing:
-            raise UserError(f"config.json is incomplete: its vitling section has no {', '.join(sorted(missing))}.")
-        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
-        return cls(**kept)
+    def from_dict(cls, values: dict[str, Any], where: str | os.PathLike = "config.json") -> BundleMeta:
+        """Convert the vitling section of config.json; raise InvalidFile for values that cannot be used."""
+        meta: BundleMeta = convert(values, cls, where)
+        check_ranges(meta, where=where)
+        if not len(meta.mean) == len(meta.std) == meta.channels:
+            raise InvalidFile(where, f"expected {meta.channels} numbers, one per channel", "mean, std")
+        if (meta.task == "none") != (not meta.class_names):
+            raise InvalidFile(where, f"{len(meta.class_names)} names, but the task is {meta.task}", "class_names")
+        return meta

@@ -33,7 +33,7 @@ _Preset = Literal["auto", MethodPreset]
 
 
 PLANNED = -1  # a number that the plan or the method fills in
-_OPEN_NUMBER = Range(1, also=(PLANNED,))
+_OPEN_NUMBER = Range(1, planned=PLANNED)
 
 
 @dataclass(frozen=True)
