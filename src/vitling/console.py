@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vitling.files import append_line
 
 LINE_INTERVAL = 10.0  # seconds between progress lines when the output is not a terminal
+
+_brief = ContextVar("brief", default=False)
+
+
+@contextmanager
+def brief_output() -> Iterator[None]:
+    """Let logs that are created in the block show only warnings and progress; log.txt gets everything."""
+    token = _brief.set(True)
+    try:
+        yield
+    finally:
+        _brief.reset(token)
 
 
 def is_main_process() -> bool:
@@ -32,11 +45,12 @@ class Log:
     """Logger to the terminal and to log.txt. A silent one, for the other ranks, discards everything."""
 
     def __init__(self, path: Path | None = None, silent: bool = False):
-        self.path, self.silent = path, silent
+        self.path, self.silent, self.brief = path, silent, _brief.get()
         self.console = Console(file=sys.stderr, highlight=False, quiet=silent, soft_wrap=True)
 
     def info(self, line: str) -> None:
-        self.console.print(line, markup=False)
+        if not self.brief:
+            self.console.print(line, markup=False)
         self.debug(line)
 
     def warning(self, line: str) -> None:

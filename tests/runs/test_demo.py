@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from PIL import Image
 
 from tests.made_runs import lines, read, refused
 from vitling.cli import run
@@ -48,17 +49,28 @@ def test_pretraining_opens_no_test_digit(finished):
     assert all(found["last"]["test"]["n"] == 299 for name, found in results(finished).items() if name != "pretrain")
 
 
-def test_summary_states_the_measured_difference(finished, capsys):
+def test_summary_states_the_measured_difference(finished, tmp_path, capsys):
     found = results(finished)
     for top1, expected in ((0.75, "25.0 points more"), (0.25, "25.0 points less")):
         found["random"]["last"]["test"]["top1"], found["idmm"]["last"]["test"]["top1"] = 0.5, top1
-        print_demo(found, "runs/demo")
+        print_demo(found, str(tmp_path / "demo"))
         shown = capsys.readouterr().out
         assert expected in " ".join(shown.split())
         assert "One seed" in shown
-        assert all(f"runs/demo/{name}" in shown for name in RUNS)
+        assert all(str(tmp_path / "demo" / name) in shown for name in RUNS)
         assert "vitling train DATA --out runs/first" in shown
-        assert max(map(len, shown.splitlines())) <= 100
+        text = [line for line in shown.splitlines() if str(tmp_path) not in line]
+        assert max(map(len, text)) <= 100
+        assert Image.open(tmp_path / "demo" / "demo.png").width > 500
+
+
+def test_output_fits_on_one_screen(tmp_path, capfd):
+    """The runs' own lines are in their log.txt; without a terminal, progress adds a line in ten seconds."""
+    assert demo(tmp_path / "demo", epochs=1) == 0
+    shown = capfd.readouterr()
+    assert len((shown.out + shown.err).splitlines()) <= 25
+    assert "10 classes" in (tmp_path / "demo" / "random" / "log.txt").read_text()
+    assert (tmp_path / "demo" / "demo.png").exists()
 
 
 def test_earlier_demo_is_not_deleted_without_overwrite(finished, capsys):

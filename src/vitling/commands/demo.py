@@ -11,7 +11,15 @@ from rich.table import Table
 
 from vitling.commands.flags import Out
 from vitling.commands.results import format_percent
+from vitling.evaluation.intervals import format_interval, wilson_interval
 from vitling.metric_names import METRIC_NAMES
+from vitling.report.demo_picture import Bar, draw_demo
+
+_NAMES = {
+    "random": "100 labels, random start",
+    "idmm": "100 labels, after IDMM",
+    "all-labels": "all 1,498 labels, random start",
+}
 
 
 def demo(
@@ -41,8 +49,10 @@ def demo(
 
 
 def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
-    """Print the results of all runs and the gain from pre-training."""
+    """Print the results of all runs and the gain from pre-training, and draw them."""
     Console().print(_demo_table(results))
+    picture = Path(out) / "demo.png"
+    draw_demo([_make_bar(name, results) for name in _NAMES], "Test accuracy on 8 x 8 pixel digits, one seed", picture)
     random, pretrained, idmm = (results[name] for name in ("random", "pretrain", "idmm"))
     points = 100 * (idmm["last"]["test"]["top1"] - random["last"]["test"]["top1"])
     print(
@@ -50,14 +60,19 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
         f"{abs(points):.1f}\npoints {'more' if points >= 0 else 'less'} than a random initialisation. "
         "One seed on 8 x 8 pixel digits is only a demonstration;\nresults/demo-digits.json contains three seeds."
     )
-    print(f"Saved to {', '.join(str(Path(out) / name) for name in results)}")
+    print(f"Saved to {', '.join(str(Path(out) / name) for name in results)}\nPicture: {picture}")
     print("Train on your own images, both stages: vitling train DATA --out runs/first")
     print(f"Use this model: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
 
 
+def _make_bar(name: str, results: dict[str, dict[str, Any]]) -> Bar:
+    test = results[name]["last"]["test"]
+    return _NAMES[name], test["top1"], wilson_interval(test["top1"], test["n"])
+
+
 def _demo_table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table("start")
-    for column in ("labels", "steps", "seconds", f"test {METRIC_NAMES['top1'].display}"):
+    for column in ("labels", "steps", "seconds", f"test {METRIC_NAMES['top1'].display}", "95 %"):
         table.add_column(column, justify="right", no_wrap=True)
     pretrained = results["pretrain"]
     for name, start, seconds in (
@@ -67,7 +82,8 @@ def _demo_table(results: dict[str, dict[str, Any]]) -> Table:
     ):
         result = results[name]
         seconds += f"{result['seconds']:.0f}"
-        top1 = format_percent(result["last"]["test"]["top1"])
-        table.add_row(start, f"{result['images']:,}", f"{result['steps']:,}", seconds, top1)
+        test = result["last"]["test"]
+        scores = format_percent(test["top1"]), format_interval(test["top1"], test["n"])
+        table.add_row(start, f"{result['images']:,}", f"{result['steps']:,}", seconds, *scores)
     table.caption = f"{results['idmm']['last']['test']['n']} test digits; last epoch"
     return table

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from vitling.console import Log
+from vitling.console import Log, brief_output
 from vitling.data.config import DataConfig
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.runs.pretrain import pretrain
@@ -68,7 +68,7 @@ def demo(
     optim = OptimConfig(lr=1.5e-3, warmup_epochs=pretrain_epochs / 10)
     random, pre, idmm, all_labels = (str(Path(out) / name) for name in RUNS)
     log, results = Log(), {}
-    with _use_one_thread():
+    with _use_one_thread(), brief_output():
         log.info("1 of 4: 100 labels, from a random initialisation.")
         results["random"] = train(replace(labelled, source=few, out=random))
         log.info("2 of 4: IDMM on 1,498 digits, without labels.")

@@ -28,8 +28,7 @@ class Display:
 
     def __init__(self, log: Log, steps: int, done: int):
         self.log, self.steps, self.first = log, steps, done
-        self.started, self.last_line = time.monotonic(), 0.0
-        self.last_output = self.started
+        self.started = self.last_output = time.monotonic()
         self.progress: _BarOverText | None = None
 
     def __enter__(self) -> Display:
@@ -56,18 +55,23 @@ class Display:
         """Advance the bar. Without a terminal, print a line if nothing was printed for a while: epochs can be long."""
         if self.progress:
             self.progress.update(self.task, completed=done)
-        elif time.monotonic() - self.last_output >= LINE_INTERVAL:
+        elif self._is_time():
             self._print(f"step {done} of {self.steps}", done)
 
     def metrics(self, done: int, text: str, last: bool) -> None:
-        """Show the metrics of an epoch; without a terminal at most every LINE_INTERVAL. log.txt gets all of them."""
+        """Show the metrics of an epoch. log.txt gets all of them.
+
+        Without a terminal, at most one line is printed in LINE_INTERVAL, and one at the end of the run.
+        """
         self.log.debug(text)
         if self.progress:
             self.progress.text = text
             self.progress.update(self.task, completed=done)
-        elif last or time.monotonic() - self.last_line >= LINE_INTERVAL:
-            self.last_line = time.monotonic()
+        elif (last or self._is_time()) and not self.log.brief:
             self._print(text, done)
+
+    def _is_time(self) -> bool:
+        return time.monotonic() - self.last_output >= LINE_INTERVAL
 
     def _print(self, text: str, done: int) -> None:
         self.last_output = time.monotonic()
