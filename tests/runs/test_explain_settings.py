@@ -7,6 +7,9 @@ import pytest
 from tests.conftest import make_folder
 from tests.made_runs import PRETRAIN_TINY, TINY, lines, pretrain, read, refused, train
 from vitling.cli import run
+from vitling.errors import UserError
+from vitling.runs import stage
+from vitling.training import loop
 
 
 @pytest.fixture
@@ -52,6 +55,26 @@ def test_explain_refuses_what_training_refuses(folder, tmp_path, capsys, verb):
 def test_a_wrong_final_size_is_found_before_training(folder, tmp_path, capsys):
     words = ["train", folder, "--out", tmp_path / "run", *TINY, "--final-size", "33"]
     assert "--final-size 33" in refused(capsys, *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["supervised", "idmm"])
+def test_a_final_size_is_checked_with_all_that_depends_on_it(folder, tmp_path, capsys, monkeypatch, method):
+    """The size is planned, and a network of that size is made only for the stage that comes last."""
+    monkeypatch.setattr(loop, "fit", lambda *_, **__: pytest.fail("nothing may be trained"))
+    words = ["train", folder, "--out", tmp_path / "run", "--method", method, "--loop.device", "cpu", "--epochs", "1"]
+    assert "is not larger than --size" in refused(
+        capsys, *words, "--final-size", "4", "--backbone", "vit_micro_patch4_32"
+    )
+    original = stage.build_backbone
+
+    def fail_if_large(config, drop_path):
+        if config.size == 64:
+            raise UserError("too large")
+        return original(config, drop_path)
+
+    monkeypatch.setattr(stage, "build_backbone", fail_if_large)
+    assert "--final-size 64: too large" in refused(capsys, *words, *TINY, "--method", method, "--final-size", "64")
     assert not (tmp_path / "run").exists()
 
 

@@ -24,11 +24,13 @@ from vitling.methods.drloc.loss import make_drloc_term
 from vitling.objectives.objective import Objective, Weight
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
-from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig
+from vitling.settings.checks import check
+from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.facts import Facts, Fit
 from vitling.settings.names import flag_name
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
+from vitling.settings.stages import make_large_stage
 from vitling.training.pace import measure_pace
 from vitling.training.result import FitResult
 from vitling.training.schedules import rise_and_fall
@@ -82,6 +84,19 @@ def check_network(config: RunConfig, backbone: Backbone) -> None:
                 backbone.grid_size(size)
             except UserError as problem:
                 raise UserError(f"--{flag_name(name)} {size}: {problem}") from None
+    if isinstance(config, TrainConfig) and config.final_size:
+        check(config)  # the size may have been open before
+        _check_large_stage(config)
+
+
+def _check_large_stage(config: TrainConfig) -> None:
+    """Build the network of the stage at --final-size, which is trained last."""
+    try:
+        large = make_large_stage(config).config
+        check(large)
+        build_auxiliary(large, build_backbone(large, 0.0))
+    except UserError as problem:
+        raise UserError(f"--final-size {config.final_size}: {problem}") from None
 
 
 def dry_run(config: RunConfig) -> None:

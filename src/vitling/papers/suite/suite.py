@@ -89,6 +89,9 @@ def run_suite(config: SuiteConfig) -> SuiteResult:
         for job in jobs:
             if any(not job.has_finished(probe) for probe in config.probes):
                 failed += _evaluate(job, config, log)
+            if all(job.has_finished(probe) for probe in config.probes):
+                for features in job.folder.glob("features-*.pt"):
+                    features.unlink()
         summary = summarise(_read_cells(jobs, config), config)
         write_json(path, summary)
     return SuiteResult(summary, path, tuple(failed))
@@ -155,9 +158,6 @@ def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
         except (UserError, OSError, torch.OutOfMemoryError) as problem:
             log.warning(f"{probe} on {job.entry.name} failed for {job.run}: {problem}")
             failed.append(f"{probe} on {job.entry.name} of {job.run}")
-    if not failed:
-        for path in job.folder.glob("features-*.pt"):
-            path.unlink()
     return failed
 
 
