@@ -1,7 +1,7 @@
 """Interrupt commands at all moments of their file operations, and write the counts to a file.
 
-python -m tests.fault_campaign results/reliability.json --every 1
-python -m tests.fault_campaign results/reliability.json --every 20 --only train export
+python -m tests.fault_campaign results/reliability.json
+python -m tests.fault_campaign results/reliability.json --faults 20 --only train export
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fault_scenarios import Scenario, Trial, list_scenarios, prepare, record_states
+from tests.fault_scenarios import Scenario, State, Trial, list_scenarios, prepare, record_states
 from tests.faults import FAULTS, Fault
-from vitling.files import lock_folder, read_json, write_json
+from vitling.files import lock_folder, write_json
+from vitling.loading import read_json
 from vitling.papers.datasets import register_readers
 from vitling.training.rundir import describe_environment
 
 
-def run_scenario(scenario: Scenario, base: Path, kills: int, faults: int) -> tuple[dict[str, Any], list[str]]:
-    """Try every `kills`-th state that SIGKILL can leave and every `faults`-th moment for the other faults.
+def run_scenario(
+    scenario: Scenario, base: Path, kills: int | None = None, faults: int | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Try `kills` states that SIGKILL can leave and, for each other fault, `faults` moments; None: all of them.
 
     Return the counts and a description of each failure.
     """
@@ -41,6 +44,7 @@ def run_scenario(scenario: Scenario, base: Path, kills: int, faults: int) -> tup
                 _compare(trial.read_outcome(), expected)
             except Exception:
                 failures.append(f"{scenario.name}, {fault} at {at} ({moments[at]}): {traceback.format_exc(limit=-3)}")
+                print(failures[-1], flush=True)
             tried[fault] += covered
             shutil.rmtree(trial.folder)
     counts = {"moments": len(moments), "states": len(states), "tried": tried, "failures": len(failures)}
@@ -48,14 +52,21 @@ def run_scenario(scenario: Scenario, base: Path, kills: int, faults: int) -> tup
 
 
 def _list_trials(
-    moments: int, states: list[Any], prepared: Path, kills: int, faults: int
+    moments: int, states: list[State], prepared: Path, kills: int | None, faults: int | None
 ) -> Iterator[tuple[Fault, int, Path]]:
     """Yield the fault, its moment, and the folder to begin with: for a kill what it leaves, else what comes before."""
-    for state in states[::kills]:
-        yield "SIGKILL", state.moments[0], state.folder
-    for offset, fault in enumerate(FAULTS[1:]):
-        for at in range(offset * faults // 3, moments, faults):
+    for i in _spread(len(states), kills, 1, 2):
+        yield "SIGKILL", states[i].moments[0], states[i].folder
+    for part, fault in enumerate(FAULTS[1:], 1):
+        for at in _spread(moments, faults, part, 4):
             yield fault, at, prepared
+
+
+def _spread(count: int, wanted: int | None, part: int, parts: int) -> list[int]:
+    """Return `wanted` of `count` numbers at equal distances, beginning after `part` of `parts` of a distance."""
+    if wanted is None or wanted >= count:
+        return list(range(count))
+    return [int(count * (i + part / parts) / wanted) for i in range(wanted)]
 
 
 def _compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -67,8 +78,8 @@ def _compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--every", type=int, default=1, help="moments per trial, for faults other than SIGKILL")
-    parser.add_argument("--kills", type=int, default=1, help="states per trial, for SIGKILL")
+    parser.add_argument("--kills", type=int, help="states that SIGKILL leaves; all if it is left out")
+    parser.add_argument("--faults", type=int, help="moments of each other fault; all if it is left out")
     parser.add_argument("--only", nargs="*", default=list(list_scenarios()))
     arguments = parser.parse_args()
     register_readers()
@@ -76,14 +87,15 @@ def main() -> None:
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             counts, failures = run_scenario(
-                list_scenarios()[name], Path(folder) / "work", arguments.kills, arguments.every
+                list_scenarios()[name], Path(folder) / "work", arguments.kills, arguments.faults
             )
-        print(name, counts, *failures, sep="\n", flush=True)
+        print(name, counts, flush=True)
         failed += failures
         with lock_folder(out.parent):  # several scenarios may run at once
             known = read_json(out) if out.exists() else {}
             scenarios = known.get("faults", {}).get("scenarios", {}) | {name: counts}
-            command = f"python -m tests.fault_campaign results/{out.name} --every {arguments.every}"
+            limits = "".join(f" --{flag} {n}" for flag in ("kills", "faults") if (n := getattr(arguments, flag)))
+            command = f"python -m tests.fault_campaign results/{out.name}{limits}"
             about = {"command": command, "environment": describe_environment() | {"command": command}}
             write_json(out, known | {"faults": about | {"scenarios": scenarios}})
     if failed:

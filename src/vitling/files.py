@@ -91,6 +91,13 @@ def remove_leftovers(folder: str | os.PathLike, name: str = "*") -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def list_names(folder: str | os.PathLike) -> list[str]:
+    """List the contents of a folder, without the lock and what killed writes have left; nothing if there is none."""
+    path = Path(folder)
+    names = [entry.name for entry in path.iterdir()] if path.exists() else []
+    return [name for name in names if name != LOCK and not is_leftover(name)]
+
+
 def is_leftover(name: str) -> bool:
     """Return whether a file name is one that `atomic_write` or `scratch_folder` uses until a write is complete."""
     return re.fullmatch(r"\..+\..{8}\.part", name) is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made_runs import read, refused, train
+from tests.made_runs import TINY, read, refused, train
 from vitling.cli import run
 from vitling.files import LOCK
 from vitling.training.rundir import RunDirectory
@@ -110,3 +110,25 @@ def test_metrics_are_rewritten_atomically(tmp_path, monkeypatch):
     directory.log_metrics({"step": 3})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
     assert not directory.drop_metrics_after(3)
+
+
+def test_a_folder_of_several_runs_in_use_is_refused(folder, tmp_path, capsys):
+    """Between two runs none of them is in use, but --overwrite would delete those that have finished."""
+    out, seeds = tmp_path / "seeds", ("--seeds", "2", "--val", "none")
+    assert train(folder, out, *seeds) == 0
+    code = (
+        "import sys; from vitling.files import claim_folder; claim_folder(sys.argv[1]); print(1, flush=True); input()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    before = (out / "asked.json").read_text()
+    assert f"in use by process {holder.pid} on" in refused(
+        capsys, "train", folder, "--out", out, *TINY, *seeds, "--overwrite"
+    )
+    assert (out / "seed0" / "result.json").exists()
+    assert (out / "asked.json").read_text() == before
+    holder.kill()
+    holder.communicate()
+    assert train(folder, out, *seeds, "--overwrite") == 0
+    assert not list(out.rglob(".*"))

@@ -13,7 +13,7 @@ from vitling.console import Log, is_main_process
 from vitling.data.splits import read_splits
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.comparison import compare_pair, rank_runs
-from vitling.files import check_writable, write_json
+from vitling.files import check_writable, list_names, write_json
 from vitling.formatting import format_count
 from vitling.loading import read_record
 from vitling.methods import METHODS
@@ -74,7 +74,7 @@ def _check(config: ComparisonConfig) -> None:
         check_task(method, splits.train.task)
     check_writable(Path(config.out) / RESULT)
     out = Path(config.out)
-    if is_main_process() and out.exists() and any(out.iterdir()):  # the main process may have written to it already
+    if is_main_process() and list_names(out):  # the main process may have written to it already
         require_resume_or_overwrite(config)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
-from vitling.files import atomic_write, write_json
+from vitling.files import atomic_write, claim_folder, list_names, write_json
 from vitling.loading import read_record
 from vitling.ranges import check_ranges
 from vitling.records import SeedsResult, StoredRequest
@@ -120,24 +120,32 @@ def load_request(config: Config, **changeable: Any) -> Config:
 
 @contextmanager
 def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
-    """Store the request while the runs train; yield a function to call after each of them.
+    """Claim the folder and store the request while the runs train; yield a function to call after each of them.
 
     If the first run is rejected before it begins, the folder is left as it was.
     """
     if not is_main_process():
         yield lambda: None
         return
-    out, done = Path(config.out), []
+    out, done, rejected = Path(config.out), [], False
     _check_folder(config)
     before = (out / REQUEST).read_bytes() if (out / REQUEST).exists() else None
-    names = _list_names(out)
-    write_json(out / REQUEST, {"verb": VERBS[type(config)], "settings": asdict(config)})
+    names = list_names(out)
+    out.mkdir(parents=True, exist_ok=True)
+    release = claim_folder(out)
     try:
+        write_json(out / REQUEST, {"verb": VERBS[type(config)], "settings": asdict(config)})
         yield lambda: done.append(True)
     except UserError:
-        if not done and _list_names(out) <= {*names, REQUEST}:
+        rejected = not done and set(list_names(out)) <= {*names, REQUEST}
+        if rejected:
             _restore(out, before)
         raise
+    finally:
+        release()
+        if rejected and before is None:
+            with suppress(OSError):  # something else is in it
+                out.rmdir()
 
 
 def require_resume_or_overwrite(config: RunConfig) -> None:
@@ -166,15 +174,9 @@ def _check_folder(config: RunConfig) -> None:
         require_resume_or_overwrite(config)
 
 
-def _list_names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
-
-
 def _restore(out: Path, before: bytes | None) -> None:
     if before is not None:
         with atomic_write(out / REQUEST) as file:
             file.write(before)
         return
-    (out / REQUEST).unlink()
-    with suppress(OSError):  # something else is in it
-        out.rmdir()
+    (out / REQUEST).unlink(missing_ok=True)

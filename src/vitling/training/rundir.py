@@ -22,11 +22,10 @@ from vitling.data.dataset import BadFile
 from vitling.data.host import count_cores
 from vitling.errors import InvalidFile, UserError
 from vitling.files import (
-    LOCK,
     append_line,
     atomic_write,
     claim_folder,
-    is_leftover,
+    list_names,
     remove_leftovers,
     sync_file,
     write_json,
@@ -114,12 +113,10 @@ class RunDirectory:
             raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
 
     def _list_names(self) -> list[str]:
-        """List the contents, without the lock and what a killed write has left."""
         try:
-            names = [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
+            return list_names(self.path)
         except NotADirectoryError:
             raise UserError(f"--out {self.path} is a file; name a directory.") from None
-        return [name for name in names if name != LOCK and not is_leftover(name)]
 
     def _is_unused(self, there: list[str]) -> bool:
         """Return whether a start was killed before it wrote anything but its log."""
