@@ -19,6 +19,7 @@ types: .venv/.installed-dev
 
 results: .venv/.installed
 	$(BIN)/python -m vitling.report.results results docs/results.md
+	$(BIN)/python -m vitling.report.claims results docs/claims.toml docs/claims.md README.md
 
 datasets: .venv/.installed
 	$(BIN)/python -m vitling.papers.datasets.page docs/datasets.md

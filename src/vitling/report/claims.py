@@ -1,0 +1,146 @@
+"""docs/claims.md and the README's table: text from docs/claims.toml, figures from results/.
+
+python -m vitling.report.claims results docs/claims.toml docs/claims.md README.md
+
+In the texts, {FILE/RUN} is a run of a study as mean, std and seeds; {FILE/RUN - FILE/RUN} is a gain, seed by seed;
+{paper FILE/RUN} is the paper's figure; {FILE:NAME.NAME} is a value of any results file, with a number for an item of a
+list. |1 rounds to one digit, |%1 to percent with one digit.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from vitling.files import atomic_write
+from vitling.formatting import format_count
+from vitling.loading import read_json
+
+VERDICTS = ("holds", "holds in part", "did not hold", "not testable here", "not yet run")
+MARKS = ("<!-- results: written by `make results` -->", "<!-- end of results -->")
+HEAD = """# The papers' claims
+
+Generated from `docs/claims.toml` and `results/` by `make results`; do not edit. Each line is a claim of one of the
+three papers, what was measured here, and what follows from it. Figures are test top-1 of the last epoch in percent
+unless stated otherwise, ± is the standard deviation over seeds, and one seed is called one seed: same-seed GPU runs of
+small probes differ by up to 1.5 points, so smaller gaps mean nothing. Our Flowers-102 and CIFAR-100 files are
+[not the originals](results.md#data).
+
+| verdict | meaning |
+| --- | --- |
+| holds | three seeds, or an exact count, agree with the claim |
+| holds in part | the direction agrees, but the size does not, some cases do not, or there is one seed |
+| did not hold | measured here, and the effect was absent or reversed |
+| not testable here | needs data, weights or hardware that we do not have |
+| not yet run | can be run here; the command is given |
+"""
+_REFERENCE = re.compile(r"\{([^{}|]+)(?:\|(%?)(\d))?\}")
+
+
+class Figures:
+    """Figures of the files in results/, by reference."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.used: dict[str, None] = {}  # names of files, in order
+
+    def fill(self, text: str) -> str:
+        """Replace the references in a text by figures."""
+        return _REFERENCE.sub(lambda found: self._format(found[1], bool(found[2]), int(found[3] or 2)), text)
+
+    def _format(self, reference: str, percent: bool, digits: int) -> str:
+        if ":" in reference:
+            value = self._look_up(reference) * (100 if percent else 1)
+            return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+        if reference.startswith("paper "):
+            return f"{self._find_paper(reference.removeprefix('paper ')):.{digits}f}"
+        own, _, base = reference.partition(" - ")
+        values = self._list_values(own)
+        if not base:
+            return f"{_format_mean(list(values.values()), digits)} ({format_count(len(values), 'seed')})"
+        others = self._list_values(base)
+        gains = [values[seed] - others[seed] for seed in values if seed in others]
+        if not gains:
+            raise KeyError(f"{reference}: no seed in common")
+        return f"{_format_mean(gains, digits, '+')} ({format_count(len(gains), 'seed')})"
+
+    def _read(self, name: str) -> dict[str, Any]:
+        self.used[name] = None
+        return read_json(self.folder / f"{name}.json")
+
+    def _list_values(self, reference: str) -> dict[int, float]:
+        name, _, run = reference.partition("/")
+        found = {row["seed"]: row["value"] for row in self._read(name)["rows"] if row["run"] == run and "value" in row}
+        if not found:
+            raise KeyError(f"{reference} has no value")
+        return found
+
+    def _find_paper(self, reference: str) -> float:
+        name, _, run = reference.partition("/")
+        return next(one["paper"] for one in self._read(name)["runs"] if one["run"] == run)
+
+    def _look_up(self, reference: str) -> Any:
+        name, _, path = reference.partition(":")
+        value: Any = self._read(name)
+        for word in path.split("."):
+            value = value[int(word)] if isinstance(value, list) else value[word]
+        return value
+
+
+def _format_mean(values: list[float], digits: int, sign: str = "") -> str:
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.{digits}f}{deviation}"
+
+
+def render_claims(folder: Path, source: Path) -> str:
+    """Render the page of claims, a table for each paper."""
+    content = tomllib.loads(source.read_text(encoding="utf-8"))
+    sections = [_render_paper(paper, folder) for paper in content["papers"]]
+    return "\n".join([HEAD, *sections])
+
+
+def _render_paper(paper: dict[str, Any], folder: Path) -> str:
+    lines = [f"## {paper['title']}\n", "| claim | where | evidence here | verdict | results |", "| --- " * 5 + "|"]
+    for claim in paper["claims"]:
+        if claim["verdict"] not in VERDICTS:
+            raise ValueError(f"{claim['claim']}: the verdict is {claim['verdict']!r}, not one of {VERDICTS}")
+        figures = Figures(folder)
+        evidence = figures.fill(claim["evidence"])
+        links = ", ".join(f"[{name}](../results/{name}.json)" for name in figures.used)
+        lines.append(f"| {claim['claim']} | {claim['where']} | {evidence} | **{claim['verdict']}** | {links} |")
+    return "\n".join(lines) + "\n"
+
+
+def render_headline(folder: Path, source: Path) -> str:
+    """Render the README's table."""
+    rows = tomllib.loads(source.read_text(encoding="utf-8"))["headline"]
+    figures, columns = Figures(folder), ("run", "without", "with", "paper")
+    lines = ["| run | without | with | the paper |", "| --- " * len(columns) + "|"]
+    lines += ["| " + " | ".join(figures.fill(row.get(name, "")) for name in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def replace_headline(text: str, table: str) -> str:
+    """Replace the table between the marks in the README."""
+    before, _, rest = text.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not end:
+        raise ValueError(f"the text lacks {MARKS[0]} or {MARKS[1]}")
+    return f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{after}"
+
+
+def main(folder: str, source: str, page: str, readme: str) -> None:
+    with atomic_write(page, "w") as file:
+        file.write(render_claims(Path(folder), Path(source)))
+    text = replace_headline(Path(readme).read_text(encoding="utf-8"), render_headline(Path(folder), Path(source)))
+    with atomic_write(readme, "w") as file:
+        file.write(text)
+    print(f"Saved to {page} and {readme}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
