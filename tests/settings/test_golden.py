@@ -41,7 +41,7 @@ FIXES: dict[str, dict[str, dict[str, Any]]] = {  # differences from the earlier 
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
 ADDED = {
-    *("explain", "report", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
+    *("explain", "report", "labels", "labels_hash", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
     *("dino.teacher_warmup_per", "esvit.teacher_warmup_per"),
 }
 NEW_SETTINGS = ADDED | {
@@ -67,7 +67,7 @@ def pretend(monkeypatch):
 
         for module in ("vitling.data.splits", "vitling.runs.images"):
             monkeypatch.setattr(f"{module}.read_splits", read_splits)
-        monkeypatch.setattr("vitling.runs.resolving.read_source", lambda spec, config: None)
+        monkeypatch.setattr("vitling.runs.resolving.read_source", lambda *_: None)
         monkeypatch.setattr("vitling.runs.images.measure_median_side", lambda dataset: facts.get("longer", 512))
 
     return use

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
 
-from vitling.commands.flags import Data, Out
+from vitling.commands.flags import Data, Labels, Out
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.views.plan import Group, Plan
@@ -22,6 +22,7 @@ def inspect(
     data_set: Data,
     out: Out = "inspection.json",
     store_loss: Annotated[str | None, arg(metavar="PX|POLICY", help_behavior_hint="")] = None,
+    labels: Labels = None,
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
     """Find unreadable files, duplicates and leakage in a data set.
@@ -33,6 +34,7 @@ def inspect(
         out: File for the findings, as JSON.
         store_loss: Also measure how much detail the pixel store loses at several sizes.
             Name the size of random crops in pixels, or a policy (`vitling list policies`).
+        labels: Corrected labels to inspect the data with: a CSV with the columns path and label.
         data: How images are read.
     """
     from vitling.console import Log
@@ -43,7 +45,7 @@ def inspect(
     check_writable(out)
     plan = None if store_loss is None else _parse_store_loss(store_loss)
     with Log().progress("Reading the images") as progress:
-        found = inspect_images(data_set, data, on_progress=progress)
+        found = inspect_images(data_set, data, on_progress=progress, labels=labels)
     print_inspection(found, Console())
     findings = found.to_json()
     if plan is not None:

@@ -16,6 +16,7 @@ from vitling.data.content import hash_records, make_records
 from vitling.data.dataset import BadFile, Dataset
 from vitling.data.duplicates import Leak, find_duplicates, find_exact_duplicates, find_leaks
 from vitling.data.scan import ImageFacts, scan
+from vitling.data.sources import read_source
 from vitling.data.splits import read_splits
 from vitling.formatting import shorten_list
 
@@ -70,10 +71,14 @@ def inspect(
     spec: str | os.PathLike[str],
     config: DataConfig | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    labels: str | None = None,
 ) -> Inspection:
-    """Decode every image of every split once and summarise them. `on_progress` gets the number done and the total."""
+    """Decode every image of every split once and summarise them. `on_progress` gets the number done and the total.
+
+    `labels`: a CSV of corrected labels.
+    """
     config = config or DataConfig()
-    splits = read_splits(spec, config, needs_train=False)
+    splits = read_splits(read_source(str(spec), config, labels) if labels else spec, config, needs_train=False)
     datasets = {"train": splits.train, "val": splits.val, "pool": splits.pool}
     datasets["test"] = splits.open_test("inspect") if splits.has_test else None
     present = {split: dataset for split, dataset in datasets.items() if dataset is not None}

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vitling.console import Log, is_main_process
+from vitling.data.dataset import Splits
+from vitling.data.sources import read_source
 from vitling.data.splits import read_splits
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.comparison import compare_pair, rank_runs
@@ -66,7 +68,7 @@ def _check(config: ComparisonConfig) -> None:
         raise UserError(f"--methods {' '.join(unknown)}: choose from {', '.join(METHODS)}, separated by spaces.")
     if config.val == "none":
         raise UserError("--val none leaves no images to compare the methods on.")
-    splits = read_splits(config.source, config.data)
+    splits = _read_splits(config)
     if splits.train.task == "none":
         raise UserError("compare-methods needs labels to compare the methods by, and these images have none.")
     check_labels(config, splits)
@@ -76,6 +78,10 @@ def _check(config: ComparisonConfig) -> None:
     out = Path(config.out)
     if is_main_process() and list_names(out):  # the main process may have written to it already
         require_resume_or_overwrite(config)
+
+
+def _read_splits(config: ComparisonConfig) -> Splits:
+    return read_splits(read_source(config.source, config.data, config.labels), config.data)
 
 
 def _order(methods: tuple[str, ...]) -> list[str]:
@@ -93,7 +99,7 @@ def _make_request(config: ComparisonConfig, method: str) -> TrainConfig:
     }
     explicit = [name for name in config.explicit if name.partition(".")[0] not in foreign]
     known["explicit"] = (*explicit, "method")  # an explicit first stage is kept however short the time is
-    if config.val is None and read_splits(config.source, config.data).val is None:
+    if config.val is None and _read_splits(config).val is None:
         known["val"] = DEFAULT_HOLD_OUT
     return TrainConfig(**known | {"out": str(Path(config.out) / method), "method": method, "test": False})
 

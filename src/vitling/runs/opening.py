@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 from vitling.console import Log
 from vitling.data.sources import read_source
+from vitling.data.sources.corrections import hash_labels
 from vitling.data.sources.source import Source
 from vitling.data.splits import parse_fraction
 from vitling.errors import UserError
@@ -74,7 +75,8 @@ class OpenRun(Generic[Config]):
     def source(self) -> Source:
         """The data of the run, which is read once."""
         if self.data is None:
-            self.data = read_source(self.draft.config.source, self.draft.config.data)
+            config = self.draft.config
+            self.data = read_source(config.source, config.data, config.labels)
         return self.data
 
     @property
@@ -165,6 +167,21 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
     check_request(run.draft.config, run.verb)
     check_ranges(run.draft.config)
     check_trackers(run.draft.config.loop.trackers)
+    _record_labels(run)
+
+
+def _record_labels(run: OpenRun) -> None:
+    """Record the content of --labels in the settings; raise UserError if it has changed since the run began."""
+    config = run.draft.config
+    if config.labels is None:
+        return
+    found = hash_labels(config.labels)
+    if run.saved is not None and found != config.labels_hash:
+        raise UserError(
+            f"--labels {config.labels} has changed since {config.out} began. Restore the file to resume that run, or "
+            "start a new one in another --out."
+        )
+    run.draft.override("labels_hash", found, "plan", "content of --labels")
 
 
 def _as_request(saved: Config, stage: Config) -> Config:

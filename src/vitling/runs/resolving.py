@@ -40,7 +40,7 @@ def _keep(resolved: Resolved, facts: Facts, splits: Splits) -> Resolved:
 def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> dict[str, Resolved]:
     """Return the settings of each stage; `measure` may shorten them to what fits into --minutes."""
     check_ranges(request)
-    source = read_source(request.source, request.data)
+    source = read_source(request.source, request.data, request.labels)
     if isinstance(request, PretrainConfig):
         return {RUN: _resolve_pretraining(Draft(request), source, gpu, measure)}
     if isinstance(request, FinetuneConfig):

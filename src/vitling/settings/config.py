@@ -77,6 +77,9 @@ class RunConfig:
     """Keep decoded images on disk (in VITLING_CACHE) for the next start; --no-cache decodes them every time."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Write report.html at the end: results, curves, mistakes and a map of the images. --no-report skips it."""
+    labels: Annotated[str | None, _shown("CSV")] = None
+    """Corrected labels: a CSV with the columns path and label, such as the edited suspects.csv of `vitling doctor`.
+    An image with an empty label, or the label drop, is left out."""
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""
     resume: bool = False
@@ -91,6 +94,7 @@ class RunConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     store_least: Annotated[int, tyro.conf.Suppress] = 0  # px; lower limit of a store size that is not set
+    labels_hash: Annotated[str, tyro.conf.Suppress] = ""  # of the content of --labels when the run began
     explicit: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     """Settings the user passed, by dotted name. Presets and the plan never override them, even at the default value.
     Settings that differ from the default count as explicit too."""

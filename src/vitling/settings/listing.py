@@ -12,7 +12,7 @@ from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.resolve import Resolved
 from vitling.settings.stages import name_in_train
 
-_HIDDEN = ("source", "out", "resume", "overwrite", "explain", "report", "explicit", "store_least")
+_HIDDEN = ("source", "out", "resume", "overwrite", "explain", "report", "explicit", "store_least", "labels_hash")
 
 
 class SettingRow(NamedTuple):

@@ -31,10 +31,12 @@ SINGLE_FILES = {".csv": "table", ".tsv": "table", ".npz": "arrays"}
 SHARDS = {".parquet": "parquet", ".tar": "tar"}
 
 
-def read_source(spec: str, config: DataConfig) -> Source:
-    """Read the splits, labels and notes of `spec`."""
+def read_source(spec: str, config: DataConfig, labels: str | None = None) -> Source:
+    """Read the splits, labels and notes of `spec`; `labels` names a CSV of corrected labels."""
     source = _read(spec, config)
     separate_unlabelled(source)  # only now is it known which split each image belongs to
+    if labels is not None:
+        _import_reader("corrections").correct_labels(source, labels)
     return source
 
 

@@ -21,7 +21,9 @@ _FIX_QUOTES = 'Check for an unclosed quote (").'
 
 
 def read(path: Path, config: DataConfig) -> Source:
-    rows, columns = _read_rows(path, config)
+    rows, columns = read_rows(path, config)
+    if config.path_column not in columns:
+        raise _make_missing_column_error(path, config.path_column, columns, "path")
     label_column = _check_label_column(path, columns, config)
     for flag, column in (("split", config.split_column), ("group", config.group_column)):
         if column not in columns and column != flag:
@@ -58,7 +60,8 @@ def read(path: Path, config: DataConfig) -> Source:
     return source
 
 
-def _read_rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
+def read_rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
+    """Read the rows and the columns of a CSV or TSV; raise UserError for one that cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -67,8 +70,6 @@ def _read_rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", skipinitialspace=True)
     columns, rows, lines = _parse_rows(path, reader)
-    if config.path_column not in columns:
-        raise _make_missing_column_error(path, config.path_column, columns, "path")
     used = {config.path_column, config.label_column, config.split_column, config.group_column}
     _check_quotes(path, rows, lines, used, odd=text.count('"') % 2 == 1)
     if not rows:
