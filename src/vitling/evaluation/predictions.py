@@ -51,8 +51,13 @@ def make_predictions(
     logits: np.ndarray, labels: np.ndarray, names: Sequence[str], groups: np.ndarray | None = None
 ) -> SplitPredictions:
     given = logits.astype(np.float32) if labels.ndim == 2 else logits.argmax(axis=1).astype(np.int32)
-    keys = np.array([_hash_name(name) for name in names], dtype=np.uint64)
+    keys = hash_names(names)
     return SplitPredictions(keys, labels, given, np.arange(len(keys)) if groups is None else groups)
+
+
+def hash_names(names: Sequence[str]) -> np.ndarray:
+    """Hash the names of images to the keys that the file stores."""
+    return np.array([_hash_name(name) for name in names], dtype=np.uint64)
 
 
 def _hash_name(name: str) -> int:

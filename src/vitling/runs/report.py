@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from vitling.errors import UserError
 from vitling.files import atomic_write, check_writable
 from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
+from vitling.runs.opening import OpenRun
 from vitling.runs.report_files import (
     RunFiles,
     list_curves,
@@ -22,6 +26,18 @@ from vitling.runs.report_files import (
     read_errors,
     read_origin,
 )
+from vitling.runs.report_images import (
+    Limits,
+    RunImages,
+    choose_samples,
+    draw_attention,
+    draw_training_views,
+    make_map,
+    measure_reliability,
+)
+from vitling.runs.seeds import list_runs
+from vitling.runs.stage import free_memory, report_seconds
+from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
 
 FILE = "report.html"
@@ -29,16 +45,19 @@ FILE = "report.html"
 
 def write_report(runs: Sequence[str], out: str | None = None) -> Path:
     """Write the report of one run or of several side by side, and return its path."""
-    from vitling.runs.group import list_runs
-
     if not runs:
         raise UserError("No run given. Name one or more run directories: vitling report runs/first")
     path = Path(out) if out else _default_path(runs)
     check_writable(path)
     folders = [folder for run in runs for folder in list_runs(run)]
     found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
-    write_page(path, [collect(files) for files in found])
+    limits = Limits().share(len(found))
+    write_page(path, [collect(files, limits, _log_opening(files)) for files in found])
     return path
+
+
+def _log_opening(files: RunFiles) -> Callable[[str], None]:
+    return RunDirectory(files.folder).log_test_opening
 
 
 def _default_path(runs: Sequence[str]) -> Path:
@@ -63,17 +82,61 @@ def write_page(path: Path, runs: list[RunReport]) -> None:
         file.write(page)
 
 
-def collect(files: RunFiles) -> RunReport:
-    """Collect everything about a run."""
+def report_run(run: OpenRun, result: dict[str, Any]) -> None:
+    """Write the report of a run that has just finished, within seconds; a failure is a warning, not an error.
+
+    The test split is the one that the run has opened for its evaluation.
+    """
+    config, directory = run.draft.config, run.directory
+    if not config.report or not directory.writes:
+        return
+    try:
+        free_memory()
+        seconds = report_seconds(60 * config.minutes if config.minutes else _sum_seconds(result))
+        limits = Limits().fit(seconds, result["images_per_second"])
+        write_page(directory.path / FILE, [collect(open_files(config.out, directory.path), limits)])
+        directory.log.info(f"Report: {directory.path / FILE}")
+    except Exception as problem:  # whatever it is, the run itself is done
+        directory.log.debug(traceback.format_exc())
+        directory.log.warning(f"No report: {problem} Try again with: vitling report {config.out}")
+
+
+def _sum_seconds(result: dict[str, Any]) -> float:
+    return sum(stage["seconds"] for stage in result.get("stages", {"": result}).values())
+
+
+def collect(files: RunFiles, limits: Limits, on_test_opened: Callable[[str], None] = lambda why: None) -> RunReport:
+    """Collect everything about a run. Without its images, the page has fewer sections and a warning."""
+    report = collect_files(files)
+    try:
+        return _add_images(report, RunImages(files, limits, on_test_opened))
+    except (UserError, OSError) as problem:
+        return replace(report, warnings=(*report.warnings, f"Sections with images are left out: {problem}"))
+
+
+def _add_images(report: RunReport, images: RunImages) -> RunReport:
+    placed = make_map(images)
+    errors = report.errors and replace(report.errors, reliability=measure_reliability(images))
+    return replace(
+        report,
+        class_names=images.shown.dataset.class_names,
+        images=placed,
+        errors=errors,
+        attention=draw_attention(images, choose_samples(placed)) if placed else (),
+        views=draw_training_views(images),
+    )
+
+
+def collect_files(files: RunFiles) -> RunReport:
+    """Collect what the files of a run contain. Mistakes are those on val; on test only if there is no val."""
     scores = list_scores(files)
-    headline = scores[0] if scores else None
-    errors = read_errors(files, headline.split) if headline else None
-    held_out = {score.split: score.images for score in reversed(scores)}
+    splits = {score.split: score.images for score in reversed(scores)}
+    errors = read_errors(files, "val" if "val" in splits else "test")
     return RunReport(
         name=files.name,
-        headline=headline,
+        headline=scores[0] if scores else None,
         scores=tuple(scores),
-        facts=tuple(list_facts(files, held_out)),
+        facts=tuple(list_facts(files, splits)),
         warnings=tuple(list_warnings(files)),
         stages=tuple(list_stages(files)),
         curves=tuple(list_curves(files)),

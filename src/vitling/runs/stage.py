@@ -39,6 +39,7 @@ from vitling.training.trackers import check_trackers
 
 _SAFETY = 0.96  # of the time left: checkpoints and evaluations take some of it
 _SAVING_SECONDS = 5.0  # for the last checkpoint, and for Python to exit
+_REPORT_SHARE, _REPORT_LEAST, _REPORT_MOST = 0.02, 4.0, 45.0  # of the run's time; seconds
 _EVALUATION_SPEED = 3  # times as fast as training
 _DRLOC_RISE = 20  # epochs, of the released schedule
 
@@ -179,6 +180,7 @@ def fit_to_time(
         pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes)
     free_memory()
     left = 60 * config.minutes - clock.elapsed - ending_seconds(config, stores, pace)
+    left -= report_seconds(60 * config.minutes) if config.report else 0.0
     share = torch.tensor(fitting_epochs(left, pace, len(stores.train)), device=run.processes.device)
     fitting = int(run.processes.mean(share))
     epochs = max(1, min(config.epochs, fitting))
@@ -197,6 +199,11 @@ def fit_to_time(
 def fitting_epochs(seconds: float, pace: float, images: int) -> float:
     """Return the epochs that fit into the seconds left, with some of them for checkpoints and evaluations."""
     return _SAFETY * seconds * pace / images
+
+
+def report_seconds(run: float) -> float:
+    """Return the seconds that the report may take after a run of this many seconds."""
+    return min(max(_REPORT_SHARE * run, _REPORT_LEAST), _REPORT_MOST)
 
 
 def free_memory() -> None:

@@ -25,7 +25,7 @@ PRETRAIN_FOLDER, LARGE_FOLDER = "pretrain", "large"  # within the directory of t
 _LARGE = 448  # px; the size that IDMM's recipe for large views is published for
 _SECOND_STAGE_ONLY = (
     *("out", "epochs", "size", "seeds", "aux", "drloc", "optim"),
-    *("resume", "overwrite", "explain", "explicit"),
+    *("resume", "overwrite", "explain", "report", "explicit"),
 )
 _SHARED = {"method", "on_collapse", *(f.name for cls in (RunConfig, MethodsConfig) for f in fields(cls))}
 _RENAMED = {  # settings of `train` that its first stage has under another name
@@ -44,7 +44,7 @@ def make_first_stage(plan: Draft[TrainConfig], has_second: bool) -> Draft[Pretra
     It resumes whenever an earlier start of the run has begun it.
     """
     config = plan.config
-    stage = Draft(PretrainConfig(out=str(Path(config.out) / PRETRAIN_FOLDER), resume=True))
+    stage = Draft(PretrainConfig(out=str(Path(config.out) / PRETRAIN_FOLDER), resume=True, report=False))
     for name, value in leaves(config):
         if (target := _first_stage_name(name)) is not None:
             _copy(plan, name, stage, target, value)
@@ -81,6 +81,7 @@ def make_large_stage(config: TrainConfig) -> Draft[FinetuneConfig]:
         "eval_every": None,
         "resume": True,
         "overwrite": False,
+        "report": False,
         "explicit": (),
     }
     stage = Draft(FinetuneConfig(**shared | own))

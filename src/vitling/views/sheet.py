@@ -51,11 +51,16 @@ def draw_sheet(
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
     )
-    columns = _draw_columns(plan, store, max(8, plan.crops) if draws is None else draws, seed)
-    picture = _draw_picture(store, columns, boxes)
+    picture = draw_views(plan, store, draws, seed, boxes)
     with atomic_write(out) as file:
         picture.save(file, format=Image.registered_extensions()[Path(out).suffix.lower()])
     return Path(out)
+
+
+def draw_views(plan: Plan, store: Store, draws: int | None = None, seed: int = 0, boxes: bool = False) -> Image.Image:
+    """Draw a row for each image of the store: the original, and `draws` views in the order of the plan."""
+    columns = _draw_columns(plan, store, max(8, plan.crops) if draws is None else draws, seed)
+    return _draw_picture(store, columns, boxes)
 
 
 @dataclass(frozen=True)

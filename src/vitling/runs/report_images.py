@@ -1,0 +1,402 @@
+"""Images for the report: features of a split, their map and neighbours, thumbnails, attention and views."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitling.backbones.attention import select_query_attention
+from vitling.data.dataset import Dataset, Splits
+from vitling.data.sources import read_source
+from vitling.data.store import Store, build_store
+from vitling.errors import UserError
+from vitling.evaluation.bundle import load
+from vitling.evaluation.features import compute_pooled_features, iterate_views
+from vitling.evaluation.knn import BLOCK, exact_matmul, find_nearest
+from vitling.evaluation.metrics import BINS, calibration_error
+from vitling.evaluation.model import Model
+from vitling.evaluation.pictures import to_rgb
+from vitling.evaluation.predictions import hash_names, load_predictions
+from vitling.report.data import AttentionImage, Bin, ImageMap, Picture, Reliability, Sprites, TrainingImages
+from vitling.report.sprites import SIDE, encode_picture, make_sprites
+from vitling.runs.images import open_for_pretraining, open_labelled
+from vitling.runs.report_files import RunFiles
+from vitling.settings.config import PretrainConfig
+from vitling.training.processes import choose_device
+from vitling.views.sheet import draw_views
+
+NEIGHBOURS = 6
+TSNE_SECONDS = 0.005  # of one image, on a busy core
+TSNE_LEAST = 20  # images; fewer make no clusters
+SAMPLES = 6  # rows of the picture of views, and images whose attention is shown
+SMALLEST_GRID = 3  # patches a side; below, attention shows nothing
+EVALUATION_SPEED = 3  # times as fast as training
+PERPLEXITY = 30.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a report may contain, and the time to make it."""
+
+    images: int = 10_000  # of the map
+    training: int = 20_000  # images among which neighbours are found
+    tsne: int = 5_000
+    thumbnails: int = 7_000_000  # bytes
+    attention: int = 1_500_000  # bytes
+
+    def share(self, runs: int) -> Limits:
+        """Return the limits of one of several runs on a page."""
+        return replace(self, thumbnails=self.thumbnails // runs, attention=self.attention // runs)
+
+    def fit(self, seconds: float, images_per_second: float) -> Limits:
+        """Lower the limits to what fits into the time, at the pace of the run's training."""
+        images = max(100, int(0.5 * seconds * EVALUATION_SPEED * images_per_second))
+        return replace(
+            self,
+            images=min(self.images, images * 2 // 3),
+            training=min(self.training, images // 3),
+            tsne=min(self.tsne, int(0.3 * seconds / TSNE_SECONDS)),
+        )
+
+
+@dataclass
+class RunImages:
+    """The images of a finished run and what its network makes of them."""
+
+    files: RunFiles
+    limits: Limits
+    on_test_opened: Callable[[str], None] = field(default=lambda why: None)
+
+    @cached_property
+    def owner(self) -> RunFiles:
+        """The stage that trained the saved model."""
+        return self.files if self.files.has_classifier else self.files.stages[0][1]
+
+    @cached_property
+    def model(self) -> Model:
+        return load(self.files.folder, device=choose_device(self.owner.resolved.config.loop.device))
+
+    @cached_property
+    def splits(self) -> Splits:
+        splits = open_splits(self.owner)
+        splits.on_test_opened = self.on_test_opened
+        return splits
+
+    @cached_property
+    def split(self) -> str:
+        """The split that the map shows: val, or test if there is none, or train."""
+        if self.splits.val is not None:
+            return "val"
+        tested = "test" in self.files.result.get("last", {}) and self.splits.has_test
+        return "test" if tested else "train"
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        if self.split == "test":
+            return self.splits.open_test("report")
+        return self.splits.val if self.split == "val" and self.splits.val is not None else self.splits.train
+
+    @cached_property
+    def shown(self) -> Store:
+        return self._build_store(self.dataset, self._choose_rows(self.dataset, self.limits.images), self.split)
+
+    @cached_property
+    def training(self) -> Store:
+        if self.split == "train":
+            return self.shown
+        train = self.splits.train
+        return self._build_store(train, _spread(len(train), self.limits.training), "train")
+
+    @cached_property
+    def features(self) -> Tensor:
+        return self._compute_features(self.shown)
+
+    @cached_property
+    def logits(self) -> Tensor | None:
+        if self.model.head is None:
+            return None
+        with torch.inference_mode():
+            return self.model.head(self.features).float().cpu()
+
+    def _compute_features(self, store: Store) -> Tensor:
+        meta = self.model.meta
+        return compute_pooled_features(self.model.backbone, store, meta.size, meta.crop_fraction, batch=64)
+
+    def _choose_rows(self, dataset: Dataset, most: int) -> np.ndarray:
+        """Choose the images of the map: all, or else the mistakes first and a sample of the others."""
+        n = len(dataset)
+        if n <= most:
+            return np.arange(n)
+        order = np.random.default_rng(0).permutation(n)
+        part = f"last/{self.split}"
+        if self.split != "train" and part in (known := load_predictions(self.files.folder)):
+            predictions = known[part]
+            if not predictions.is_multi_label:
+                wrong = np.isin(hash_names(dataset.keys), predictions.keys[~predictions.correct])
+                order = order[np.argsort(~wrong[order], kind="stable")]
+        return np.sort(order[:most])
+
+    def _build_store(self, dataset: Dataset, rows: np.ndarray, split: str) -> Store:
+        """Decode images as the run did. The cache has whole splits, so that it does not help with a part of one."""
+        config, is_part = self.owner.resolved.config, len(rows) < len(dataset)
+        store = build_store(
+            dataset.take(rows) if is_part else dataset,
+            config.store_size or self.model.meta.store_size,
+            config.data,
+            self.model.device,
+            config.store,
+            allow_bad=True,
+            split=split,
+            use_cache=config.cache and not is_part,
+        )
+        store.mean, store.std = self.model.meta.mean, self.model.meta.std
+        return store
+
+
+def open_splits(stage: RunFiles) -> Splits:
+    """Open the data of a stage, split as it was for training."""
+    config = stage.resolved.config
+    source = read_source(config.source, config.data)
+    if isinstance(config, PretrainConfig):
+        return open_for_pretraining(config, source)
+    return open_labelled(config, source)
+
+
+def make_map(images: RunImages) -> ImageMap | None:
+    """Place the images by their features, with neighbours among the training images and thumbnails."""
+    store, features = images.shown, images.features.cpu()
+    if len(store) < 2:
+        return None
+    labels, texts = _describe_labels(store.dataset)
+    predicted, confidence = _predict(images)
+    rows = _find_neighbours(images)
+    near = np.unique(rows)
+    rows = np.searchsorted(near, rows)
+    wrong = [i for i in range(len(store)) if predicted and labels[i] not in (-1, predicted[i])]
+    wrong.sort(key=lambda i: -confidence[i])
+    sprites, tiles, near_tiles = _make_thumbnails(images, wrong, rows, near)
+    placed = project(features.double().numpy())
+    train, of_train = images.training.dataset, _describe_labels(images.training.dataset)[0]
+    return ImageMap(
+        split=images.split,
+        total=len(images.dataset),
+        keys=tuple(store.dataset.keys),
+        labels=labels,
+        texts=texts,
+        predicted=predicted,
+        confidence=confidence,
+        pca=_to_pairs(placed[:, :2]),
+        tsne=_to_pairs(compute_tsne(placed)) if TSNE_LEAST <= len(placed) <= images.limits.tsne else (),
+        tiles=tiles,
+        neighbours=tuple(map(tuple, rows.tolist())),
+        training=TrainingImages(
+            tuple(train.keys[i] for i in near), tuple(of_train[i] for i in near) if of_train else (), near_tiles
+        ),
+        sprites=sprites,
+    )
+
+
+def _describe_labels(dataset: Dataset) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the class of each image (-1: none, or several) and, where there may be several, all of them in words."""
+    known = dataset.labels if dataset.labels is not None else dataset.partial_labels
+    if known is None:
+        return (-1,) * len(dataset), ()
+    if known.ndim == 1:
+        return tuple(known.tolist()), ()
+    texts = (", ".join(dataset.class_names[c] for c in np.flatnonzero(row)) for row in known)
+    return (-1,) * len(dataset), tuple(texts)
+
+
+def _predict(images: RunImages) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the predicted class of each image and its calibrated probability; nothing for several labels."""
+    if images.logits is None or images.model.meta.task != "single":
+        return (), ()
+    best = (images.logits / images.model.meta.temperature).softmax(dim=1).max(dim=1)
+    return tuple(best.indices.tolist()), tuple(best.values.tolist())
+
+
+def _find_neighbours(images: RunImages) -> np.ndarray:
+    """Find the nearest training images of each image, [N, k]."""
+    queries = torch.nn.functional.normalize(images.features.float(), dim=1)
+    if images.split == "train":
+        bank, first = queries, 0
+    else:
+        bank, first = torch.nn.functional.normalize(images._compute_features(images.training).float(), dim=1), None
+    with exact_matmul():
+        k = min(NEIGHBOURS, len(bank) - (first is not None))
+        return find_nearest(bank, queries, k, BLOCK, first)[1].cpu().numpy()
+
+
+def project(features: np.ndarray, most: int = 50) -> np.ndarray:
+    """Project centred unit vectors to their principal components, the largest first, [N, at most `most`]."""
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    centred = unit - unit.mean(axis=0)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    components = vectors[:, ::-1][:, : max(2, min(most, centred.shape[1]))]
+    signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
+    return centred @ (components * signs)  # the sign of a component is arbitrary: fix it
+
+
+def compute_tsne(components: np.ndarray) -> np.ndarray:
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(components) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)
+
+
+def _to_pairs(points: np.ndarray) -> tuple[tuple[float, float], ...]:
+    """Scale to a spread of one, which keeps the numbers short."""
+    scaled = points / max(float(points.std()), 1e-12)
+    return tuple((float(x), float(y)) for x, y in scaled)
+
+
+def _make_thumbnails(
+    images: RunImages, wrong: list[int], rows: np.ndarray, near: np.ndarray
+) -> tuple[Sprites, tuple[int, ...], tuple[int, ...]]:
+    """Draw thumbnails of the mistakes, their neighbours, the other images and theirs, until the limit is reached."""
+    order: dict[tuple[bool, int], int] = {}  # (is a training image, row) -> tile
+    is_wrong = set(wrong)
+    for group in (wrong, [i for i in range(len(rows)) if i not in is_wrong]):
+        for of_training, some in ((False, group), (True, np.unique(rows[group]).tolist())):
+            for row in some:
+                order.setdefault((of_training, int(row)), len(order))
+
+    def draw() -> Iterator[Image.Image]:
+        for of_training, row in order:
+            store, i = (images.training, int(near[row])) if of_training else (images.shown, row)
+            yield draw_thumbnail(store, i)
+
+    sprites, drawn = make_sprites(draw(), images.limits.thumbnails)
+
+    def tile(of_training: bool, row: int) -> int:
+        number = order[of_training, row]
+        return number if number < drawn else -1
+
+    own = tuple(tile(False, i) for i in range(len(rows)))
+    return sprites, own, tuple(tile(True, i) for i in range(len(near)))
+
+
+def draw_thumbnail(store: Store, i: int, side: int = SIDE) -> Image.Image:
+    """Draw the centre of an image as a square. Tiny images keep their pixels visible."""
+    pixels, aspect = store.fetch(np.array([i]))
+    array = pixels[0].cpu()
+    array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
+    if len(array) == 2:
+        array = torch.cat([array, array[:1]])
+    image = Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())
+    ratio, size = float(aspect[0]), store.size  # the image is squashed to a square
+    width, height = size * min(1.0, 1 / ratio), size * min(1.0, ratio)
+    left, top = (size - width) / 2, (size - height) / 2
+    resample = Image.Resampling.NEAREST if size <= side // 2 else Image.Resampling.LANCZOS
+    return image.resize((side, side), resample, box=(left, top, left + width, top + height))
+
+
+def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:
+    """Compare confidence and accuracy, before and after calibration."""
+    labels = images.shown.dataset.labels
+    if images.logits is None or labels is None or labels.ndim != 1 or images.split == "train":
+        return ()
+    truth, temperature = torch.from_numpy(labels), images.model.meta.temperature
+    lines = [("as trained", images.logits)]
+    lines += [("calibrated on val", images.logits / temperature)] if temperature != 1 else []
+    return tuple(
+        Reliability(name, calibration_error(logits, truth), tuple(_make_bins(logits, truth))) for name, logits in lines
+    )
+
+
+def _make_bins(logits: Tensor, truth: Tensor) -> Iterator[Bin]:
+    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
+    bin_of = (confidence * BINS).ceil().long().clamp(1, BINS)
+    for number in range(1, BINS + 1):
+        inside = bin_of == number
+        if n := int(inside.sum()):
+            right = (predicted == truth)[inside].double().mean()
+            yield Bin(float(confidence[inside].mean()), float(right), n)
+
+
+def draw_attention(images: RunImages, chosen: list[int]) -> tuple[AttentionImage, ...]:
+    """Compute where each patch of the chosen images attends; nothing if the network has no attention to show."""
+    backbone, meta, store = images.model.backbone, images.model.meta, images.shown
+    found: list[AttentionImage] = []
+    left = images.limits.attention
+    for i in chosen:
+        (view,) = iterate_views(store, meta.size, meta.crop_fraction, np.array([i]))
+        try:
+            weights, grid = _read_attention(backbone, view)
+        except UserError:
+            return ()
+        left -= weights.size
+        if min(grid) < SMALLEST_GRID or left < 0:
+            break
+        picture = Image.fromarray(to_rgb(view[0], meta.mean, meta.std))
+        found.append(
+            AttentionImage(
+                name=store.dataset.keys[i],
+                picture=encode_picture(picture),
+                grid=grid,
+                keys=(weights.shape[2], weights.shape[3]),
+                heads=weights.shape[0],
+                weights=base64.b64encode(weights.tobytes()).decode(),
+            )
+        )
+    return tuple(found)
+
+
+@torch.inference_mode()
+def _read_attention(backbone: torch.nn.Module, view: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return uint8 [heads, patches, rows, columns], each map scaled to its maximum, and the grid of the patches."""
+    features = backbone(view, attention=True)
+    rows, columns = features.grid.shape[-2:]
+    timm_model: torch.nn.Module = backbone.timm_model  # type: ignore[assignment]
+    maps = [
+        select_query_attention(timm_model, features.attention, (rows, columns), (r, c))[0]
+        for r in range(rows)
+        for c in range(columns)
+    ]
+    stacked = torch.stack(maps, dim=1)
+    scaled = 255 * stacked / stacked.amax(dim=(2, 3), keepdim=True).clamp(min=1e-12)
+    return scaled.round().byte().cpu().numpy(), (rows, columns)
+
+
+def draw_training_views(images: RunImages) -> tuple[Picture, ...]:
+    """Draw random views of a few training images, for each stage."""
+    return tuple(_draw_stage_views(title, stage, images) for title, stage in images.files.stages)
+
+
+def _draw_stage_views(title: str, stage: RunFiles, images: RunImages) -> Picture:
+    config = stage.resolved.config
+    train = images.splits.train if stage is images.owner else open_splits(stage).train
+    chosen = train.take(_spread(len(train), SAMPLES))
+    size = config.store_size or images.model.meta.store_size
+    store = build_store(chosen, size, config.data, use_cache=False, allow_bad=True)
+    store.mean, store.std = images.model.meta.mean, images.model.meta.std
+    plan = config.make_views(config.size or images.model.meta.size)
+    names = ", ".join(store.dataset.keys)
+    alt = f"Random views of {len(store)} training images, a row each, the original first: {names}"
+    return Picture(title, encode_picture(draw_views(plan, store, seed=config.seed), quality=80), alt)
+
+
+def choose_samples(images: ImageMap) -> list[int]:
+    """Choose images whose attention is shown: confident mistakes and, from other classes, correct predictions."""
+    wrong = list(images.mistakes[: SAMPLES // 3])
+    classes = {images.labels[i] for i in wrong}
+    for i in _spread(len(images.keys), len(images.keys)).tolist():
+        if len(wrong) == SAMPLES:
+            break
+        is_right = not images.predicted or images.labels[i] == images.predicted[i]
+        if i not in wrong and is_right and (images.labels[i] not in classes or images.labels[i] == -1):
+            wrong.append(i)
+            classes.add(images.labels[i])
+    return wrong
+
+
+def _spread(total: int, most: int) -> np.ndarray:
+    """Return at most `most` of the rows 0..total-1, evenly spread."""
+    return np.linspace(0, total - 1, min(total, most)).astype(np.int64)
