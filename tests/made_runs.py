@@ -15,7 +15,7 @@ from vitling.evaluation.predictions import make_predictions, save_predictions
 TINY = [
     *("--method", "supervised"),
     *("--size", "8", "--backbone", "vit_micro_patch4_32", "--epochs", "1", "--batch", "32"),
-    *("--loop.device", "cpu", "--loop.trackers", "none", "--objective.drop-path", "0"),
+    *("--loop.device", "cpu", "--loop.trackers", "none", "--objective.drop-path", "0", "--no-report"),
 ]
 
 
@@ -26,7 +26,7 @@ def train(source: Path | str, out: Path, *flags: str) -> int:
 
 PRETRAIN_TINY = [
     *("--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16"),
-    *("--loop.device", "cpu", "--loop.trackers", "none"),
+    *("--loop.device", "cpu", "--loop.trackers", "none", "--no-report"),
 ]
 
 

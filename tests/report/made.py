@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 from typing import Any
 
-from vitling.report.data import ClassScore, Curve, Errors, Origin, ReportData, RunReport, Score, Setting, Stage
+import numpy as np
+from PIL import Image
+
+from vitling.report.data import (
+    AttentionImage,
+    Bin,
+    ClassScore,
+    Curve,
+    Errors,
+    ImageMap,
+    Origin,
+    Picture,
+    Reliability,
+    ReportData,
+    RunReport,
+    Score,
+    Setting,
+    Stage,
+    TrainingImages,
+)
+from vitling.report.sprites import SIDE, encode_picture, make_sprites
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\u2028\"'"
 
@@ -37,6 +58,62 @@ def make_run(name: str = "runs/first", **changes: Any) -> RunReport:
         errors=Errors("test", ((8, 1, 1), (0, 11, 0), (2, 0, 10)), classes),
     )
     return replace(run, **changes)
+
+
+def make_images(n: int = 36, classes: int = 3, max_bytes: int = 7_000_000) -> ImageMap:
+    """Make a map of n images whose names are hostile too; every ninth is wrong."""
+    random = np.random.default_rng(0)
+    tiles = (Image.fromarray(random.integers(0, 255, (7, 7, 3), np.uint8)).resize((SIDE, SIDE)) for _ in range(n + 12))
+    sprites, drawn = make_sprites(tiles, max_bytes)
+    labels = [i % classes for i in range(n)]
+    points = tuple((float(x), float(y)) for x, y in random.normal(size=(n, 2)))
+    near = TrainingImages(
+        keys=tuple(f"train/{i}{HOSTILE}.png" for i in range(12)),
+        labels=tuple(i % classes for i in range(12)),
+        tiles=tuple(n + i if n + i < drawn else -1 for i in range(12)),
+    )
+    return ImageMap(
+        split="test",
+        total=n,
+        keys=tuple(f"test/{i}{HOSTILE}.png" for i in range(n)),
+        labels=tuple(labels),
+        texts=(),
+        predicted=tuple((c + (i % 9 == 0)) % classes for i, c in enumerate(labels)),
+        confidence=tuple(0.5 + 0.4 * i / n for i in range(n)),
+        pca=points,
+        tsne=tuple((y, x) for x, y in points),
+        tiles=tuple(i if i < drawn else -1 for i in range(n)),
+        neighbours=tuple(tuple((i + k) % 12 for k in range(6)) for i in range(n)),
+        training=near,
+        sprites=sprites,
+    )
+
+
+def make_attention(rows: int = 4, columns: int = 5, heads: int = 3) -> AttentionImage:
+    """Make an image whose patches attend to themselves in head 1, and to the first patch in the others."""
+    maps = np.zeros((heads, rows * columns, rows * columns), np.uint8)
+    maps[0] = 255 * np.eye(rows * columns)
+    maps[1:, :, 0] = 255
+    picture = encode_picture(Image.new("RGB", (50, 40), "orange"))
+    size = (rows, columns)
+    return AttentionImage(HOSTILE, picture, size, size, heads, base64.b64encode(maps.tobytes()).decode())
+
+
+def make_full_run(n: int = 36, **changes: Any) -> RunReport:
+    """Make a run with every section; the confusion matrix is that of the map."""
+    images = make_images(n)
+    run = make_run(**changes)
+    confusion = np.zeros((3, 3), int)
+    np.add.at(confusion, (list(images.labels), list(images.predicted)), 1)
+    bins = (Bin(0.6, 0.8, 10), Bin(0.9, 0.95, 26))
+    assert run.errors is not None
+    errors = replace(
+        run.errors,
+        confusion=tuple(tuple(row) for row in confusion.tolist()),
+        reliability=(Reliability("as trained", 0.12, bins), Reliability("calibrated on val", 0.03, bins)),
+    )
+    views = Picture("First stage", encode_picture(Image.new("RGB", (400, 200), "navy")), "random views")
+    return replace(run, images=images, errors=errors, attention=(make_attention(),), views=(views,))
 
 
 def make_report(*runs: RunReport) -> ReportData:

@@ -10,12 +10,9 @@ import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from tests.report.made import HOSTILE, make_report, make_run
-from vitling.report.intervals import compute_wilson_interval
 from vitling.report.page import HERE, VENDOR, embed_json, render_page
 
 ROOT = Path(__file__).parents[2]
@@ -49,12 +46,6 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def page() -> Outline:
     return Outline(render_page(make_report()))
-
-
-@pytest.mark.parametrize(("correct", "images"), [(0, 10), (10, 10), (281, 299), (1, 7)])
-def test_wilson_interval_is_scipys(correct, images):
-    expected = binomtest(correct, images).proportion_ci(method="wilson")
-    np.testing.assert_allclose(compute_wilson_interval(correct, images), (expected.low, expected.high), atol=1e-12)
 
 
 def test_json_in_a_script_cannot_end_it():

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import make_folder
-from tests.made_runs import read, refused, train
+from tests.made_runs import PRETRAIN_TINY, TINY, lines, make_folder_with_pool, read, refused
 from vitling.cli import run
+from vitling.runs import report
 from vitling.runs.report import collect, shorten_names
 from vitling.runs.report_files import open_files
+from vitling.runs.report_images import Limits, RunImages, project
+
+LIMITS = Limits()
+
+
+def train(verb: str, source: Path, out: Path, *flags: str) -> int:
+    """Train a tiny network, with its report."""
+    tiny = [flag for flag in (TINY if verb == "train" else PRETRAIN_TINY) if flag != "--no-report"]
+    return run([verb, str(source), "--out", str(out), *tiny, "--epochs", "2", *flags])
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +33,12 @@ def finished(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITLING_CACHE", str(root / "cache"))
-        assert train(make_folder(root / "images"), root / "run", "--val", "0.3", "--epochs", "2") == 0
+        assert train("train", make_folder(root / "images"), root / "run", "--val", "0.3", "--size", "16") == 0
     return root / "run"
 
 
 def test_scores_settings_and_curves_are_those_of_the_files(finished):
-    found, result = collect(open_files("first", finished)), read(finished / "result.json")
+    found, result = collect(open_files("first", finished), LIMITS), read(finished / "result.json")
     assert found.headline.value == result["last"]["val"]["top1"]
     assert found.headline.images == result["last"]["val"]["n"] == 9
     assert found.headline.interval[0] <= found.headline.value <= found.headline.interval[1]
@@ -61,3 +74,125 @@ def test_names_are_short_and_different(tmp_path):
     a, b = tmp_path / "x" / "run", tmp_path / "y" / "run"
     assert shorten_names([a, b]) == ["x/run", "y/run"]
     assert shorten_names([a]) == [str(a)]
+
+
+def test_run_ends_with_its_report(finished):
+    page = (finished / "report.html").read_text()
+    assert all(f'<section id="{name}"' in page for name in ("answer", "curves", "map", "errors", "attention", "views"))
+    assert "could not be written" not in (finished / "log.txt").read_text()
+
+
+def test_map_has_the_images_of_val_with_their_predictions(finished):
+    found = collect(open_files("first", finished), LIMITS)
+    images, evaluation = found.images, read(finished / "evaluation.json")["last"]["val"]
+    assert images.split == "val"
+    assert images.total == len(images.keys) == len(images.pca) == 9
+    confusion = np.zeros((3, 3), int)
+    np.add.at(confusion, (list(images.labels), list(images.predicted)), 1)
+    assert confusion.tolist() == evaluation["confusion"]
+    assert [images.confidence[i] for i in images.mistakes] == sorted(
+        (images.confidence[i] for i in images.mistakes), reverse=True
+    )
+    assert found.errors.reliability[-1].error == pytest.approx(evaluation["calibration_error"], abs=1e-5)
+    assert all(len(set(row)) == 6 for row in images.neighbours)
+    assert min(images.tiles) == 0
+    assert len({*images.tiles, *images.training.tiles}) == len(images.keys) + len(images.training.keys)
+
+
+def test_neighbours_are_the_nearest_by_cosine(finished):
+    images = RunImages(open_files("first", finished), LIMITS)
+    found = report.make_map(images)
+    bank, queries = (images._compute_features(store).double().numpy() for store in (images.training, images.shown))
+    for row, query in enumerate(queries):
+        cosine = [float(b @ query / np.linalg.norm(b) / np.linalg.norm(query)) for b in bank]
+        nearest = sorted(range(len(bank)), key=lambda i: -cosine[i])[:2]
+        names = [found.training.keys[i] for i in found.neighbours[row][:2]]
+        assert names == [images.training.dataset.keys[i] for i in nearest]
+
+
+def test_attention_has_a_map_for_each_patch_and_head(finished):
+    one = collect(open_files("first", finished), LIMITS).attention[0]
+    weights = np.frombuffer(base64.b64decode(one.weights), np.uint8).reshape(one.heads, *one.grid, *one.keys)
+    assert one.grid == (4, 4)
+    assert (weights.max(axis=(3, 4)) == 255).all()
+
+
+def test_limits_are_kept_and_mistakes_come_first(finished):
+    full = collect(open_files("first", finished), LIMITS).images
+    wrong = {full.keys[i] for i in full.mistakes}
+    few = collect(open_files("first", finished), replace(LIMITS, images=max(2, len(wrong)), training=5)).images
+    assert few.total == 9
+    assert wrong <= set(few.keys)
+    assert len(few.training.keys) <= 5
+
+
+def test_limits_follow_the_time():
+    assert LIMITS.fit(1e6, 1000) == LIMITS
+    short = LIMITS.fit(4, 50)
+    assert short.images + short.training <= 0.5 * 4 * 3 * 50
+    assert short.tsne < 300
+
+
+def test_components_are_those_of_a_singular_value_decomposition():
+    features = np.random.default_rng(0).normal(size=(30, 8))
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    _, _, vectors = np.linalg.svd(unit - unit.mean(axis=0))
+    expected = (unit - unit.mean(axis=0)) @ vectors[:2].T
+    np.testing.assert_allclose(np.abs(project(features)[:, :2]), np.abs(expected), atol=1e-10)
+
+
+def test_without_its_images_a_run_has_fewer_sections(finished, tmp_path):
+    files = open_files("first", finished)
+    files.config_values["source"] = str(tmp_path / "gone")
+    found = collect(files, LIMITS)
+    assert found.images is None
+    assert "left out" in found.warnings[-1]
+    assert found.headline is not None
+
+
+def test_a_report_that_fails_does_not_fail_the_run(folder, tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(report, "write_page", fail)
+    assert train("train", folder, tmp_path / "run", "--val", "0.3") == 0
+    assert (tmp_path / "run" / "result.json").exists()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "The report could not be written (RuntimeError: no room). Try: vitling report" in log
+
+
+def test_pretraining_shows_its_training_images(tmp_path):
+    """The test split stays closed, and images without a label have no class."""
+    assert train("pretrain", make_folder_with_pool(tmp_path / "data"), tmp_path / "run") == 0
+    assert (tmp_path / "run" / "report.html").exists()
+    found = collect(open_files("pre", tmp_path / "run"), LIMITS)
+    assert found.headline is None
+    assert found.images.split == "train"
+    assert found.images.predicted == ()
+    assert sorted(set(found.images.labels)) == [-1, 0, 1]
+    assert not found.errors
+
+
+def test_test_split_is_opened_once_by_the_run_and_logged_by_the_command(tmp_path):
+    for split in ("train", "test"):
+        make_folder(tmp_path / "data", each=4, split=split, first=4 * (split == "test"))
+    out = tmp_path / "run"
+    assert train("train", tmp_path / "data", out, "--val", "none") == 0
+    assert len(lines(out / "test-openings.jsonl")) == 1
+    assert run(["report", str(out)]) == 0
+    assert [line["why"] for line in lines(out / "test-openings.jsonl")][1:] == ["report"]
+    assert collect(open_files("first", out), LIMITS).images.split == "test"
+
+
+def test_two_stages_and_several_runs(folder, tmp_path):
+    flags = ("--method", "idmm", "--pretrain-epochs", "2", "--val", "0.3", "--no-report")
+    for seed in ("0", "1"):
+        assert train("train", folder, tmp_path / f"run{seed}", *flags, "--seed", seed) == 0
+    assert run(["report", str(tmp_path / "run0"), str(tmp_path / "run1"), "--out", str(tmp_path / "both.html")]) == 0
+    assert not (tmp_path / "run0" / "report.html").exists()
+    page = (tmp_path / "both.html").read_text()
+    assert '<option value="1">run1</option>' in page
+    found = collect(open_files("run0", tmp_path / "run0"), LIMITS)
+    assert [stage.title for stage in found.stages] == ["First stage", "Second stage"]
+    assert [picture.title for picture in found.views] == ["First stage", "Second stage"]
+    assert {curve.stage for curve in found.curves} == {"First stage", "Second stage"}

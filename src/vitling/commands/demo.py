@@ -63,6 +63,8 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
     print(f"Saved to {', '.join(str(Path(out) / name) for name in results)}\nPicture: {picture}")
     print("Train on your own images, both stages: vitling train DATA --out runs/first")
     print(f"Use this model: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
+    if (report := Path(out) / "report.html").exists():
+        print(f"The digits, curves and mistakes as a web page:\n{report}")
 
 
 def _make_bar(name: str, results: dict[str, dict[str, Any]]) -> Bar:

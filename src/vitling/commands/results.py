@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -47,6 +48,8 @@ def print_run(result: dict[str, Any], config: Any) -> None:
     if {"val", "test"} & result["last"].keys():
         print("  evaluation.json contains per-class metrics and the confusion matrix")
         print("  mistakes.csv lists the images that the last epoch's model gets wrong")
+    if (Path(out) / "report.html").exists():
+        print("  report.html shows the results, curves and mistakes, and a map of the images")
     print(f"Use it: vitling predict {shlex.quote(out)} IMAGES")
 
 

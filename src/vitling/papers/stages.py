@@ -104,10 +104,11 @@ class StageRun:
     def _train(self) -> dict[str, Any]:
         from vitling.runs import finetune, pretrain
 
-        if isinstance(self.config, PretrainConfig):
-            result = pretrain.pretrain(self.config)
+        config = replace(self.config, report=False)
+        if isinstance(config, PretrainConfig):
+            result = pretrain.pretrain(config)
         else:
-            result = finetune.finetune_from_any_start(self.config)
+            result = finetune.finetune_from_any_start(config)
         drop_checkpoints(self.out)
         free_memory()
         return result

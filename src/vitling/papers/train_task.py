@@ -65,6 +65,7 @@ class TrainTask:
             seed=context.seed,
             from_=context.weights or None,
             resume=True,
+            report=False,
             explicit=(*config.explicit, "test_size"),  # evaluate at the size of the table
         )
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitling.report import specs
-from vitling.report.data import ImageMap, ReportData, RunReport
+from vitling.report.data import ImageMap, ReportData
 from vitling.report.specs import Chart
 
 HERE = Path(__file__).parent
@@ -103,14 +103,14 @@ def _describe_images(data: ReportData) -> list[dict[str, Any]]:
     return [
         {
             "classes": run.class_names,
-            "images": None if run.images is None else _describe_map(run.images, run),
+            "images": None if run.images is None else _describe_map(run.images),
             "attention": [asdict(one) for one in run.attention],
         }
         for run in data.runs
     ]
 
 
-def _describe_map(images: ImageMap, run: RunReport) -> dict[str, Any]:
+def _describe_map(images: ImageMap) -> dict[str, Any]:
     columns = {name: value for name, value in vars(images).items() if name not in ("training", "sprites")}
     for name in ("pca", "tsne"):
         columns[name] = [[round(x, 3), round(y, 3)] for x, y in columns[name]]
@@ -119,7 +119,7 @@ def _describe_map(images: ImageMap, run: RunReport) -> dict[str, Any]:
         "mistakes": images.mistakes,
         "training": vars(images.training),
         "sprites": vars(images.sprites),
-        "spec": specs.make_map_spec(images, len(run.class_names)),
+        "spec": specs.make_map_spec(images),
     }
 
 

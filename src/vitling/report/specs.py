@@ -23,6 +23,7 @@ _NAMES = {
 SECOND = "Second stage"
 _LOSS = "training loss"
 _ORDER = (_LOSS, *(name for key, name in _NAMES.items() if key != "lr"), _NAMES["lr"])
+_EPOCHS = {"tickMinStep": 1, "tickCount": 6, "grid": False, "labelFlush": False, "labelSeparation": 8}
 _NOT_TERMS = ("lr", "grad_norm", "images_per_second", "data_wait")
 _FRACTIONS = ("top1", "mean_average_precision")
 
@@ -91,7 +92,7 @@ def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], s
     form = ".1%" if is_fraction else "~g"
     title = f"{stage}: {group}" if stage else group[0].upper() + group[1:]
     encoding: Spec = {
-        "x": {"field": "epoch", "type": "quantitative", "title": "epoch", "axis": {"tickMinStep": 1, "grid": False}},
+        "x": {"field": "epoch", "type": "quantitative", "title": "epoch", "axis": _EPOCHS},
         "y": {
             "field": "value",
             "type": "quantitative",
@@ -148,8 +149,7 @@ def make_score_chart(runs: Sequence[RunReport]) -> Chart | None:
     spec = {
         "data": {"values": values},
         "width": "container",
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "height": {"step": 30},
+        "height": 30 * len(values),
         "layer": [
             {
                 "mark": {"type": "rule", "strokeWidth": 2},
@@ -175,7 +175,7 @@ def make_score_chart(runs: Sequence[RunReport]) -> Chart | None:
     )
 
 
-def make_map_spec(images: ImageMap, classes: int) -> Spec:
+def make_map_spec(images: ImageMap) -> Spec:
     """Specify the map. The page fills in the points, with the fields x, y, kind (colour and shape) and i (row)."""
     axis = {"field": "x", "type": "quantitative", "axis": None, "scale": {"zero": False, "nice": False, "padding": 12}}
     size = 60 if len(images.keys) < 500 else 30 if len(images.keys) < 3000 else 14
@@ -280,8 +280,7 @@ def make_class_chart(errors: Errors, run: int) -> Chart | None:
         "data": {"values": values},
         "transform": [{"filter": f"datum.i < {shown}"}],
         "width": "container",
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "height": {"step": 22},
+        "height": 22 * shown,
         "mark": {"type": "bar", "cornerRadiusEnd": 2},
         "encoding": {
             "y": {"field": "class", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 150}},

@@ -22,12 +22,14 @@ from vitling.console import Log, brief_output
 from vitling.data.config import DataConfig
 from vitling.methods.supervised.settings import SupervisedConfig
 from vitling.runs.pretrain import pretrain
+from vitling.runs.report import FILE, report_finished
 from vitling.runs.train import train
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.training.config import LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 
 DIGITS = "embedded:digits"
+REPORT_SECONDS = 30.0  # most of it for a busy CPU; a free one takes five
 RUNS = ("random", "pretrain", "idmm", "all-labels")
 _SHARED: dict[str, Any] = {
     "backbone": "vit_nano_patch4_32",
@@ -35,6 +37,7 @@ _SHARED: dict[str, Any] = {
     "val": "none",
     "data": DataConfig(channels=1, normalise="data"),
     "loop": LoopConfig(device="cpu"),
+    "report": False,  # one report shows all runs
 }
 _LABELLED = TrainConfig(
     method="supervised",
@@ -78,6 +81,7 @@ def demo(
         log.info("4 of 4: all 1,498 labels, from a random initialisation.")
         # With fifteen times as many images, a fifth of the epochs is still three times as many steps.
         results["all-labels"] = train(replace(labelled, source=DIGITS, out=all_labels, epochs=-(-epochs // 5)))
+        report_finished([Path(idmm), Path(random), Path(all_labels)], Path(out) / FILE, REPORT_SECONDS, log)
     return results
 
 

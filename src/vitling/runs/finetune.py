@@ -17,6 +17,7 @@ from vitling.records import StartResult
 from vitling.runs.images import open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
+from vitling.runs.report import report_run
 from vitling.runs.stage import Clock
 from vitling.settings.config import FinetuneConfig
 from vitling.settings.facts import Start
@@ -39,7 +40,11 @@ def require_start(request: FinetuneConfig) -> None:
 def finetune_from_any_start(request: FinetuneConfig) -> dict[str, Any]:
     """Fine-tune; without --from, start from random weights, which is the paper's baseline."""
     with start_processes(request, "finetune") as processes, open_run(request, "finetune", processes) as run:
-        return run.result or run.finish(finetune_in(run))
+        if run.result:
+            return run.result
+        result = run.finish(finetune_in(run))
+        report_run(run, result)
+        return result
 
 
 def finetune_in(run: OpenRun[FinetuneConfig]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from vitling.objectives.moments import Watcher
 from vitling.objectives.objective import Objective
 from vitling.runs.images import Stores, gather_stage_facts, open_for_pretraining
 from vitling.runs.opening import OpenRun, open_run, start_processes
+from vitling.runs.report import report_run
 from vitling.runs.stage import (
     Clock,
     attach_auxiliary,
@@ -46,7 +47,11 @@ from vitling.views.config import ViewsConfig
 def pretrain(request: PretrainConfig) -> dict[str, Any]:
     """Pre-train, save the backbone, and return what result.json contains."""
     with start_processes(request, "pretrain") as processes, open_run(request, "pretrain", processes) as run:
-        return run.result or pretrain_in(run)
+        if run.result:
+            return run.result
+        result = pretrain_in(run)
+        report_run(run, result)
+        return result
 
 
 def pretrain_in(

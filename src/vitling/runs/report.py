@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,10 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from vitling.console import Log
 from vitling.errors import UserError
 from vitling.files import atomic_write, check_writable
 from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
+from vitling.runs.group import list_runs
 from vitling.runs.opening import OpenRun
 from vitling.runs.report_files import (
     RunFiles,
@@ -35,7 +38,6 @@ from vitling.runs.report_images import (
     make_map,
     measure_reliability,
 )
-from vitling.runs.seeds import list_runs
 from vitling.runs.stage import free_memory, report_seconds
 from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
@@ -83,22 +85,32 @@ def write_page(path: Path, runs: list[RunReport]) -> None:
 
 
 def report_run(run: OpenRun, result: dict[str, Any]) -> None:
-    """Write the report of a run that has just finished, within seconds; a failure is a warning, not an error.
-
-    The test split is the one that the run has opened for its evaluation.
-    """
+    """Write the report of a run that has just finished, unless --no-report was passed."""
     config, directory = run.draft.config, run.directory
-    if not config.report or not directory.writes:
-        return
-    try:
+    if config.report and directory.writes:
         free_memory()
         seconds = report_seconds(60 * config.minutes if config.minutes else _sum_seconds(result))
-        limits = Limits().fit(seconds, result["images_per_second"])
-        write_page(directory.path / FILE, [collect(open_files(config.out, directory.path), limits)])
-        directory.log.info(f"Report: {directory.path / FILE}")
-    except Exception as problem:  # whatever it is, the run itself is done
-        directory.log.debug(traceback.format_exc())
-        directory.log.warning(f"No report: {problem} Try again with: vitling report {config.out}")
+        report_finished([directory.path], directory.path / FILE, seconds, directory.log)
+
+
+def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Log) -> bool:
+    """Write the report of runs that have just finished, in about `seconds`; return whether it worked.
+
+    A failure is a warning: the runs themselves are done. The test split is not opened once more, because their own
+    evaluation has opened it.
+    """
+    try:
+        found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
+        limits = Limits().share(len(found))
+        share = seconds / len(found)
+        pages = [collect(files, limits.fit(share, files.result["images_per_second"])) for files in found]
+        write_page(path, pages)
+    except Exception as problem:
+        log.debug(traceback.format_exc())
+        command = shlex.join(["vitling", "report", *map(str, folders)])
+        log.warning(f"The report could not be written ({type(problem).__name__}: {problem}). Try: {command}")
+        return False
+    return True
 
 
 def _sum_seconds(result: dict[str, Any]) -> float:

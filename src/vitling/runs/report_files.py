@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import UserError
+from vitling.evaluation.intervals import wilson_interval
 from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.metric_names import METRIC_NAMES
 from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
-from vitling.report.intervals import compute_wilson_interval
 from vitling.report.specs import SECOND
 from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.listing import list_settings
@@ -114,7 +114,7 @@ def list_scores(files: RunFiles) -> list[Score]:
 def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
     key = next(key for key in _HEADLINES if key in numbers)
     value, images = numbers[key] or 0.0, numbers.get("n", 0)
-    interval = compute_wilson_interval(round(value * images), images) if key == "top1" else None
+    interval = wilson_interval(value, images) if key == "top1" and images else None
     others = ((METRIC_NAMES[k].display, METRIC_NAMES[k].format(numbers[k])) for k in _OTHERS if k in numbers)
     return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))
 

@@ -18,6 +18,7 @@ from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.precompile import Precompiler
 from vitling.runs.pretrain import pretrain_in
+from vitling.runs.report import report_run
 from vitling.runs.stage import Clock, TooFewEpochsError, dry_run
 from vitling.settings.checks import check, check_task
 from vitling.settings.config import PretrainConfig, TrainConfig
@@ -43,7 +44,7 @@ def train(request: TrainConfig) -> dict[str, Any]:
         if run.result:
             return run.result
         if run.evaluated is not None:
-            return run.finish(_enlarge(run, run.evaluated))
+            return _conclude(run, run.evaluated)
         clock = Clock(already=STARTUP_SECONDS)
         facts = gather_facts(run.draft.config, run.source, run.has_gpu)
         plan = make_plan(run, facts)
@@ -51,7 +52,14 @@ def train(request: TrainConfig) -> dict[str, Any]:
             result = _train_on_labels(run, plan, [] if run.saved else describe_plan(plan), clock)
         else:
             result = _train_two_stages(run, plan, facts, clock)
-        return run.finish(_enlarge(run, result))
+        return _conclude(run, result)
+
+
+def _conclude(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any]:
+    """Train at --final-size, if asked for, write result.json and the report."""
+    result = run.finish(_enlarge(run, result))
+    report_run(run, result)
+    return result
 
 
 def make_plan(run: OpenRun[TrainConfig], facts: Facts) -> Draft[TrainConfig]:

@@ -54,7 +54,8 @@ vitling.save = (name, url) => {
     };
   };
 
-  // The expressions are interpreted (ast), because the page's policy forbids eval.
+  // The expressions are interpreted (ast), because the page's policy forbids eval. Vega labels the drawing with the
+  // description of the specification.
   vitling.draw = async (element, spec, renderer = "svg") => {
     const result = await vegaEmbed(element, spec, {
       mode: "vega-lite", renderer, actions: false, ast: true, config: vitling.theme(),
@@ -65,7 +66,7 @@ vitling.save = (name, url) => {
 
   const format = (column, value) => {
     if (value === null || value === undefined) return "";
-    return column.format && typeof value === "number" ? vega.format(column.format)(value) : String(value);
+    return column.format && typeof value === "number" ? vega.defaultLocale().format(column.format)(value) : String(value);
   };
 
   vitling.makeTable = (columns, rows, most = 500) => {
@@ -112,7 +113,8 @@ vitling.save = (name, url) => {
 
   const drawFigure = async (figure) => {
     const chart = vitling.data.charts[figure.dataset.chart];
-    const view = await vitling.draw(figure.querySelector(".drawing"), structuredClone(chart.spec));
+    const spec = { ...structuredClone(chart.spec), description: chart.description };
+    const view = await vitling.draw(figure.querySelector(".drawing"), spec);
     vitling.views.set(chart.id, view);
     figure.dispatchEvent(new CustomEvent("drawn", { detail: view }));
     const tools = figure.querySelector(".tools");

@@ -20,9 +20,9 @@ const choice = document.getElementById("run-choice");
 choice?.addEventListener("change", () => {
   for (const block of document.querySelectorAll(".of-run")) block.hidden = block.dataset.run !== choice.value;
   vitling.drawCharts();
-  document.dispatchEvent(new Event("run-chosen"));
+  vitling.drawMaps();
 });
 
 for (const more of document.querySelectorAll("details.more")) more.addEventListener("toggle", vitling.drawCharts);
 
-vitling.ready = vitling.drawCharts().then(() => document.documentElement.setAttribute("data-ready", "yes"));
+vitling.ready = vitling.drawMaps().then(vitling.drawCharts).then(() => document.documentElement.setAttribute("data-ready", "yes"));
