@@ -100,6 +100,8 @@
       spec.data.values.sort((a, b) => rank(a) - rank(b));
       spec.encoding.color.scale = { domain: kinds, range: this.colours(kinds) };
       spec.encoding.shape.scale = { domain: kinds, range: kinds.map((_, k) => shapes[(k + Math.floor(k / shapes.length)) % shapes.length]) };
+      const columns = this.root.clientWidth < 480 ? 2 : 4;
+      spec.encoding.color.legend.columns = spec.encoding.shape.legend.columns = columns;
       if (kinds.length === 1) spec.encoding.color.legend = spec.encoding.shape.legend = null;
       if (this.choice) this.choice.parentElement.hidden = this.colour === "error";
       this.view = await vitling.draw(this.root.querySelector(".drawing"), spec, "canvas");
