@@ -99,7 +99,7 @@ def test_explicit_learning_rate_wins():
 
 def test_epochs_of_a_first_stage_that_must_fit_into_the_time():
     assert min_pretrain_epochs(plan(minutes=8.0)) == 100
-    assert min_pretrain_epochs(plan(facts(images=4 * 2_040), minutes=8.0)) == 50
+    assert min_pretrain_epochs(plan(facts(images=4 * 2_040), minutes=8.0, val="none")) == 50
     assert min_pretrain_epochs(plan(facts(images=10**6, classes=0), minutes=8.0)) == 6
 
 
@@ -128,8 +128,31 @@ def test_method_depends_on_labels_pool_and_number_of_images():
 def test_hold_out_depends_on_the_splits():
     assert plan(facts(has_test=False)).val == "0.1"
     assert plan(facts(images=8_000)).val == "0.1"
-    assert plan(facts(has_val=True)).val is None
+    assert plan(facts(own_val=200)).val is None
     assert plan(**{"data.folds": 5}).val is None
+
+
+@pytest.mark.parametrize(
+    ("held", "settings"),
+    [
+        (400, {"val": "0.1"}),
+        (1_000, {"val": "0.25"}),
+        (0, {"val": "none"}),
+        (800, {"data.folds": 5}),
+        (600, {"own_val": 600}),
+        (0, {"own_val": 600, "val": "none"}),
+    ],
+)
+def test_held_out_images_are_not_counted(held, settings):
+    own_val = settings.pop("own_val", 0)
+    config = plan(facts(images=4_000, own_val=own_val), **settings)
+    alone = plan(facts(images=4_000 - held), val="none")
+    assert (config.epochs, config.pretrain_epochs, config.batch) == (alone.epochs, alone.pretrain_epochs, alone.batch)
+
+
+def test_learning_rate_is_not_scaled_beyond_the_number_of_images():
+    few = facts(images=128)
+    assert plan(few, val="none", batch=4096).optim.lr == plan(few, val="none", batch=128).optim.lr
 
 
 def test_sizes_depend_on_the_images():

@@ -31,7 +31,7 @@ def gather_facts(config: RunConfig, source: Source, gpu: bool) -> Facts:
         pool=len(splits.pool or ()),
         classes=len(splits.train.class_names) if labelled else 0,
         multi_label=splits.train.task == "multi",
-        has_val=splits.val is not None,
+        own_val=len(splits.val or ()),
         has_test=splits.has_test and getattr(config, "test", True),
         side=measure_median_side(splits.train),
         gpu=gpu,

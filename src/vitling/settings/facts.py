@@ -25,14 +25,18 @@ class Fit:
 
 @dataclass(frozen=True)
 class Facts:
-    images: int  # images to train on; for the plan of `train`, with the data's own val split
+    images: int  # images to train on; for the plan of `train`, with those that it may hold out
     pool: int = 0  # unlabelled images in addition
     classes: int = 0  # 0: no labels
     multi_label: bool = False
-    has_val: bool = False  # the data has its own val split
+    own_val: int = 0  # of the images, those in the data's own val split
     has_test: bool = False
     side: int | None = 512  # median of the images' longer sides, px; None: unknown
     gpu: bool = True
     start: Start = field(default_factory=Start)
     previous: Mapping[str, Any] = field(default_factory=dict)  # settings of the run in --continue-from
     fit: Fit | None = None  # None: no --minutes, or the pace is not measured yet
+
+    @property
+    def has_val(self) -> bool:
+        return self.own_val > 0

@@ -7,10 +7,11 @@ Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from vitling.backbones.names import get_native_size
+from vitling.data.splits import parse_fraction
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.methods.idmm.settings import default_preset as default_idmm_preset
@@ -48,6 +49,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
         _check_one_stage(draft)
     if facts.classes and not facts.has_val and not draft.config.data.folds:
         _choose(draft, "val", *_val(facts))
+    facts = replace(facts, images=_count_trained(draft.config, facts), own_val=0)
     _choose(draft, "size", *_size(draft.config.backbone, facts))
     _choose(draft, "backbone", *default_backbone(draft.config.size or 0, facts.gpu))
     if facts.classes and _gains_from_larger_views(draft, facts):
@@ -68,7 +70,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
         _choose(draft, "epochs", *_epochs(200 if two_stages else 300, 30, facts.images, timed))
     else:
         draft.override("epochs", 1, "plan", "no labels: there is no second stage")
-    _scale_learning_rates(draft)
+    _scale_learning_rates(draft, facts)
 
 
 def describe_plan(draft: Draft[TrainConfig], before: Draft[TrainConfig] | None = None) -> list[str]:
@@ -143,9 +145,19 @@ def _check_one_stage(draft: Draft[TrainConfig]) -> None:
         )
 
 
-def _scale_learning_rates(draft: Draft[TrainConfig]) -> None:
+def _count_trained(config: TrainConfig, facts: Facts) -> int:
+    """Count the images that both stages train on: those that are not held out."""
+    if config.data.folds:
+        return facts.images - round(facts.images / config.data.folds)
+    if config.val is None:
+        return facts.images - facts.own_val
+    return facts.images - round(facts.images * parse_fraction(str(config.val)))
+
+
+def _scale_learning_rates(draft: Draft[TrainConfig], facts: Facts) -> None:
     """Set learning rates for this batch and network, where they differ from the preset's.
 
+    A batch is never larger than the number of images.
     A preset's rate is for its own batch (IDMM: 256 images). A single stage has the rate of the second one, except with
     SGD, for which no rate is published.
     """
@@ -154,15 +166,15 @@ def _scale_learning_rates(draft: Draft[TrainConfig]) -> None:
     if one_stage and config.optim.name == "sgd":
         return
     second = finetune_recipe(config.backbone or "", config.second_preset)
-    _scale_learning_rate(draft, "optim", second, one_stage)
+    _scale_learning_rate(draft, "optim", second, one_stage, facts.images)
     if not one_stage:
         first = METHODS[config.method].recipe(config.backbone or "", config.first_preset)
-        _scale_learning_rate(draft, "pretrain_optim", first, one_stage)
+        _scale_learning_rate(draft, "pretrain_optim", first, one_stage, facts.images + facts.pool)
 
 
-def _scale_learning_rate(draft: Draft[TrainConfig], group: str, recipe: Recipe, one_stage: bool) -> None:
+def _scale_learning_rate(draft: Draft[TrainConfig], group: str, recipe: Recipe, one_stage: bool, images: int) -> None:
     optim, batch = getattr(draft.config, group), draft.config.batch
-    lr = recipe.lr_for(batch, optim.name)
+    lr = recipe.lr_for(min(batch, images), optim.name)
     otherwise = optim.peak_lr(batch) if one_stage else recipe.optim.peak_lr(recipe.batch)
     if optim.lr is None and lr != otherwise:
         published = recipe.optim.peak_lr(recipe.batch)
