@@ -98,3 +98,12 @@ def test_policy_of_a_method_equals_its_views(method):
     own = METHODS[method].views(METHODS[method].config(), 224)
     shown = Plan(tuple(replace(group, return_boxes=False) for group in own.groups))
     assert shown == make_plan(POLICY_OF_METHOD[method], 224)
+
+
+def test_planned_views_are_drawn_for_each_stage(folder, tmp_path, capsys):
+    out = tmp_path / "views.png"
+    assert run(["show-views", str(folder), "--out", str(out), "--images", "1"]) == 0
+    shown = capsys.readouterr().out
+    paths = [tmp_path / "views-pretrain.png", out]
+    assert all(str(path) in shown for path in paths)
+    assert Image.open(paths[0]).width > STEP * 8

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import arg
 
 from vitling.commands.flags import Data, Out
 from vitling.data.config import DataConfig
+from vitling.views.plan import Plan
 
 
 def show_views(
     data_set: Data,
-    policy: str = "supervised",
+    policy: str = "planned",
     out: Out = "views.png",
     images: int = 6,
     draws: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the policy's, at least 8)")] = None,
@@ -27,7 +29,8 @@ def show_views(
 
     Args:
         data_set: Your images.
-        policy: Augmentation policy; `vitling list policies` shows all.
+        policy: Augmentation policy; `vitling list policies` shows all. planned: the views that `vitling train` plans
+            for these images, with one picture for each stage.
         out: The picture to write: .png, .jpg or .webp.
         images: Rows: images spread evenly over the data set.
         draws: Columns: views per image.
@@ -40,4 +43,24 @@ def show_views(
     from vitling.views.sheet import draw_sheet
 
     check_writable(out)
-    print(f"Saved to {draw_sheet(data_set, policy, out, images, draws, boxes, size, seed, data)}")
+    for path, views in _plan_pictures(data_set, policy, out, size, data).items():
+        print(f"Saved to {draw_sheet(data_set, views, path, images, draws, boxes, size, seed, data)}")
+
+
+def _plan_pictures(source: str, policy: str, out: str, size: int | None, data: DataConfig) -> dict[str, str | Plan]:
+    """Return the pictures to draw: of one policy, or of each stage of the plan."""
+    from vitling.runs.resolving import RUN, resolve_stages
+    from vitling.settings.config import TrainConfig
+    from vitling.training.processes import choose_device
+
+    if policy != "planned":
+        return {out: policy}
+    request = TrainConfig(source=source, out=out, size=size, data=data)
+    stages = resolve_stages(request, gpu=choose_device("auto").type != "cpu")
+    paths = {stage: out if stage == RUN or len(stages) == 1 else _add_to_name(out, stage) for stage in stages}
+    return {paths[stage]: found.config.make_views(found.config.size or 0) for stage, found in stages.items()}
+
+
+def _add_to_name(path: str, word: str) -> str:
+    """Return `views-pretrain.png` for `views.png`."""
+    return str(Path(path).with_stem(f"{Path(path).stem}-{word}"))

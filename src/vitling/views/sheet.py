@@ -26,7 +26,7 @@ _COLOURS = ("#e6194b", "#4363d8", "#3cb44b", "#f58231", "#911eb4", "#42d4f4")
 
 def draw_sheet(
     source: str,
-    policy: str = "supervised",
+    policy: str | Plan = "supervised",
     out: str = "views.png",
     images: int = 6,
     draws: int | None = None,
@@ -35,7 +35,7 @@ def draw_sheet(
     seed: int = 0,
     config: DataConfig | None = None,
 ) -> Path:
-    """Write the picture and return its path.
+    """Write the picture of a policy, or of a plan with its own sizes, and return its path.
 
     A row holds `draws` views in the order of the plan, epoch after epoch; by default all of the plan's, at least eight.
     """
@@ -44,7 +44,7 @@ def draw_sheet(
     for flag, count in (("images", images), ("draws", draws)):
         if count is not None and count < 1:
             raise UserError(f"--{flag} must be at least 1, not {count}.")
-    plan = make_plan(policy, size)
+    plan = make_plan(policy, size) if isinstance(policy, str) else policy
     plan.check_channels((config or DataConfig()).channels)
     dataset = read_splits(source, config or DataConfig(), needs_train=False).train
     chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
