@@ -17,6 +17,7 @@ SMALL = [
     "swin_tiny_patch4_window7_224",
     "pvt_v2_b0",
     "resnet18",
+    "convnext_tiny",
 ]
 
 
@@ -59,6 +60,7 @@ def test_native_size_equals_timm_bit_for_bit(backbones, name):
         ("swin_tiny_patch4_window7_224", 112, 4),
         ("pvt_v2_b0", 112, 4),
         ("resnet18", 96, 3),
+        ("convnext_tiny", 96, 3),
         ("vit_micro_patch4_32", 24, 6),
     ],
 )

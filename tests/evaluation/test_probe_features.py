@@ -67,7 +67,7 @@ def test_class_tokens_of_the_last_blocks_are_normed(name):
         assert torch.allclose(part.std(dim=1, correction=0), torch.ones(2), atol=1e-2)
 
 
-@pytest.mark.parametrize("name", ["cvt_13", "cvt_13_official", "pvt_v2_b0", "resnet18"])
+@pytest.mark.parametrize("name", ["cvt_13", "cvt_13_official", "pvt_v2_b0", "resnet18", "convnext_tiny"])
 def test_last_block_equals_the_heads_input(name):
     _, found, frozen = features(name, 64, 2)
     width = found.pooled.shape[1]

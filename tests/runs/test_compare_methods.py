@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,39 @@ def test_the_test_split_stays_closed(tmp_path):
     assert compare(tmp_path / "images", tmp_path / "out", "--methods", "supervised") == 0
     assert not (tmp_path / "out" / "supervised" / "test-openings.jsonl").exists()
     assert "test" not in read(tmp_path / "out" / "supervised" / "result.json")["last"]
+
+
+def test_baselines_with_other_backbones(folder, tmp_path, monkeypatch, capsys):
+    """They train on labels only for the same time; the command that is printed names their backbone."""
+    seen = []
+
+    def train(config):
+        seen.append((config.method, config.backbone, config.minutes, Path(config.out).name))
+        value = 0.9 if config.backbone == "vit_nano_patch4_32" else 0.5
+        return {"last": {"val": {"top1": value, "n": 50}}, "epochs": 3, "seconds": 4.0}
+
+    monkeypatch.setattr(comparing, "train", train)
+    monkeypatch.setattr(comparing, "_compare", lambda config, methods: [])
+    assert compare(folder, tmp_path / "out", "--methods", "idmm", "--baselines", "vit_nano_patch4_32", "resnet50") == 0
+    assert seen == [
+        ("idmm", "vit_micro_patch4_32", 0.5, "idmm"),
+        ("supervised", "vit_nano_patch4_32", 0.5, "supervised-vit_nano_patch4_32"),
+        ("supervised", "resnet50", 0.5, "supervised-resnet50"),
+    ]
+    rows = read(tmp_path / "out" / "comparison.json")["rows"]
+    assert [row["method"] for row in rows] == [name for *_, name in seen]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--method supervised --size 8 --backbone vit_nano_patch4_32" in shown
+    said = refused(capsys, "compare-methods", folder, "--out", tmp_path / "other", "--baselines", "resnett")
+    assert "no backbone 'resnett'" in said
+
+
+def test_baselines_train(folder, tmp_path):
+    assert compare(folder, tmp_path / "out", "--methods", "supervised", "--baselines", "vit_nano_patch4_32") == 0
+    rows = read(tmp_path / "out" / "comparison.json")["rows"]
+    assert [row["method"] for row in rows] == ["supervised", "supervised-vit_nano_patch4_32"]
+    assert all("value" in row and len(row["epochs"]) == 1 for row in rows)
+    assert read(tmp_path / "out" / "supervised-vit_nano_patch4_32" / "config.json")["backbone"] == "vit_nano_patch4_32"
 
 
 def test_a_method_that_stops_does_not_stop_the_others(folder, tmp_path, monkeypatch, capsys):

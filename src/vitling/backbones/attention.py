@@ -37,7 +37,11 @@ def find_last_block(model: nn.Module) -> Any:
     stages = getattr(model, "stages", None) or getattr(model, "layers", None)
     blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
     kinds = TokenAttention | PyramidAttention | WindowAttention
-    if blocks is None or not (isinstance(blocks[-1].attn, kinds) or _dot_product(blocks[-1]) is not None):
+    if (
+        blocks is None
+        or not hasattr(blocks[-1], "attn")
+        or not (isinstance(blocks[-1].attn, kinds) or _dot_product(blocks[-1]) is not None)
+    ):
         raise UserError(
             f"{type(model).__name__} has no attention to show. Use ViT, DeiT, T2T-ViT, Swin, PVT, PVTv2, CvT or ViL."
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from timm.layers import PatchEmbed
+from timm.models.convnext import ConvNeXt
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.resnet import ResNet
 from timm.models.swin_transformer import SwinTransformer
@@ -69,7 +70,7 @@ def find_family(model: nn.Module, name: str) -> Family:
         kind = type(model).__name__ if plain else f"{type(model).__name__} with {type(model.patch_embed).__name__}"
         raise UserError(
             f"{name} is a {kind}, which vitling does not support. Supported timm families: "
-            "ViT, DeiT, Swin (v1), PVTv2, ResNet. `vitling list backbones` shows the tested ones."
+            "ViT, DeiT, Swin (v1), PVTv2, ResNet, ConvNeXt. `vitling list backbones` shows the tested ones."
         )
     return family
 
@@ -159,6 +160,19 @@ def _run_resnet(model: Any, x: Tensor, stages: Stages) -> Features:
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
 
+def _run_convnext(model: Any, x: Tensor, stages: Stages) -> Features:
+    maps = model.stem(x)
+    outputs = []
+    for stage in model.stages:
+        hidden = [stage.downsample(maps)]
+        for block in stage.blocks:
+            hidden.append(block(hidden[-1]))
+        maps = hidden[-1]
+        outputs += _select_outputs(hidden[1:], stages)
+    final = model.norm_pre(maps)
+    return Features(model.forward_head(final, pre_logits=True), final, outputs if stages else None)
+
+
 def _run_own(model: nn.Module, x: Tensor, stages: Stages) -> Features:
     return model(x, stages)
 
@@ -188,6 +202,10 @@ _FAMILIES: dict[type, Family] = {
         lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _list_blocks(m.stages), min_side=29, overlap=True
     ),
     ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _list_resnet_blocks, overlap=True),
+    # 4 x 4 patches, then patches of 2 x 2 before three stages, without padding
+    ConvNeXt: Family(
+        lambda m: 4 * 2 ** (len(m.stages) - 1), lambda m: 0, _run_convnext, lambda m: _list_blocks(m.stages)
+    ),
     T2TViT: Family(lambda m: 4, lambda m: 2, _run_own, lambda m: [m.tokens_to_token, *m.blocks], overlap=True),
     CvT: _CONV_PYRAMID,
     CvT4: _CONV_PYRAMID,

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitling.errors import UserError
 
-FAMILIES = ("vit_", "deit_", "swin_", "pvt_v2_", "resnet")
+FAMILIES = ("vit_", "deit_", "swin_", "pvt_v2_", "resnet", "convnext")
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ _TESTED = (
         architecture="resnet50",
         model_args={"zero_init_last": False},
     ),
+    Entry("convnext_tiny", 27_820_128, grid=7, dim=768),
     # trained parameters only: papers also count T2T-ViT's fixed positions and random features
     Entry("t2t_vit_7", 3_998_694, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _PERFORMER),
     Entry("t2t_vit_14", 21_080_806, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _PERFORMER),

@@ -14,6 +14,7 @@ from vitling.console import is_main_process
 from vitling.evaluation.intervals import format_interval
 from vitling.settings.config import ComparisonConfig
 
+BASELINE = "supervised"  # also the start of the names of baselines with other backbones
 FEW_EPOCHS = 3  # a stage with fewer says little about a method
 
 
@@ -43,7 +44,8 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
     if short := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW_EPOCHS])) < FEW_EPOCHS]:
         print(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to compare; raise --minutes.")
     print(f"Saved to {out}, a run directory for each method")
-    flags = " ".join(filter(None, [f"--method {best['method']}", best.get("flags", ""), "--out RUN"]))
+    method = BASELINE if best["method"].startswith(BASELINE) else best["method"]
+    flags = " ".join(filter(None, [f"--method {method}", best.get("flags", ""), "--out RUN"]))
     print(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from timm.models.convnext import ConvNeXt
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer
@@ -99,10 +100,13 @@ def capture_outputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 
 def _pool_block(backbone: Backbone, output: Tensor) -> Tensor:
-    """Pool a block's output to [B, width]: tokens [B, N, D], maps [B, h, w, D] or, for a ResNet, [B, D, h, w]."""
+    """Pool a block's output to [B, width]: tokens [B, N, D], maps [B, h, w, D] or, for convolutions, [B, D, h, w]."""
     model: Any = backbone.timm_model
     if isinstance(model, ResNet):
         return output.mean(dim=(2, 3))
+    if isinstance(model, ConvNeXt):  # its norm follows the pooling
+        pooled, last_norm = output.mean(dim=(2, 3), keepdim=True), cast(nn.Module, model.head.norm)
+        return (last_norm(pooled) if output.shape[1] == backbone.dim else pooled).flatten(1)
     if output.shape[-1] != backbone.dim:  # an earlier stage
         tokens = output.flatten(1, -2)
         has_class_token = isinstance(model, Pyramid) and model.has_class_token(output.shape[-1])

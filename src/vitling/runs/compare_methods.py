@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from vitling.backbones.backbone import make_entry
+from vitling.backbones.names import find_entry
 from vitling.console import Log, is_main_process
 from vitling.data.dataset import Splits
 from vitling.data.sources import read_source
@@ -44,14 +46,15 @@ def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
     every = config.methods == type(config)().methods
     config = load_request(config, **({} if every else {"methods": config.methods}))
     _check(config)
-    methods, log, rows = _order(config.methods), Log(silent=not is_main_process()), []
+    methods, log, rows = _list_entries(config), Log(silent=not is_main_process()), []
     minutes = config.minutes or 0
     total = f"about {round(len(methods) * minutes, 1):g} minutes in total"
     log.info(f"{format_count(len(methods), 'method')}, {minutes:g} minutes each: {total}.")
     with init_processes(config.loop.device), store_request(config) as count_run:
         before = _read_rows(config)
         for i, method in enumerate(methods, 1):
-            log.info(f"Method {i} of {len(methods)}: {method} {METHODS[method].summary}.")
+            summary = METHODS[method].summary if method in METHODS else METHODS[BASELINE].summary
+            log.info(f"Method {i} of {len(methods)}: {method} {summary}.")
             rows.append(_train_row(method, _make_request(config, method), log))
             count_run()
             _write(config, [*rows, *(before[other] for other in methods[i:] if other in before)])
@@ -66,6 +69,9 @@ def _check(config: ComparisonConfig) -> None:
     unknown = [method for method in config.methods if method not in METHODS]
     if unknown or not config.methods:
         raise UserError(f"--methods {' '.join(unknown)}: choose from {', '.join(METHODS)}, separated by spaces.")
+    for backbone in config.baselines:
+        if find_entry(backbone) is None:
+            make_entry(backbone)  # raises UserError for an unknown name
     if config.val == "none":
         raise UserError("--val none leaves no images to compare the methods on.")
     splits = _read_splits(config)
@@ -84,24 +90,30 @@ def _read_splits(config: ComparisonConfig) -> Splits:
     return read_splits(read_source(config.source, config.data, config.labels), config.data)
 
 
-def _order(methods: tuple[str, ...]) -> list[str]:
-    """Put the baseline first: it compiles the second stage's network, which the others then find in the cache."""
-    return sorted(dict.fromkeys(methods), key=lambda method: method != BASELINE)
+def _list_entries(config: ComparisonConfig) -> list[str]:
+    """List the methods, supervised training first: it compiles the second stage's network, which the others then find
+    in the cache. Supervised baselines with other backbones, named supervised-BACKBONE, come last."""
+    methods = sorted(dict.fromkeys(config.methods), key=lambda method: method != BASELINE)
+    return [*methods, *(f"{BASELINE}-{backbone}" for backbone in dict.fromkeys(config.baselines))]
 
 
-def _make_request(config: ComparisonConfig, method: str) -> TrainConfig:
-    """Return the request for one method, without the settings of other methods and of stages it does not have."""
-    default = TrainConfig()
+def _make_request(config: ComparisonConfig, entry: str) -> TrainConfig:
+    """Return the request for one entry, without the settings of other methods and of stages it does not have."""
+    default, own = TrainConfig(), {"out": str(Path(config.out) / entry)}
+    method = entry if entry in METHODS else BASELINE
+    if method != entry:
+        own["backbone"] = entry.removeprefix(f"{BASELINE}-")
     others = {m.field for name, m in METHODS.items() if m.field and name != method}
     foreign = others | set(STAGE_SETTINGS if method == BASELINE else ())
     known: dict[str, Any] = {
         f.name: getattr(default if f.name in foreign else config, f.name) for f in fields(TrainConfig)
     }
     explicit = [name for name in config.explicit if name.partition(".")[0] not in foreign]
-    known["explicit"] = (*explicit, "method")  # an explicit first stage is kept however short the time is
+    # an explicit first stage is kept however short the time is
+    known["explicit"] = (*explicit, "method", *(own.keys() - {"out"}))
     if config.val is None and _read_splits(config).val is None:
         known["val"] = DEFAULT_HOLD_OUT
-    return TrainConfig(**known | {"out": str(Path(config.out) / method), "method": method, "test": False})
+    return TrainConfig(**known | own | {"method": method, "test": False})
 
 
 def _train_row(method: str, config: TrainConfig, log: Log) -> Row:

@@ -263,6 +263,8 @@ class ComparisonConfig(TrainConfig):
 
     methods: tuple[str, ...] = tuple(METHODS)
     """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
+    baselines: tuple[str, ...] = ()
+    """Other backbones to train on labels only, such as resnet50 convnext_tiny: what pre-training has to beat too."""
     minutes: Annotated[float | None, POSITIVE, _shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
     val: Annotated[str | None, _shown("FRACTION")] = None
