@@ -22,6 +22,8 @@ from vitling.loading import read_json
 from vitling.papers.datasets import register_readers
 from vitling.training.rundir import describe_environment
 
+WHAT = "Faults injected into file operations"
+
 
 def run_scenario(
     scenario: Scenario, base: Path, kills: int | None = None, faults: int | None = None
@@ -92,12 +94,12 @@ def main() -> None:
         print(name, counts, flush=True)
         failed += failures
         with lock_folder(out.parent):  # several scenarios may run at once
-            known = read_json(out) if out.exists() else {}
-            scenarios = known.get("faults", {}).get("scenarios", {}) | {name: counts}
+            known = read_json(out)["rows"] if out.exists() else []
+            rows = [row for row in known if row["scenario"] != name] + [{"scenario": name, **counts}]
             limits = "".join(f" --{flag} {n}" for flag in ("kills", "faults") if (n := getattr(arguments, flag)))
             command = f"python -m tests.fault_campaign results/{out.name}{limits}"
-            about = {"command": command, "environment": describe_environment() | {"command": command}}
-            write_json(out, known | {"faults": about | {"scenarios": scenarios}})
+            environment = describe_environment() | {"command": command}
+            write_json(out, {"what": WHAT, "command": command, "environment": environment, "rows": rows})
     if failed:
         raise SystemExit(f"{len(failed)} failed")
 
