@@ -64,7 +64,6 @@ def prepare_model() -> None:
 
 def make_study(name: str) -> Study:
     """Make a study of two runs, one of them in two stages that another study could share."""
-    locations.DATASETS["made"] = locations.StudyDataset("made images", 9, 3)
     often, small = CheckpointConfig(0.0), {"backbone": "vit_micro_patch4_32", "batch": 6, "epochs": 1}
     first, second = (replace(config, checkpoint=often, **small) for config in (FIRST, SECOND))
     single = TrainConfig(method="supervised", size=8, val="none", checkpoint=often, loop=SECOND.loop, **small)
@@ -106,6 +105,7 @@ def prepare(scenario: Scenario, base: Path) -> Iterator[Path]:
     patch, prepared = pytest.MonkeyPatch(), base / "prepared"
     patch.setattr(stage, "measure_pace", lambda *_: (1e6, "off"))  # --minutes measures it, so it is never the same
     patch.setattr(studies, "find_study", make_study)
+    patch.setitem(locations.DATASETS, "made", locations.StudyDataset("made images", 9, 3))
     patch.setenv("VITLING_COMMIT", "abc123")
     patch.setenv("VITLING_CACHE", str(prepared / "cache"))
     prepared.mkdir(parents=True)
