@@ -45,12 +45,12 @@ class Meter:
 
 
 def measure(epochs: int) -> list[dict[str, Any]]:
-    """Train a tiny network with a checkpoint every second and return the figures of each part of the run."""
+    """Train a tiny network with a checkpoint every five seconds and return the figures of each part of the run."""
     meter, original = Meter(), loop.Loop._watch
     loop.Loop._watch = lambda self, watchers, finished: original(self, [*watchers, meter], finished)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         words = ["train", str(_draw_images(Path(folder) / "images")), "--out", f"{folder}/run"]
-        words += ["--backbone", "vit_micro_patch4_32", "--size", "8", "--batch", "16", "--epochs", str(epochs)]
+        words += ["--backbone", "vit_micro_patch4_32", "--size", "8", "--batch", "32", "--epochs", str(epochs)]
         words += [
             "--method",
             "supervised",
