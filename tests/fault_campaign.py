@@ -46,7 +46,6 @@ def run_scenario(
                 _compare(trial.read_outcome(), expected)
             except Exception:
                 failures.append(f"{scenario.name}, {fault} at {at} ({moments[at]}): {traceback.format_exc(limit=-3)}")
-                print(failures[-1], flush=True)
             tried[fault] += covered
             shutil.rmtree(trial.folder)
     counts = {"moments": len(moments), "states": len(states), "tried": tried, "failures": len(failures)}
@@ -91,7 +90,7 @@ def main() -> None:
             counts, failures = run_scenario(
                 list_scenarios()[name], Path(folder) / "work", arguments.kills, arguments.faults
             )
-        print(name, counts, flush=True)
+        print(name, counts, *failures, sep="\n", flush=True)
         failed += failures
         with lock_folder(out.parent):  # several scenarios may run at once
             known = read_json(out)["rows"] if out.exists() else []

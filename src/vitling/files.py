@@ -165,6 +165,15 @@ def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
     return release
 
 
+def clean_folder(folder: str | os.PathLike) -> None:
+    """Remove the lock and the temporary files that a killed process has left in a folder."""
+    release = claim_folder(folder)
+    try:
+        remove_leftovers(folder)
+    finally:
+        release()
+
+
 def _open_lock(path: Path) -> int:
     """Open and lock a lock file, and write to it who holds it."""
     while True:

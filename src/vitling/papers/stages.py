@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.files import lock_folder, try_lock_folder, write_json
+from vitling.files import clean_folder, lock_folder, try_lock_folder, write_json
 from vitling.loading import parse_json, read_bytes, read_record
 from vitling.methods import METHODS, MethodName
 from vitling.methods.idmm_optim import IDMMPreset
@@ -99,7 +99,11 @@ class StageRun:
         """
         with lock_folder(self.out, lambda: Log().info(f"Waiting for another process that trains {self.out.name}.")):
             shared = _was_finished_before(self, run)
-            return (read_record(self.out / "result.json", RunResult) if self.finished else self._train()), shared
+            if not self.finished:
+                return self._train(), shared
+            clean_folder(self.out)  # it may have been killed as it finished
+            drop_checkpoints(self.out)
+            return read_record(self.out / "result.json", RunResult), shared
 
     def _train(self) -> dict[str, Any]:
         from vitling.runs import finetune, pretrain
