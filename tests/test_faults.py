@@ -1,4 +1,4 @@
-"""Kills, signals and disk errors at the file operations of eight commands; none may lose or double anything.
+"""Kills, signals and disk errors at the file operations of six commands; none may lose or double anything.
 
 A few moments of each command, spread over all of them. `python -m tests.fault_campaign` tries all.
 """
@@ -14,10 +14,11 @@ from tests.fault_scenarios import list_scenarios
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("VITLING_TEST_KILLS", "5"))  # states that SIGKILL leaves, tried of each command
+TESTED = ("train", "train in two stages", "pretrain", "suite", "reproduce", "export")  # the campaign has two more
 FAULTS = int(os.environ.get("VITLING_TEST_FAULTS", "1"))  # moments of each other fault
 
 
-@pytest.mark.parametrize("name", list_scenarios())
+@pytest.mark.parametrize("name", TESTED)
 def test_an_interrupted_command_ends_as_if_nothing_had_happened(tmp_path, name):
     """Weights are bit-identical, no row of metrics.jsonl is lost or doubled, and no temporary file is left."""
     counts, failures = run_scenario(list_scenarios()[name], tmp_path / "work", KILLS, FAULTS)
