@@ -38,7 +38,13 @@ class Meter:
     def __call__(self, moment: Moment) -> dict[str, float]:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         files = len(os.listdir("/proc/self/fd"))
-        row = moment.epoch, time.perf_counter(), pages * os.sysconf("SC_PAGE_SIZE") / 2**20, files, threading.active_count()
+        row = (
+            moment.epoch,
+            time.perf_counter(),
+            pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            files,
+            threading.active_count(),
+        )
         self.rows.append(row)
         return {}
 

@@ -1,4 +1,4 @@
-"""Kills, signals and disk errors at the file operations of six commands; none may lose or double anything.
+"""Kills, signals and disk errors at the file operations of five commands; none may lose or double anything.
 
 A few moments of each command, spread over all of them. `python -m tests.fault_campaign` tries all.
 """
@@ -14,7 +14,7 @@ from tests.fault_scenarios import list_scenarios
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("VITLING_TEST_KILLS", "5"))  # states that SIGKILL leaves, tried of each command
-TESTED = ("train", "train in two stages", "pretrain", "suite", "reproduce", "export")  # the campaign has two more
+TESTED = ("train", "train in two stages", "pretrain", "suite", "export")  # the campaign has three more
 FAULTS = int(os.environ.get("VITLING_TEST_FAULTS", "1"))  # moments of each other fault
 
 
