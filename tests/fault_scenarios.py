@@ -129,6 +129,7 @@ class Trial:
 
     def __init__(self, scenario: Scenario, before: Path, folder: Path):
         self.scenario, self.folder, self.output = scenario, folder, ""
+        shutil.rmtree(folder, ignore_errors=True)  # all work in the same folder: some files name it
         shutil.copytree(before, folder)
         os.chdir(folder)
         os.environ["VITLING_CACHE"] = str(folder / "cache")
@@ -183,7 +184,7 @@ class State:
 def record_states(scenario: Scenario, prepared: Path, base: Path) -> tuple[dict[str, Any], list[str], list[State]]:
     """Run a scenario undisturbed; return its outcome, its moments, and all different states that a kill can leave."""
     found: dict[str, State] = {}
-    trial = Trial(scenario, prepared, base / "whole")
+    trial = Trial(scenario, prepared, base / "here")
 
     def record(moment: int) -> None:
         key = _identify(trial.folder)

@@ -51,6 +51,9 @@ def test_an_error_that_torch_wraps():
     wrapped = RuntimeError("PytorchStreamWriter failed writing file")
     wrapped.__context__ = OSError(errno.ENOSPC, "No space left on device")
     assert "disk is full" in explain_shortage(wrapped)
+    twice = RuntimeError("unexpected pos 1051 vs 998")
+    twice.__context__ = wrapped
+    assert "disk is full" in explain_shortage(twice)
 
 
 def test_the_limit_that_was_met_is_named(monkeypatch):

@@ -70,10 +70,11 @@ def _has_errno(problem: BaseException, numbers: set[int]) -> bool:
 
 
 def _list_os_errors(problem: BaseException) -> list[OSError]:
-    """List the OSError that an exception is, or that torch's zip writer has wrapped in a RuntimeError."""
-    if isinstance(problem, RuntimeError):
-        return [found for found in (problem.__cause__, problem.__context__) if isinstance(found, OSError)]
-    return [problem] if isinstance(problem, OSError) else []
+    """List the OSError that an exception is, or that torch's zip writer has wrapped in RuntimeErrors."""
+    found: BaseException | None = problem
+    while isinstance(found, RuntimeError):
+        found = found.__cause__ or found.__context__
+    return [found] if isinstance(found, OSError) else []
 
 
 def _describe_file(problem: BaseException) -> str:
