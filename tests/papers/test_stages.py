@@ -43,6 +43,8 @@ STUDY = Study(
     ),
 )
 ONE = replace(STUDY, runs=(IDMM,))
+FIGURES = {"size": 8, "images": 12, "epochs": 2, "seconds": 1, "images_per_second": 9.0}
+RESULT = {**FIGURES, "backbone": "made", "seed": 0, "accumulate": 1, "last": {}}  # the least that result.json has
 
 
 @pytest.fixture
@@ -76,15 +78,15 @@ def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
     def slowly(config):
         time.sleep(0.5)
         trained.append(config.out)
-        write_json(Path(config.out) / "result.json", {"seconds": len(trained)})
-        return {"seconds": len(trained)}
+        write_json(Path(config.out) / "result.json", result := RESULT | {"seconds": len(trained)})
+        return result
 
     monkeypatch.setattr(finetune_config, "finetune_from_any_start", slowly)
     (stage,) = StagedTask(SECOND).stages(RunContext(tmp_path / "run", data="made", stages=tmp_path / "stages"))
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(stage, (tmp_path / "one", tmp_path / "other")))
     assert len(trained) == 1
-    assert [found for found, _ in results] == [{"seconds": 1}] * 2
+    assert [found for found, _ in results] == [RESULT] * 2
     assert sorted(shared for _, shared in results) == [False, True]
     assert f"another process that trains {stage.out.name}" in capsys.readouterr().err
 
