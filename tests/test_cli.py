@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import vitling
 from tests.conftest import make_folder
 from tests.made_runs import read, refused
 from vitling.cli import run
-from vitling.errors import INTERRUPTED, Interrupted
+from vitling.errors import INTERRUPTED, TERMINATED, Interrupted
 
 FLAGS = {
     "demo": ["--out", "--epochs", "--pretrain-epochs", "--seed", "--resume", "--overwrite"],
@@ -147,6 +149,21 @@ def test_an_interrupted_table_says_how_to_continue(monkeypatch, capsys):
     message = capsys.readouterr().err
     assert "Run the same command again" in message
     assert "--resume" not in message
+
+
+@pytest.mark.parametrize(
+    ("signal", "code"), [(Interrupted("Stopped.", TERMINATED), TERMINATED), (KeyboardInterrupt(), INTERRUPTED)]
+)
+def test_a_signal_that_torch_hides(signal, code, monkeypatch, capsys):
+    """torch.save raises a RuntimeError of its own if a write is interrupted."""
+
+    class File(io.BytesIO):
+        def write(self, content):
+            raise signal
+
+    monkeypatch.setattr("vitling.cli._parse", lambda *_: lambda: torch.save({"features": torch.ones(9)}, File()))
+    assert run(["suite"]) == code
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_missing_arguments(folder, tmp_path, capsys):

@@ -68,7 +68,7 @@ def test_every_command_ends_with_one_line(problem, monkeypatch, capsys):
     def fail(path):
         raise problem
 
-    monkeypatch.setitem(cli._VERBS, "inspect", fail)
+    monkeypatch.setitem(cli.VERBS, "inspect", fail)
     monkeypatch.setattr(cli, "_parse", lambda verb, argv: lambda: fail(""))
     assert cli.run(["inspect"]) == 3
     assert capsys.readouterr().err.count("\n") == 1

@@ -17,7 +17,16 @@ from vitling.commands.short_help import format_short_help
 from vitling.commands.verbs import VERBS
 from vitling.console import is_main_process
 from vitling.data.host import count_cores
-from vitling.errors import ABORTED, DONE, INTERRUPTED, WRONG_INPUT, Interrupted, RunAborted, UserError
+from vitling.errors import (
+    ABORTED,
+    DONE,
+    INTERRUPTED,
+    WRONG_INPUT,
+    Interrupted,
+    RunAborted,
+    UserError,
+    reveal_interruptions,
+)
 from vitling.papers.datasets import register_readers
 from vitling.settings.config import RunConfig
 from vitling.settings.names import settings_in
@@ -54,7 +63,8 @@ def run(argv: list[str]) -> int:
         register_readers()
         if argv[0] not in _WITHOUT_TORCH:
             _load_torch()
-        work()
+        with reveal_interruptions():
+            work()
     except (UserError, RunAborted) as problem:
         return _fail(str(problem), problem.exit_code)
     except Interrupted as stop:

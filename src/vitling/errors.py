@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DONE, WRONG_INPUT, ABORTED = 0, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
@@ -38,3 +40,22 @@ class Interrupted(BaseException):
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def unwrap(problem: BaseException) -> BaseException:
+    """Return the exception below RuntimeErrors: torch's zip writer hides what a write raised behind its own."""
+    found: BaseException | None = problem
+    while isinstance(found, RuntimeError):
+        found = found.__cause__ or found.__context__
+    return found or problem
+
+
+@contextmanager
+def reveal_interruptions() -> Iterator[None]:
+    """Raise an Interrupted or KeyboardInterrupt that is hidden behind RuntimeErrors."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if isinstance(found := unwrap(problem), Interrupted | KeyboardInterrupt):
+            raise found from None
+        raise

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vitling.errors import RunAborted
+from vitling.errors import RunAborted, unwrap
 
 try:
     import resource
@@ -70,10 +70,8 @@ def _has_errno(problem: BaseException, numbers: set[int]) -> bool:
 
 
 def _list_os_errors(problem: BaseException) -> list[OSError]:
-    """List the OSError that an exception is, or that torch's zip writer has wrapped in RuntimeErrors."""
-    found: BaseException | None = problem
-    while isinstance(found, RuntimeError):
-        found = found.__cause__ or found.__context__
+    """List the OSError that an exception is, or that torch has hidden behind its own."""
+    found = unwrap(problem)
     return [found] if isinstance(found, OSError) else []
 
 
