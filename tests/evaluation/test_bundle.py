@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import timm
@@ -9,6 +10,9 @@ import torch
 from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.evaluation import load, load_bundle, save_bundle
+from vitling.evaluation.familiarity import fit_familiarity
+from vitling.evaluation.trust import FILE as TRUST
+from vitling.evaluation.trust import Trust
 
 BACKBONES = [
     ("vit_micro_patch4_32", None, 3),
@@ -148,3 +152,31 @@ def test_inconsistent_bundle_is_not_written(bundle, tmp_path):
     with pytest.raises(ValueError, match="built for 64 px"):
         save_bundle(tmp_path / "x", create("vit_micro_patch4_32", size=64), model.head, model.meta)
     assert not (tmp_path / "x").exists()
+
+
+def test_trust_is_saved_and_loaded(make_bundle, tmp_path):
+    backbone, head = make_bundle(tmp_path)
+    meta = load_bundle(tmp_path).meta
+    assert load_bundle(tmp_path).trust == Trust()  # as in models of older versions
+    familiarity = replace(fit_familiarity(torch.randn(20, 8)), threshold=0.25)
+    save_bundle(tmp_path, backbone, head, meta, Trust(torch.tensor([3.0, 1.0, 2.0]), familiarity))
+    trust = load_bundle(tmp_path).trust
+    assert trust.scores.tolist() == [1.0, 2.0, 3.0]
+    new = torch.randn(5, 8)
+    assert torch.equal(trust.familiarity.measure(new), familiarity.measure(new))
+    assert trust.familiarity.threshold == 0.25
+    assert load_bundle(tmp_path).resize(48).trust == Trust()  # distances and scores are those of one size
+    save_bundle(tmp_path, backbone, head, meta)
+    assert not (tmp_path / TRUST).exists()
+
+
+def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
+    backbone, head = make_bundle(tmp_path)
+    meta = load_bundle(tmp_path).meta
+    (tmp_path / TRUST).write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="Delete it"):
+        load_bundle(tmp_path)
+    familiarity = replace(fit_familiarity(torch.randn(20, 8)), variances=torch.ones(3))
+    save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=familiarity))
+    with pytest.raises(UserError, match="do not fit together"):
+        load_bundle(tmp_path)

@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from vitling.errors import UserError
+from vitling.evaluation import load, save_bundle
+from vitling.evaluation.export import export
+from vitling.evaluation.familiarity import fit_familiarity, summarise_map
+from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.predict import predict
+from vitling.evaluation.trust import Trust
 
 
 def test_csv_to_a_file(bundle, pictures, tmp_path):
@@ -44,3 +51,48 @@ def test_no_readable_image_is_an_error(bundle, tmp_path, capsys):
         predict(bundle, [tmp_path / "bad.png"])
     with pytest.raises(UserError, match="abstain"):
         predict(bundle, [tmp_path / "bad.png"], abstain=3)
+
+
+@pytest.fixture
+def trusted(bundle, pictures):
+    """A model that knows 0.png only, with the scores of 40 images."""
+    model = load(bundle)
+    (batch,) = model.batches(list_sources([pictures / "0.png"]))
+    with torch.inference_mode():
+        known = fit_familiarity(summarise_map(model.backbone(batch.images).grid))
+    trust = Trust(torch.linspace(0, 1.5, 40), replace(known, threshold=1.0))
+    save_bundle(bundle, model.backbone, model.head, model.meta, trust)
+    return bundle
+
+
+def test_unfamiliar_images_and_prediction_sets(trusted, pictures, tmp_path, capsys):
+    (pictures / "bad.png").write_bytes(b"")
+    export(trusted, tmp_path / "exported")
+    for model in (trusted, tmp_path / "exported"):
+        predict(model, [pictures], format="csv", coverage=0.9, out=tmp_path / "out.csv")
+        rows = {row["file"].rpartition("/")[2]: row for row in csv.DictReader((tmp_path / "out.csv").open())}
+        assert rows["0.png"]["unfamiliar"] == "false"
+        assert rows["1.png"]["unfamiliar"] == "true"
+        assert rows["bad.png"]["unfamiliar"] == rows["bad.png"]["prediction_set"] == ""
+        assert rows["0.png"]["prediction_set"].split("|")[0] == rows["0.png"]["class_1"]
+    predict(trusted, [pictures], format="json", coverage=0.9)
+    by_name = {row["file"].rpartition("/")[2]: row for row in json.loads(capsys.readouterr().out)}
+    assert by_name["1.png"]["unfamiliar"] is True
+    assert by_name["1.png"]["prediction_set"][0] == by_name["1.png"]["top"][0]["class"]
+    predict(trusted, [pictures], coverage=0.9)
+    shown = capsys.readouterr().out
+    assert "unfamiliar" in shown
+    assert "prediction" in shown
+
+
+def test_models_without_scores_cannot_make_sets(bundle, make_bundle, pictures, tmp_path, capsys):
+    predict(bundle, [pictures / "0.png"], format="json")
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["unfamiliar"] is None
+    with pytest.raises(UserError, match="no scores of held-out images"):
+        predict(bundle, [pictures], coverage=0.9)
+    with pytest.raises(UserError, match="between 0 and 1"):
+        predict(bundle, [pictures], coverage=90)
+    make_bundle(tmp_path / "several", task="multi")
+    with pytest.raises(UserError, match="one class per image"):
+        predict(tmp_path / "several", [pictures], coverage=0.9)

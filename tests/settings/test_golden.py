@@ -45,7 +45,7 @@ for _name, _stages in json.loads((Path(__file__).parent / "golden" / "held_out.j
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
 ADDED = {
-    *("explain", "report", "labels", "labels_hash", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
+    *("explain", "report", "calibrate", "labels", "labels_hash", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
     *("dino.teacher_warmup_per", "esvit.teacher_warmup_per"),
 }
 NEW_SETTINGS = ADDED | {

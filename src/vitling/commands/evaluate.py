@@ -43,7 +43,18 @@ def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
 
 def _print_evaluation(result: dict[str, Any]) -> None:
     print(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
+    if "prediction_sets" in result:
+        print(_describe_sets(result["prediction_sets"], result["n"]))
     Console().print(_metric_table(result), _class_table(result["per_class"]))
+
+
+def _describe_sets(found: dict[str, Any], n: int) -> str:
+    interval = format_interval(found["covered"], n)
+    return (
+        f"Prediction sets for a coverage of {format_percent(found['coverage'])}: {format_percent(found['covered'])} of "
+        f"the images have their class in the set (95 % interval {interval}). A set has {found['mean_size']:.2f} "
+        f"classes on average; {format_percent(found['single'])} have one."
+    )
 
 
 def _metric_table(result: dict[str, Any]) -> Table:

@@ -17,6 +17,7 @@ def predict(
     format: Literal["table", "csv", "json"] = "table",
     out: OptionalOut = None,
     weights: Weights = "last",
+    coverage: Annotated[float | None, arg(help_behavior_hint="")] = None,
 ) -> None:
     """Classify images and print a table, CSV or JSON.
 
@@ -28,9 +29,10 @@ def predict(
         format: Output format.
         out: Write to this file instead of the terminal.
         weights: Weights of the last epoch, or of the best epoch on validation.
+        coverage: Also list, for each image, a set of classes that contains the true one with this probability (0.95).
     """
     from vitling.evaluation.predict import predict as classify
 
-    classify(run, images, top, abstain, format, out, weights)
+    classify(run, images, top, abstain, format, out, weights, coverage)
     if out:
         print(f"Saved to {out}")

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -54,6 +54,18 @@ class Store:
         """Return pixels, uint8 [B, C, S, S], and aspect ratios (width / height) [B], both on the device."""
         index = torch.from_numpy(ids).to(self.device, non_blocking=True)
         return self.fetch_pixels(ids), self.aspect[index]
+
+    def take(self, ids: np.ndarray) -> Store:
+        """Select images by id, without copying pixels; they get the new ids 0..len(ids)-1."""
+        index = torch.from_numpy(ids).to(self.device)
+        return replace(
+            self,
+            dataset=self.dataset.take(ids),
+            aspect=self.aspect[index],
+            fetch_pixels=lambda rows: self.fetch_pixels(ids[rows]),
+            facts=self.facts.take(ids),
+            labels=None if self.labels is None else self.labels[index],
+        )
 
     @property
     def content_hash(self) -> str:

@@ -19,6 +19,7 @@ from vitling.backbones.transfer import check_tensors
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
+from vitling.evaluation.trust import Trust, load_trust, save_trust
 from vitling.files import atomic_write, write_json
 from vitling.loading import convert, read_json, read_safetensors
 from vitling.records import BundleConfig
@@ -28,7 +29,9 @@ __all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
-def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None:
+def save_bundle(
+    folder: str | os.PathLike, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta, trust: Trust | None = None
+) -> None:
     """Write the bundle; config.json comes last, so a folder that has one is complete."""
     _check(backbone, head, meta)
     folder = Path(folder)
@@ -36,6 +39,7 @@ def save_bundle(folder: str | os.PathLike, backbone: Backbone, head: nn.Linear |
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
     with atomic_write(folder / WEIGHTS) as file:
         file.write(save(tensors, metadata={"format": "pt"}))
+    save_trust(folder, trust or Trust())
     write_json(folder / CONFIG, _describe_bundle(backbone, head, meta))
 
 
@@ -57,7 +61,7 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
             raise UserError(f"The network takes {backbone.channels} channels, the images have {meta.channels}.")
     except (UserError, RuntimeError) as error:
         raise InvalidFile(folder, f"{CONFIG} and {WEIGHTS} do not fit together. {str(error).rstrip('.')}") from error
-    return Model(backbone, head, meta, device)
+    return Model(backbone, head, meta, device, load_trust(folder))
 
 
 def _load_head(backbone: Backbone, meta: BundleMeta, weights: dict[str, Tensor]) -> nn.Linear | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -93,3 +94,21 @@ class ProbesConfig:
             )
         if not self.few_shot.shots or min(self.few_shot.shots) < 1 or self.few_shot.draws < 1:
             raise UserError("--few-shot.shots and --few-shot.draws must be at least 1.")
+
+
+def check_coverage(coverage: float, images: int | None = None) -> None:
+    """Raise UserError unless the coverage is between 0 and 1 and `images` held-out scores are enough for it."""
+    if not 0 < coverage < 1:
+        raise UserError(f"--coverage {coverage} must be between 0 and 1; use for example --coverage 0.95.")
+    if images is not None and rank_for(coverage, images) > images:
+        needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+        highest = math.floor(1000 * images / (images + 1)) / 1000
+        raise UserError(
+            f"--coverage {coverage} needs the scores of {needed} held-out images, and the model has {images}; use at "
+            f"most --coverage {highest:g}."
+        )
+
+
+def rank_for(coverage: float, images: int) -> int:
+    """Return which of the sorted scores bounds a set: (n + 1) coverage, rounded up. The 1 is the new image itself."""
+    return math.ceil((images + 1) * coverage - 1e-9)  # 0.95 x 20 is 19, not 19.000000000000004

@@ -19,6 +19,7 @@ from vitling.backbones.swin import matches_timm
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
+from vitling.evaluation.trust import FILE as TRUST
 from vitling.files import check_writable, scratch_folder, sync_file, sync_folder, write_json
 from vitling.loading import read_record
 
@@ -87,20 +88,21 @@ def _export_timm(folder: Path, out: Path) -> float:
             f"At {model.meta.size} px this Swin pads and shifts its windows as EsViT does, unlike timm, so its outputs "
             "would differ. Use --format onnx, or train at 224 px."
         )
-    for name in (WEIGHTS, CONFIG):
+    names = (WEIGHTS, *([TRUST] if (folder / TRUST).exists() else []), CONFIG)
+    for name in names:
         check_writable(out / name)
     images = _draw_images(model, 2)
     with scratch_folder(out / WEIGHTS) as unchecked, torch.inference_mode():
-        for name in (WEIGHTS, CONFIG):
+        for name in names:
             shutil.copyfile(folder / name, unchecked / name)
         theirs = timm.create_model(f"local-dir:{unchecked}", pretrained=True).eval()(images)
         difference = _measure_difference(theirs, _Network(model)(images), "timm")
         if out.resolve() != folder.resolve():
-            _move(unchecked, out, (WEIGHTS, CONFIG))
+            _move(unchecked, out, names)
     return difference
 
 
-def _move(source: Path, out: Path, names: tuple[str, str]) -> None:
+def _move(source: Path, out: Path, names: tuple[str, ...]) -> None:
     """Move files into `out`, replacing those of an earlier export.
 
     The last one marks the export as complete: it is deleted first, so that no kill leaves files that do not belong
@@ -109,7 +111,8 @@ def _move(source: Path, out: Path, names: tuple[str, str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         sync_file(source / name)
-    (out / names[-1]).unlink(missing_ok=True)
+    for name in (names[-1], TRUST):  # an earlier export may have had a file that this one has not
+        (out / name).unlink(missing_ok=True)
     for name in names:
         os.replace(source / name, out / name)
     sync_folder(out)

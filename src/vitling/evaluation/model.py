@@ -17,8 +17,11 @@ from vitling.data.decode import decode, squash
 from vitling.data.host import count_cores
 from vitling.data.scan import describe_error
 from vitling.errors import UserError
+from vitling.evaluation.conformal import make_sets
+from vitling.evaluation.familiarity import summarise_map
 from vitling.evaluation.inputs import Input, Source, list_sources
 from vitling.evaluation.meta import BundleMeta
+from vitling.evaluation.trust import Trust
 from vitling.shortage import raise_if_short
 from vitling.views import eval_view
 
@@ -39,6 +42,8 @@ class Prediction:
     labels: list[str] = field(default_factory=list)  # if images have several labels: all with a probability above 0.5
     top: list[tuple[str, float]] = field(default_factory=list)
     unsure: bool = False
+    unfamiliar: bool | None = None  # unlike the training images; None if the model cannot tell
+    prediction_set: list[str] = field(default_factory=list)  # with `coverage`: classes, the most probable first
     error: str | None = None
 
 
@@ -52,19 +57,28 @@ class Model:
     """A backbone, its head if it was trained on labels, and the metadata needed to use them."""
 
     def __init__(
-        self, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta, device: torch.device | str = "cpu"
+        self,
+        backbone: Backbone,
+        head: nn.Linear | None,
+        meta: BundleMeta,
+        device: torch.device | str = "cpu",
+        trust: Trust | None = None,
     ):
         self.device = torch.device(device)
         self.backbone = backbone.to(self.device).eval()
         self.head = None if head is None else head.to(self.device).eval()
         self.meta = meta
+        self.trust = trust or Trust()
 
     def resize(self, size: int) -> Model:
-        """Return the same network for views of another size; raise UserError if it cannot take them."""
+        """Return the same network for views of another size; raise UserError if it cannot take them.
+
+        Its scores and distances are those of one size, so that of another size has none.
+        """
         self.backbone.grid_size(size)
         wanted = math.ceil(size / self.meta.crop_fraction)
         meta = replace(self.meta, size=size, store_size=max(self.meta.store_size, wanted))
-        return Model(self.backbone, self.head, meta, self.device)
+        return Model(self.backbone, self.head, meta, self.device, self.trust if size == self.meta.size else None)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -81,21 +95,55 @@ class Model:
         return self.require_head()(self.features(images))
 
     def probabilities(self, images: Tensor) -> Tensor:
-        scaled = self.logits(images) / self.meta.temperature
+        return self._normalise(self.logits(images) / self.meta.temperature)
+
+    def _normalise(self, scaled: Tensor) -> Tensor:
         return scaled.sigmoid() if self.meta.task == "multi" else scaled.softmax(dim=1)
 
-    def predict(self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None) -> list[Prediction]:
-        """Predict every image, in order; below the probability `abstain` the prediction is unsure."""
+    def predict(
+        self,
+        inputs: Input | Sequence[Input],
+        top: int = 5,
+        abstain: float | None = None,
+        coverage: float | None = None,
+    ) -> list[Prediction]:
+        """Predict every image, in order; below the probability `abstain` the prediction is unsure.
+
+        `coverage` adds prediction sets, which contain the true class with this probability.
+        """
         self.require_head()
+        threshold = None if coverage is None else self.find_set_threshold(coverage)
         sources = list_sources(inputs)
         predictions = [Prediction(source.name) for source in sources]
         for batch in self.batches(sources):
             for i, reason in batch.errors.items():
                 predictions[i].error = reason
             if batch.rows:
-                for i, probabilities in zip(batch.rows, self.probabilities(batch.images).cpu()):
-                    self._fill_prediction(predictions[i], probabilities, top, abstain)
+                self._predict_batch([predictions[i] for i in batch.rows], batch.images, top, abstain, threshold)
         return predictions
+
+    def find_set_threshold(self, coverage: float) -> float:
+        """Return the highest score in a prediction set; raise UserError if the model cannot make sets."""
+        if self.meta.task == "multi":
+            raise UserError("--coverage needs one class per image, and this model predicts several labels.")
+        return self.trust.find_threshold(coverage)
+
+    @torch.inference_mode()
+    def _predict_batch(
+        self, predictions: list[Prediction], images: Tensor, top: int, abstain: float | None, threshold: float | None
+    ) -> None:
+        features = self.backbone(images.to(self.device))
+        scaled = self.require_head()(features.pooled.float()) / self.meta.temperature
+        for prediction, probabilities in zip(predictions, self._normalise(scaled).cpu()):
+            self._fill_prediction(prediction, probabilities, top, abstain)
+        if self.trust.familiarity is not None:
+            unfamiliar = self.trust.familiarity.find_unfamiliar(summarise_map(features.grid))
+            for prediction, found in zip(predictions, unfamiliar.tolist()):
+                prediction.unfamiliar = found
+        if threshold is not None:
+            order = scaled.argsort(dim=1, descending=True)
+            for prediction, ranked, inside in zip(predictions, order.tolist(), make_sets(scaled, threshold).tolist()):
+                prediction.prediction_set = [self.class_names[c] for c in ranked if inside[c]]
 
     def embed(self, inputs: Input | Sequence[Input]) -> np.ndarray:
         """Compute pooled features [N, D]; raise UserError if an image cannot be read."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from vitling.console import Log
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
+from vitling.evaluation.config import check_coverage
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Model, Prediction
 from vitling.files import atomic_write, check_writable
@@ -30,6 +31,7 @@ def predict(
     format: Format = "table",
     out: str | os.PathLike | None = None,
     weights: Literal["last", "best"] = "last",
+    coverage: float | None = None,
 ) -> list[Prediction]:
     """Predict files, folders and globs, and write the predictions to `out` or to the terminal."""
     if abstain is not None and not 0 <= abstain <= 1:
@@ -38,9 +40,14 @@ def predict(
         raise UserError(f"--top must be at least 1, not {top}.")
     if not inputs:
         raise UserError("No images given. Name files, folders or globs: vitling predict RUN IMAGES ...")
+    if coverage is not None:
+        check_coverage(coverage)
     if out is not None:
         check_writable(out)
-    predictions = _predict_images(load(model_path, weights), find_images(inputs), top, abstain)
+    model = load(model_path, weights)
+    if coverage is not None:
+        model.find_set_threshold(coverage)
+    predictions = _predict_images(model, find_images(inputs), top, abstain, coverage)
     text = {"table": format_table, "csv": format_csv, "json": format_json}[format](predictions)
     if out is None:
         sys.stdout.write(text)
@@ -52,11 +59,13 @@ def predict(
     return predictions
 
 
-def _predict_images(model: Model, images: list[Path], top: int, abstain: float | None) -> list[Prediction]:
+def _predict_images(
+    model: Model, images: list[Path], top: int, abstain: float | None, coverage: float | None
+) -> list[Prediction]:
     predictions: list[Prediction] = []
     with Log().progress("Predicting", len(images)) as progress:
         for start in range(0, len(images), BATCH):
-            predictions += model.predict(images[start : start + BATCH], top, abstain)
+            predictions += model.predict(images[start : start + BATCH], top, abstain, coverage)
             progress(len(predictions))
     return predictions
 
@@ -75,12 +84,16 @@ def format_csv(predictions: Sequence[Prediction]) -> str:
     ranked = [f"{what}_{k}" for k in range(1, most + 1) for what in ("class", "probability")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["file", "answer", "probability", "error", *ranked])
+    has_sets = any(p.prediction_set for p in predictions)
+    sets = ["prediction_set"] if has_sets else []
+    writer.writerow(["file", "answer", "probability", "unfamiliar", *sets, "error", *ranked])
     for p in predictions:
         cells = [cell for name, value in p.top for cell in (name, f"{value:.6f}")]
         sure = "" if p.probability is None else f"{p.probability:.6f}"
         cells += [""] * (len(ranked) - len(cells))  # an image that cannot be read has no classes
-        writer.writerow([p.source, format_answer(p), sure, p.error or "", *cells])
+        unfamiliar = "" if p.unfamiliar is None else str(p.unfamiliar).lower()
+        sets = ["|".join(p.prediction_set)] if has_sets else []
+        writer.writerow([p.source, format_answer(p), sure, unfamiliar, *sets, p.error or "", *cells])
     return text.getvalue()
 
 
@@ -98,14 +111,20 @@ def format_table(predictions: Sequence[Prediction]) -> str:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("file", "answer", "probability", "then")
+    has_sets, can_tell = any(p.prediction_set for p in predictions), any(p.unfamiliar is not None for p in predictions)
+    extra = [*(["familiar?"] if can_tell else []), *(["prediction set"] if has_sets else [])]
+    table = Table("file", "answer", "probability", *extra, "then")
     for p in predictions:
         if p.error:
-            table.add_row(escape(_shorten_path(p.source)), "[red]cannot be read[/]", "", escape(p.error))
+            blank = [""] * (1 + len(extra))
+            table.add_row(escape(_shorten_path(p.source)), "[red]cannot be read[/]", *blank, escape(p.error))
             continue
         rest = p.top[1:] if p.label else p.top  # unsure or multi-label: the answer column does not show the first
         then = ", ".join(f"{name} {value:.1%}" for name, value in rest)
-        table.add_row(escape(_shorten_path(p.source)), escape(format_answer(p)), f"{p.probability:.1%}", escape(then))
+        cells = ["[yellow]unfamiliar[/]" if p.unfamiliar else ""] if can_tell else []
+        cells += [escape(", ".join(p.prediction_set))] if has_sets else []
+        shown = escape(_shorten_path(p.source)), escape(format_answer(p)), f"{p.probability:.1%}"
+        table.add_row(*shown, *cells, escape(then))
     text = io.StringIO()
     terminal = Console()
     Console(file=text, width=terminal.width, force_terminal=terminal.is_terminal).print(table)

@@ -84,7 +84,7 @@ class TrainedModel(Model):
     """A model that knows its folder, so that it can be evaluated as on the command line."""
 
     def __init__(self, model: Model, path: str | os.PathLike[str], weights: Literal["last", "best"]):
-        super().__init__(model.backbone, model.head, model.meta, model.device)
+        super().__init__(model.backbone, model.head, model.meta, model.device, model.trust)
         self.path, self.weights = Path(path), weights
 
     def evaluate(self, data: str | os.PathLike[str], **settings: Any) -> Evaluation:

@@ -18,6 +18,7 @@ from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import compute_logits, get_labels
+from vitling.evaluation.conformal import make_sets, summarise_sets
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.mistakes import find_mistakes, write_mistakes
 from vitling.evaluation.model import Model
@@ -34,6 +35,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     """Compute all metrics on one split (`auto`: test, else val, else train); also written to `out` as JSON."""
     model, data = prepare_evaluation(config)
     model.require_head()
+    threshold = None if config.coverage is None else model.find_set_threshold(config.coverage)
     splits = read_splits(config.source, data, needs_train=False)
     splits.on_test_opened = make_opening_recorder(config.run)
     split = _choose_split(splits, config.split)
@@ -45,6 +47,9 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     with log.progress("Evaluating", len(store)) as progress:
         logits = compute_logits(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
     summary = summarise(logits, get_labels(store), model.class_names, model.meta.temperature)
+    if threshold is not None:
+        sets = make_sets(logits / model.meta.temperature, threshold)
+        summary["prediction_sets"] = {"coverage": config.coverage, **summarise_sets(sets, get_labels(store))}
     if config.mistakes:
         known = (store.dataset.keys, model.class_names, model.meta.temperature)
         write_mistakes(config.mistakes, find_mistakes(logits, get_labels(store), *known, split))

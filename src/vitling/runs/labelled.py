@@ -17,11 +17,14 @@ from vitling.data.store import Store
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
+from vitling.evaluation.familiarity import compute_map_features, fit_familiarity
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.mistakes import FILE as MISTAKES
 from vitling.evaluation.mistakes import Mistake, find_mistakes, write_mistakes
 from vitling.evaluation.predictions import SplitPredictions, make_predictions, save_predictions
+from vitling.evaluation.trust import Calibration, Trust, measure_trust
 from vitling.methods.supervised.loss import Supervised
+from vitling.runs.calibration import TWIN_WORK, calibrate, describe_calibration, needs_twin
 from vitling.runs.images import Stores, gather_stage_facts
 from vitling.runs.opening import OpenRun
 from vitling.runs.stage import (
@@ -90,8 +93,10 @@ def prepare_stage(
 
 def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     """Train, evaluate the last and the best weights, save both; return the entries of result.json."""
-    resolved = fit_to_time(stage.resolved, stage.facts, stage.build_trial, stage.stores, run, clock)
+    work = 1 + TWIN_WORK if needs_twin(stage.resolved.config, stage.stores) else 1.0
+    resolved = fit_to_time(stage.resolved, stage.facts, stage.build_trial, stage.stores, run, clock, work=work)
     config, stores = resolved.config, stage.stores
+    calibration = calibrate(config, stores, stage.build_trial, run)
     objective = stage.build(config, stage.backbone, stage.auxiliary)
     _introduce(config, stores, objective, run)
     run.write_settings(resolved)
@@ -99,7 +104,7 @@ def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     fit_config = config.fit_config(best=watcher.metric if watcher else None)
     watchers = [watcher] if watcher else []
     fitted = fit(objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes)
-    return _conclude(config, stores, objective, fitted, run)
+    return _conclude(config, stores, objective, fitted, run, calibration)
 
 
 def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> Supervised:
@@ -136,6 +141,7 @@ class _Evaluation:
 
     epoch: int
     temperature: float
+    trust: Trust
     splits: dict[str, dict[str, Any]]
     predictions: dict[str, SplitPredictions]
     mistakes: list[Mistake]
@@ -157,7 +163,12 @@ class _Evaluation:
 
 
 def _conclude(
-    config: LabelledConfig, stores: Stores, objective: Supervised, fitted: FitResult, run: OpenRun
+    config: LabelledConfig,
+    stores: Stores,
+    objective: Supervised,
+    fitted: FitResult,
+    run: OpenRun,
+    calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
     objective.eval()
@@ -170,10 +181,12 @@ def _conclude(
     for name, folder, epoch, weights in candidates:
         if weights is not None:
             objective.load_state_dict(weights)
-        evaluated[name] = _evaluate(config, objective, epoch, stores.val, test)
+        evaluated[name] = found = _evaluate(config, objective, epoch, stores, test, calibration)
         if directory.writes:
             backbone = resize_backbone(objective.backbone, config.eval_size)
-            save_bundle(directory.path / folder, backbone, objective.head, _meta(config, stores.train, evaluated[name]))
+            meta = _meta(config, stores.train, found)
+            save_bundle(directory.path / folder, backbone, objective.head, meta, found.trust)
+    directory.log.info(describe_calibration(stores, evaluated["last"].temperature, calibration))
     directory.write("evaluation.json", {name: e.splits for name, e in evaluated.items()})
     if directory.writes:
         predictions = {f"{name}/{split}": p for name, e in evaluated.items() for split, p in e.predictions.items()}
@@ -190,21 +203,34 @@ def _conclude(
 
 
 def _evaluate(
-    config: LabelledConfig, objective: Supervised, epoch: int, val: Store | None, test: Store | None
+    config: LabelledConfig,
+    objective: Supervised,
+    epoch: int,
+    stores: Stores,
+    test: Store | None,
+    calibration: Calibration | None,
 ) -> _Evaluation:
-    """Evaluate on val and test. The temperature is fitted on val; without one it stays 1."""
-    temperature, splits, predictions, mistakes = 1.0, {}, {}, list[Mistake]()
-    for name, store in (("val", val), ("test", test)):
+    """Evaluate on val and test. The temperature is fitted on val, or on the calibration; without either it stays 1."""
+    temperature, trust, splits, predictions, mistakes = 1.0, Trust(), {}, {}, list[Mistake]()
+    view = (config.eval_size, config.views.crop_fraction)
+    if calibration is not None or stores.val is not None:
+        familiarity = fit_familiarity(compute_map_features(objective.backbone, stores.train, *view))
+    if calibration is not None:
+        temperature = fit_temperature(calibration.logits, calibration.labels)
+        trust = measure_trust(calibration, familiarity, temperature)
+    for name, store in (("val", stores.val), ("test", test)):
         if store is None:
             continue
-        logits = compute_logits(objective.logits, store, config.eval_size, config.views.crop_fraction)
+        logits = compute_logits(objective.logits, store, *view)
         labels, dataset = get_labels(store), store.dataset
         if name == "val":
             temperature = fit_temperature(logits, labels)
+            distances = familiarity.measure(compute_map_features(objective.backbone, store, *view))
+            trust = measure_trust(Calibration(logits, labels, distances), familiarity, temperature)
         splits[name] = summarise(logits, labels, dataset.class_names, temperature)
         predictions[name] = make_predictions(logits.numpy(), labels.numpy(), dataset.keys, dataset.groups)
         mistakes += find_mistakes(logits, labels, dataset.keys, dataset.class_names, temperature, name)
-    return _Evaluation(epoch, temperature, splits, predictions, mistakes)
+    return _Evaluation(epoch, temperature, trust, splits, predictions, mistakes)
 
 
 def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluation) -> BundleMeta:

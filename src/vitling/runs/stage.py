@@ -166,11 +166,12 @@ def fit_to_time(
     run: OpenRun,
     clock: Clock,
     min_epochs: int = 1,
+    work: float = 1.0,
 ) -> Resolved:
     """Return the settings with as many epochs as fit into --minutes, at most those of the config.
 
     Measures the pace on an objective that is thrown away, which also fills the compiler's cache. Raises
-    TooFewEpochsError if fewer than `min_epochs` fit.
+    TooFewEpochsError if fewer than `min_epochs` fit. `work`: of all training in this stage, in runs of its own length.
     """
     config, log = resolved.config, run.directory.log
     if config.minutes is None or run.has_checkpoint:
@@ -181,7 +182,7 @@ def fit_to_time(
     free_memory()
     left = 60 * config.minutes - clock.elapsed - ending_seconds(config, stores, pace)
     left -= report_seconds(60 * config.minutes) if config.report else 0.0
-    share = torch.tensor(fitting_epochs(left, pace, len(stores.train)), device=run.processes.device)
+    share = torch.tensor(fitting_epochs(left / work, pace, len(stores.train)), device=run.processes.device)
     fitting = int(run.processes.mean(share))
     epochs = max(1, min(config.epochs, fitting))
     if epochs < min_epochs:

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
-from vitling.evaluation.config import Probe, ProbesConfig
+from vitling.evaluation.config import Probe, ProbesConfig, check_coverage
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class EvaluationConfig:
     """File for all results, including the confusion matrix, as JSON."""
     mistakes: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """File for the images that the model gets wrong, as CSV, the most confident mistakes first."""
+    coverage: Annotated[float | None, arg(help_behavior_hint="")] = None
+    """Also evaluate prediction sets, which contain the true class with this probability (0.95), see docs/trust.md."""
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""
     device: str = "auto"
@@ -51,6 +53,10 @@ class EvaluationConfig:
             raise UserError(f"No images given; DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
         if self.size is not None and self.size < 1:
             raise UserError(f"--size must be at least 1, not {self.size}.")
+        if self.coverage is not None:
+            check_coverage(self.coverage)
+        if self.probes and self.coverage is not None:
+            raise UserError("--coverage is for the model's own predictions. Leave it out, or --with.")
         if self.probes and self.mistakes:
             raise UserError("--mistakes lists the model's own predictions. Leave it out, or --with.")
         if not self.probes and self.settings != ProbesConfig():

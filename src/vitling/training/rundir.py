@@ -48,6 +48,8 @@ OWN_NAMES = (  # all that --overwrite may delete
     "report.html",
     "answers.npz",
     "mistakes.csv",
+    "calibration.safetensors",
+    "calibration",
     "evaluated.json",
     "pretrain",
     "large",
@@ -57,7 +59,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "tensorboard",
 )
 FOLDERS = ("checkpoints", "model", "best")
-NESTED_RUNS = ("pretrain", "large")  # names that users may also give to runs of theirs
+NESTED_RUNS = ("pretrain", "large", "calibration")  # names that users may also give to runs of theirs
 BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 

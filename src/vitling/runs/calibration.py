@@ -1,0 +1,111 @@
+"""Calibration of runs that hold out no images, by a twin.
+
+Before the run itself, a twin with a quarter of its epochs is trained from the same start without a fifth of the images,
+and its outputs for those are kept. The temperature depends on mixing and smoothing much more than on the length of a
+run, so the twin's fits the model, which is trained on all images and loses nothing. Fitted on training images it would
+not: a network that has memorised them is more certain of them (docs/trust.md compares the ways).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+
+from vitling.data.holdout import hold_out
+from vitling.data.store import Store
+from vitling.evaluation.classify import compute_logits, get_labels
+from vitling.evaluation.familiarity import compute_map_features, fit_familiarity
+from vitling.evaluation.trust import Calibration
+from vitling.files import atomic_write
+from vitling.methods.supervised.loss import Supervised
+from vitling.runs.images import Stores
+from vitling.runs.opening import OpenRun
+from vitling.settings.config import LabelledConfig
+from vitling.training.loop import fit
+from vitling.training.rundir import RunDirectory
+
+FOLDER, FILE = "calibration", "calibration.safetensors"
+SHARE = 0.25  # of the run's epochs
+HELD_OUT = 0.2  # of the images
+TWIN_WORK = SHARE * (1 - HELD_OUT)  # images trained, in runs
+
+Build = Callable[[LabelledConfig], Supervised]
+
+
+def needs_twin(config: LabelledConfig, stores: Stores) -> bool:
+    return config.calibrate and stores.val is None
+
+
+def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun) -> Calibration | None:
+    """Return the outputs of a twin for the images that it was not trained on; None if they are not needed.
+
+    They are kept in a file, so that a resumed run does not train the twin again.
+    """
+    if not needs_twin(config, stores):
+        return None
+    path, log = run.directory.path / FILE, run.directory.log
+    if path.exists():
+        return Calibration(**load_file(path))
+    dataset = stores.train.dataset
+    held = hold_out(dataset.labels, dataset.groups, len(dataset), HELD_OUT, config.hold_out_seed())
+    if run.has_checkpoint or not held.any():
+        reason = "it began without" if run.has_checkpoint else "there are too few images"
+        log.warning(f"The probabilities of this run are not calibrated: {reason}.")
+        return None
+    twin = shorten(config)
+    log.info(
+        f"Calibration: training a twin for {twin.epochs} of {config.epochs} epochs, without {held.sum():,} images. The "
+        "run itself follows, with all images."
+    )
+    calibration = _train_twin(twin, stores.train, held, build, run)
+    if run.directory.writes:
+        with atomic_write(path) as file:
+            file.write(save({name: value.contiguous() for name, value in vars(calibration).items()}))
+        shutil.rmtree(run.directory.path / FOLDER, ignore_errors=True)
+    return calibration
+
+
+def shorten(config: LabelledConfig) -> LabelledConfig:
+    """Shorten the run, its schedules and the memory of its averaged weights."""
+    optim, epochs = config.optim, max(1, round(SHARE * config.epochs))
+    part = epochs / config.epochs
+    schedule = optim.schedule_epochs and max(epochs, round(part * optim.schedule_epochs))
+    warmup = part * optim.warmup(config.epochs)
+    optim = replace(optim, warmup_epochs=warmup, schedule_epochs=schedule, ema=optim.ema ** (1 / part))
+    return replace(config, epochs=epochs, optim=optim)
+
+
+def _train_twin(config: LabelledConfig, store: Store, held: np.ndarray, build: Build, run: OpenRun) -> Calibration:
+    """Train in a directory of its own, from which an interrupted twin is resumed. Its name has the epochs: a resumed
+    run with --minutes may have others."""
+    directory = RunDirectory(run.directory.path / FOLDER / f"epochs-{config.epochs}", run.directory.writes)
+    directory.log.path = None
+    if directory.writes:
+        directory.checkpoints.mkdir(parents=True, exist_ok=True)
+    run.processes.barrier()
+    known, new = store.take(np.flatnonzero(~held)), store.take(np.flatnonzero(held))
+    with torch.random.fork_rng(devices=[]):
+        objective = build(config)
+        fit(objective, known, config.fit_config(), run=directory, processes=run.processes)
+    objective.eval()
+    view = (config.eval_size, config.views.crop_fraction)
+    familiarity = fit_familiarity(compute_map_features(objective.backbone, known, *view))
+    distances = familiarity.measure(compute_map_features(objective.backbone, new, *view))
+    return Calibration(compute_logits(objective.logits, new, *view), get_labels(new), distances)
+
+
+def describe_calibration(stores: Stores, temperature: float, calibration: Calibration | None) -> str:
+    """Say on which images the probabilities were calibrated."""
+    if stores.val is not None:
+        return (
+            f"Probabilities are calibrated on the {len(stores.val):,} held-out images: temperature {temperature:.2f}."
+        )
+    if calibration is not None:
+        count = len(calibration.labels)
+        return f"Probabilities are calibrated on {count:,} images that a twin left out: temperature {temperature:.2f}."
+    return "Probabilities are not calibrated, because no images are held out; --calibrate or --val 0.1 calibrates them."
