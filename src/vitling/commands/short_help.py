@@ -48,7 +48,7 @@ SHORT: dict[str, dict[str, str]] = {
     },
     "evaluate": {
         "Model and images": "RUN DATA --split --weights --size --allow-bad --device",
-        "Output": "--out --mistakes",
+        "Output": "--out --mistakes --coverage",
         "Probes of the frozen features": "--with --metric --val --seed --knn.k --few-shot.shots",
     },
     "suite": {

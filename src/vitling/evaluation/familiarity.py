@@ -21,7 +21,7 @@ from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.keys import make_rng
 
 FALSE_ALARMS = 0.05  # fraction of images like the training images that are called unfamiliar
-DIRECTIONS = 16  # of 4 to 110 the best on 360 images of flowers against CamVid and CIFAR (docs/trust.md)
+DIRECTIONS = 16  # of 4 to 110 the best for flowers against CamVid and CIFAR (docs/trust.md)
 SAMPLE = 10_000  # training images at most
 TINY = 1e-12  # keeps features that never vary from dividing by 0
 

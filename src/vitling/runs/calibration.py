@@ -3,7 +3,7 @@
 Before the run itself, a twin with a quarter of its epochs is trained from the same start without a fifth of the images,
 and its outputs for those are kept. The temperature depends on mixing and smoothing much more than on the length of a
 run, so the twin's fits the model, which is trained on all images and loses nothing. Fitted on training images it would
-not: a network that has memorised them is more certain of them (docs/trust.md compares the ways).
+not: a network that has memorised them is more certain of them (docs/trust.md).
 """
 
 from __future__ import annotations

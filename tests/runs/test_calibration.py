@@ -1,0 +1,93 @@
+"""Calibration of runs without held-out images."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+
+import vitling
+from tests.conftest import make_folder
+from tests.made_runs import read, refused, train
+from vitling.runs.calibration import FILE, FOLDER, shorten
+from vitling.settings.config import FinetuneConfig
+from vitling.training.config import OptimConfig
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """(data, run): 60 images with a test split, trained for four epochs as `train` plans it."""
+    root = tmp_path_factory.mktemp("finished")
+    source = make_folder(root / "images", each=20, split="train")
+    make_folder(source, each=5, split="test", first=50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITLING_CACHE", str(root / "cache"))
+        assert train(source, root / "run", "--epochs", "4") == 0
+    return source, root / "run"
+
+
+def test_a_twin_calibrates_and_the_model_stays_the_same(finished, tmp_path):
+    source, out = finished
+    config, result = read(out / "config.json"), read(out / "result.json")
+    assert (config["val"], config["calibrate"]) == ("none", True)
+    assert len(load_file(out / FILE)["labels"]) == 12
+    assert not (out / FOLDER).exists()
+    assert result["last"]["temperature"] != 1
+    assert "a twin left out" in (out / "log.txt").read_text()
+    assert train(source, tmp_path / "plain", "--epochs", "4", "--no-calibrate") == 0
+    theirs, ours = (load_file(path / "model" / "model.safetensors") for path in (tmp_path / "plain", out))
+    assert all(theirs[name].equal(ours[name]) for name in theirs)
+    plain = read(tmp_path / "plain" / "result.json")["last"]
+    assert plain["temperature"] == 1
+    assert plain["test"]["top1"] == result["last"]["test"]["top1"]
+    assert "not calibrated" in (tmp_path / "plain" / "log.txt").read_text()
+
+
+def test_predictions_of_the_run(finished, capsys):
+    source, out = finished
+    model = vitling.load(out)
+    answers = model.predict(sorted((source / "test" / "class-0").iterdir()), coverage=0.9)
+    assert all(answer.unfamiliar is not None and answer.prediction_set for answer in answers)
+    sets = model.evaluate(source, coverage=0.9)["prediction_sets"]
+    assert sets["coverage"] == 0.9
+    assert 1 <= sets["mean_size"] <= 3
+    message = refused(capsys, "predict", out, source / "test", "--coverage", "0.95")
+    assert "needs the scores of 19 held-out images, and the model has 12" in message
+
+
+def test_a_resumed_run_keeps_its_calibration(finished, tmp_path):
+    source, out = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    for name in ("result.json", "model", "evaluation.json"):
+        path = again / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert train(source, again, "--epochs", "4", "--resume") == 0
+    for name in ("model/trust.safetensors", "model/model.safetensors"):
+        assert (again / name).read_bytes() == (out / name).read_bytes()
+    temperature = json.loads((again / "result.json").read_text())["last"]["temperature"]
+    assert temperature == read(out / "result.json")["last"]["temperature"]
+
+
+def test_several_labels_have_a_temperature_and_no_sets(tmp_path, capsys):
+    source = make_folder(tmp_path / "images", each=10)
+    rows = [f"{p.relative_to(source)},{p.parent.name}|any" for p in sorted(source.rglob("*.png"))[::2]]
+    rows += [f"{p.relative_to(source)},{p.parent.name}" for p in sorted(source.rglob("*.png"))[1::2]]
+    (source / "labels.csv").write_text("file,labels\n" + "\n".join(rows) + "\n")
+    out = tmp_path / "run"
+    assert train(source / "labels.csv", out, "--val", "none", "--calibrate", "--epochs", "2") == 0
+    assert load_file(out / FILE)["labels"].ndim == 2
+    answers = vitling.load(out).predict(source / "class-0" / "image-00.png")
+    assert answers[0].unfamiliar is not None
+    assert "one class per image" in refused(capsys, "predict", out, source / "class-0", "--coverage", "0.9")
+
+
+def test_the_twin_shortens_its_schedules():
+    config = FinetuneConfig(epochs=200, optim=OptimConfig(warmup_epochs=20, schedule_epochs=300, ema=0.9999))
+    twin = shorten(config)
+    assert (twin.epochs, twin.optim.warmup_epochs, twin.optim.schedule_epochs) == (50, 5, 75)
+    assert twin.optim.ema == pytest.approx(0.9999**4)
+    assert shorten(replace(config, epochs=1)).epochs == 1
