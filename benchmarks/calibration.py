@@ -2,7 +2,7 @@
 
     python benchmarks/calibration.py DATA --other camvid=FOLDER cifar=FOLDER --out results/calibration.json
 
-Trains `vitling train DATA` with the default plan, with and without --calibrate, for each seed. DATA needs a test split.
+Trains `vitling train DATA` with the default plan, with --calibrate on and off, for each seed. DATA needs a test split.
 The accuracies must be equal, apart from the GPU's own noise. Flags after -- go to `train`.
 """
 
@@ -42,9 +42,10 @@ def main() -> None:
 
 def measure_seed(options: argparse.Namespace, seed: int, flags: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"seed": seed}
-    for name, flag in (("twin", "--calibrate"), ("plain", "--no-calibrate")):
+    for name, calibrate in (("twin", "on"), ("plain", "off")):
         out = options.runs / f"{name}-{seed}"
-        command = ["vitling", "train", options.data, "--out", str(out), "--seed", str(seed), "--val", "none", flag]
+        command = ["vitling", "train", options.data, "--out", str(out), "--seed", str(seed), "--val", "none"]
+        command += ["--calibrate", calibrate]
         subprocess.run([*command, *flags, *(["--resume"] if out.exists() else [])], check=True)
         result = json.loads((out / "result.json").read_text())
         test = result["last"]["test"]

@@ -32,12 +32,12 @@ def finished(tmp_path_factory):
 def test_a_twin_calibrates_and_the_model_stays_the_same(finished, tmp_path):
     source, out = finished
     config, result = read(out / "config.json"), read(out / "result.json")
-    assert (config["val"], config["calibrate"]) == ("none", True)
+    assert (config["val"], config["calibrate"]) == ("none", "on")
     assert len(load_file(out / FILE)["labels"]) == 12
     assert not (out / FOLDER).exists()
     assert result["last"]["temperature"] != 1
     assert "a twin left out" in (out / "log.txt").read_text()
-    assert train(source, tmp_path / "plain", "--epochs", "4", "--no-calibrate") == 0
+    assert train(source, tmp_path / "plain", "--epochs", "4", "--calibrate", "off") == 0
     theirs, ours = (load_file(path / "model" / "model.safetensors") for path in (tmp_path / "plain", out))
     assert all(theirs[name].equal(ours[name]) for name in theirs)
     plain = read(tmp_path / "plain" / "result.json")["last"]
@@ -78,7 +78,7 @@ def test_several_labels_have_a_temperature_and_no_sets(tmp_path, capsys):
     rows += [f"{p.relative_to(source)},{p.parent.name}" for p in sorted(source.rglob("*.png"))[1::2]]
     (source / "labels.csv").write_text("file,labels\n" + "\n".join(rows) + "\n")
     out = tmp_path / "run"
-    assert train(source / "labels.csv", out, "--val", "none", "--calibrate", "--epochs", "2") == 0
+    assert train(source / "labels.csv", out, "--val", "none", "--calibrate", "on", "--epochs", "2") == 0
     assert load_file(out / FILE)["labels"].ndim == 2
     answers = vitling.load(out).predict(source / "class-0" / "image-00.png")
     assert answers[0].unfamiliar is not None

@@ -33,7 +33,7 @@ class Trust:
         """Return the highest score in a prediction set; raise UserError if the model has no scores."""
         if self.scores is None:
             raise UserError(
-                "--coverage: the model has no scores of held-out images. Train it with --val 0.1 or --calibrate; "
+                "--coverage: the model has no scores of held-out images. Train it with --val 0.1 or --calibrate on; "
                 "models of older versions have none."
             )
         return find_threshold(self.scores, coverage)

@@ -38,7 +38,7 @@ Build = Callable[[LabelledConfig], Supervised]
 
 
 def needs_twin(config: LabelledConfig, stores: Stores) -> bool:
-    return config.calibrate and stores.val is None
+    return config.calibrate == "on" and stores.val is None
 
 
 def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun) -> Calibration | None:
@@ -108,4 +108,4 @@ def describe_calibration(stores: Stores, temperature: float, calibration: Calibr
     if calibration is not None:
         count = len(calibration.labels)
         return f"Probabilities are calibrated on {count:,} images that a twin left out: temperature {temperature:.2f}."
-    return "Probabilities are not calibrated, because no images are held out; --calibrate or --val 0.1 calibrates them."
+    return "Probabilities are not calibrated, because no images are held out; --calibrate on or --val 0.1 calibrates them."

@@ -127,9 +127,10 @@ class LabelledConfig(RunConfig):
     Random crops enlarge objects in training, so larger views in the test often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Evaluate on the test split at the end; --no-test leaves it unopened, for runs that a choice is made from."""
-    calibrate: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: planned by `train`)")] = False
-    """If no images are held out: first train a short twin without a fifth of the images, and use it to calibrate the
-    probabilities. Takes a fifth of the time; the model itself is trained on all images (docs/trust.md)."""
+    calibrate: Literal["auto", "on", "off"] = "auto"
+    """on: if no images are held out, first train a short twin without a fifth of the images, and use it to calibrate the
+    probabilities. Takes a fifth of the time; the model itself is trained on all images (docs/trust.md).
+    auto: on if `train` decides to hold out nothing."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
 

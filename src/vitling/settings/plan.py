@@ -50,9 +50,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     if facts.classes and not facts.has_val and not draft.config.data.folds:
         _choose(draft, "val", *_val(facts))
         if draft.layer("val") == "plan" and draft.config.val == "none":
-            draft.set(
-                "calibrate", True, "plan", "no images are held out: a short twin run calibrates the probabilities"
-            )
+            _choose(draft, "calibrate", "on", "no images are held out: a short twin run calibrates the probabilities")
     facts = replace(facts, images=_count_trained(draft.config, facts), own_val=0)
     _choose(draft, "size", *_size(draft.config.backbone, facts))
     _choose(draft, "backbone", *default_backbone(draft.config.size or 0, facts.gpu))
