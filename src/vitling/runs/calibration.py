@@ -108,4 +108,6 @@ def describe_calibration(stores: Stores, temperature: float, calibration: Calibr
     if calibration is not None:
         count = len(calibration.labels)
         return f"Probabilities are calibrated on {count:,} images that a twin left out: temperature {temperature:.2f}."
-    return "Probabilities are not calibrated, because no images are held out; --calibrate on or --val 0.1 calibrates them."
+    return (
+        "Probabilities are not calibrated, because no images are held out; --calibrate on or --val 0.1 calibrates them."
+    )

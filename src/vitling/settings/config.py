@@ -128,8 +128,8 @@ class LabelledConfig(RunConfig):
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Evaluate on the test split at the end; --no-test leaves it unopened, for runs that a choice is made from."""
     calibrate: Literal["auto", "on", "off"] = "auto"
-    """on: if no images are held out, first train a short twin without a fifth of the images, and use it to calibrate the
-    probabilities. Takes a fifth of the time; the model itself is trained on all images (docs/trust.md).
+    """on: if no images are held out, first train a short twin without a fifth of the images, and calibrate the
+    probabilities on those. Takes a fifth of the time; the model itself is trained on all images (docs/trust.md).
     auto: on if `train` decides to hold out nothing."""
     views: ViewsConfig = field(default_factory=ViewsConfig)
     objective: SupervisedConfig = field(default_factory=SupervisedConfig)
