@@ -74,9 +74,9 @@ def test_a_resumed_run_keeps_its_calibration(finished, tmp_path):
 
 def test_several_labels_have_a_temperature_and_no_sets(tmp_path, capsys):
     source = make_folder(tmp_path / "images", each=10)
-    rows = [f"{p.relative_to(source)},{p.parent.name}|any" for p in sorted(source.rglob("*.png"))[::2]]
-    rows += [f"{p.relative_to(source)},{p.parent.name}" for p in sorted(source.rglob("*.png"))[1::2]]
-    (source / "labels.csv").write_text("file,labels\n" + "\n".join(rows) + "\n")
+    images = sorted(source.rglob("*.png"))
+    rows = [f"{p.relative_to(source)},{p.parent.name}|{'odd' * (i % 2) or 'even'}" for i, p in enumerate(images)]
+    (source / "labels.csv").write_text("\n".join(["path,label", *rows]))
     out = tmp_path / "run"
     assert train(source / "labels.csv", out, "--val", "none", "--calibrate", "on", "--epochs", "2") == 0
     assert load_file(out / FILE)["labels"].ndim == 2
