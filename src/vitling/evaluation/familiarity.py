@@ -56,7 +56,7 @@ def fit_familiarity(features: Tensor) -> Familiarity:
     kept = max(0, min(DIRECTIONS, len(features) // 4, len(mean) - 1))
     rest = spectrum[kept:].sum() / max(1, len(mean) - kept)
     variances = torch.cat([spectrum[:kept], rest[None]]) + TINY
-    return Familiarity(*(part.float() for part in (mean, directions[:kept], variances)))
+    return Familiarity(mean.float(), directions[:kept].float(), variances.float())
 
 
 def choose_threshold(distances: Tensor, false_alarms: float = FALSE_ALARMS) -> float:

@@ -83,7 +83,10 @@ def load_trust(folder: Path) -> Trust:
     scores = found.get("scores")
     if (scores is not None and scores.ndim != 1) or (parts and not _fit_together(*parts)):
         raise UserError(f"{path} is damaged: its parts do not fit together. Delete it to use the model without it.")
-    return Trust(scores, Familiarity(*parts[:-1], float(parts[-1])) if parts else None)
+    if not parts:
+        return Trust(scores)
+    mean, directions, variances, threshold = parts
+    return Trust(scores, Familiarity(mean, directions, variances, float(threshold)))
 
 
 def _fit_together(mean: Tensor, directions: Tensor, variances: Tensor, threshold: Tensor) -> bool:
