@@ -7,6 +7,7 @@ from collections.abc import Callable
 from vitling.commands.compare import compare
 from vitling.commands.compare_methods import compare_methods
 from vitling.commands.demo import demo
+from vitling.commands.doctor import doctor
 from vitling.commands.embed import embed
 from vitling.commands.evaluate import evaluate
 from vitling.commands.explain import explain
@@ -33,6 +34,7 @@ VERBS: dict[str, Callable[..., None]] = {
         compare_methods,
         compare,
         evaluate,
+        doctor,
         suite,
         predict,
         embed,

@@ -60,7 +60,7 @@ def draw_correspondences(
     axes.set(xlim=(0, 2 * width + gap), ylim=(height, -0.06 * height))
     axes.axis("off")
     figure.suptitle(_make_title(errors), fontsize=12)
-    _save(figure, out)
+    save_picture(figure, out)
 
 
 def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, errors: np.ndarray | None) -> None:
@@ -138,7 +138,7 @@ def draw_heads(view: np.ndarray, heads: RankedHeads, grid: Grid, masks: bool, ou
         bar = figure.colorbar(image, ax=axes.tolist(), shrink=0.8, aspect=12)
         bar.set_label("times uniform attention", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-    _save(figure, out)
+    save_picture(figure, out)
 
 
 def _tint(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ def draw_entropies(heads: RankedHeads, out: Path) -> None:
     grey = " (grey)" if redundant.any() else ""
     axes.set_title(f"{int(redundant.sum())} of {len(entropy)} heads redundant{grey}", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    _save(figure, out)
+    save_picture(figure, out)
 
 
 def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
@@ -178,7 +178,7 @@ def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.
     return (255 * pixels).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
-def _save(figure: Figure, out: Path) -> None:
+def save_picture(figure: Figure, out: Path) -> None:
     """Save as PNG; reduce colours, then the size, until the file is below `MAX_BYTES`."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")

@@ -89,6 +89,32 @@ def make_large_stage(config: TrainConfig) -> Draft[FinetuneConfig]:
     return stage
 
 
+def make_fold_stage(
+    config: LabelledConfig, fold: int, folds: int, out: Path, start: str | None
+) -> Draft[FinetuneConfig]:
+    """Return the settings of the stage that learned the labels, for one fold of a cross-validation."""
+    shared = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
+    own: dict[str, Any] = {
+        "out": str(out),
+        "from_": start,
+        "data": replace(config.data, folds=folds, fold=fold),
+        "preset": config.second_preset if isinstance(config, TrainConfig) else getattr(config, "preset", "paper"),
+        "split_seed": config.hold_out_seed(),
+        "seeds": 1,
+        "val": None,
+        "test": False,
+        "report": False,
+        "minutes": None,
+        "eval_every": config.epochs,
+        "resume": True,
+        "overwrite": False,
+        "explicit": (),
+    }
+    stage = Draft(FinetuneConfig(**shared | own))
+    stage.origins = {name: Origin("plan", "from the run whose labels are checked") for name, _ in leaves(stage.config)}
+    return stage
+
+
 def _first_stage_name(name: str) -> str | None:
     """Return the name that a setting of `train` has in the first stage; None if that stage does not have it."""
     first, dot, rest = name.partition(".")

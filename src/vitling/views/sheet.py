@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def _draw_picture(store: Store, columns: list[_Column], with_boxes: bool) -> Ima
         pen.text((GAP + step * c, 3), f"{column.size} px", fill=_COLOURS[column.group % len(_COLOURS)])
     for r in range(rows):
         corner = (GAP, HEAD + step * r)
-        sheet.paste(_draw_original(store, r, columns if with_boxes else []), corner)
+        sheet.paste(draw_original(store, r, columns if with_boxes else []), corner)
         for c, column in enumerate(columns, start=1):
             shown = _denormalise(column.pixels[r], store).resize(
                 (CELL * column.size // largest,) * 2, Image.Resampling.LANCZOS
@@ -106,7 +107,7 @@ def _draw_picture(store: Store, columns: list[_Column], with_boxes: bool) -> Ima
     return sheet
 
 
-def _draw_original(store: Store, i: int, columns: list[_Column]) -> Image.Image:
+def draw_original(store: Store, i: int, columns: Sequence[_Column] = ()) -> Image.Image:
     """Draw an image in its own aspect ratio within a cell, with the boxes that its views were cut from."""
     pixels, aspect = store.fetch(np.array([i]))
     ratio = float(aspect[0])

@@ -1,0 +1,51 @@
+"""`vitling doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vitling.commands.flags import NO_PREFIX
+from vitling.settings.doctor import DoctorConfig
+
+if TYPE_CHECKING:
+    from vitling.runs.doctor import Diagnosis
+
+
+def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
+    """Find images whose label is probably wrong.
+
+    Every image is classified by a model that never saw its label. Edit the column label of suspects.csv, and train
+    again with --labels.
+
+    Example: vitling doctor runs/first
+    """
+    from vitling.runs.doctor import diagnose
+
+    found = diagnose(config)
+    print(
+        f"{found.images:,} images, {found.classes} classes: about {found.expected_wrong:.0f} labels are wrong; "
+        f"{len(found.suspects):,} suspects. The classifier agrees with {found.agreement:.1%} of the labels."
+    )
+    if not found.suspects:
+        return
+    Console().print(_make_table(found, config.top))
+    print(f"Saved to {found.csv} and {found.sheet}")
+    print(f"Edit the column label there, then: vitling train {found.source} --labels {found.csv} --out DIR")
+
+
+def _make_table(found: Diagnosis, top: int) -> Table:
+    table = Table("image")
+    table.add_column("label")
+    table.add_column("probably")
+    for column in ("p(label)", "p(probably)"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in found.suspects[:top]:
+        probabilities = (f"{one.given_probability:.1%}", f"{one.suggested_probability:.1%}")
+        table.add_row(escape(one.path), escape(one.given), escape(one.suggested), *probabilities)
+    if len(found.suspects) > top:
+        table.caption = f"the {top} most suspicious of {len(found.suspects):,}"
+    return table

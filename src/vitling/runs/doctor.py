@@ -1,0 +1,175 @@
+"""`vitling doctor RUN`: images of a run whose label is probably wrong, by confident learning.
+
+A network that was trained on wrong labels has memorised them, so its own predictions hide them. By default, logistic
+regression and k-NN on features of a stage that used no labels classify each tenth of the images, knowing the labels of
+the others. With --folds, the second stage is trained again instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vitling.console import Log
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset, Splits
+from vitling.data.holdout import assign_folds
+from vitling.data.look_alikes import group_look_alikes
+from vitling.data.sources import read_source
+from vitling.data.splits import read_splits, require_labels
+from vitling.data.store import Store
+from vitling.errors import UserError
+from vitling.evaluation.bundle import load
+from vitling.evaluation.classify import get_labels
+from vitling.evaluation.confident import check_labels
+from vitling.evaluation.features import compute_pooled_features
+from vitling.evaluation.out_of_fold import FOLDS, predict_out_of_fold
+from vitling.evaluation.suspects import FILE, SHEET, Suspect, draw_suspects, list_suspects, write_suspects
+from vitling.files import check_writable, write_json
+from vitling.loading import read_json
+from vitling.methods import METHODS
+from vitling.runs.doctor_folds import predict_by_folds
+from vitling.runs.evaluate import decode_split, match_model_input
+from vitling.settings.config import FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.doctor import DoctorConfig
+from vitling.settings.saved import load_config
+from vitling.settings.stages import PRETRAIN_FOLDER
+from vitling.training.processes import choose_device
+
+SUMMARY = "labels.json"
+LOW_AGREEMENT = 0.7  # on 30 flower classes at 0.23, 6 % of the suspects were wrong; on digits at 0.93, 90 %
+_KINDS: dict[str, type[RunConfig]] = {"train": TrainConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found; labels.json has the same."""
+
+    source: str
+    images: int
+    classes: int
+    unchecked: int  # images that every classifier was trained on, because their class has no others
+    method: str
+    agreement: float  # fraction of the checked labels that are the most probable class
+    expected_wrong: float  # by the confident joint
+    suspects: list[Suspect]
+    csv: str
+    sheet: str
+
+
+def diagnose(config: DoctorConfig) -> Diagnosis:
+    """Find the suspects of a run and write suspects.csv, suspects.png and labels.json."""
+    config.check()
+    log, run = Log(), Path(config.run)
+    settings = read_settings(run)
+    settings = replace(settings, labels=config.labels or settings.labels)
+    out = Path(config.out or run / "doctor")
+    check_writable(out / FILE)
+    start = find_label_free(run, required=not config.folds)
+    splits, names = open_labels(settings)
+    if config.folds:
+        if not isinstance(settings, LabelledConfig):
+            raise UserError(f"--folds trains a second stage again, and {run} has none. Leave it out.")
+        dataset, probabilities, store = predict_by_folds(config, settings, splits, start, out / "folds", log)
+        method = f"second stage trained {config.folds} times"
+    else:
+        assert start is not None
+        store, probabilities = _predict_by_features(config, start, settings.data, splits, log)
+        dataset, method = store.dataset, f"logistic regression and k-NN on {start}, {FOLDS} folds"
+    assert dataset.labels is not None
+    known = np.flatnonzero(~np.isnan(probabilities).any(axis=1))
+    if len(known) < len(dataset):
+        log.warning(f"{len(dataset) - len(known):,} images are not checked: their class has no others.")
+    checked, labels, p = dataset.take(known), dataset.labels[known], probabilities[known]
+    check = check_labels(p, labels)
+    agreement = float((p.argmax(axis=1) == labels).mean())
+    if agreement < LOW_AGREEMENT:
+        advice = "train longer" if config.folds else "pass --folds 5, or train the first stage longer"
+        log.warning(f"Only {agreement:.0%} of the labels are predicted, so most suspects are correct; {advice}.")
+    origin = dict(zip(splits.train.rows.tolist(), names))
+    found = list_suspects(
+        check, p, labels, checked.class_names, checked.keys, [origin[int(row)] for row in checked.rows]
+    )
+    write_suspects(out / FILE, found, config.fill)
+    if found:
+        shown = [replace(one, image=int(known[one.image])) for one in found[: config.top]]
+        draw_suspects(store, shown, out / SHEET)
+    diagnosis = Diagnosis(
+        source=settings.source,
+        images=len(dataset),
+        classes=len(dataset.class_names),
+        unchecked=len(dataset) - len(known),
+        method=method,
+        agreement=agreement,
+        expected_wrong=check.expected_wrong,
+        suspects=found,
+        csv=str(out / FILE),
+        sheet=str(out / SHEET),
+    )
+    write_json(out / SUMMARY, asdict(diagnosis))
+    return diagnosis
+
+
+def read_settings(run: Path) -> RunConfig:
+    """Read the settings of a run; raise UserError for anything else."""
+    path = run / "config.json"
+    if not path.is_file():
+        raise UserError(
+            f"{run} is not a run. Name the directory of one; to make one for unchecked images, "
+            f"vitling pretrain {run} --out runs/features"
+        )
+    values = read_json(path)
+    kind = _KINDS.get(values.get("verb", "") if isinstance(values, dict) else "")
+    if kind is None:
+        raise UserError(f"{run} is not a run of train, pretrain or finetune.")
+    return load_config(kind, values, path)
+
+
+def find_label_free(run: Path, required: bool) -> Path | None:
+    """Return the run whose weights were trained without labels: the first stage, or what finetune started from."""
+    settings = read_settings(run)
+    if isinstance(settings, PretrainConfig) and METHODS[settings.method].labels == "ignored":
+        return run
+    if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
+        return find_label_free(run / PRETRAIN_FOLDER, required)
+    if isinstance(settings, FinetuneConfig) and settings.from_ and (Path(settings.from_) / "config.json").is_file():
+        return find_label_free(Path(settings.from_), required)
+    if required:
+        raise UserError(
+            f"The weights of {run} were trained on the labels and have memorised the wrong ones. Pass --folds 5, which "
+            "trains them again without each fifth of the images, or a run of `vitling pretrain`."
+        )
+    return None
+
+
+def open_labels(settings: RunConfig) -> tuple[Splits, list[str]]:
+    """Open train and val as one split, and name the split of each of its images."""
+    source = read_source(settings.source, settings.data, settings.labels)
+    names = [name for name in ("train", "val") for _ in range(len(source.splits.get(name, ())))]
+    splits = read_splits(source, settings.data, merge_val=True)
+    require_labels(splits)
+    if splits.train.task == "multi":
+        raise UserError("The images have several labels each; `vitling doctor` checks images with one label.")
+    return splits, names
+
+
+def _predict_by_features(
+    config: DoctorConfig, start: Path, data: DataConfig, splits: Splits, log: Log
+) -> tuple[Store, np.ndarray]:
+    """Decode the images and compute their out-of-fold probabilities by a classifier on frozen features."""
+    model = load(start, device=choose_device(config.device))
+    data = match_model_input(model, data)
+    store = decode_split(model, splits.train, "train", data, config.allow_bad, log, splits.bad)
+    features = compute_pooled_features(model.backbone, store, model.meta.size, model.meta.crop_fraction)
+    folds = make_folds(store.dataset, data, FOLDS, config.seed)
+    labels = get_labels(store).to(features.device)
+    with log.progress("Classifying", FOLDS) as progress:
+        return store, predict_out_of_fold(features, labels, len(store.dataset.class_names), folds, progress)
+
+
+def make_folds(dataset: Dataset, data: DataConfig, count: int, seed: int) -> np.ndarray:
+    """Assign folds by class, with groups and near duplicates kept together."""
+    groups, _ = group_look_alikes(dataset, data)
+    return assign_folds(dataset.labels, groups, len(dataset), count, seed)

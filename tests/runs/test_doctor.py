@@ -1,0 +1,137 @@
+"""`vitling doctor`: wrong labels are found, written, drawn, and read back by --labels."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.conftest import make_folder, make_image
+from tests.made_runs import pretrain, read, refused, train
+from vitling.cli import run
+from vitling.data.config import DataConfig
+from vitling.data.sources import read_source
+from vitling.data.sources.schemes import READERS
+from vitling.runs.doctor_folds import _train_fold
+from vitling.settings.config import TrainConfig
+
+WRONG = {f"class-{c}/image-{i:02d}.png" for c, i in ((0, 3), (1, 4), (2, 5))}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Write 72 images of three classes, of which three are in the folder of the next class."""
+    root = make_folder(tmp_path_factory.mktemp("doctor") / "images", classes=3, each=24)
+    for path in WRONG:
+        kind = (int(path[6]) + 1) % 3
+        make_image(kind, 50).save(root / path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def features(images, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "features"
+    assert pretrain(images, out, "--epochs", "2", "--no-report") == 0
+    return out
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_wrong_labels_are_found_and_read_back(images, features, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(["doctor", str(features), "--out", str(out), "--device", "cpu", "--fill", "suggested"]) == 0
+    printed = capsys.readouterr().out
+    assert "labels are wrong" in printed
+    rows = read_rows(out / "suspects.csv")
+    assert {row["path"] for row in rows} >= WRONG
+    assert len(rows) <= 8
+    for row in rows:
+        assert row["label"] == row["suggested"] != row["given"]
+        assert row["split"] == "train"
+        score = float(row["given_probability"]) - float(row["suggested_probability"])
+        assert float(row["score"]) == pytest.approx(score, abs=2e-4)
+    assert [float(row["score"]) for row in rows] == sorted(float(row["score"]) for row in rows)
+    with Image.open(out / "suspects.png") as sheet:
+        assert sheet.width > 500
+    summary = read(out / "labels.json")
+    assert summary["images"] == 72
+    assert len(summary["suspects"]) == len(rows)
+    split = read_source(str(images), DataConfig(), str(out / "suspects.csv")).splits["train"]
+    assert split.labels is not None
+    corrected = dict(zip(split.keys, split.labels))
+    assert all(corrected[path] == (f"class-{(int(path[6]) + 1) % 3}",) for path in WRONG)
+
+
+def test_by_default_the_file_changes_nothing_until_edited(images, features, tmp_path):
+    assert run(["doctor", str(features), "--out", str(tmp_path), "--device", "cpu", "--top", "1"]) == 0
+    rows = read_rows(tmp_path / "suspects.csv")
+    assert all(row["label"] == row["given"] for row in rows)
+    notes = read_source(str(images), DataConfig(), str(tmp_path / "suspects.csv")).notes
+    assert any("0 labels changed" in note for note in notes)
+
+
+def test_the_first_stage_of_a_run_is_used(images, tmp_path):
+    out = tmp_path / "run"
+    stages = ["--method", "idmm", "--pretrain-epochs", "1", "--pretrain-size", "8", "--val", "none", "--no-report"]
+    assert train(images, out, *stages) == 0
+    assert run(["doctor", str(out), "--device", "cpu"]) == 0
+    assert "pretrain" in read(out / "doctor" / "labels.json")["method"]
+
+
+def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert train(images, out, "--no-report", "--epochs", "2") == 0
+    assert "--folds 5" in refused(capsys, "doctor", out)
+    assert run(["doctor", str(out), "--folds", "2", "--device", "cpu"]) == 0
+    folds = out / "doctor" / "folds"
+    configs = [read(folds / f"fold-{i}" / "config.json") for i in range(2)]
+    assert [config["data"]["fold"] for config in configs] == [0, 1]
+    whole = read(out / "config.json")
+    for config in configs:
+        assert config["optim"] == whole["optim"]
+        assert (config["epochs"], config["size"], config["batch"]) == (whole["epochs"], whole["size"], whole["batch"])
+    images_each = [read(folds / f"fold-{i}" / "result.json")["images"] for i in range(2)]
+    assert sum(images_each) == 72  # each image is left out once
+    summary = read(out / "doctor" / "labels.json")
+    assert (summary["images"], summary["unchecked"]) == (72, 0)
+    finished = (folds / "fold-0" / "result.json").stat().st_mtime_ns
+    assert run(["doctor", str(out), "--folds", "2", "--device", "cpu"]) == 0  # finished folds are kept
+    assert (folds / "fold-0" / "result.json").stat().st_mtime_ns == finished
+
+
+def test_folds_can_be_sent_to_other_processes(tmp_path):
+    work = partial(_train_fold, TrainConfig(source="images"), 2, tmp_path, None)
+    assert pickle.loads(pickle.dumps((work, dict(READERS))))[1].keys() == READERS.keys()
+
+
+def test_data_that_cannot_be_checked_is_refused(images, features, tmp_path, capsys):
+    assert "is not a run" in refused(capsys, "doctor", images)
+    assert "--folds 1" in refused(capsys, "doctor", features, "--folds", "1")
+    assert "has none" in refused(capsys, "doctor", features, "--folds", "2")
+    assert "several labels" in refused(capsys, "doctor", pretrain_on(several_labels(images, tmp_path), tmp_path / "m"))
+    flat = tmp_path / "flat"
+    shutil.copytree(images / "class-0", flat)
+    assert "has no labels" in refused(capsys, "doctor", pretrain_on(flat, tmp_path / "flat-run"))
+    one = tmp_path / "one"
+    shutil.copytree(images / "class-0", one / "train" / "class-0")
+    assert "one class only" in refused(capsys, "doctor", pretrain_on(one, tmp_path / "one-run"))
+
+
+def several_labels(images: Path, folder: Path) -> Path:
+    paths = sorted(images.rglob("*.png"))
+    lines = [f"{path},{'a|b' if i % 2 else 'a'}" for i, path in enumerate(paths)]
+    (folder / "several.csv").write_text("\n".join(["path,label", *lines]))
+    return folder / "several.csv"
+
+
+def pretrain_on(source: Path, out: Path) -> Path:
+    assert pretrain(source, out, "--epochs", "1", "--no-report") == 0
+    return out
