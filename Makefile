@@ -2,13 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types results datasets flags install clean
+.PHONY: demo test chromium lint types results datasets flags install clean
 
 demo: .venv/.installed
 	$(BIN)/vitling demo --overwrite
 
-test: .venv/.installed-dev lint types
+test: .venv/.installed-dev lint types chromium
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# Some tests open the report in Chromium. They are skipped where it is missing and cannot be installed.
+chromium:
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium for the tests of the report."; \
+	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
+	  echo "Chromium could not be installed."; \
+	fi
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -105,6 +105,13 @@ def test_map_changes_projection_and_colour(page):
     assert page.locator('[data-projection="pca"]').get_attribute("aria-pressed") == "true"
 
 
+def test_symbols_of_the_map_have_an_area(page):
+    """Vega fills the symbols; one that is a line would be invisible."""
+    shapes = page.evaluate("vitling.theme().range.symbol")
+    assert len(shapes) >= 8
+    assert "stroke" not in shapes
+
+
 def test_map_can_be_used_by_keyboard(page):
     page.get_by_role("button", name="Next mistake").focus()
     page.keyboard.press("Enter")

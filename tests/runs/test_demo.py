@@ -23,6 +23,7 @@ def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITLING_CACHE", str(root / "cache"))
+        patch.setattr("vitling.runs.demo.report_finished", lambda *args: False)  # it takes seconds
         assert demo(root / "demo") == 0
     return root / "demo"
 
@@ -64,15 +65,24 @@ def test_summary_states_the_measured_difference(finished, tmp_path, capsys):
         assert Image.open(tmp_path / "demo" / "demo.png").width > 500
 
 
+@pytest.fixture
+def no_report(monkeypatch):
+    """Leave out the report, which takes seconds."""
+    monkeypatch.setattr("vitling.runs.demo.report_finished", lambda *args: False)
+
+
 def test_output_fits_on_one_screen(tmp_path, capfd):
     """The runs' own lines are in their log.txt; without a terminal, progress adds a line in ten seconds."""
     assert demo(tmp_path / "demo", epochs=1) == 0
     shown = capfd.readouterr()
     assert len((shown.out + shown.err).splitlines()) <= 25
+    assert shown.out.splitlines()[-1] == str(tmp_path / "demo" / "report.html")
+    assert '<option value="0">idmm</option>' in (tmp_path / "demo" / "report.html").read_text()
     assert "10 classes" in (tmp_path / "demo" / "random" / "log.txt").read_text()
     assert (tmp_path / "demo" / "demo.png").exists()
 
 
+@pytest.mark.usefixtures("no_report")
 def test_earlier_demo_is_not_deleted_without_overwrite(finished, capsys):
     before = results(finished)
     expected = refused(capsys, "demo", "--out", finished, "--epochs", "2", "--pretrain-epochs", "2")
@@ -82,6 +92,7 @@ def test_earlier_demo_is_not_deleted_without_overwrite(finished, capsys):
     assert results(finished) == before
 
 
+@pytest.mark.usefixtures("no_report")
 def test_stopped_demo_resumes(finished, tmp_path, monkeypatch):
     measure = KnnWatcher.__call__
 
@@ -102,6 +113,7 @@ def test_stopped_demo_resumes(finished, tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_overwrite_starts_again_with_other_labels(finished, tmp_path):
     assert demo(tmp_path / "demo", epochs=1) == 0
     assert demo(tmp_path / "demo", "--overwrite", "--seed", "1", epochs=1) == 0

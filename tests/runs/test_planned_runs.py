@@ -33,7 +33,7 @@ SHORT = [*TINY, "--pretrain-epochs", "2", "--epochs", "3"]
 
 
 def train(source, out, *flags) -> int:
-    return run(["train", str(source), "--out", str(out), *flags])
+    return run(["train", str(source), "--out", str(out), "--no-report", *flags])
 
 
 @pytest.fixture

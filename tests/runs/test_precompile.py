@@ -35,6 +35,7 @@ from vitling.training.trainer import Trainer
 SMALL = [
     *("--method", "idmm", "--backbone", "vit_micro_patch4_32", "--size", "8", "--pretrain-size", "16", "--batch", "16"),
     *("--pretrain-epochs", "3", "--epochs", "1", "--val", "none", "--loop.device", "cpu", "--loop.trackers", "none"),
+    "--no-report",
 ]
 ALONE = Processes(0, 1, torch.device("cpu"))
 

@@ -184,6 +184,29 @@ def test_test_split_is_opened_once_by_the_run_and_logged_by_the_command(tmp_path
     assert collect(open_files("first", out), LIMITS).images.split == "test"
 
 
+def test_several_labels_per_image_have_no_confusion_matrix(folder, tmp_path):
+    names = sorted(str(path.relative_to(tmp_path)) for path in folder.rglob("*.png"))
+    rows = [f"{name},{'x|y' if i % 3 else 'x'}" for i, name in enumerate(names)]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    assert train("train", tmp_path / "labels.csv", tmp_path / "run", "--val", "0.3") == 0
+    found = collect(open_files("first", tmp_path / "run"), LIMITS)
+    assert found.headline.metric == "mean average precision"
+    assert found.headline.interval is None
+    assert set(found.images.texts) <= {"x, y", "x"}
+    assert found.images.predicted == found.images.mistakes == found.errors.confusion == ()
+    assert 'id="errors"' in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_corrected_labels_are_those_of_the_run(folder, tmp_path):
+    (tmp_path / "fixed.csv").write_text("path,label\nclass-0/image-00.png,drop\nclass-0/image-01.png,class-2\n")
+    out = tmp_path / "run"
+    assert train("train", folder, out, "--val", "none", "--labels", str(tmp_path / "fixed.csv"), "--no-report") == 0
+    images = collect(open_files("first", out), LIMITS).images
+    labels = dict(zip(images.keys, images.labels))
+    assert "class-0/image-00.png" not in labels
+    assert labels["class-0/image-01.png"] == 2
+
+
 def test_two_stages_and_several_runs(folder, tmp_path):
     flags = ("--method", "idmm", "--pretrain-epochs", "2", "--val", "0.3", "--no-report")
     for seed in ("0", "1"):

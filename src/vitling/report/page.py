@@ -129,7 +129,7 @@ def _read(folder: str, name: str) -> str:
 
 
 def _format_percent(fraction: float, digits: int = 1) -> str:
-    return f"{100 * fraction:.{digits}f} %"
+    return f"{100 * fraction:.{digits}f}\u00a0%"
 
 
 _ENVIRONMENT = Environment(

@@ -115,7 +115,8 @@ def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
     key = next(key for key in _HEADLINES if key in numbers)
     value, images = numbers[key] or 0.0, numbers.get("n", 0)
     interval = wilson_interval(value, images) if key == "top1" and images else None
-    others = ((METRIC_NAMES[k].display, METRIC_NAMES[k].format(numbers[k])) for k in _OTHERS if k in numbers)
+    formatted = {k: METRIC_NAMES[k].format(numbers[k]).replace("%", "\u00a0%") for k in _OTHERS if k in numbers}
+    others = ((METRIC_NAMES[k].display, text) for k, text in formatted.items())
     return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))
 
 

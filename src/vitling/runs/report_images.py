@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -163,7 +164,7 @@ class RunImages:
 def open_splits(stage: RunFiles) -> Splits:
     """Open the data of a stage, split as it was for training."""
     config = stage.resolved.config
-    source = read_source(config.source, config.data)
+    source = read_source(config.source, config.data, config.labels)
     if isinstance(config, PretrainConfig):
         return open_for_pretraining(config, source)
     return open_labelled(config, source)
@@ -174,6 +175,8 @@ def make_map(images: RunImages) -> ImageMap | None:
     store, features = images.shown, images.features.cpu()
     if len(store) < 2:
         return None
+    if not features.isfinite().all():
+        raise UserError("The features of the images are not finite. Did training diverge?")
     labels, texts = _describe_labels(store.dataset)
     predicted, confidence = _predict(images)
     rows = _find_neighbours(images)
@@ -367,7 +370,11 @@ def _read_attention(backbone: torch.nn.Module, view: Tensor) -> tuple[np.ndarray
 
 def draw_training_views(images: RunImages) -> tuple[Picture, ...]:
     """Draw random views of a few training images, for each stage."""
-    return tuple(_draw_stage_views(title, stage, images) for title, stage in images.files.stages)
+    found = []
+    for title, stage in images.files.stages:
+        with suppress(UserError, OSError):  # the images of another run, which this one started from, may be gone
+            found.append(_draw_stage_views(title, stage, images))
+    return tuple(found)
 
 
 def _draw_stage_views(title: str, stage: RunFiles, images: RunImages) -> Picture:

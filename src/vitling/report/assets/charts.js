@@ -25,7 +25,7 @@ vitling.save = (name, url) => {
   // Petroff (2021), ten colours that colour-blind people can tell apart; the dark theme has lighter ones of some.
   const LIGHT = ["#3f90da", "#e76300", "#832db6", "#717581", "#bd1f01", "#ffa90e", "#a96b59", "#92dadd", "#94a4a2", "#b9ac70"];
   const DARK = ["#5fa8ea", "#ff8a3c", "#b57fe0", "#a9adb8", "#ff6a50", "#ffc04d", "#c98f7e", "#92dadd", "#7f918e", "#cdc28c"];
-  const SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left", "stroke", "wedge"];
+  const SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"];
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

@@ -2,7 +2,7 @@
 // The map of the images, the panel beside it, and galleries of mistakes.
 {
   const { make } = vitling;
-  const FEW_CLASSES = 20; // more cannot be told apart, even by colour and shape
+  const FEW_CLASSES = 20; // ten colours and eight shapes: more cannot be told apart
 
   const describe = (run, i) => {
     const { images, classes } = run;
@@ -12,7 +12,7 @@
 
   const isWrong = (images, i) => images.predicted.length > 0 && images.labels[i] !== -1 && images.labels[i] !== images.predicted[i];
 
-  const percent = (value) => `${(100 * value).toFixed(value > 0.9995 || value < 0.0995 ? 1 : 0)} %`;
+  const percent = (value) => `${(100 * value).toFixed(value > 0.995 ? 1 : 0)}\u00a0%`;
 
   const thumbnail = (sprites, tile, text, side = sprites.side) => {
     const box = make("span", { class: "thumb", role: "img", "aria-label": text });
@@ -99,7 +99,7 @@
       const rank = (point) => (point.kind === "others" || point.kind === "correct" ? 0 : 1);
       spec.data.values.sort((a, b) => rank(a) - rank(b));
       spec.encoding.color.scale = { domain: kinds, range: this.colours(kinds) };
-      spec.encoding.shape.scale = { domain: kinds, range: kinds.map((_, k) => shapes[(k + Math.floor(k / shapes.length)) % shapes.length]) };
+      spec.encoding.shape.scale = { domain: kinds, range: kinds.map((_, k) => shapes[k % shapes.length]) };
       const columns = this.root.clientWidth < 480 ? 2 : 4;
       spec.encoding.color.legend.columns = spec.encoding.shape.legend.columns = columns;
       if (kinds.length === 1) spec.encoding.color.legend = spec.encoding.shape.legend = null;
