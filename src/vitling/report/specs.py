@@ -239,10 +239,7 @@ def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -
                     "x": x,
                     "y": y,
                     "text": {"field": "n", "type": "quantitative"},
-                    "color": {
-                        "condition": {"test": "datum.share > 0.5", "value": "white"},
-                        "value": "black",
-                    },
+                    "color": {"condition": {"test": "datum.share > 0.5", "value": "white"}},
                     "tooltip": tooltip,
                 },
             },

@@ -48,8 +48,8 @@ vitling.save = (name, url) => {
       line: { strokeWidth: 2 },
       range: {
         category, symbol: SHAPES,
-        heatmap: dark.matches ? ["#222b38", "#2f6aa8", "#a9d3ff"] : ["#f3f6fa", "#6fa8dc", "#0b3d75"],
-        ramp: dark.matches ? ["#222b38", "#2f6aa8", "#a9d3ff"] : ["#f3f6fa", "#6fa8dc", "#0b3d75"],
+        heatmap: dark.matches ? ["#222b38", "#27507d", "#2f78bd"] : ["#f3f6fa", "#4f8fd0", "#0b3d75"],
+        ramp: dark.matches ? ["#222b38", "#27507d", "#2f78bd"] : ["#f3f6fa", "#4f8fd0", "#0b3d75"],
       },
     };
   };
