@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,6 +160,13 @@ def test_a_report_that_fails_does_not_fail_the_run(folder, tmp_path, monkeypatch
     assert (tmp_path / "run" / "result.json").exists()
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "The report could not be written (RuntimeError: no room). Try: vitling report" in log
+
+
+def test_a_signal_during_the_report_is_obeyed(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "write_page", lambda *args: signal.raise_signal(signal.SIGTERM))
+    assert train("train", folder, tmp_path / "run", "--val", "0.3") == 143
+    assert (tmp_path / "run" / "result.json").exists()
+    assert "could not be written" not in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_pretraining_shows_its_training_images(tmp_path):

@@ -29,15 +29,8 @@ from vitling.runs.report_files import (
     read_errors,
     read_origin,
 )
-from vitling.runs.report_images import (
-    Limits,
-    RunImages,
-    choose_samples,
-    draw_attention,
-    draw_training_views,
-    make_map,
-    measure_reliability,
-)
+from vitling.runs.report_images import Limits, RunImages, make_map, measure_reliability
+from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
 from vitling.runs.stage import free_memory, report_seconds
 from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
