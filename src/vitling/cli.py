@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,12 +11,11 @@ from functools import partial, wraps
 from typing import Any, NoReturn
 
 import tyro
-from rich.console import Console
 
 from vitling.commands.flag_checks import check_flags
 from vitling.commands.short_help import format_short_help
 from vitling.commands.verbs import VERBS
-from vitling.console import is_main_process
+from vitling.console import Console, echo, is_main_process
 from vitling.data.host import count_cores
 from vitling.errors import (
     ABORTED,
@@ -53,6 +53,8 @@ def run(argv: list[str]) -> int:
         return _precompile(*argv[1:])
     if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
     if count_cores() < (os.cpu_count() or 1):  # torch does not see the CPU limit of a container
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
@@ -68,7 +70,7 @@ def run(argv: list[str]) -> int:
     except (UserError, RunAborted) as problem:
         return _fail(str(problem), problem.exit_code)
     except Interrupted as stop:
-        print(stop, file=sys.stderr)
+        echo(stop, file=sys.stderr)
         return stop.exit_code
     except KeyboardInterrupt:
         return _fail("Interrupted.", INTERRUPTED)
@@ -157,5 +159,5 @@ def _suggest(verb: str) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"Error: {message}", file=sys.stderr)
+    echo(f"Error: {message}", file=sys.stderr)
     return code

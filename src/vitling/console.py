@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TextIO
 
-from rich.console import Console
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 from vitling.files import append_line
+from vitling.formatting import make_safe
 
 LINE_INTERVAL = 10.0  # seconds between progress lines when the output is not a terminal
 
@@ -35,6 +38,23 @@ def brief_output() -> Iterator[None]:
 def is_main_process() -> bool:
     """Return whether this process has rank 0, the one that prints and writes files."""
     return int(os.environ.get("RANK") or "0") == 0
+
+
+class Console(rich.console.Console):
+    """A rich console for text that holds names from files: no markup, and no control characters in the text."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**{"markup": False} | options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_plain = segment.control is None
+            yield Segment(make_safe(segment.text), segment.style) if is_plain else segment
+
+
+def echo(text: object = "", file: TextIO | None = None) -> None:
+    """Print a line, with control characters of names escaped."""
+    print(make_safe(str(text)), file=file)
 
 
 class ProgressCallback(Protocol):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import glob
+import io
 import json
 import os
 import re
@@ -11,12 +13,13 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from vitling.errors import UserError
+from vitling.formatting import escape_cell
 
 try:
     import fcntl
@@ -271,6 +274,13 @@ def check_replaceable(path: str | os.PathLike) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "device")
         raise UserError(f"{path} is a {kind}, which is never replaced. Name a regular file or a new one.")
+
+
+def make_csv(rows: Iterable[Iterable[str]]) -> str:
+    """Format rows as CSV in which no cell is a formula."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([escape_cell(cell) for cell in row] for row in rows)
+    return text.getvalue()
 
 
 def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:

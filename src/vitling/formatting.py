@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+# control characters except newline and tab, signs that reverse the text's direction, halves of surrogate pairs
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def make_safe(text: str) -> str:
+    """Escape characters that a terminal would obey or that cannot be encoded: names come from files."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escape_cell(cell: str) -> str:
+    """Put ' before a CSV cell that a spreadsheet would take for a formula, as OWASP recommends."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def format_count(number: int, noun: str) -> str:

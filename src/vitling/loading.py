@@ -7,6 +7,7 @@ dataclasses for settings, TypedDicts (`records.py`) for everything else. Imports
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, is_typeddict
 
 import msgspec
@@ -44,6 +46,19 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     """Read a regular file."""
     with open_regular(path) as file:
         return file.read()
+
+
+def find_matches(pattern: str) -> list[Path]:
+    """Find what a pattern matches, sorted and without hidden names; ** does not follow links, which may be circular."""
+    if "**" not in pattern:
+        return [Path(path) for path in sorted(glob.glob(pattern))]
+    anchor = Path(pattern).anchor
+    start = Path(anchor) if anchor else Path()
+    try:
+        found = start.glob(pattern.removeprefix(anchor))
+        return sorted(path for path in found if not any(part.startswith(".") for part in path.parts))
+    except (ValueError, NotImplementedError, IndexError):  # such as a**b
+        return []
 
 
 def read_json(path: str | os.PathLike) -> Any:

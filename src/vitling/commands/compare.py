@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from vitling.commands.flags import OptionalOut, Weights
 from vitling.commands.results import format_percent
+from vitling.console import Console, echo
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import METRIC_NAMES
 
@@ -36,7 +35,7 @@ def compare(
 
     _print_differences(compare_runs(runs, split, weights, out))
     if out:
-        print(f"Saved to {out}")
+        echo(f"Saved to {out}")
 
 
 def _print_differences(result: dict[str, Any]) -> None:
@@ -47,9 +46,9 @@ def _print_differences(result: dict[str, Any]) -> None:
     for row in result["runs"]:
         std = "" if row["deviation"] is None else format_percent(row["deviation"])
         interval = [format_interval(row["mean"], result["images"])] if with_interval else []
-        table.add_row(escape(row["run"]), str(len(row["values"])), format_percent(row["mean"]), *interval, std)
+        table.add_row(row["run"], str(len(row["values"])), format_percent(row["mean"]), *interval, std)
     table.caption = f"{METRIC_NAMES[result['metric']].display} on {result['images']:,} images of {result['split']}"
     Console().print(table)
     for found in result["differences"]:
         test = f" McNemar: p = {found['mcnemar_p']:.2g}." if "mcnemar_p" in found else ""
-        print(found["in_words"] + test)
+        echo(found["in_words"] + test)

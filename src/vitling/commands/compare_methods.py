@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import format_percent
-from vitling.console import is_main_process
+from vitling.console import Console, echo, is_main_process
 from vitling.evaluation.intervals import format_interval
 from vitling.settings.config import ComparisonConfig
 
@@ -37,16 +36,16 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
     Console().print(comparison_table(result))
     best = _rank(result["rows"])[0]
     if "value" not in best:
-        print("Every method stopped; the reasons are above.")
+        echo("Every method stopped; the reasons are above.")
         return
     if result["differences"]:
-        print(_describe_lead(best, result["differences"]))
+        echo(_describe_lead(best, result["differences"]))
     if short := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW_EPOCHS])) < FEW_EPOCHS]:
-        print(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to compare; raise --minutes.")
-    print(f"Saved to {out}, a run directory for each method")
+        echo(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to compare; raise --minutes.")
+    echo(f"Saved to {out}, a run directory for each method")
     method = BASELINE if best["method"].startswith(BASELINE) else best["method"]
     flags = " ".join(filter(None, [f"--method {method}", best.get("flags", ""), "--out RUN"]))
-    print(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")
+    echo(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")
 
 
 def comparison_table(result: dict[str, Any]) -> Table:

@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from vitling.commands.flags import Out
 from vitling.commands.results import format_percent
+from vitling.console import Console, echo
 from vitling.evaluation.intervals import format_interval, wilson_interval
 from vitling.metric_names import METRIC_NAMES
 from vitling.report.demo_picture import Bar, draw_demo
@@ -55,16 +55,16 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
     draw_demo([_make_bar(name, results) for name in _NAMES], "Test accuracy on 8 x 8 pixel digits, one seed", picture)
     random, pretrained, idmm = (results[name] for name in ("random", "pretrain", "idmm"))
     points = 100 * (idmm["last"]["test"]["top1"] - random["last"]["test"]["top1"])
-    print(
+    echo(
         f"With the same {idmm['images']} labels, IDMM pre-training on {pretrained['images']:,} unlabelled digits gives "
         f"{abs(points):.1f}\npoints {'more' if points >= 0 else 'less'} than a random initialisation. "
         "One seed on 8 x 8 pixel digits is only a demonstration;\nresults/demo-digits.json contains three seeds."
     )
-    print(f"Saved to {', '.join(str(Path(out) / name) for name in results)}\nPicture: {picture}")
-    print("Train on your own images, both stages: vitling train DATA --out runs/first")
-    print(f"Use this model: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
+    echo(f"Saved to {', '.join(str(Path(out) / name) for name in results)}\nPicture: {picture}")
+    echo("Train on your own images, both stages: vitling train DATA --out runs/first")
+    echo(f"Use this model: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
     if (report := Path(out) / "report.html").exists():
-        print(f"The digits, curves and mistakes as a web page:\n{report}")
+        echo(f"The digits, curves and mistakes as a web page:\n{report}")
 
 
 def _make_bar(name: str, results: dict[str, dict[str, Any]]) -> Bar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from vitling.commands.flags import Images, Out, Run, Weights
+from vitling.console import echo
 from vitling.data.config import DataConfig
 
 
@@ -28,5 +29,5 @@ def embed(
     from vitling.runs.evaluate import make_opening_recorder
 
     for name, reason in write_features(run, images, out, weights, make_opening_recorder(run), data).items():
-        print(f"Skipped: {name}: {reason}", file=sys.stderr)
-    print(f"Saved to {out}")
+        echo(f"Skipped: {name}: {reason}", file=sys.stderr)
+    echo(f"Saved to {out}")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import format_percent, select_metrics
+from vitling.console import Console, echo
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import BY_FLAG
 from vitling.settings.evaluation import EvaluationConfig
@@ -38,13 +37,13 @@ def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
 
         _print_evaluation(evaluate_model(config))
     for path in filter(None, (config.out, config.mistakes)):
-        print(f"Saved to {path}")
+        echo(f"Saved to {path}")
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
-    print(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
+    echo(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
     if "prediction_sets" in result:
-        print(_describe_sets(result["prediction_sets"], result["n"]))
+        echo(_describe_sets(result["prediction_sets"], result["n"]))
     Console().print(_metric_table(result), _class_table(result["per_class"]))
 
 
@@ -80,7 +79,7 @@ def _class_table(rows: list[dict[str, Any]]) -> Table:
     for row in worst[:_MAX_CLASSES]:
         recall, precision, f1 = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
         interval = "" if row["recall"] is None else format_interval(row["recall"], row["n"])
-        table.add_row(escape(row["class"]), f"{row['n']:,}", recall, interval, precision, f1)
+        table.add_row(row["class"], f"{row['n']:,}", recall, interval, precision, f1)
     if len(rows) > _MAX_CLASSES:
         table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest recall"
     return table
@@ -88,11 +87,11 @@ def _class_table(rows: list[dict[str, Any]]) -> Table:
 
 def _print_probes(result: dict[str, Any]) -> None:
     images = result["images"]
-    print(
+    echo(
         f"{result['split']} of {result['data']}: {images['judged']:,} images, {result['classes']} classes; probes of "
         f"frozen features, weights: {result['weights']}"
     )
-    print(
+    echo(
         f"Trained on train, chosen on {images['validation']:,} images ({result['chosen_on']}), then trained on all "
         f"{images['train'] + images['validation']:,}"
     )

@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 
 from vitling.commands.flags import Run, Weights
 from vitling.commands.results import format_percent
+from vitling.console import echo
 from vitling.errors import UserError
 from vitling.formatting import format_count
 
@@ -42,7 +43,7 @@ def explain(
 
     found = draw(run, image, image2, out, query, grey, seed, weights)
     _print_explained(found)
-    print(f"Saved to {out}")
+    echo(f"Saved to {out}")
     if reason := found.get("no_attention"):
         raise UserError(f"{reason} Only the matched regions were drawn.")
 
@@ -52,10 +53,10 @@ def _print_explained(found: dict[str, Any]) -> None:
     if "accuracy" in pairs:
         images = format_count(pairs["images"], "image") if "images" in pairs else "the image"
         score = f"{format_percent(pairs['accuracy'])} of the pairs are right, {pairs['distance']:.1f} px off on average"
-        print(f"Mirrored view of {images}: {score}.")
+        echo(f"Mirrored view of {images}: {score}.")
         for name, reason in pairs.get("unread", {}).items():
-            print(f"Skipped: {name}: {reason}.")
+            echo(f"Skipped: {name}: {reason}.")
     if attention:
         row, column = attention["query"]
         redundant = f"{attention['redundant']} redundant (correlation above {attention['redundant_above']})"
-        print(f"Attention from row {row}, column {column}: {len(attention['heads'])} heads, {redundant}.")
+        echo(f"Attention from row {row}, column {column}: {len(attention['heads'])} heads, {redundant}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from vitling.commands.flags import Out, Run, Weights
+from vitling.console import echo
 
 
 def export(run: Run, out: Out, format: Literal["auto", "timm", "onnx"] = "auto", weights: Weights = "last") -> None:
@@ -19,4 +20,4 @@ def export(run: Run, out: Out, format: Literal["auto", "timm", "onnx"] = "auto",
     from vitling.evaluation.export import export as export_model
 
     difference = export_model(run, out, format, weights)
-    print(f"Saved to {out} (largest difference from torch on random images: {difference:.1e})")
+    echo(f"Saved to {out} (largest difference from torch on random images: {difference:.1e})")

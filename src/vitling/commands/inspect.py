@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
 
 from vitling.commands.flags import Data, Labels, Out
+from vitling.console import Console, echo
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.views.plan import Group, Plan
@@ -55,7 +55,7 @@ def inspect(
         _print_store_loss(losses, plan)
         findings["store_loss"] = [asdict(loss) for loss in losses]
     write_json(out, findings)
-    print(f"Saved to {out}")
+    echo(f"Saved to {out}")
 
 
 def _parse_store_loss(value: str) -> Plan:

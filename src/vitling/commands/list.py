@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
+
+from vitling.console import Console
 
 
 def list_(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitling.commands.flags import Images, OptionalOut, Run, Weights
+from vitling.console import echo
 
 
 def predict(
@@ -35,4 +36,4 @@ def predict(
 
     classify(run, images, top, abstain, format, out, weights, coverage)
     if out:
-        print(f"Saved to {out}")
+        echo(f"Saved to {out}")

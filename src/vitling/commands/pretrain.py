@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import run_training
+from vitling.console import echo
 from vitling.formatting import format_count
 from vitling.settings.config import PretrainConfig
 
@@ -25,12 +26,12 @@ def pretrain(config: Annotated[PretrainConfig, NO_PREFIX]) -> None:
 
 def _print_pretraining(result: dict[str, Any], config: PretrainConfig) -> None:
     """Print a summary of the run and the command that fine-tunes from it."""
-    print(
+    echo(
         f"{result['method']}: {result['backbone']} at {result['size']} px, {result['images']:,} images, "
         f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
         f"{result['images_per_second']:,.0f} images/s, "
         f"loss {result['last'].get('loss', float('nan')):.3f}"
     )
-    print(f"Saved to {config.out}")
+    echo(f"Saved to {config.out}")
     data = shlex.quote(config.source) if config.source and result.get("labelled", True) else "LABELLED_DATA"
-    print(f"The second stage: vitling finetune {data} --from {shlex.quote(config.out)} --out RUN")
+    echo(f"The second stage: vitling finetune {data} --from {shlex.quote(config.out)} --out RUN")

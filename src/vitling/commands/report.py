@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitling.commands.flags import OptionalOut
+from vitling.console import echo
 
 
 def report(
@@ -24,4 +25,4 @@ def report(
     """
     from vitling.runs.report import write_report
 
-    print(f"Saved to {write_report(runs, out)}")
+    echo(f"Saved to {write_report(runs, out)}")

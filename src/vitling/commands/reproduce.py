@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
+from vitling.console import Console, echo
 from vitling.errors import Interrupted, RunAborted
 from vitling.formatting import describe_trial
 from vitling.report.studies import make_lines, select_columns
@@ -51,7 +51,7 @@ def reproduce(
         ) from None
     print_study(outcome.results)
     if outcome.path.exists():
-        print(f"Saved to {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
+        echo(f"Saved to {outcome.path}" + (f" and {outcome.picture}" if outcome.picture else ""))
     if outcome.failed:
         raise RunAborted(f"{len(outcome.failed)} of the runs failed: {'; '.join(outcome.failed)}.")
 
@@ -59,7 +59,7 @@ def reproduce(
 def print_study(results: dict[str, Any]) -> None:
     """Print a table of our results next to the paper's."""
     trial = describe_trial(results.get("trial"), ", ")
-    print(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
+    echo(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
     table = Table(Column("run", overflow="fold"))
     found = make_lines(results)
     columns = select_columns(found, {"ours": "ours", "paper": "paper", "gain": "gain", "paper_gain": "paper's"})
@@ -70,4 +70,4 @@ def print_study(results: dict[str, Any]) -> None:
     Console().print(table)
     for line in found:  # below the table: a column of notes would leave no room for the numbers
         if line.note:
-            print(f"{line.run}: {line.note}")
+            echo(f"{line.run}: {line.note}")

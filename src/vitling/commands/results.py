@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from vitling.commands.settings_table import print_settings
-from vitling.console import is_main_process
+from vitling.console import Console, echo, is_main_process
 from vitling.evaluation.intervals import format_interval
 from vitling.formatting import format_count
 from vitling.metric_names import METRIC_NAMES, MetricName
@@ -32,35 +31,35 @@ def print_run(result: dict[str, Any], config: Any) -> None:
     """Print how a run went, what it wrote, and the command that uses its model."""
     out = config.out
     for name, stage in result.get("stages", {"": result}).items():
-        print(
+        echo(
             f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, "
             f"{format_count(stage['epochs'], 'epoch')}, {stage['seconds']:.0f} s, "
             f"{stage['images_per_second']:,.0f} images/s"
         )
     if "classes" not in result:
-        print(f"Saved to {out}\n  model/ contains the network, without a head because the data has no labels")
-        print(f"Use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
+        echo(f"Saved to {out}\n  model/ contains the network, without a head because the data has no labels")
+        echo(f"Use it: vitling embed {shlex.quote(out)} IMAGES --out features.npz")
         return
     _print_scores(result)
     large = "large" in result.get("stages", {})
-    print(f"Saved to {out}" + (", with the model of the larger size in large/" if large else ""))
-    print("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
+    echo(f"Saved to {out}" + (", with the model of the larger size in large/" if large else ""))
+    echo("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
-        print("  evaluation.json contains per-class metrics and the confusion matrix")
-        print("  mistakes.csv lists the images that the last epoch's model gets wrong")
+        echo("  evaluation.json contains per-class metrics and the confusion matrix")
+        echo("  mistakes.csv lists the images that the last epoch's model gets wrong")
     if (Path(out) / "report.html").exists():
-        print("  report.html shows the results, curves and mistakes, and a map of the images")
-    print(f"Use it: vitling predict {shlex.quote(out)} IMAGES")
+        echo("  report.html shows the results, curves and mistakes, and a map of the images")
+    echo(f"Use it: vitling predict {shlex.quote(out)} IMAGES")
 
 
 def _print_scores(result: dict[str, Any]) -> None:
     other_size = result.get("judged_at", result["size"]) != result["size"]
     if other_size:
-        print(f"evaluated at {result['judged_at']} px (--test-size):")
+        echo(f"evaluated at {result['judged_at']} px (--test-size):")
     Console().print(_score_table(result))
     if large := result.get("stages", {}).get("large"):
         if other_size:
-            print(f"large, evaluated at {large['size']} px:")
+            echo(f"large, evaluated at {large['size']} px:")
         Console().print(_score_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
 
 
@@ -120,4 +119,4 @@ def _print_seeds(result: dict[str, Any], out: str) -> None:
         mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
         table.add_row(shown, mean, std, str(len(found["values"])))
     Console().print(table)
-    print(f"Saved to {out}, a run directory for each seed")
+    echo(f"Saved to {out}, a run directory for each seed")

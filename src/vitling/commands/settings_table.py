@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 
-from vitling.console import is_main_process
+from vitling.console import Console, is_main_process
 from vitling.settings.config import RunConfig
 from vitling.settings.listing import list_settings
 from vitling.settings.resolve import Resolved

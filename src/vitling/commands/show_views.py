@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import arg
 
 from vitling.commands.flags import Data, Out
+from vitling.console import echo
 from vitling.data.config import DataConfig
 from vitling.views.plan import Plan
 
@@ -44,7 +45,7 @@ def show_views(
 
     check_writable(out)
     for path, views in _plan_pictures(data_set, policy, out, size, data).items():
-        print(f"Saved to {draw_sheet(data_set, views, path, images, draws, boxes, size, seed, data)}")
+        echo(f"Saved to {draw_sheet(data_set, views, path, images, draws, boxes, size, seed, data)}")
 
 
 def _plan_pictures(source: str, policy: str, out: str, size: int | None, data: DataConfig) -> dict[str, str | Plan]:

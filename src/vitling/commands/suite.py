@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from rich.console import Console
-
 from vitling.commands.flags import NO_PREFIX
+from vitling.console import Console, echo
 from vitling.errors import RunAborted
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import make_tables
@@ -24,7 +23,7 @@ def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
 
     outcome = run_suite(config)
     _print_suite(outcome.summary)
-    print(f"Saved to {outcome.path}")
+    echo(f"Saved to {outcome.path}")
     if outcome.failed:
         raise RunAborted(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
 
@@ -35,4 +34,4 @@ def _print_suite(summary: dict[str, Any]) -> None:
         console.print(table)
     for row in summary["rows"]:
         for note in row["notes"]:
-            print(f"* {row['data']}: {note}")
+            echo(f"* {row['data']}: {note}")

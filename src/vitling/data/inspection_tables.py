@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from vitling.console import Console
 from vitling.data.inspection import Inspection
 
 MAX_LINES = 10  # of each list
@@ -25,13 +25,13 @@ def print_inspection(found: Inspection, console: Console) -> None:
     _print_list(console, "also in train", leaks)
     _print_list(console, "cannot be used", [f"{file.split} {file.key}: {file.reason}" for file in found.bad])
     for note in found.notes:
-        console.print(escape(note), highlight=False)
+        console.print(note, highlight=False)
     for warning in found.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
+        console.print(Text.assemble(("warning:", "yellow"), f" {warning}"), highlight=False)
 
 
 def _make_split_table(found: Inspection) -> Table:
-    table = Table(title=f"{escape(found.name)} ({found.task} label)" if found.task != "none" else escape(found.name))
+    table = Table(title=f"{found.name} ({found.task} label)" if found.task != "none" else found.name)
     for column in ("", *found.splits):
         table.add_column(column, justify="left" if not column else "right")
     splits = found.splits.values()
@@ -65,16 +65,16 @@ def _make_class_table(found: Inspection) -> Table:
         if hidden > 1 and k == MAX_CLASSES:
             table.add_row(f"({hidden:,} more)", *([""] * len(labelled)))
         if hidden <= 1 or not MAX_CLASSES <= k < len(names) - MAX_CLASSES:
-            table.add_row(escape(name), *(f"{split.classes[name]:,}" for split in labelled.values()))
+            table.add_row(name, *(f"{split.classes[name]:,}" for split in labelled.values()))
     return table
 
 
 def _print_list(console: Console, title: str, lines: Sequence[str]) -> None:
     if not lines:
         return
-    console.print(f"[bold]{escape(title)}[/] ({len(lines):,})", highlight=False)
+    console.print(Text.assemble((title, "bold"), f" ({len(lines):,})"), highlight=False)
     for line in lines[:MAX_LINES]:
-        console.print(f"  {escape(line)}", highlight=False)
+        console.print(f"  {line}", highlight=False)
     if len(lines) > MAX_LINES:
         console.print(f"  and {len(lines) - MAX_LINES:,} more", highlight=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import io
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +13,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitling.data.dataset import Dataset, Raw
+from vitling.data.sources.layout import make_printable
 from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
+from vitling.loading import find_matches, read_bytes
 
 Input = str | os.PathLike | Image.Image | np.ndarray
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -42,7 +43,7 @@ def list_sources(inputs: Input | Sequence[Input]) -> list[Source]:
     sources: list[Source] = []
     for one in several:
         if isinstance(one, str | os.PathLike):
-            sources += [Source(str(path), path.read_bytes) for path in find_images(one)]
+            sources += [Source(make_printable(str(path)), partial(read_bytes, path)) for path in find_images(one)]
         elif isinstance(one, Image.Image):
             sources.append(Source(f"image {len(sources)}", lambda image=one: _encode_png(image)))  # type: ignore[misc]
         elif isinstance(one, np.ndarray):
@@ -64,7 +65,7 @@ def _find_files(pattern: str) -> list[Path]:
     elif path.exists():
         return [path]
     else:
-        found = sorted(p for p in map(Path, glob.glob(pattern, recursive=True)) if p.is_file())
+        found = [p for p in find_matches(pattern) if p.is_file()]
     if not found:
         raise UserError(f"There are no images at {pattern}.")
     return found

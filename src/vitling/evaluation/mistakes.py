@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from os import PathLike
@@ -10,7 +9,7 @@ from os import PathLike
 import torch
 from torch import Tensor
 
-from vitling.files import atomic_write
+from vitling.files import atomic_write, make_csv
 
 FILE = "mistakes.csv"
 
@@ -66,6 +65,4 @@ def _find_multi_label(
 def write_mistakes(path: str | PathLike[str], found: Sequence[Mistake]) -> None:
     """Write the rows as CSV, with a heading even if there are none."""
     with atomic_write(path, "w") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([f.name for f in fields(Mistake)])
-        writer.writerows(map(astuple, found))
+        file.write(make_csv([[f.name for f in fields(Mistake)], *map(astuple, found)]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -12,13 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from vitling.console import Log
+from vitling.console import Console, Log
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.config import check_coverage
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Model, Prediction
-from vitling.files import atomic_write, check_writable
+from vitling.files import atomic_write, check_writable, make_csv
+from vitling.formatting import make_safe
 
 Format = Literal["table", "csv", "json"]
 
@@ -50,7 +50,8 @@ def predict(
     predictions = _predict_images(model, find_images(inputs), top, abstain, coverage)
     text = {"table": format_table, "csv": format_csv, "json": format_json}[format](predictions)
     if out is None:
-        sys.stdout.write(text)
+        is_raw = format != "table" and sys.stdout.isatty()
+        sys.stdout.write(make_safe(text) if is_raw else text)
     else:
         with atomic_write(out, "w") as file:
             file.write(text)
@@ -82,19 +83,17 @@ def format_answer(prediction: Prediction) -> str:
 def format_csv(predictions: Sequence[Prediction]) -> str:
     most = max((len(p.top) for p in predictions), default=0)
     ranked = [f"{what}_{k}" for k in range(1, most + 1) for what in ("class", "probability")]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     has_sets = any(p.prediction_set for p in predictions)
     sets = ["prediction_set"] if has_sets else []
-    writer.writerow(["file", "answer", "probability", "unfamiliar", *sets, "error", *ranked])
+    rows = [["file", "answer", "probability", "unfamiliar", *sets, "error", *ranked]]
     for p in predictions:
         cells = [cell for name, value in p.top for cell in (name, f"{value:.6f}")]
         sure = "" if p.probability is None else f"{p.probability:.6f}"
         cells += [""] * (len(ranked) - len(cells))  # an image that cannot be read has no classes
         unfamiliar = "" if p.unfamiliar is None else str(p.unfamiliar).lower()
         sets = ["|".join(p.prediction_set)] if has_sets else []
-        writer.writerow([p.source, format_answer(p), sure, unfamiliar, *sets, p.error or "", *cells])
-    return text.getvalue()
+        rows.append([p.source, format_answer(p), sure, unfamiliar, *sets, p.error or "", *cells])
+    return make_csv(rows)
 
 
 def format_json(predictions: Sequence[Prediction]) -> str:
@@ -107,9 +106,8 @@ def format_json(predictions: Sequence[Prediction]) -> str:
 
 
 def format_table(predictions: Sequence[Prediction]) -> str:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     has_sets, can_tell = any(p.prediction_set for p in predictions), any(p.unfamiliar is not None for p in predictions)
     extra = [*(["familiar?"] if can_tell else []), *(["prediction set"] if has_sets else [])]
@@ -117,14 +115,13 @@ def format_table(predictions: Sequence[Prediction]) -> str:
     for p in predictions:
         if p.error:
             blank = [""] * (1 + len(extra))
-            table.add_row(escape(_shorten_path(p.source)), "[red]cannot be read[/]", *blank, escape(p.error))
+            table.add_row(_shorten_path(p.source), Text("cannot be read", "red"), *blank, p.error)
             continue
         rest = p.top[1:] if p.label else p.top  # unsure or multi-label: the answer column does not show the first
         then = ", ".join(f"{name} {value:.1%}" for name, value in rest)
-        cells = ["[yellow]unfamiliar[/]" if p.unfamiliar else ""] if can_tell else []
-        cells += [escape(", ".join(p.prediction_set))] if has_sets else []
-        shown = escape(_shorten_path(p.source)), escape(format_answer(p)), f"{p.probability:.1%}"
-        table.add_row(*shown, *cells, escape(then))
+        cells = [Text("unfamiliar" if p.unfamiliar else "", "yellow")] if can_tell else []
+        cells += [Text(", ".join(p.prediction_set))] if has_sets else []
+        table.add_row(_shorten_path(p.source), format_answer(p), f"{p.probability:.1%}", *cells, then)
     text = io.StringIO()
     terminal = Console()
     Console(file=text, width=terminal.width, force_terminal=terminal.is_terminal).print(table)

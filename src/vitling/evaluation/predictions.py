@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.files import atomic_write
+from vitling.loading import read_npz
 
 FILE = "answers.npz"
 
@@ -76,10 +75,10 @@ def load_predictions(folder: Path) -> dict[str, SplitPredictions]:
     if not path.exists():
         raise UserError(f"{folder} has no {FILE}. Give a finished run of train or finetune; older versions wrote none.")
     try:
-        with np.load(path) as columns:
-            parts = dict.fromkeys(name.rpartition("/")[0] for name in columns.files)
-            return {part: _read_part(columns, part) for part in parts}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        columns = read_npz(path)
+        parts = dict.fromkeys(name.rpartition("/")[0] for name in columns)
+        return {part: _read_part(columns, part) for part in parts}
+    except (InvalidFile, ValueError, KeyError, TypeError) as problem:
         raise UserError(
             f"{path} is damaged ({type(problem).__name__}) and cannot be read. `vitling evaluate` can still evaluate "
             "the model."
@@ -89,4 +88,11 @@ def load_predictions(folder: Path) -> dict[str, SplitPredictions]:
 def _read_part(columns: Mapping[str, np.ndarray], part: str) -> SplitPredictions:
     keys, labels, given = (columns[f"{part}/{key}"] for key in ("keys", "labels", "given"))
     groups = f"{part}/groups"  # files of older versions have none
-    return SplitPredictions(keys, labels, given, columns[groups] if groups in columns else np.arange(len(keys)))
+    found = SplitPredictions(keys, labels, given, columns[groups] if groups in columns else np.arange(len(keys)))
+    numbers = all(column.dtype.kind in "biuf" for column in vars(found).values())
+    same = {len(column) for column in vars(found).values()} == {len(keys)}
+    if not numbers or not same or keys.dtype != np.uint64 or keys.ndim != 1 or labels.shape != given.shape:
+        raise ValueError("the columns do not fit each other")
+    if labels.ndim not in (1, 2) or found.groups.ndim != 1:
+        raise ValueError("the columns have another shape")
+    return found

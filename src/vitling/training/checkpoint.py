@@ -13,6 +13,7 @@ import torch
 
 from vitling.errors import RunAborted, UserError
 from vitling.files import atomic_write
+from vitling.loading import open_regular
 from vitling.shortage import is_out_of_memory
 
 FORMAT = 1
@@ -71,6 +72,8 @@ class Checkpoints:
         """Load a checkpoint; only tensors and plain containers are unpickled."""
         _check_digest(path)
         state = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(state, dict):
+            raise DamagedCheckpointError(f"{path} holds a {type(state).__name__}")
         if state.get("format") != FORMAT:
             raise UserError(f"{path} was written by an incompatible version of vitling and cannot be resumed.")
         return state
@@ -93,7 +96,7 @@ class _HashingWriter:
 def _check_digest(path: Path) -> None:
     """Raise DamagedCheckpointError if the content does not match its digest; older versions wrote none."""
     length = 2 * _DIGEST_SIZE + len(_MARK)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = max(0, os.fstat(file.fileno()).st_size - length)
         file.seek(content)
         end = file.read()

@@ -14,16 +14,18 @@ train=SPEC,test=SPEC[,val=SPEC][,pool=SPEC]   one DATA per split
 from __future__ import annotations
 
 import difflib
-import glob
 import importlib
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from vitling.data.config import DataConfig
+from vitling.data.sources.layout import make_printable
 from vitling.data.sources.schemes import READERS
 from vitling.data.sources.source import Source, separate_unlabelled
 from vitling.errors import UserError
+from vitling.loading import find_matches
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
 SCHEMES = {"torchvision": "tv", "embedded": "embedded"}  # to modules of this package, as below
@@ -34,10 +36,29 @@ SHARDS = {".parquet": "parquet", ".tar": "tar"}
 def read_source(spec: str, config: DataConfig, labels: str | None = None) -> Source:
     """Read the splits, labels and notes of `spec`; `labels` names a CSV of corrected labels."""
     source = _read(spec, config)
+    _make_names_printable(source)
     separate_unlabelled(source)  # only now is it known which split each image belongs to
     if labels is not None:
         _import_reader("corrections").correct_labels(source, labels)
     return source
+
+
+def _make_names_printable(source: Source) -> None:
+    """Escape names that UTF-8 cannot write: half surrogates, from file names and from JSON."""
+    source.class_order = source.class_order and tuple(map(make_printable, source.class_order))
+    for split in source.splits.values():
+        if not _is_printable(split.keys):
+            split.keys = list(map(make_printable, split.keys))
+        if split.labels and not _is_printable({word for words in split.labels for word in words}):
+            split.labels = [tuple(map(make_printable, words)) for words in split.labels]
+
+
+def _is_printable(names: Iterable[str]) -> bool:
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read(spec: str, config: DataConfig) -> Source:
@@ -125,7 +146,7 @@ def _expand(pattern: str) -> list[Path]:
     """Expand braces ({000..003}, {a,b}) and wildcards to files; numbers keep their leading zeros."""
     brace = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", pattern)
     if brace is None:
-        return [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if Path(path).is_file()]
+        return [path for path in find_matches(pattern) if path.is_file()]
     first, last, words = brace.groups()
     numbers = [] if words else [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     choices = words.split(",") if words else numbers

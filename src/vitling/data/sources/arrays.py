@@ -9,6 +9,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, sort_class_names
 from vitling.errors import UserError
+from vitling.loading import read_npz
 
 IMAGE_WORDS = frozenset({"x", "images", "image", "data"})
 LABEL_WORDS = frozenset({"y", "labels", "label", "targets"})
@@ -24,7 +25,7 @@ class ArrayReader:
 
 
 def read(path: Path, config: DataConfig) -> Source:
-    arrays = _load(path)
+    arrays = read_npz(path)
     images, labels = _select_by_split(arrays, IMAGE_WORDS), _select_by_split(arrays, LABEL_WORDS)
     if not images:
         has = ", ".join(arrays) or "nothing"
@@ -45,16 +46,6 @@ def read(path: Path, config: DataConfig) -> Source:
     return source
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, KeyError) as error:
-        raise UserError(f"{path} cannot be read as an npz file: {error}") from None
-    except Exception as error:  # zipfile and zlib raise errors of their own
-        raise UserError(f"{path} is damaged: {error}") from None
-
-
 def _select_by_split(arrays: dict[str, np.ndarray], words: frozenset[str]) -> dict[str, tuple[str, np.ndarray]]:
     """Select arrays named by one of `words`, alone or with a split before or after it."""
     selected = {}
@@ -69,7 +60,7 @@ def _select_by_split(arrays: dict[str, np.ndarray], words: frozenset[str]) -> di
 def _check_images(path: Path, name: str, x: np.ndarray) -> None:
     if x.dtype not in (np.uint8, np.uint16):
         raise UserError(f"{path}: {name} is {x.dtype}. Save the images as uint8 or uint16.")
-    if x.ndim not in (3, 4):
+    if x.ndim not in (3, 4) or 0 in x.shape[1:]:
         raise UserError(f"{path}: {name} has shape {x.shape}. Images are [N, H, W] or [N, H, W, C].")
     if x.ndim == 4 and x.shape[1] in (1, 3, 4) and x.shape[3] > 4 and x.shape[2] > 4:
         raise UserError(f"{path}: {name} has shape {x.shape}, channels first. Save it as [N, H, W, C].")
@@ -82,16 +73,22 @@ def _is_table(y: np.ndarray) -> bool:
 
 def _is_multi_label(y: np.ndarray) -> bool:
     """Return whether images can have several labels; a one-hot table gives one class per image."""
-    return _is_table(y) and not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+    return _is_table(y) and y.dtype.kind in "biuf" and not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def _name_labels(path: Path, name: str, y: np.ndarray, n: int, names: list[str] | None) -> list[tuple[str, ...]]:
+    if y.dtype.kind not in "biufUS" or y.ndim not in (1, 2):
+        raise UserError(
+            f"{path}: {name} has type {y.dtype} and shape {y.shape}. Labels are numbers or text, [N] or [N, C]."
+        )
     if len(y) != n:
         raise UserError(f"{path}: {name} has {len(y):,} labels for {n:,} images.")
     if not _is_table(y):
+        if y.size != n:
+            raise UserError(f"{path}: {name} has shape {y.shape} for {n:,} images.")
         y = y.reshape(n)
         return [(_name_class(path, name, value, names),) for value in y.tolist()]
-    if not np.isin(y, (0, 1)).all():
+    if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
         raise UserError(
             f"{path}: {name} has shape {y.shape}, so it must be a table of 0 and 1 with one column per class."
         )
@@ -102,6 +99,8 @@ def _name_labels(path: Path, name: str, y: np.ndarray, n: int, names: list[str] 
 
 
 def _name_class(path: Path, array: str, value: object, names: list[str] | None) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
     if names is None or isinstance(value, str):
         return str(value)
     if not isinstance(value, int) or not 0 <= value < len(names):

@@ -13,7 +13,10 @@ from vitling.data.dataset import BadFile
 from vitling.data.sources.layout import Layout, arrange_splits, make_printable
 from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF, UNREAD_SUFFIXES, Source
 from vitling.formatting import shorten_list
+from vitling.loading import read_bytes
 
+Identity = tuple[int, int]  # device and inode of a folder
+MAX_DEPTH = 100  # folders inside each other
 Kind = Literal["file", "folder", "dead", "closed"]  # dead: broken link; closed: no permission
 
 
@@ -24,8 +27,7 @@ class FileReader:
         self.root, self.paths = str(root), paths
 
     def __call__(self, row: int) -> bytes:
-        with open(os.path.join(self.root, self.paths[row]), "rb") as file:
-            return file.read()
+        return read_bytes(os.path.join(self.root, self.paths[row]))
 
 
 def read(root: Path, config: DataConfig) -> Source:
@@ -34,7 +36,7 @@ def read(root: Path, config: DataConfig) -> Source:
     source = Source(make_printable(root.resolve().name))
     others: Counter[str] = Counter()
     folders: list[str] = []
-    for path, kind in _walk(str(root), ""):
+    for path, kind in _walk(str(root), "", set()):
         if kind == "closed":
             source.notes.append(f"The folder {make_printable(path)} cannot be read.")
         elif kind == "folder":
@@ -67,17 +69,24 @@ def _count_kinds(counts: Counter[str]) -> str:
     return shorten_list([f"{n:,} {suffix}" for suffix, n in counts.most_common()])
 
 
-def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, Kind]]:
-    """Walk everything that is not hidden, following links except those to a folder above."""
+def _walk(
+    root: str, below: str, seen: set[Identity], above: frozenset[Identity] = frozenset(), links: int = 0
+) -> Iterator[tuple[str, Kind]]:
+    """Walk everything that is not hidden, following links except those to a folder above.
+
+    `links` counts the links on the way. Behind two, no folder is walked twice: links to each other would never end.
+    """
     try:
         here = os.stat(os.path.join(root, below))
         entries = sorted(os.scandir(os.path.join(root, below)), key=lambda entry: entry.name)
     except OSError:
         yield below or ".", "closed"
         return
-    if (here.st_dev, here.st_ino) in above:
+    identity = (here.st_dev, here.st_ino)
+    if identity in above or (links > 1 and identity in seen) or len(above) > MAX_DEPTH:
         return
-    above |= {(here.st_dev, here.st_ino)}
+    above |= {identity}
+    seen.add(identity)
     for entry in entries:
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.name.startswith(".") or entry.name == "__MACOSX":
@@ -85,7 +94,7 @@ def _walk(root: str, below: str, above: frozenset[tuple[int, int]] = frozenset()
         kind = _classify(entry)
         yield path, kind
         if kind == "folder":
-            yield from _walk(root, path, above)
+            yield from _walk(root, path, seen, above, links + entry.is_symlink())
 
 
 def _classify(entry: os.DirEntry) -> Kind:

@@ -112,4 +112,7 @@ def _make_split(paths: Sequence[str], by_class: dict[str, list[int]], reader: Re
 
 def make_printable(path: str) -> str:
     """Escape bytes that are not UTF-8, for JSON and terminals; different names stay different."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half surrogates of another origin, such as JSON
+        return path.encode("utf-8", "backslashreplace").decode()

@@ -71,7 +71,11 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
         source.class_order = source.class_order or names
         source.multi |= label is not None and _is_list(schema.field(label).type)
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
-        by_split[find_split_in_name(where) or "train"].append(_read_split(path, schema, label, names, config))
+        try:
+            split = _read_split(path, schema, label, names, config)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InvalidFile(path, f"cannot be read as Parquet ({error})") from None
+        by_split[find_split_in_name(where) or "train"].append(split)
     source.splits = {name: concat_splits(splits) for name, splits in by_split.items()}
     drop_empty_labels(source)
     train = source.splits.get("train")
@@ -148,6 +152,6 @@ def _name_labels(path: Path, value: Any, names: Sequence[str] | None) -> tuple[s
         return ()
     if names is None or isinstance(value, str):
         return (str(value),)
-    if not 0 <= value < len(names):
+    if not isinstance(value, int) or not 0 <= value < len(names):
         raise UserError(f"{path} has the label {value}, but its metadata names {len(names)} classes.")
     return (names[value],)

@@ -30,6 +30,7 @@ from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
 from vitling.loading import parse_json
 
+MAX_LABEL = 1000  # characters
 LABEL_KEYS = ("label", "labels", "class", "cls")
 Span = tuple[int, int]  # offset and size of a member's bytes
 
@@ -92,10 +93,20 @@ def _list_members(path: Path) -> dict[str, Span]:
     try:
         with tarfile.open(path, "r:") as file:
             members = {m.name.removeprefix("./"): (m.offset_data, m.size) for m in file if m.isfile()}
-    except (tarfile.TarError, OSError, EOFError) as error:
+            _check_spans(path, members)
+    except UserError:
+        raise
+    except Exception as error:  # damaged headers raise errors of many kinds
         hint = "Check that the copy is complete and not compressed."
         raise UserError(f"{path} cannot be read as a tar file: {error}. {hint}") from None
     return {name: span for name, span in members.items() if not _is_hidden(name)}
+
+
+def _check_spans(path: Path, members: dict[str, Span]) -> None:
+    end = path.stat().st_size
+    for name, (offset, size) in members.items():
+        if not 0 <= offset <= offset + size <= end:
+            raise UserError(f"{path} ends before {make_printable(name)} does. Check that the copy is complete.")
 
 
 def _is_hidden(name: str) -> bool:
@@ -169,5 +180,5 @@ def _parse_label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple
         keys = [key for key in (config.label_column, *LABEL_KEYS) if key in value]
         value = value[keys[0]] if keys else None
     if isinstance(value, list):
-        return tuple(str(item) for item in value)
-    return None if value is None else (str(value),)
+        return tuple(str(item)[:MAX_LABEL] for item in value)
+    return None if value is None else (str(value)[:MAX_LABEL],)

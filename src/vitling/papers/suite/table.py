@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
 from rich.table import Column, Table
 
+from vitling.console import Console
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.suite.config import SuiteConfig
 
