@@ -52,11 +52,11 @@ def find_matches(pattern: str) -> list[Path]:
     """Find what a pattern matches, sorted and without hidden names; ** does not follow links, which may be circular."""
     if "**" not in pattern:
         return [Path(path) for path in sorted(glob.glob(pattern))]
-    anchor = Path(pattern).anchor
-    start = Path(anchor) if anchor else Path()
+    anchor, parts = Path(pattern).anchor, Path(pattern).parts
+    fixed = next(k for k, part in enumerate(parts) if "**" in part)  # parts that the pattern spells out, such as ..
     try:
-        found = start.glob(pattern.removeprefix(anchor))
-        return sorted(path for path in found if not any(part.startswith(".") for part in path.parts))
+        found = Path(anchor).glob(pattern.removeprefix(anchor))
+        return sorted(path for path in found if not any(part.startswith(".") for part in path.parts[fixed:]))
     except (ValueError, NotImplementedError, IndexError):  # such as a**b
         return []
 

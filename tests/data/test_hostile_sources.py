@@ -70,6 +70,15 @@ def test_folders_that_link_to_each_other_end(tmp_path):
     assert len(find_matches(f"{root}/**/*.png")) == 8
 
 
+def test_patterns_match_below_hidden_folders_that_they_name(tmp_path, monkeypatch):
+    root = make_folder(tmp_path / ".cache" / "images", classes=2, each=1)
+    (root / ".trash").mkdir()
+    (root / ".trash" / "old.png").touch()
+    monkeypatch.chdir(tmp_path / ".cache" / "images" / "class-0")
+    assert len(find_matches(f"{root}/**/*.png")) == 2
+    assert len(find_matches("../**/*.png")) == 2
+
+
 def test_a_class_folder_may_be_a_link(tmp_path):
     root = make_folder(tmp_path / "images", classes=2, each=3)
     (tmp_path / "linked").mkdir()

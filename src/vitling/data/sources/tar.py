@@ -93,12 +93,10 @@ def _list_members(path: Path) -> dict[str, Span]:
     try:
         with tarfile.open(path, "r:") as file:
             members = {m.name.removeprefix("./"): (m.offset_data, m.size) for m in file if m.isfile()}
-            _check_spans(path, members)
-    except UserError:
-        raise
     except Exception as error:  # damaged headers raise errors of many kinds
         hint = "Check that the copy is complete and not compressed."
         raise UserError(f"{path} cannot be read as a tar file: {error}. {hint}") from None
+    _check_spans(path, members)
     return {name: span for name, span in members.items() if not _is_hidden(name)}
 
 
