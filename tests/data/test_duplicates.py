@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pictures import encoded, picture, put, put_classes
 from PIL import Image
-from rich.console import Console
 
 from vitling import data
+from vitling.console import Console
 from vitling.data.dataset import Dataset
 from vitling.data.duplicates import find_duplicates, find_leaks
 from vitling.data.inspection import describe_leakage

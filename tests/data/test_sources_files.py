@@ -247,7 +247,7 @@ def test_npz_whole_and_in_splits(tmp_path):
         ({"x": np.zeros((2, 3, 8, 8), np.uint8)}, "channels first"),
         ({"x": np.zeros((2, 8, 8), np.uint8), "y": np.zeros(3, int)}, "3 labels for 2 images"),
         ({"z": np.zeros(3)}, r"has no images \(it has: z\)"),
-        ({"x": np.array([{}, {}], object)}, "cannot be read as an npz"),
+        ({"x": np.array([{}, {}], object)}, "cannot be read as npz"),
     ],
 )
 def test_npz_errors(tmp_path, arrays, message):
