@@ -132,6 +132,39 @@ def test_wrong_settings(folder, tmp_path, capsys, what):
     assert not (tmp_path / "run").exists()
 
 
+NUMBERS = {  # command lines whose last number is out of range
+    "minutes 0": ("train DATA --out RUN --minutes 0", "--minutes 0.0: must be above 0"),
+    "minutes inf": ("train DATA --out RUN --minutes inf", "--minutes inf: must be a finite number, above 0"),
+    "minutes nan": ("pretrain DATA --out RUN --minutes nan", "--minutes nan: must be a finite number, above 0"),
+    "study": ("reproduce esvit-t6 --minutes inf", "--minutes inf: must be a finite number, above 0"),
+    "seed": ("finetune DATA --out RUN --seed -1", "--seed -1: must be at least 0 and at most 4294967295"),
+    "seed, 33 bits": ("train DATA --out RUN --seed 4294967296", "--seed 4294967296: must be"),
+    "demo": ("demo --out RUN --seed -1", "--seed -1: must be"),
+    "evaluate": ("evaluate RUN DATA --size 0", "--size 0: must be at least 1"),
+    "evaluate seed": ("evaluate RUN DATA --with knn --seed -1", "--seed -1: must be at least 0"),
+    "evaluate nan": ("evaluate RUN DATA --with knn --knn.temperature nan", "--knn.temperature nan: must be"),
+    "evaluate lr": ("evaluate RUN DATA --with linear --linear.lr 0.1 inf", "--linear.lr inf: must be"),
+    "predict": ("predict RUN DATA --top 0", "--top 0: must be at least 1"),
+    "predict nan": (
+        "predict RUN DATA --abstain nan",
+        "--abstain nan: must be a finite number, at least 0 and at most 1",
+    ),
+    "show-views": ("show-views DATA --out RUN --seed 18446744073709551616", "--seed 18446744073709551616: must be"),
+    "show-views size": ("show-views DATA --out RUN --size 100000", "--size 100000: must be at least 1"),
+    "explain": ("explain RUN DATA --seed -1", "--seed -1: must be"),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_numbers_out_of_range(folder, tmp_path, capsys, what):
+    line, expected = NUMBERS[what]
+    places = {"DATA": str(folder), "RUN": str(tmp_path / "run")}
+    message = refused(capsys, *(places.get(word, word) for word in line.split()))
+    assert expected in message
+    assert message.strip().count("\n") == 0
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_mistyped_backbone_is_not_blamed_on_the_first_stage(folder, tmp_path, capsys):
     message = refused(capsys, "train", folder, "--out", tmp_path / "run", "--backbone", "pvt_v2_b00")
     assert "Did you mean pvt_v2_b0" in message

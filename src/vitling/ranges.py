@@ -29,10 +29,14 @@ class Range:
         return value in self.also or value == self.planned or (above and below)
 
     def __str__(self) -> str:
-        low = f"above {self.low:g}" if self.low_excluded else f"at least {self.low:g}"
+        low = f"above {self.low:.15g}" if self.low_excluded else f"at least {self.low:.15g}"
         if self.high == math.inf:
             return low
-        return f"{low} and {'below' if self.high_excluded else 'at most'} {self.high:g}"
+        return f"{low} and {'below' if self.high_excluded else 'at most'} {self.high:.15g}"
+
+    def explain(self, flag: str, wrong: float) -> str:
+        """Say which numbers a flag takes, for one that is not allowed."""
+        return f"{flag} {wrong}: must be {'' if math.isfinite(wrong) else 'a finite number, '}{self}."
 
 
 AT_LEAST_1 = Range(1)
@@ -44,7 +48,7 @@ FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
 FRACTION_ABOVE_0 = Range(0, 1, low_excluded=True)
 DEGREES = Range(0, 180)
 FINITE = Range(-math.inf, low_excluded=True)
-SEED = Range(-(2**63), 2**63 - 1)  # of 64 bits
+SEED = Range(0, 2**32 - 1)  # what every random generator takes
 SIDE = Range(1, 16_384)  # pixels
 CHANNELS = Range(1, 1024)
 BITS = Range(1, 16)
@@ -68,8 +72,7 @@ def check_ranges(config: Any, path: str = "", where: str | os.PathLike = "") -> 
         for limits in ranges:
             planned = [n for n in numbers if n == limits.planned and name in explicit]
             if wrong := [n for n in numbers if n not in limits] or planned:
-                finite = "" if math.isfinite(wrong[0]) else "a finite number, "
-                raise UserError(f"{flag} {wrong[0]}: must be {finite}{limits}.")
+                raise UserError(limits.explain(flag, wrong[0]))
             if limits.ordered and numbers != sorted(numbers):
                 raise UserError(f"{flag} {' '.join(map(str, numbers))}: the smaller number comes first.")
     for f in fields(config):

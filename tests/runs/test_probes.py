@@ -150,7 +150,7 @@ def test_class_with_one_image_is_named(pretrained, labelled, tmp_path, capsys):
         (["--with", "knn", "--split", "train"], "--split train"),
         (["--with", "knn", "--val", "2"], "--val 2"),
         (["--with", "knn", "--metric", "map"], "--metric map does not work with one class"),
-        (["--with", "linear", "--linear.epochs", "0"], "--linear.epochs must be at least 1"),
+        (["--with", "linear", "--linear.epochs", "0"], "--linear.epochs 0: must be at least 1"),
         (["--with", "linear", "--linear.lr", "-1"], "--linear.lr"),
         (["--with", "few-shot", "--few-shot.draws", "0"], "--few-shot.draws"),
         (["--with", "crystal-ball"], "crystal-ball"),

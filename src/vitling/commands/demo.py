@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.table import Table
 
@@ -13,6 +13,7 @@ from vitling.commands.results import format_percent
 from vitling.console import Console, echo
 from vitling.evaluation.intervals import format_interval, wilson_interval
 from vitling.metric_names import METRIC_NAMES
+from vitling.ranges import AT_LEAST_1, SEED
 from vitling.report.demo_picture import Bar, draw_demo
 
 _NAMES = {
@@ -24,9 +25,9 @@ _NAMES = {
 
 def demo(
     out: Out = "runs/demo",
-    epochs: int = 200,
-    pretrain_epochs: int = 64,
-    seed: int = 0,
+    epochs: Annotated[int, AT_LEAST_1] = 200,
+    pretrain_epochs: Annotated[int, AT_LEAST_1] = 64,
+    seed: Annotated[int, SEED] = 0,
     resume: bool = False,
     overwrite: bool = False,
 ) -> None:

@@ -11,6 +11,7 @@ from vitling.commands.results import format_percent
 from vitling.console import echo
 from vitling.errors import UserError
 from vitling.formatting import format_count
+from vitling.ranges import SEED
 
 
 def explain(
@@ -20,7 +21,7 @@ def explain(
     out: Annotated[str, arg(metavar="DIR")] = "explained",
     query: str = "object",
     grey: Literal["paper", "released"] = "paper",
-    seed: int = 0,
+    seed: Annotated[int, SEED] = 0,
     weights: Weights = "last",
 ) -> None:
     """Draw attention maps and matching regions of two views.

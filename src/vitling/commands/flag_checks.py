@@ -33,7 +33,7 @@ _NUMBERS = {int: "a whole number", float: "a number"}
 
 
 def check_flags(argv: Sequence[str], command: Callable[..., Any]) -> None:
-    """Raise UserError for a flag that does not exist and for a value of the wrong kind."""
+    """Raise UserError for a flag that does not exist and for a value of the wrong kind or out of range."""
     flags = {flag.name: flag for flag in list_flags(command)}
     for name, values in _read(argv):
         if name not in flags and name != "--help":
@@ -70,9 +70,11 @@ def _check_value(flag: Flag, value: str) -> None:
         raise UserError(f"{flag.name} {value}: choose from {', '.join(flag.choices)}.{near}")
     if flag.kind in _NUMBERS:
         try:
-            flag.kind(value)
+            number = flag.kind(value)
         except ValueError:
             raise UserError(f"{flag.name} {value}: must be {_NUMBERS[flag.kind]}.") from None
+        if wrong := next((limits for limits in flag.ranges if number not in limits), None):
+            raise UserError(wrong.explain(flag.name, number))
 
 
 def _suggest(name: str, flags: Iterable[str]) -> str:

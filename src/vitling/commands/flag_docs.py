@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from tyro.conf import Positional, Suppress
 
+from vitling.ranges import Range
+
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR"}
 
 
@@ -34,6 +36,7 @@ class Flag:
     kind: type = str  # of one value: bool for a switch
     choices: tuple[str, ...] = ()
     values: int | None = 1  # None: one or more
+    ranges: tuple[Range, ...] = ()
 
     @property
     def usage(self) -> str:
@@ -115,7 +118,8 @@ def _make_flag(prefix: str, name: str, base: Any, extras: tuple[Any, ...], defau
         hint = "(required)" if required else "" if is_off else f"(default: {_format(default)})"
     if Positional in extras:
         return Flag(metavar, "", doc, hint, "", kind, choices, values)
-    return Flag(f"--{prefix}{name}", metavar, doc, hint, prefix.rstrip("."), kind, choices, values)
+    ranges = tuple(extra for extra in extras if isinstance(extra, Range))
+    return Flag(f"--{prefix}{name}", metavar, doc, hint, prefix.rstrip("."), kind, choices, values, ranges)
 
 
 def _read_type(base: Any) -> tuple[type, tuple[str, ...], int | None]:

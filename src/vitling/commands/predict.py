@@ -8,13 +8,14 @@ from tyro.conf import arg
 
 from vitling.commands.flags import Images, OptionalOut, Run, Weights
 from vitling.console import echo
+from vitling.ranges import AT_LEAST_1, FRACTION
 
 
 def predict(
     run: Run,
     images: Images,
-    top: int = 5,
-    abstain: Annotated[float | None, arg(help_behavior_hint="")] = None,
+    top: Annotated[int, AT_LEAST_1] = 5,
+    abstain: Annotated[float | None, FRACTION, arg(help_behavior_hint="")] = None,
     format: Literal["table", "csv", "json"] = "table",
     out: OptionalOut = None,
     weights: Weights = "last",

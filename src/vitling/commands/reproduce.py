@@ -10,19 +10,20 @@ from tyro.conf import Positional, arg
 from vitling.console import Console, echo
 from vitling.errors import Interrupted, RunAborted
 from vitling.formatting import describe_trial
+from vitling.ranges import AT_LEAST_1, POSITIVE
 from vitling.report.studies import make_lines, select_columns
 
 
 def reproduce(
     name: Annotated[str, Positional, arg(metavar="NAME")],
     data: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None,
-    seeds: int = 1,
+    seeds: Annotated[int, AT_LEAST_1] = 1,
     only: Annotated[tuple[str, ...], arg(metavar="PART ...", help_behavior_hint="")] = (),
-    minutes: Annotated[float | None, arg(metavar="M", help_behavior_hint="")] = None,
-    epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    minutes: Annotated[float | None, POSITIVE, arg(metavar="M", help_behavior_hint="")] = None,
+    epochs: Annotated[int | None, AT_LEAST_1, arg(metavar="N", help_behavior_hint="")] = None,
     runs_out: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="(default: runs/NAME)")] = None,
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: results/NAME.json)")] = None,
-    at_once: int = 1,
+    at_once: Annotated[int, AT_LEAST_1] = 1,
 ) -> None:
     """Train a paper's table and print our results next to it.
 

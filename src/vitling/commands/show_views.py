@@ -10,6 +10,7 @@ from tyro.conf import arg
 from vitling.commands.flags import Data, Out
 from vitling.console import echo
 from vitling.data.config import DataConfig
+from vitling.ranges import AT_LEAST_1, SEED, SIDE
 from vitling.views.plan import Plan
 
 
@@ -17,11 +18,13 @@ def show_views(
     data_set: Data,
     policy: str = "planned",
     out: Out = "views.png",
-    images: int = 6,
-    draws: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the policy's, at least 8)")] = None,
+    images: Annotated[int, AT_LEAST_1] = 6,
+    draws: Annotated[
+        int | None, AT_LEAST_1, arg(metavar="INT", help_behavior_hint="(default: the policy's, at least 8)")
+    ] = None,
     boxes: bool = False,
-    size: Annotated[int | None, arg(metavar="PX", help_behavior_hint="(default: the policy's own)")] = None,
-    seed: int = 0,
+    size: Annotated[int | None, SIDE, arg(metavar="PX", help_behavior_hint="(default: the policy's own)")] = None,
+    seed: Annotated[int, SEED] = 0,
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
     """Draw the random views that a network is trained on.

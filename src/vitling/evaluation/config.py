@@ -10,6 +10,7 @@ from tyro.conf import arg
 
 from vitling.errors import UserError
 from vitling.metric_names import MetricFlag
+from vitling.ranges import AT_LEAST_1, POSITIVE, SEED, Range, check_ranges
 
 Probe = Literal["knn", "linear", "logistic", "few-shot"]
 Metric = Literal["auto", MetricFlag]
@@ -20,10 +21,10 @@ KS = (10, 20, 100, 200)  # numbers of neighbours that EsViT tries
 class KnnConfig:
     """k-NN by cosine, weighted by exp(cosine / temperature)."""
 
-    k: Annotated[tuple[int, ...], arg(help_behavior_hint="")] = ()
+    k: Annotated[tuple[int, ...], AT_LEAST_1, arg(help_behavior_hint="")] = ()
     """Number of neighbours; the best of several is chosen on validation. Default: 10, 20, 100 and 200, up to the number
     of images."""
-    temperature: float = 0.07
+    temperature: Annotated[float, POSITIVE] = 0.07
     """Temperature of the votes; lower values favour the nearest neighbours."""
 
 
@@ -31,13 +32,13 @@ class KnnConfig:
 class LinearConfig:
     """Linear classifier trained by SGD on the features of the last blocks."""
 
-    blocks: int = 4
+    blocks: Annotated[int, AT_LEAST_1] = 4
     """Number of last blocks whose features are concatenated, at most those of the network."""
-    lr: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    lr: Annotated[tuple[float, ...], POSITIVE] = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     """Learning rates per 256 images of a batch; all are trained at once and the best is chosen on validation."""
-    epochs: int = 100
+    epochs: Annotated[int, AT_LEAST_1] = 100
     """Epochs; the learning rate follows a cosine down to 0."""
-    batch: int = 256
+    batch: Annotated[int, AT_LEAST_1] = 256
     """Images per step."""
     augment: bool = False
     """Train on new random crops and flips in every epoch, instead of features that are computed once."""
@@ -55,9 +56,9 @@ class LogisticConfig:
 class FewShotConfig:
     """Learning curves over the number of labelled images per class."""
 
-    shots: tuple[int, ...] = (1, 2, 5, 10)
+    shots: Annotated[tuple[int, ...], AT_LEAST_1] = (1, 2, 5, 10)
     """Images per class."""
-    draws: int = 5
+    draws: Annotated[int, AT_LEAST_1] = 5
     """Random draws per number of images; the results have their mean and standard deviation."""
 
 
@@ -67,10 +68,10 @@ class ProbesConfig:
 
     metric: Metric = "auto"
     """Metric that is reported and tuned for; auto is top1, or map for images with several labels."""
-    val: Annotated[float | None, arg(metavar="FRACTION", help_behavior_hint="")] = None
+    val: Annotated[float | None, Range(0, 1, True, True), arg(metavar="FRACTION", help_behavior_hint="")] = None
     """Fraction of train held out for validation. Default: the val split of the data, or a tenth of train if there is
     none or probes are evaluated on it."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Random seed of hold-outs, initial weights, batch orders and draws."""
     knn: KnnConfig = field(default_factory=KnnConfig)
     linear: LinearConfig = field(default_factory=LinearConfig)
@@ -79,21 +80,10 @@ class ProbesConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range."""
-        if self.val is not None and not 0 < self.val < 1:
-            raise UserError(f"--val {self.val:g} is not a fraction between 0 and 1; use for example --val 0.2.")
-        if any(k < 1 for k in self.knn.k):
-            raise UserError(f"--knn.k {' '.join(map(str, self.knn.k))}: every k must be at least 1.")
-        if self.knn.temperature <= 0:
-            raise UserError(f"--knn.temperature {self.knn.temperature} must be above 0; use for example 0.07.")
-        for name in ("blocks", "epochs", "batch"):
-            if (value := getattr(self.linear, name)) < 1:
-                raise UserError(f"--linear.{name} must be at least 1, not {value}.")
-        if not self.linear.lr or min(self.linear.lr) <= 0:
-            raise UserError(
-                f"--linear.lr {' '.join(map(str, self.linear.lr))}: name one or more learning rates, all above 0."
-            )
-        if not self.few_shot.shots or min(self.few_shot.shots) < 1 or self.few_shot.draws < 1:
-            raise UserError("--few-shot.shots and --few-shot.draws must be at least 1.")
+        check_ranges(self)
+        for flag, values in (("linear.lr", self.linear.lr), ("few-shot.shots", self.few_shot.shots)):
+            if not values:
+                raise UserError(f"--{flag} needs one or more numbers.")
 
 
 def check_coverage(coverage: float, images: int | None = None) -> None:

@@ -14,7 +14,7 @@ from vitling.methods.idmm.settings import default_preset as default_idmm_preset
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import MethodPreset
 from vitling.methods.supervised.settings import SupervisedConfig
-from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, Range
+from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, SEED, Range
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 from vitling.views.plan import Plan
@@ -57,11 +57,11 @@ class RunConfig:
     """Images per optimiser step, over all processes."""
     minutes: Annotated[float | None, POSITIVE, _shown("MINUTES")] = None
     """Fit the run into this many minutes, if needed with fewer epochs than --epochs. Compilation is included."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Random seed of the weights, the views and the order of images."""
     seeds: Annotated[int, AT_LEAST_1] = 1
     """Number of runs with different seeds, in --out/seed0, seed1, ...; all hold out the same images."""
-    split_seed: Annotated[int | None, _shown("INT")] = None
+    split_seed: Annotated[int | None, SEED, _shown("INT")] = None
     """Random seed of the hold-out or the folds. Default: --seed."""
     aux: Literal["none", "drloc"] = "none"
     """Auxiliary loss. drloc: also predict the distance between pairs of tokens."""

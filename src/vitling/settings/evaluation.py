@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.evaluation.config import Probe, ProbesConfig, check_coverage
+from vitling.ranges import SIDE, check_ranges
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class EvaluationConfig:
     """Split to evaluate on; auto is test, else val, else all images (with --with: a hold-out)."""
     weights: Literal["last", "best"] = "last"
     """Weights of the last epoch, or of the best epoch on validation."""
-    size: Annotated[int | None, arg(help_behavior_hint="")] = None
+    size: Annotated[int | None, SIDE, arg(help_behavior_hint="")] = None
     """Side of a view in pixels. Default: the size used in training; a slightly larger one often scores higher."""
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """File for all results, including the confusion matrix, as JSON."""
@@ -48,11 +49,10 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range and flags that do not go together."""
-        self.settings.check()
+        self.settings.check()  # names the flags without the prefix
+        check_ranges(self)
         if self.source in get_args(Probe) and not Path(self.source).exists():  # --with came before DATA
             raise UserError(f"No images given; DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")
-        if self.size is not None and self.size < 1:
-            raise UserError(f"--size must be at least 1, not {self.size}.")
         if self.coverage is not None:
             check_coverage(self.coverage)
         if self.probes and self.coverage is not None:
