@@ -8,6 +8,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -76,6 +77,18 @@ def test_by_default_the_file_changes_nothing_until_edited(images, features, tmp_
     assert all(row["label"] == row["given"] for row in rows)
     notes = read_source(str(images), DataConfig(), str(tmp_path / "suspects.csv")).notes
     assert any("0 labels changed" in note for note in notes)
+
+
+def test_labels_that_cannot_be_predicted_are_warned_of(images, features, tmp_path, capsys):
+    paths = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.png"))
+    rows = [f"{path},class-{c}" for path, c in zip(paths, np.random.default_rng(0).integers(0, 3, len(paths)))]
+    (tmp_path / "random.csv").write_text("\n".join(["path,label", *rows]))
+    out = str(tmp_path / "out")
+    assert (
+        run(["doctor", str(features), "--labels", str(tmp_path / "random.csv"), "--out", out, "--device", "cpu"]) == 0
+    )
+    printed = capsys.readouterr()
+    assert "most suspects are correct" in printed.out + printed.err
 
 
 def test_the_first_stage_of_a_run_is_used(images, tmp_path):
