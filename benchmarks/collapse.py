@@ -202,7 +202,7 @@ def main() -> None:
     command = "python benchmarks/collapse.py IMAGES --out FILE"
     caution = (
         "The limits were chosen on these runs. This shows that healthy and broken runs can be separated, not how often "
-        "a new run is misjudged."
+        "a new run would be misclassified."
     )
     result = {
         "what": about,

@@ -95,7 +95,7 @@ def remove_leftovers(folder: str | os.PathLike, name: str = "*") -> None:
 
 
 def list_names(folder: str | os.PathLike) -> list[str]:
-    """List the contents of a folder, without the lock and what killed writes have left; nothing if there is none."""
+    """List the names in a folder, except its lock and leftovers of killed writes; empty if there is no folder."""
     path = Path(folder)
     names = [entry.name for entry in path.iterdir()] if path.exists() else []
     return [name for name in names if name != LOCK and not is_leftover(name)]
@@ -107,7 +107,7 @@ def is_leftover(name: str) -> bool:
 
 
 def append_line(path: str | os.PathLike, line: str) -> None:
-    """Append a line to a text file, and begin a new one if a kill has cut the last line short."""
+    """Append a line to a text file, after ending the last line if a kill has cut it short."""
     with open(path, "ab+") as file:
         whole = file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END), file.read(1))[1] == b"\n"
         file.write(b"" if whole else b"\n")
@@ -115,7 +115,7 @@ def append_line(path: str | os.PathLike, line: str) -> None:
 
 
 def sync_file(path: str | os.PathLike) -> None:
-    """Wait until what was written to a file is on the disk; do nothing if there is no such file."""
+    """Wait until the contents of a file are on the disk; do nothing if there is no such file."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -124,7 +124,7 @@ def sync_file(path: str | os.PathLike) -> None:
 def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock of `folder`, waiting for other processes of this machine; `on_wait` is called before a wait.
 
-    Not re-entrant. The lock ends with the process, however that ends. Does nothing on Windows.
+    Not re-entrant. The lock is released when the process ends, even by a kill. Does nothing on Windows.
     """
     with _open_folder(folder) as handle:
         if _lock(handle, wait=False) is False:
@@ -143,8 +143,8 @@ def try_lock_folder(folder: str | os.PathLike) -> Iterator[bool]:
 def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
     """Claim a folder for this process and return the function that releases it.
 
-    Raise UserError with the process and its host if another one holds it. The claim ends with the process, however
-    that ends. Re-entrant. Does nothing on Windows, in folders that cannot be written, and without file locks.
+    Raise UserError, naming the process and its host, if another one holds it. The claim is released when the process
+    ends, even by a kill. Re-entrant. Does nothing on Windows, in read-only folders, and without file locks.
     """
     path = Path(folder).resolve() / LOCK
     if fcntl is None or path in _claims:
@@ -269,7 +269,7 @@ def check_replaceable(path: str | os.PathLike) -> None:
     """Raise UserError if there is anything but a regular file at `path`: renaming would replace a link or a device."""
     try:
         mode = os.lstat(path).st_mode
-    except OSError:  # nothing is there, or writing will tell
+    except OSError:  # nothing is there, or writing will raise the error
         return
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "device")

@@ -1,4 +1,4 @@
-"""Reading of files that somebody else may have written or damaged: JSON, npz and torch files.
+"""Readers for files that may be damaged or come from somebody else: JSON, npz and torch files.
 
 Every problem with the content raises `InvalidFile`; nothing in a file is executed. JSON is checked against types:
 dataclasses for settings, TypedDicts (`records.py`) for everything else. Imports numpy and torch on first use.
@@ -72,7 +72,7 @@ def read_record(path: str | os.PathLike, kind: Any) -> dict[str, Any]:
 
 
 def read_json_lines(path: str | os.PathLike, kind: Any) -> list[dict[str, Any]]:
-    """Read a JSON object per line. Lines that differ from `kind` are left out: a kill may cut the last one short."""
+    """Read one JSON object per line. Lines that do not match `kind` are skipped: a kill may cut the last one short."""
     found = []
     for line in read_bytes(path).splitlines():
         with suppress(InvalidFile):
@@ -181,7 +181,7 @@ def _parse_int(text: str) -> int:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Return whether containers are nested deeper than that; without recursion."""
+    """Return whether containers are nested deeper than `levels`; works without recursion."""
     layer: Iterable[Any] = [value]
     for _ in range(levels + 1):
         inner = [list(one.values()) if isinstance(one, dict) else one for one in layer if isinstance(one, dict | list)]

@@ -1,4 +1,4 @@
-"""Contents of the JSON files of runs, studies and suites, as far as they are read again.
+"""Types of the JSON files of runs, studies and suites, limited to the keys that vitling reads back.
 
 Additional keys are kept and not checked. `loading.read_json` checks a file against these types.
 """
@@ -31,7 +31,7 @@ class Figures(TypedDict, total=False):
 
 
 class StartResult(TypedDict, total=False):
-    """What fine-tuning reads in result.json of the run that it starts from."""
+    """The keys of result.json that fine-tuning reads from the run it starts from."""
 
     size: int
 
@@ -160,7 +160,7 @@ class Environment(TypedDict, total=False):
 
 
 class StepLine(TypedDict):
-    """A line of metrics.jsonl, as far as it is needed to find its place."""
+    """The part of a line of metrics.jsonl that gives its position."""
 
     step: int
 
@@ -185,7 +185,7 @@ class CellImages(TypedDict):
 
 
 class SuiteCell(TypedDict):
-    """Cell of a suite: one network, data set and probe."""
+    """Cell of a suite: one network, dataset and probe."""
 
     made_from: str
     metrics: dict[str, float]

@@ -1,4 +1,4 @@
-"""Shortages of the machine (memory, threads, open files, disk space), explained in one line."""
+"""Resource shortages (memory, threads, open files, disk space), explained in one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESUME = "What was saved is intact; continue with --resume."
 
 @contextmanager
 def stop_on_shortage(advice: str = _RESUME) -> Iterator[None]:
-    """Turn exceptions that mean a shortage, or a disk that fails, into a RunAborted of one line."""
+    """Turn exceptions caused by a shortage or a failing disk into a RunAborted with a one-line message."""
     try:
         yield
     except Exception as problem:
@@ -34,7 +34,7 @@ def stop_on_shortage(advice: str = _RESUME) -> Iterator[None]:
 
 
 def explain_shortage(problem: BaseException) -> str | None:
-    """Explain what was short and what to do; return None for other exceptions."""
+    """Explain what ran out and what to do; return None for other exceptions."""
     if is_out_of_memory(problem):
         limit = _describe_limit("-v", "-d", unit=2**30)
         return f"Out of memory{limit}. Use a smaller --batch or --size, or --store stream."
@@ -51,7 +51,7 @@ def explain_shortage(problem: BaseException) -> str | None:
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Return whether an exception means that memory, of the host or of a GPU, is short."""
+    """Return whether an exception means that host or GPU memory ran out."""
     if isinstance(problem, MemoryError) or _has_errno(problem, {errno.ENOMEM}):
         return True
     if not isinstance(problem, RuntimeError):
@@ -70,7 +70,7 @@ def _has_errno(problem: BaseException, numbers: set[int]) -> bool:
 
 
 def _list_os_errors(problem: BaseException) -> list[OSError]:
-    """List the OSError that an exception is, or that torch has hidden behind its own."""
+    """List the OSError behind an exception: itself, or one that torch has wrapped in its own."""
     found = unwrap(problem)
     return [found] if isinstance(found, OSError) else []
 

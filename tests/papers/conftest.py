@@ -1,4 +1,4 @@
-"""For studies: a new folder to work in, and data sets of which the papers know nothing."""
+"""For studies: a new folder to work in, and datasets of which the papers know nothing."""
 
 from __future__ import annotations
 

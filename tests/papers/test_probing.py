@@ -178,7 +178,7 @@ def test_a_pace_beside_a_figure(data, monkeypatch):
 
 @pytest.fixture
 def two_sets(tmp_path, monkeypatch):
-    """A table of two data sets, of which one is judged by class."""
+    """A table of two datasets, of which one is judged by class."""
     kept = {name: replace(ENTRIES[name], tables=("esvit-t10",)) for name in ("cifar10", "pets")}
     for name in list(ENTRIES):
         monkeypatch.setitem(ENTRIES, name, kept.get(name, replace(ENTRIES[name], tables=())))
@@ -193,7 +193,7 @@ def suite_study() -> Study:
     both = ("cifar10", "pets")
     return Study(
         "averaged",
-        "two data sets",
+        "two datasets",
         "nowhere Figure 3",
         (
             StudyRun("base", SuiteMeanTask(RANDOM), others=both),

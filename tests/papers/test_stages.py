@@ -237,7 +237,7 @@ def test_images_and_classes_are_counted(data, capsys):
         StudyRun(f"made-{split}", CountTask(split, classes), "made", paper=paper)
         for split, classes, paper in (("train", 3, 12), ("test", 4, 1000))
     )
-    outcome = reproduce(Study("counts", "the data sets", "nowhere Table 1", runs, "images"), data)
+    outcome = reproduce(Study("counts", "the datasets", "nowhere Table 1", runs, "images"), data)
     assert [(row["value"], row["classes"]) for row in outcome.results["rows"]] == [(12, 3), (6, 3)]
     print_study(outcome.results)
     shown = capsys.readouterr().out

@@ -43,7 +43,7 @@ def model(folder: Path, seed: int = 0) -> Path:
 
 @pytest.fixture
 def root(tmp_path) -> Path:
-    """Three data sets as distributed and one as `vitling reproduce` takes it."""
+    """Three datasets as distributed and one as `vitling reproduce` takes it."""
     root = tmp_path / "data"
     root.mkdir()
     for name in ("flowers102", "hateful-memes", "voc2007"):
@@ -198,7 +198,7 @@ def note(line):
 
 def noted_probe(bench, log):
     note(f"probe {len(bench.parts['judged'].labels)} {bench.classes}")
-    if slow and bench.classes == 102:  # the second data set
+    if slow and bench.classes == 102:  # the second dataset
         note("waiting")
         time.sleep(60)
     return knn(bench, log)

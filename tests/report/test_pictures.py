@@ -61,7 +61,7 @@ def test_cells_show_our_value_and_the_papers(some):
     assert labels[:2] == ["random start", "flowers102, IDMM"]
     assert len(labels) == 22
     title, foot = (text.get_text() for text in figure.texts)
-    assert title.startswith("idmm-t5: pre-trained on one data set")
+    assert title.startswith("idmm-t5: pre-trained on one dataset")
     assert foot.startswith("3 of 154 cells measured, means over up to 2 seeds")
 
 

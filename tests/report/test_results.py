@@ -37,7 +37,7 @@ def test_lines_of_a_study():
     first, second = make_lines(study([*base, row("aux", 0, 36.0, curves=curve), row("aux", 1, 36.0)]))
     assert (first.ours, first.paper, first.gain) == ("32.00 ± 1.41 (2 seeds)", "30.00", "")
     assert (second.gain, second.paper_gain) == ("+4.00 ± 1.41", "+4.50")
-    assert second.note == "a note; reaches the baseline's last at epoch 20"
+    assert second.note == "a note; reaches the baseline's final accuracy at epoch 20"
 
 
 def test_one_seed_and_failures_are_labelled():
@@ -127,7 +127,7 @@ def test_files_to_be_run_again_are_listed_with_the_cause(tmp_path):
         write(tmp_path, f"{name}.json", content)
     text = render_results(tmp_path)
     assert "| [dirty.json](../results/dirty.json) | made with uncommitted changes (abc-dirty, def-dirty) |" in text
-    assert "assembled from run directories before `benchmarks/collect.py` did it |" in text
+    assert "assembled from run directories before `benchmarks/collect.py` existed |" in text
     assert "| [stale.json](../results/stale.json) | settings have changed: base |" in text
     assert "sound.json](../results/sound.json) |" not in text
 

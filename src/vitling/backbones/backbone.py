@@ -67,7 +67,7 @@ class Backbone(nn.Module):
 
     @property
     def classifier_name(self) -> str:
-        """timm's name of the linear head: head, head.fc or fc."""
+        """timm's name for the linear head: head, head.fc or fc."""
         return str(self._timm.pretrained_cfg["classifier"])
 
     def grid_size(self, size: int | Grid | None = None) -> Grid:

@@ -135,7 +135,7 @@ _TESTED = (
     Entry("t2t_vit_14", 21_080_806, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _PERFORMER),
     Entry("t2t_vit_t_7", 3_998_310, grid=14, dim=256, architecture="t2t_vit", model_args=_T2T_7 | _TRANSFORMER),
     Entry("t2t_vit_t_14", 21_080_422, grid=14, dim=384, architecture="t2t_vit", model_args=_T2T_14 | _TRANSFORMER),
-    # sinusoids of their own at every size; those above resize the positions of the size they were built for
+    # compute their sinusoids for each size; those above resize the positions of the size they were built for
     *(
         Entry(
             f"{name}.sinusoid",

@@ -14,9 +14,9 @@ DROPOUT = 0.1  # after the attention's projection and after both layers of the M
 def create_drloc_vit(**model_args: Any) -> VisionTransformer:
     """Create a ViT that differs from timm's.
 
-    It has no biases of queries, keys and values, has dropout, and an epsilon of 1e-5 in its norms (timm: 1e-6). Layers
-    start with torch's own initialisation (timm: std 0.02), positions and class token with N(0, 1) (timm: std 0.02 and
-    1e-6).
+    Queries, keys and values have no biases, there is dropout, and norms have an epsilon of 1e-5 (timm: 1e-6). Layers
+    use torch's default initialisation (timm: std 0.02), positions and class token start from N(0, 1) (timm: std 0.02
+    and 1e-6).
     """
     model: Any = timm.create_model(
         "vit_base_patch16_224",

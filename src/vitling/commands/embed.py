@@ -20,7 +20,7 @@ def embed(
 
     Args:
         run: A run directory or a model folder.
-        images: One data set (all its splits, with labels), or image files and globs.
+        images: One dataset (all its splits, with labels), or image files and globs.
         out: A file that ends in .npz or .parquet.
         weights: Weights of the last epoch, or of the best epoch on validation.
         data: How images are read; channels and bits are always the model's.

@@ -21,7 +21,7 @@ _MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
 def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
-    """Evaluate a model, or probes of its features, on a data set.
+    """Evaluate a model, or probes of its features, on a dataset.
 
     Without --with, the model's own predictions are evaluated.
 

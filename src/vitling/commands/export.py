@@ -14,7 +14,7 @@ def export(run: Run, out: Out, format: Literal["auto", "timm", "onnx"] = "auto",
     Args:
         run: A run directory or a model folder.
         out: A folder (timm) or a file that ends in .onnx.
-        format: timm: safetensors and config.json; onnx: one file, checked against torch. auto: as --out ends.
+        format: timm: safetensors and config.json; onnx: one file, checked against torch. auto: by the suffix of --out.
         weights: Weights of the last epoch, or of the best epoch on validation.
     """
     from vitling.evaluation.export import export as export_model

@@ -12,7 +12,7 @@ from vitling.files import atomic_write
 
 _HEAD = """# Flags
 
-Made by `make flags` from the code; do not edit. `vitling COMMAND --help` shows the flags that matter, `--help-all` all
+Generated from the code by `make flags`; do not edit. `vitling COMMAND --help` shows the main flags, `--help-all` all
 of them. Settings with a dot in their name are listed once, below the commands.
 """
 
@@ -30,16 +30,17 @@ def _describe_commands() -> Iterator[str]:
 
 
 def _describe_groups() -> Iterator[str]:
-    texts: dict[str, str] = {}
+    texts: dict[tuple[str, tuple[Flag, ...]], str] = {}
     tables: dict[tuple[str, tuple[Flag, ...]], list[str]] = {}
     for verb, command in VERBS.items():
         flags = list_flags(command)
-        texts = {group.name: group.help for group in list_groups(command)} | texts
+        helps = {group.name: group.help for group in list_groups(command)}
         for name in dict.fromkeys(flag.group for flag in flags if flag.group):
             own = tuple(flag for flag in flags if flag.group == name)
             tables.setdefault((name, own), []).append(verb)
+            texts.setdefault((name, own), helps[name])
     for (name, own), verbs in tables.items():
-        yield "\n".join([f"### --{name} ({', '.join(verbs)})\n", f"{texts[name]}\n", *_table(own)])
+        yield "\n".join([f"### --{name} ({', '.join(verbs)})\n", f"{texts[name, own]}\n", *_table(own)])
 
 
 def _table(flags: Sequence[Flag]) -> list[str]:

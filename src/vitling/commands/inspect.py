@@ -25,7 +25,7 @@ def inspect(
     labels: Labels = None,
     data: DataConfig = DataConfig(),  # noqa: B008
 ) -> None:
-    """Find unreadable files, duplicates and leakage in a data set.
+    """Find unreadable files, duplicates and leakage in a dataset.
 
     It also counts images, classes and sizes. DATA is anything that `vitling train` accepts.
 

@@ -17,11 +17,11 @@ def list_(
         arg(metavar="{methods,backbones,datasets,policies,tables}"),
     ],
 ) -> None:
-    """List methods, backbones, data sets, policies or tables.
+    """List methods, backbones, datasets, policies or tables.
 
     Args:
         what: methods: pre-training methods. backbones: tested networks. policies: the papers' augmentations.
-            datasets: the papers' data sets and where to get them.
+            datasets: the papers' datasets and where to get them.
             tables: what `vitling reproduce` can run, and the data it needs.
     """
     tables = {
@@ -88,5 +88,5 @@ def _study_table() -> Table:
     for study in all_studies():
         names = " ".join((study.name, *study.also))
         table.add_row(names, f"{study.title}; {len(study.runs)} runs", ", ".join(study.data) or "none")
-    table.caption = "vitling reproduce NAME --data DIR, where DIR has a folder for each data set"
+    table.caption = "vitling reproduce NAME --data DIR, where DIR has a folder for each dataset"
     return table

@@ -31,7 +31,7 @@ def reproduce(
 
     Args:
         name: The table; `vitling list tables` shows all.
-        data: Folder of the data sets: DIR/flowers102/train/ and test/, or DIR/flowers102-train.tar and -test.tar.
+        data: Folder of the datasets: DIR/flowers102/train/ and test/, or DIR/flowers102-train.tar and -test.tar.
         seeds: Runs per entry, with different seeds.
         only: Run only entries whose name contains one of these; =NAME matches a whole name.
         minutes: Start no new run after this many minutes.

@@ -1,4 +1,4 @@
-"""`--help`: the flags that matter, grouped, on one screen. `--help-all` lists the others."""
+"""`--help`: the main flags, grouped, on one screen. `--help-all` lists the others."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def show_views(
         policy: Augmentation policy; `vitling list policies` shows all. planned: the views that `vitling train` plans
             for these images, with one picture for each stage.
         out: The picture to write: .png, .jpg or .webp.
-        images: Rows: images spread evenly over the data set.
+        images: Rows: images spread evenly over the dataset.
         draws: Columns: views per image.
         boxes: Outline each view's crop on the original.
         size: Pixels of the (global) views.

@@ -12,9 +12,9 @@ from vitling.papers.suite.table import make_tables
 
 
 def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
-    """Evaluate frozen networks on the papers' data sets.
+    """Evaluate frozen networks on the papers' datasets.
 
-    Data sets that are not on disk are skipped. Finished evaluations are not repeated; delete the file in --out to run
+    Datasets that are not on disk are skipped. Finished evaluations are not repeated; delete the file in --out to run
     one again.
 
     Example: vitling suite runs/first runs/second --data-root DIR --table esvit-t10

@@ -12,7 +12,7 @@ from vitling.settings.config import TrainConfig
 def train(config: Annotated[TrainConfig, NO_PREFIX]) -> None:
     """Train a network from scratch: without labels, then with them.
 
-    Settings that you do not give are planned from the images and the machine; the plan is printed with its reasons.
+    Settings that you leave open are planned from the images and the machine; the plan is printed with its reasons.
 
     Example: vitling train images/ --out runs/first
     """

@@ -10,7 +10,7 @@ import numpy as np
 from vitling.keys import make_rng
 
 MIN_EVEN_FRACTION = 7 / 8  # of --batch; below it the remainder is kept, so that batches stay close to --batch
-# The last, incomplete batch of an epoch: keep it, drop it, or make all batches equally large.
+# The last, incomplete batch of an epoch: keep it, drop it, or make all batches the same size.
 Remainder = Literal["keep", "drop", "even"]
 
 

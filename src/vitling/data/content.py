@@ -1,9 +1,9 @@
-"""Content hash of a split: which images with which labels, wherever they lie and in whatever order.
+"""Content hash of a split: its images and their labels, independent of their location and order.
 
 An image's record is blake2b over the bytes of its encoded file (or the shape, type and pixels of an array) and the
 sorted names of its classes. The hash of a split is blake2b over the sorted records of all its images, bad ones
 included, as 16 hexadecimal digits. File names, folders, the order of images and the numbers of classes do not count;
-duplicates do. A folder and a tar of the same files have the same hash, re-encoded images another one.
+duplicates do. A folder and a tar of the same files have the same hash; re-encoded images have a different one.
 """
 
 from __future__ import annotations

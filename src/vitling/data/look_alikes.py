@@ -16,8 +16,8 @@ from vitling.data.duplicates import cluster_near
 from vitling.data.scan import scan
 from vitling.files import atomic_write
 
-MAX_IMAGES = 20_000  # above, the search is left out: it decodes every image, and chance separates few of so many
-MAX_FRACTION = 0.1  # of the images; a larger cluster holds blank or placeholder images and may be separated
+MAX_IMAGES = 20_000  # images; larger datasets skip the search, which decodes every image
+MAX_FRACTION = 0.1  # of all images; larger clusters are blank or placeholder images, which a hold-out may separate
 _FORMAT = 1  # part of the file's name; increase when the search changes
 
 _known: WeakKeyDictionary[Reader, dict[bytes, np.ndarray]] = WeakKeyDictionary()
@@ -26,7 +26,7 @@ _known: WeakKeyDictionary[Reader, dict[bytes, np.ndarray]] = WeakKeyDictionary()
 def group_look_alikes(dataset: Dataset, config: DataConfig) -> tuple[np.ndarray | None, int]:
     """Return the groups that a hold-out keeps together, and the number of images with a near duplicate.
 
-    The groups of the data are joined where they contain near duplicates of each other. None: every image is alone.
+    Groups of the data that contain near duplicates of each other are merged. The groups are None if there are none.
     """
     if len(dataset) > MAX_IMAGES:
         return dataset.groups, 0
@@ -48,7 +48,7 @@ def _join(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _find_clusters(dataset: Dataset, config: DataConfig) -> np.ndarray:
-    """Return the cluster of each image; a run asks for them once per stage, and images are decoded once."""
+    """Return the cluster of each image, cached, so that a run of two stages decodes the images only once."""
     try:
         known = _known.setdefault(dataset.reader, {})
     except TypeError:  # a reader without weak references

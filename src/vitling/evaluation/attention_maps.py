@@ -16,8 +16,8 @@ from vitling.backbones.features import Features
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
-MASS = 0.6  # of the attention that a mask holds (EsViT, Fig. 10)
-REDUNDANT_ABOVE = 0.9  # correlation of two maps; ours, the paper gives no measure
+MASS = 0.6  # fraction of the attention that a mask covers (EsViT, Fig. 10)
+REDUNDANT_ABOVE = 0.9  # correlation of two maps; our choice, the paper gives no measure
 Query = Literal["object", "background"] | Grid
 
 
@@ -25,7 +25,7 @@ Query = Literal["object", "background"] | Grid
 class RankedHeads:
     """Attention heads on one image, the highest entropy first.
 
-    `maps` [heads, h, w] sum to 1: attention to class tokens and padding is left out; `elsewhere` is how much that was.
+    `maps` [heads, h, w] sum to 1: attention to class tokens and padding is left out; `elsewhere` is that fraction.
     """
 
     query: Grid  # row and column
@@ -43,7 +43,7 @@ class RankedHeads:
         return kept.view_as(self.maps)
 
     def redundant(self, threshold: float = REDUNDANT_ABOVE) -> Tensor:
-        """Mark heads whose map correlates by more than `threshold` with an earlier, not redundant head; bool [heads].
+        """Mark heads whose map correlates above `threshold` with an earlier non-redundant head's; bool [heads].
 
         The paper speaks of redundant patterns without defining them.
         """
@@ -73,13 +73,13 @@ def rank_heads(backbone: Backbone, features: Features, query: Query) -> RankedHe
 def _check_region(query: Grid, grid: Grid) -> Grid:
     if not all(0 <= index < side for index, side in zip(query, grid)):
         raise UserError(
-            f"--query {query[0]},{query[1]} is outside of the grid of {grid[0]} x {grid[1]} regions (counted from 0)."
+            f"--query {query[0]},{query[1]} is outside the grid of {grid[0]} x {grid[1]} regions (counted from 0)."
         )
     return query
 
 
 def _find_region(which: str, features: Features) -> Grid:
-    """Find the region most similar to the pooled feature, which is on the object, or the least, on the background."""
+    """Find the region most similar to the pooled feature (the object), or the least similar (the background)."""
     similar = F.cosine_similarity(features.grid[0].float().flatten(1), features.pooled[0].float()[:, None], dim=0)
     index = int(similar.argmax() if which == "object" else similar.argmin())
     return divmod(index, features.grid.shape[-1])

@@ -41,13 +41,13 @@ def embed(
     on_test_opened: Callable[[str], None] | None = None,
     config: DataConfig | None = None,
 ) -> dict[str, str]:
-    """Write the features of a data set (all splits) or of loose images; return the unreadable images and why."""
+    """Write the features of a dataset (all splits) or of loose images; return the unreadable images and why."""
     out = Path(out)
     if out.suffix not in _WRITERS:
         raise UserError(f"--out {out} must end in {' or '.join(_WRITERS)}.")
     named = [inputs] if isinstance(inputs, str) else list(inputs)
     if not named:
-        raise UserError("No images given. Name a data set, files or globs: vitling embed RUN IMAGES ... --out PATH")
+        raise UserError("No images given. Name a dataset, files or globs: vitling embed RUN IMAGES ... --out PATH")
     check_writable(out)
     model = load(model_path, weights)
     config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)

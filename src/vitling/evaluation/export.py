@@ -1,4 +1,4 @@
-"""`vitling export`: a trained model for other programs, checked against the original."""
+"""Export of trained models to other programs, checked against the original (`vitling export`)."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def _export_timm(folder: Path, out: Path) -> float:
 def _move(source: Path, out: Path, names: tuple[str, ...]) -> None:
     """Move files into `out`, replacing those of an earlier export.
 
-    The last one marks the export as complete: it is deleted first, so that no kill leaves files that do not belong
-    together.
+    The last one marks the export as complete. It is deleted first, so that a kill never leaves a mixture of old and
+    new files that looks complete.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name in names:

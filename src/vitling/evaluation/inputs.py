@@ -54,7 +54,7 @@ def list_sources(inputs: Input | Sequence[Input]) -> list[Source]:
 
 
 def list_dataset_sources(dataset: Dataset) -> list[Source]:
-    """List the images of a data set."""
+    """List the images of a dataset."""
     return [Source(key, partial(dataset.read, i)) for i, key in enumerate(dataset.keys)]
 
 

@@ -1,13 +1,14 @@
 """The logistic probe of CLIP (Radford et al. 2021, App. A.3) and EsViT (App. C.5): L-BFGS on frozen features.
 
 C is one of 97 values from 1e-6 to 1e6, eight per decade, found by bisection: first 1e-6, 1e-4, ..., 1e6; then, four
-times, the two points half as far from the best so far as in the last round. Of equal scores the stronger penalty wins.
+times, the two points half as far from the best so far as in the last round. On equal scores the stronger penalty wins.
 This tries at most 15 of the 97, each scored on validation; the best is fitted again on train and validation. The papers
 call the strength lambda; here it is scikit-learn's C = 1 / lambda, over the same range.
 
-Fits stop at a gradient of 1e-6. The papers used scikit-learn's 1e-4 of a sum over images; since scikit-learn 1.4 (pull
-request 26721) it is of the mean, N times as loose. On features of unequal scale such fits stop far from the minimum, at
-a point that rounding decides, most of all those with a weak penalty: the search then chooses too strong a penalty.
+Fits stop at a gradient of 1e-6. The papers used scikit-learn's 1e-4, which applied to the sum over images; since
+scikit-learn 1.4 (pull request 26721) it applies to the mean, N times as loose. On features of unequal scale such fits
+stop far from the minimum, at a point that depends on rounding. A weak penalty makes this worse, so the search chooses
+too strong a penalty.
 
 Two backends solve the same problem, with X the features and N images,
 
@@ -37,7 +38,7 @@ from vitling.evaluation.lbfgs import minimise
 ITERATIONS, TOLERANCE = 1000, 1e-6
 PER_DECADE, DECADES, FIRST = 8, 12, -6.0
 COARSE = 2 * PER_DECADE  # steps between the first seven values
-NEVER = -30.0  # logit of a label that no training image has; of a label that all have, the opposite
+NEVER = -30.0  # logit of a label that no training image has; the negative of it for a label that all have
 BLOCK = 1 << 25  # logits in memory at once
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # compute capability of GPUs with fast float64 (A100, H100, B200)
 
@@ -133,7 +134,7 @@ def fit_logistic(
     tolerance: float = TOLERANCE,
     dtype: torch.dtype | None = None,
 ) -> list[LogisticFit]:
-    """Fit a classifier for each C. `dtype`: of products with the features; by default float64 where it is fast."""
+    """Fit a classifier for each C. `dtype` of products with the features: by default float64 where it is fast."""
     _check(features, labels)
     solve = _solve_sklearn if backend == "sklearn" else _solve_torch
     if labels.ndim == 2:

@@ -18,7 +18,7 @@ BINS = 15
 
 
 def top1(logits: Tensor, labels: Tensor) -> float:
-    """Compute the fraction of correct predictions; of equal logits the first is the prediction."""
+    """Compute the fraction of correct predictions; on ties, the first class is predicted."""
     check(logits, labels)
     return _mean(logits.argmax(dim=1) == labels)
 
@@ -103,8 +103,8 @@ def _mean_precision(precisions: Tensor) -> float:
 def roc_aucs(scores: Tensor, labels: Tensor) -> Tensor:
     """Compute the area under the ROC curve of each class against the others [C].
 
-    It is how often an image of the class has a higher score than another image; ties count half. NaN for a class that
-    no image has, or all.
+    It is the probability that an image of the class scores higher than an image of another class; ties count half.
+    NaN for a class that no image has, or that all have.
     """
     check(scores, labels)
     multi_label = labels.ndim == 2
@@ -116,7 +116,7 @@ def roc_aucs(scores: Tensor, labels: Tensor) -> Tensor:
 def _log_odds(logits: Tensor) -> Tensor:
     """Compute the log odds of each class against all others [N, C].
 
-    They are in the order of the probabilities, but keep apart those that round to 1.
+    They rank like the probabilities, but stay distinct where probabilities round to 1.
     """
     logs = logits.log_softmax(dim=1)
     odds = logs - torch.log1p(-logs.exp())
@@ -168,7 +168,9 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
         "calibration_error": calibration_error(scaled, labels),
         "temperature": temperature,
         "per_class": rows,
-        "left_out": [row["class"] for row in rows if not row["n"]],  # without images, so in no mean over classes
+        "left_out": [
+            row["class"] for row in rows if not row["n"]
+        ],  # classes without images, left out of every mean over classes
     }
     if labels.ndim == 2:
         precisions = average_precisions(logits, labels)

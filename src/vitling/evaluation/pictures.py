@@ -20,7 +20,7 @@ from vitling.evaluation.attention_maps import MASS, RankedHeads
 from vitling.evaluation.correspondence import Matches
 from vitling.files import atomic_write
 
-MAX_BYTES = 480_000  # of a picture
+MAX_BYTES = 480_000  # largest size of a picture
 YELLOW, ORANGE, BLUE, RED, WHITE = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b", "#ffffff"
 _OUTLINE = [withStroke(linewidth=2.5, foreground="black")]
 
@@ -35,8 +35,8 @@ def draw_correspondences(
 ) -> None:
     """Draw two views [H, W, 3] side by side, with numbered lines between the matches, the most similar first.
 
-    `nearest`: for each view, the regions most similar to its own and to the other view's global feature. `errors`: of
-    each match in pixels, if the truth is known.
+    `nearest`: for each view, the regions most similar to its own and to the other view's global feature. `errors`: the
+    error of each match in pixels, if the correct match is known.
     """
     height, width = views[0].shape[:2]
     gap = width // 16
@@ -79,7 +79,7 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
         for start, across, down in ((0, x, y), (right, found_x, found_y)):
             nth = crowd.get((start, across, down), 0)  # several matches may share a region
             crowd[(start, across, down)] = nth + 1
-            side = -1 if across > 0.7 * cell[1] * matches.grid[1] else 1  # keep the number inside of the view
+            side = -1 if across > 0.7 * cell[1] * matches.grid[1] else 1  # keep the number inside the view
             axes.annotate(
                 str(rank),
                 (start + across, down),
@@ -171,7 +171,7 @@ def draw_entropies(heads: RankedHeads, out: Path) -> None:
 
 
 def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
-    """Convert a normalised view [C, H, W] to RGB [H, W, 3]; one channel becomes grey, of more the first three count."""
+    """Convert a normalised view [C, H, W] to RGB [H, W, 3]: grey if C is 1, else from the first three channels."""
     pixels = view.float().cpu() * view.new_tensor(std).cpu()[:, None, None] + view.new_tensor(mean).cpu()[:, None, None]
     pixels = pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
     pixels = F.pad(pixels, (0, 0, 0, 0, 0, 3 - len(pixels)))

@@ -38,7 +38,7 @@ class SplitPredictions:
         return self.given == self.labels
 
     def select(self, keys: np.ndarray) -> SplitPredictions:
-        """Return the predictions for these images, in this order; all of them must be there."""
+        """Return the predictions for these images, in this order; all of them must be present."""
         order = np.argsort(self.keys, kind="stable")
         return self.take(order[np.searchsorted(self.keys[order], keys)])
 
@@ -73,7 +73,9 @@ def save_predictions(folder: Path, parts: Mapping[str, SplitPredictions]) -> Non
 def load_predictions(folder: Path) -> dict[str, SplitPredictions]:
     path = folder / FILE
     if not path.exists():
-        raise UserError(f"{folder} has no {FILE}. Give a finished run of train or finetune; older versions wrote none.")
+        raise UserError(
+            f"{folder} has no {FILE}. Pass a finished run of train or finetune; older versions saved no predictions."
+        )
     try:
         columns = read_npz(path)
         parts = dict.fromkeys(name.rpartition("/")[0] for name in columns)

@@ -1,4 +1,4 @@
-"""The methods of pre-training by name. No torch.
+"""Pre-training methods by name. Imports no torch.
 
 To add a method, give it a folder with settings.py (settings, recipe, `METHOD`) and loss.py, and list it here.
 """

@@ -1,1 +1,1 @@
-"""The papers' tables and figures, the code that runs them, and the papers' data sets."""
+"""The papers' tables and figures, the code that runs them, and the papers' datasets."""

@@ -2,7 +2,7 @@
 
 python -m vitling.papers.data_files results DIR [FILE=NAME[/SPLIT] ...]
 
-DIR holds the data sets, as for `vitling reproduce --data`. FILE=NAME names the data set of a benchmark's results whose
+DIR holds the datasets, as for `vitling reproduce --data`. FILE=NAME names the dataset of a benchmark's results whose
 command does not; with /SPLIT, one split of it. Hashes that are added say so: nothing proves that the files are those of
 the time.
 """
@@ -39,7 +39,7 @@ _FILE = re.compile(r"([\w-]+?)-(?:train|test)[\w-]*\.(?:tar|parquet)")
 
 @dataclass
 class Collection:
-    """The data sets in a folder. Each split is read once, when it is needed."""
+    """The datasets in a folder. Each split is read once, when it is needed."""
 
     folder: Path
 
@@ -47,7 +47,7 @@ class Collection:
         self.splits: dict[tuple[str, str], dict[str, Any]] = {}
 
     def describe(self, name: str) -> dict[str, dict[str, Any]]:
-        """Describe the splits of a data set; empty if the folder does not have it."""
+        """Describe the splits of a dataset; empty if the folder does not have it."""
         if not any(known == name for known, _ in self.splits):
             for split, dataset in _open_splits(name, self.folder):
                 self.splits[name, split] = {
@@ -136,7 +136,7 @@ def _list_run_hashes(run: StudyRun, collection: Collection) -> dict[str, str]:
 
 
 def _find_name(command: str) -> str:
-    """Find the data set that a command names by its files, or NAME/train if it names only that split."""
+    """Find the dataset that a command names by its files, or NAME/train if it names only that split."""
     if DIGITS in command or command.startswith("vitling demo"):
         return DIGITS
     found = _FILE.search(command)

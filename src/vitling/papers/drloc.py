@@ -46,14 +46,21 @@ def studies() -> tuple[Study, ...]:
         new("drloc-t2a", "pairs of tokens an image (m)", f"{paper} Table 2 (a)", _pair_counts()),
         new("drloc-t2b", "100 and 300 epochs", f"{paper} Table 2 (b)", _epochs()),
         new("drloc-t3", "from scratch", f"{paper} Table 3", _from_scratch("paper")),
-        new("drloc-t3-released", "from scratch, by the released code", f"{paper} Table 3", _from_scratch("released")),
-        new("drloc-t3-causes", "Flowers-102: what may lie between Table 3 and us", f"{paper} Table 3", _causes()),
+        new(
+            "drloc-t3-released",
+            "from scratch, with the released settings",
+            f"{paper} Table 3",
+            _from_scratch("released"),
+        ),
+        new("drloc-t3-causes", "Flowers-102: possible causes of the gap to Table 3", f"{paper} Table 3", _causes()),
         new("drloc-t4", "fine-tuning from ImageNet-1K", f"{paper} Table 4", _fine_tuning()),
         new("drloc-t7", "the exhaustive variant beside pairs", f"{paper} Table 7", _pair_counts(exhaustive=True)),
         new("drloc-supp-t7", "ImageNet-1K, 300 epochs", f"{supplement} Table 7", _imagenet()),
         new("drloc-supp-t8", "300 epochs, with ResNet-50", f"{supplement} Table 8", _long()),
         new("drloc-supp-t9", "ViT-B/16", f"{supplement} Table 9", _vit("paper")),
-        new("drloc-supp-t9-released", "ViT-B/16, by the released code", f"{supplement} Table 9", _vit("released")),
+        new(
+            "drloc-supp-t9-released", "ViT-B/16, with the released settings", f"{supplement} Table 9", _vit("released")
+        ),
         new("drloc-supp-t14", "what DRLoc costs", f"{supplement} Table 14", _overhead(), cost),
         new("drloc-supp-t16", "width of the MLP", f"{supplement} Table 16", _widths()),
         new("drloc-supp-f3", "training curves, epochs to the baseline's last", f"{supplement} Figure 3", _curves()),
@@ -81,7 +88,7 @@ def _make_pairs(nets: Iterable[str], data: str, label: str = "", **recipe: Any) 
 
 
 def _repeat_table(datasets: Iterable[str], table: Callable[[str], Iterable[StudyRun]]) -> Iterator[StudyRun]:
-    """Yield a table on the paper's data set, the first, and on others, for which it has no figures."""
+    """Yield a table on the paper's dataset, the first, and on others, for which it has no figures."""
     paper, *others = datasets
     yield from table(paper)
     for other in others:

@@ -41,19 +41,19 @@ def studies() -> tuple[Study, ...]:
     found = "regions found again in the mirrored view, %; distance: pixels from where they should be"
     return (
         new("esvit-t1", "Swin by size and window", f"{paper} Table 1", _sizes(), probes),
-        new("esvit-t3", "other data", f"{paper} Table 3", _other_data(), f"{probes}; suite: mean of 18 data sets"),
+        new("esvit-t3", "other data", f"{paper} Table 3", _other_data(), f"{probes}; suite: mean of 18 datasets"),
         new("esvit-t4", "other networks", f"{paper} Table 4", _networks(), probes),
         new("esvit-t5", "contrast or not, ResNet-50, two views", f"{paper} Table 5", _resnet(), probes),
         new("esvit-t6", "the networks", f"{paper} Table 6 and its code", _layouts(), "parameters without heads"),
         new("esvit-t8", "pace of the networks", f"{paper} Table 8", _throughput(), "images a second, no gradients"),
         new("esvit-t9", "cost of the region loss", f"{paper} Table 9", _costs(), "both losses over the view loss"),
-        new("esvit-t10", "the data sets", f"{paper} Table 10", _counts(), "images"),
-        new("esvit-t11", "18 data sets", f"{paper} Table 11", _eighteen(), "the data set's metric on test, %"),
+        new("esvit-t10", "the datasets", f"{paper} Table 10", _counts(), "images"),
+        new("esvit-t11", "18 datasets", f"{paper} Table 11", _eighteen(), "the dataset's metric on test, %"),
         new("esvit-t12", "ResNet-50", f"{paper} Tables 7 and 12", _resnet_linear(), probes, also=("esvit-t7",)),
         new("esvit-t13", "epochs for as many views", f"{paper} Table 13", _epochs(), "epochs"),
         new("esvit-choices", "softmax, distance, transport", f"{paper} Sec. 4.3", _choices(), probes),
         new("esvit-f1", "pace against accuracy", f"{paper} Figure 1 and Table 1", _fast(), probes, picture="scatter"),
-        new("esvit-f3", "18 data sets, Swin-S", f"{paper} Figure 3", _suite_of_small(), "mean, %", picture="bars"),
+        new("esvit-f3", "18 datasets, Swin-S", f"{paper} Figure 3", _suite_of_small(), "mean, %", picture="bars"),
         new("esvit-f4", "k-NN by epoch", f"{paper} Figure 4 and Table 1", _curves(), probes, picture="curves"),
         new("esvit-f8", "correspondence", f"{paper} Figure 8", _correspondence(), found),
     )
@@ -162,7 +162,7 @@ def _costs() -> Iterator[StudyRun]:
 
 
 def _counts() -> Iterator[StudyRun]:
-    """Count images. Food-101's 102 and FER2013's 8 classes are misprints; some data sets have grown or shrunk since."""
+    """Count images. Food-101's 102 and FER2013's 8 classes are misprints; some datasets have grown or shrunk since."""
     printed = {"food101": 102, "fer2013": 8}
     for data in TABLE_11:
         classes = ENTRIES[data].classes

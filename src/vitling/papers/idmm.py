@@ -47,12 +47,17 @@ GPUS = 4  # in the released scripts
 
 def studies() -> tuple[Study, ...]:
     """List the studies about IDMM itself."""
-    paper, both, released, new = "IDMM,", "IDMM and random starts, 200 epochs", "by the released code", Study.from_runs
+    paper, both, released, new = (
+        "IDMM,",
+        "IDMM and random starts, 200 epochs",
+        "with the released settings",
+        Study.from_runs,
+    )
     return (
         new("idmm-200", both, f"{paper} Tables 2 and 5", _short("paper")),
         new("idmm-200-released", f"{both}, {released}", f"{paper} Tables 2 and 5", _short("released")),
-        new("idmm-200-causes", "what may lie between Table 2 and us", f"{paper} Table 2", _causes()),
-        new("idmm-t1", "the data sets", f"{paper} Table 1", _counts(), "images"),
+        new("idmm-200-causes", "possible causes of the gap to Table 2", f"{paper} Table 2", _causes()),
+        new("idmm-t1", "the datasets", f"{paper} Table 1", _counts(), "images"),
         new("idmm-t3", "from scratch, 800 epochs, then 448 px", f"{paper} Table 3", _long()),
         new("idmm-t3-released", f"from scratch, 800 epochs, {released}", f"{paper} Table 3", _long_released()),
         new("idmm-t4", "deviation over each stage, with --seeds 3", f"{paper} Table 4", _deviations()),
@@ -149,7 +154,7 @@ def _long() -> Iterator[StudyRun]:
 
 
 def _make_cell(net: str, data: str) -> Iterator[StudyRun]:
-    """Yield the four methods of Table 3 on one data set."""
+    """Yield the four methods of Table 3 on one dataset."""
     base = f"{net}-{data}"
     yield StudyRun(f"{base}-imagenet-200", finetune_only(net, 200), data, NETWORKS[net])
     yield from _make_pair(net, data, 800, "paper")
@@ -228,7 +233,7 @@ def _projection() -> Iterator[StudyRun]:
 
     for data in ("flowers102", "pets", "dtd", "cub"):
         yield from make_pairs(f"deit-tiny-sin10k-{data}", data, pretrain_data="sin10k")
-    elsewhere = "pre-trained on the data set itself; the paper: on SIN-10k"
+    elsewhere = "pre-trained on the dataset itself; the paper: on SIN-10k"
     yield from make_pairs("deit-tiny-flowers102", "flowers102", note=elsewhere)
 
 

@@ -36,7 +36,7 @@ METHODS_T6: tuple[MethodName, ...] = ("supervised", "moco-v3", "dino", "idmm")
 BY_SGD: tuple[MethodName, ...] = ("simclr", "supcon", "moco-v2")
 MOCO_LR = 0.03  # MoCo v2's own paper, for batches of 256
 
-CORNER = ("flowers102", "cifar100-10k")  # the labelled data sets
+CORNER = ("flowers102", "cifar100-10k")  # the labelled datasets
 CORNER_BEFORE = (*CORNER, "camvid")
 CORNER_METHODS: tuple[MethodName, ...] = ("idmm", "simclr")
 CORNER_EPOCHS, CORNER_SIZE = (200, 100), 112  # epochs of Flowers-102 before and after; pixels of both stages
@@ -44,13 +44,13 @@ CORNER_EPOCHS, CORNER_SIZE = (200, 100), 112  # epochs of Flowers-102 before and
 
 def studies() -> tuple[Study, ...]:
     """List the studies that compare methods."""
-    paper, matrix, new = "IDMM,", "pre-trained on one data set, fine-tuned on another", Study.from_runs
+    paper, matrix, new = "IDMM,", "pre-trained on one dataset, fine-tuned on another", Study.from_runs
     pre, fine = CORNER_EPOCHS
     seen = f"as many images as {pre} epochs of Flowers-102 show, then {fine} epochs, all at {CORNER_SIZE} px"
     nearest = "leave-one-out 5-NN among test images of ten classes before fine-tuning, %"
     return (
         new("idmm-t2", "methods of pre-training", f"{paper} Table 2", _methods()),
-        new("idmm-t2-causes", "what may lie between Table 2's baselines and us", f"{paper} Table 2", _optimisers()),
+        new("idmm-t2-causes", "possible causes of the gap to Table 2's baselines", f"{paper} Table 2", _optimisers()),
         new("idmm-t5", matrix, f"{paper} Table 5", _transfer(), picture="heatmap"),
         new("idmm-t5-corner", f"{matrix}, shortened: {seen}", f"after {paper} Table 5", _corner(), picture="heatmap"),
         new("idmm-t6", "after 10,000 images of ImageNet", f"{paper} Table 6", _ten_thousand()),
@@ -74,7 +74,7 @@ def _optimisers() -> Iterator[StudyRun]:
 
     Table 10 gives three methods SGD at 5e-4, a sixtieth of the learning rate in MoCo v2's own paper. Here they use
     IDMM's optimiser instead, and SGD at MoCo v2's 0.03 for each 256 images. MoCo v2, whose queue is longer than the
-    data set, also masks an image's own keys. SimCLR and SupCon also have AdamW and a temperature of 0.5, which a path
+    dataset, also masks an image's own keys. SimCLR and SupCon also have AdamW and a temperature of 0.5, which a path
     in the released scripts names for SupCon. DINO has 256 prototypes, another reading of Table 10's "dim 256". Each is
     compared with the method as Table 10 has it.
     """
@@ -102,7 +102,7 @@ def _optimisers() -> Iterator[StudyRun]:
 
 
 def _make_transfer(method: MethodName, source: str, data: str, task: StagedTask) -> StudyRun:
-    """Make a cell of the matrix; on its diagonal there is one data set."""
+    """Make a cell of the matrix; on its diagonal there is one dataset."""
     return StudyRun(
         f"pvtv2-b0-{method}-{source}-to-{data}",
         task,

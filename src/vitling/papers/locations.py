@@ -1,4 +1,4 @@
-"""Locations of the studies' data sets and weights: in one folder, by name. No torch."""
+"""Locations of the studies' datasets and weights: in one folder, by name. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHTS = (".safetensors", ".pth", ".pt", ".bin")
 
 @dataclass(frozen=True)
 class StudyDataset:
-    """A data set with the counts of the papers."""
+    """A dataset with the counts of the papers."""
 
     title: str
     train: int
@@ -71,7 +71,7 @@ def find_weights(backbone: str, folder: Path) -> str | None:
 
 
 def describe_missing(data: Iterable[str], weights: Iterable[str], folder: Path) -> list[str]:
-    """Describe what to put where, one line for each data set and weights file."""
+    """Describe what to put where, one line for each dataset and weights file."""
     return [_describe_dataset(name, folder) for name in data] + [
         f"ImageNet-1K weights: {folder / 'weights' / backbone}{WEIGHTS[0]} ({', '.join(WEIGHTS[1:])})"
         for backbone in weights
@@ -95,7 +95,7 @@ def _describe_dataset(name: str, folder: Path) -> str:
 def check_folder(data: str | None) -> Path:
     """Return the absolute path of --data, since a run resumes only with the same paths."""
     if not data:
-        raise UserError("The data sets are missing; pass --data DIR, a folder with one subfolder for each.")
+        raise UserError("The datasets are missing; pass --data DIR, a folder with one subfolder for each.")
     if not Path(data).is_dir():
         raise UserError(f"--data {data} does not exist.")
     return Path(data).absolute()

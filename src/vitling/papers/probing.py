@@ -170,7 +170,7 @@ class FrozenTask(NetworkTask):
 
 @dataclass(frozen=True)
 class SuiteMeanTask(NetworkTask):
-    """Average the logistic probe over the data sets of EsViT's Table 10, each with its metric; `each` lists them."""
+    """Average the logistic probe over the datasets of EsViT's Table 10, each with its metric; `each` lists them."""
 
     @property
     def settings(self) -> dict[str, Any]:

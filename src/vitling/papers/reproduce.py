@@ -258,7 +258,7 @@ def _strip_folders(reason: str, context: RunContext) -> str:
 
 
 def _compare_counts(run: StudyRun, given: dict[str, Any]) -> list[str]:
-    """Describe counts that differ from the data set's: a figure on a part of it is not its figure."""
+    """Describe counts that differ from the dataset's: a figure on a part of it is not its figure."""
     own, source = (DATASETS.get(name) for name in (run.data, run.pretrain_data))
     seen = (
         ("images", "training images", own and own.train),

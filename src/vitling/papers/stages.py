@@ -1,6 +1,6 @@
 """Tasks of several stages: pre-training, fine-tuning, and further fine-tuning at a larger size.
 
-Each stage is an ordinary run whose folder is named after everything that defines it: settings, data set, seed and
+Each stage is an ordinary run whose folder is named after everything that defines it: settings, dataset, seed and
 origin. So runs that need the same stage train it once, across studies.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
 
 Kind = Literal["pretrain", "finetune", "enlarge"]
-FEW = 2_040  # images; larger data sets are stored at a smaller side
+FEW = 2_040  # images; larger datasets are stored at a smaller side
 
 
 def pretrain_config(recipe: Recipe, preset: IDMMPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
@@ -197,7 +197,7 @@ def make_stage(
 
 
 def name_hashes(first: dict[str, Any], context: RunContext) -> dict[str, str]:
-    """Return the hash of the images that the first stage was trained on, as `pretrain` if they are another data set."""
+    """Return the hash of the images that the first stage was trained on, as `pretrain` if they are another dataset."""
     hashes = first.get("data_hashes", {})
     return {"pretrain": hashes["train"]} if context.pretrain_data and "train" in hashes else dict(hashes)
 

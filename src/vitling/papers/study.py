@@ -22,10 +22,10 @@ class RunContext:
     test: str = ""
     weights: str = ""  # weights file to start from
     epochs: int | None = None  # length of a trial; None: the recipe's own
-    data: str = ""  # names of the two data sets
+    data: str = ""  # names of the two datasets
     pretrain_data: str = ""
     pretrain_source: str = ""  # DATA of `pretrain_data`
-    folder: Path = Path()  # holds all data sets
+    folder: Path = Path()  # holds all datasets
     stages: Path = Path("runs/stages")  # holds stages, which runs may share
 
 
@@ -62,8 +62,8 @@ class StudyRun:
     paper: float | None = None  # None: that of its name in figures.toml; an int is a count, and printed as one
     baseline: str = ""  # name of the run it is compared with
     note: str = ""
-    pretrain_data: str = ""  # data set for pre-training, if it differs from `data`
-    others: tuple[str, ...] = ()  # further data sets, which the task finds in the folder of all
+    pretrain_data: str = ""  # dataset for pre-training, if it differs from `data`
+    others: tuple[str, ...] = ()  # further datasets, which the task finds in the folder of all
     cell: tuple[str, str] | None = None  # row and column in the study's picture
 
     @property
@@ -98,7 +98,7 @@ class Study:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """Names of all data sets, in the order of the runs."""
+        """Names of all datasets, in the order of the runs."""
         return tuple(dict.fromkeys(name for run in self.runs for name in run.needed_data))
 
 

@@ -1,4 +1,4 @@
-"""Results that have to be measured again, with the cause; found from the files alone."""
+"""Results that must be measured again, and why; detected from the files alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def list_causes(content: dict[str, Any]) -> list[str]:
     if "study" in content:
         causes += _list_stale(content)
     elif content.get("command", "").startswith("vitling ") and "data_hashes_from" in content:
-        causes.append("assembled from run directories before `benchmarks/collect.py` did it")
+        causes.append("assembled from run directories before `benchmarks/collect.py` existed")
     return causes
 
 

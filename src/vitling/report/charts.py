@@ -1,4 +1,4 @@
-"""Simple charts of studies: curves over epochs, accuracy against size and speed, bars by data set.
+"""Simple charts of studies: curves over epochs, accuracy against size and speed, bars by dataset.
 
 They show the first seed only; the tables have the standard deviation.
 """

@@ -24,10 +24,10 @@ VERDICTS = ("holds", "holds in part", "did not hold", "not testable here", "not 
 MARKS = ("<!-- results: written by `make results` -->", "<!-- end of results -->")
 HEAD = """# The papers' claims
 
-Generated from `docs/claims.toml` and `results/` by `make results`; do not edit. Each line is a claim of one of the
-three papers, what was measured here, and what follows from it. Figures are test top-1 of the last epoch in percent
-unless stated otherwise, ± is the standard deviation over seeds, and one seed is called one seed: same-seed GPU runs of
-small probes differ by up to 1.5 points, so smaller gaps mean nothing. Our Flowers-102 and CIFAR-100 files are
+Generated from `docs/claims.toml` and `results/` by `make results`; do not edit. Each row is a claim of one of the
+three papers with our evidence and a verdict. Figures are test top-1 of the last epoch in percent unless stated
+otherwise, ± is the standard deviation over seeds, and figures of one seed are marked: same-seed GPU runs of small
+probes differ by up to 1.5 points, so smaller gaps mean nothing. Our Flowers-102 and CIFAR-100 files are
 [not the originals](results.md#data).
 
 | verdict | meaning |

@@ -16,7 +16,7 @@ class Score:
     metric: str  # as displayed: "accuracy", "mAP"
     value: float  # 0 to 1
     images: int
-    interval: tuple[float, float] | None = None  # of 95 %
+    interval: tuple[float, float] | None = None  # 95 % confidence interval
     others: tuple[tuple[str, str], ...] = ()  # further metrics, formatted
 
 
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Origin:
-    """What is needed to make the run again."""
+    """What is needed to reproduce the run."""
 
     command: str
     commit: str | None
@@ -87,7 +87,7 @@ class ImageMap:
     labels: tuple[int, ...]  # -1: none, or several
     texts: tuple[str, ...]  # labels in words, for several per image; empty otherwise
     predicted: tuple[int, ...]  # empty without a classifier
-    confidence: tuple[float, ...]  # of the prediction, calibrated
+    confidence: tuple[float, ...]  # probability of the prediction, calibrated
     pca: tuple[tuple[float, float], ...]
     tsne: tuple[tuple[float, float], ...]  # empty if it was left out
     tiles: tuple[int, ...]  # -1: no thumbnail

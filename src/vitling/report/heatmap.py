@@ -77,9 +77,9 @@ def _average_runs(results: dict[str, Any]) -> dict[str, float]:
 
 
 def _compute_shades(results: dict[str, Any], ours: dict[str, float]) -> dict[str, float]:
-    """Scale the values of each column, a data set, to shades from 0 to 1.
+    """Scale the values of each column, a dataset, to shades from 0 to 1.
 
-    Baselines lie far below the other runs and would leave those a single shade, so they do not count for the scale.
+    Baselines lie far below the other runs and would compress those into one shade, so the scale ignores them.
     """
     bases = {run.get("against") for run in results["runs"]}
     columns = defaultdict(list)

@@ -37,10 +37,10 @@ SECTIONS = (
     Section("curves", "Training", lambda data: any(run.curves for run in data.runs)),
     Section("map", "Map of the images", lambda data: any(run.images for run in data.runs)),
     Section("errors", "Mistakes", lambda data: any(run.errors for run in data.runs)),
-    Section("attention", "What it looks at", lambda data: any(run.attention for run in data.runs)),
-    Section("views", "Views it was trained on", lambda data: any(run.views for run in data.runs)),
+    Section("attention", "Attention", lambda data: any(run.attention for run in data.runs)),
+    Section("views", "Training views", lambda data: any(run.views for run in data.runs)),
     Section("settings", "Settings and reasons", lambda data: any(run.stages for run in data.runs)),
-    Section("again", "Make it again", lambda data: True),
+    Section("again", "Reproduce this run", lambda data: True),
 )
 
 

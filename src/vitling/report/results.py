@@ -24,18 +24,18 @@ HEAD = """# Results
 
 Generated from the files in `results/` by `make results`; do not edit. Each file stores every run with its settings,
 versions, commit and machine. "ours" is the last epoch, as mean and standard deviation over seeds. The papers' figures
-are those their authors report, which need not be of the last epoch.
+are as reported by their authors, and not necessarily of the last epoch.
 """
 
 DATA_HEAD = """\
-The images behind the figures. Where they are not the files as their authors distribute them, the figures are not those
-of the original data set: the Flowers-102 files are re-encoded as WebP, the training images with a shorter side of
-384 px, the test images cropped to 256 x 256, so "evaluated at 288 px" enlarges them. `vitling inspect DATA` prints the
-hash of each split ([what it covers](data.md#content-hash)). Hashes of results that were recorded without them were
-computed later, as those results say (`data_hashes_from`).
+The images behind the figures. Some files differ from those that the authors distribute, so figures on them are not
+figures on the original dataset: the Flowers-102 files are re-encoded as WebP, the training images with a shorter side
+of 384 px, the test images cropped to 256 x 256, so "evaluated at 288 px" enlarges them. `vitling inspect DATA` prints
+the hash of each split ([what it covers](data.md#content-hash)). Results recorded without hashes got theirs later, and
+`data_hashes_from` in the file says how.
 """
 
-AGAIN_HEAD = """The cause was found by code, from the files alone."""
+AGAIN_HEAD = """Detected automatically from the results files."""
 
 
 def render_results(folder: Path) -> str:
@@ -93,7 +93,7 @@ def _link_picture(path: Path, results: dict[str, Any]) -> str:
 
 
 def _render_measurement(name: str, content: dict[str, Any], data: data_files.Known) -> str:
-    """Render what is known from the keys of a file; at least its name and command."""
+    """Render whatever the keys of a file provide, at least its name and command."""
     parts = [content.get("caution", "")]
     if _get_keys(content.get("result")) >= _RUN:
         parts.append(_describe_run(content["result"]))

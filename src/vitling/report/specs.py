@@ -284,7 +284,7 @@ def make_class_chart(errors: Errors, run: int) -> Chart | None:
             "x": {
                 "field": "recall",
                 "type": "quantitative",
-                "title": "found of its images (recall)",
+                "title": "recall",
                 "scale": {"domain": [0, 1]},
                 "axis": {"format": ".0%", "tickCount": 5},
             },
@@ -308,7 +308,7 @@ def make_class_chart(errors: Errors, run: int) -> Chart | None:
 
 
 def make_reliability_chart(reliability: Sequence[Reliability], run: int) -> Chart | None:
-    """Chart accuracy against confidence; on the diagonal, confidence can be taken at its word."""
+    """Chart accuracy against confidence; on the diagonal, confidence equals accuracy."""
     values = [
         {"line": one.name, "confidence": b.confidence, "accuracy": b.accuracy, "images": b.images}
         for one in reliability

@@ -85,7 +85,7 @@ def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     compared = [seed for seed, row in own.items() if _has_curve(row) and "value" in base.get(seed, {})]
     if compared:
         reached = (_find_epoch(own[seed], base[seed]) for seed in compared)
-        notes.append(f"reaches the baseline's last at epoch {', '.join(reached)}")
+        notes.append(f"reaches the baseline's final accuracy at epoch {', '.join(reached)}")
     notes += _count_ahead(own, base)
     notes += dict.fromkeys(
         words for row in own.values() for stage in row.get("stages", []) for words in stage.get("warnings", [])
@@ -100,7 +100,7 @@ def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
 
 
 def _count_ahead(own: Rows, base: Rows) -> list[str]:
-    """Count the data sets on which a run is ahead of its baseline, as EsViT does."""
+    """Count the datasets on which a run is ahead of its baseline, as EsViT does."""
     both = [seed for seed, row in own.items() if "each" in row and "each" in base.get(seed, {})]
     pairs = [(own[seed]["each"], base[seed]["each"]) for seed in both]
     ahead = [sum(value > theirs[name] for name, value in mine.items() if name in theirs) for mine, theirs in pairs]

@@ -38,7 +38,7 @@ class Figures(dict[str, Any]):
 
 
 class Evaluation(Figures):
-    """All metrics on one split of a data set; keys as in the JSON of `vitling evaluate --out`."""
+    """All metrics on one split of a dataset; keys as in the JSON of `vitling evaluate --out`."""
 
     def __repr__(self) -> str:
         return f"<Evaluation: {self.describe(self['split'])} of {self['data']}>"

@@ -1,4 +1,4 @@
-"""`vitling evaluate RUN DATA`: the metrics of a trained model on a data set."""
+"""`vitling evaluate RUN DATA`: the metrics of a trained model on a dataset."""
 
 from __future__ import annotations
 

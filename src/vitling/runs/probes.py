@@ -1,4 +1,4 @@
-"""`vitling evaluate RUN DATA --with PROBES`: probes of a frozen network on a labelled data set.
+"""`vitling evaluate RUN DATA --with PROBES`: probes of a frozen network on a labelled dataset.
 
 Probes are trained on the train split. Their settings (k, learning rate, C) are chosen on validation, which is the
 data's own val split or held out of train. Then a probe is trained on both and evaluated on test, else on val, else on

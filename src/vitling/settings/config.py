@@ -48,7 +48,7 @@ class RunConfig:
     backbone: Annotated[str | None, _shown("NAME")] = None
     """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images."""
     from_: Annotated[str | None, _shown("PATH", name="from")] = None
-    """Start from the weights of a run, model folder, checkpoint or timm file. Its head is left out."""
+    """Start from the weights of a run, model folder, checkpoint or timm file, without its head."""
     size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels. Default: 224, less for smaller images."""
     epochs: Annotated[int, AT_LEAST_1] = 100
@@ -124,9 +124,9 @@ class LabelledConfig(RunConfig):
     """Epochs between evaluations on the validation split. Default: about 50 evaluations per run, 10 with --minutes."""
     test_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
     """Side of a view in pixels for validation, test and the saved model. Default: --size, or what `train` plans.
-    Random crops enlarge objects in training, so larger views in the test often score higher."""
+    Random crops enlarge objects in training, so larger views at test time often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """Evaluate on the test split at the end; --no-test leaves it unopened, for runs that a choice is made from."""
+    """Evaluate on the test split at the end; use --no-test for runs that you choose between."""
     calibrate: Literal["auto", "on", "off"] = "auto"
     """on: if no images are held out, first train a short twin without a fifth of the images, and calibrate the
     probabilities on those. Takes a fifth of the time; the model itself is trained on all images (docs/trust.md).
@@ -268,7 +268,7 @@ class ComparisonConfig(TrainConfig):
     methods: tuple[str, ...] = tuple(METHODS)
     """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
     baselines: tuple[str, ...] = ()
-    """Other backbones to train on labels only, such as resnet50 convnext_tiny: what pre-training has to beat too."""
+    """Other backbones to train on labels only, such as resnet50 convnext_tiny, as further baselines."""
     minutes: Annotated[float | None, POSITIVE, _shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
     val: Annotated[str | None, _shown("FRACTION")] = None

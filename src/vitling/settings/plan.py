@@ -1,6 +1,6 @@
 """The plan of `vitling train`: what it chooses from the images and the machine, and why. Imports no torch.
 
-Sizes, lengths and batches are the IDMM paper's for its smallest data set (2,040 images: 800 and 200 epochs, batches of
+Sizes, lengths and batches are the IDMM paper's for its smallest dataset (2,040 images: 800 and 200 epochs, batches of
 256); the rules for other numbers of images are vitling's own.
 """
 
@@ -27,7 +27,7 @@ VIEW, PRETRAIN_VIEW = 224, SIZE  # px; the paper's two stages
 CPU_VIEW = 96  # px; chosen here, for speed
 TEST_VIEW = 288  # px, for networks trained at VIEW: results/finetuning-choices-h200.json
 PAPER_IMAGES = 2_040  # Flowers-102's training images
-MOST_FOR_IDMM = 20_000  # labelled images; the paper's data sets have up to 8,144
+MOST_FOR_IDMM = 20_000  # labelled images; the paper's datasets have up to 8,144
 SMALL = 5_000  # images; no hold-out below this if there is a test split
 MIN_STEPS = 7  # optimiser steps per epoch; 2,040 images in batches of 256 give 8
 MIN_BATCH = 32

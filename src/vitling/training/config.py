@@ -17,7 +17,7 @@ class OptimConfig:
     """The optimiser and its schedule. Methods and presets override the defaults shown here; what you pass wins."""
 
     name: Optimiser | None = None
-    """The optimiser; AdamW unless the preset (--preset) has another."""
+    """The optimiser; AdamW unless the preset (--preset) uses SGD."""
     lr: Annotated[float | None, NOT_NEGATIVE] = None
     """Peak learning rate. By default that of the plan, the preset or the method; otherwise 5e-4 per 256 images of the
     batch, at most 1e-3, or with SGD 0.03 per 256 images."""
@@ -80,12 +80,12 @@ class LoopConfig:
     drop_last: bool = False
     """Drop the last, incomplete batch of an epoch."""
     even: Literal["auto", "on", "off"] = "auto"
-    """Make all batches of an epoch equally large, at most --batch, so that only one shape is compiled. Each epoch
-    leaves out other images, fewer than it has steps (times --optim.accumulate). Batches stay as they are if this would
-    shrink them below 7/8 of --batch. auto: on in compiled runs without --loop.drop-last."""
+    """Make all batches of an epoch the same size, at most --batch, so that only one shape is compiled. Each epoch
+    leaves out different images, fewer than it has steps (times --optim.accumulate). Has no effect if it would shrink
+    batches below 7/8 of --batch. auto: on in compiled runs without --loop.drop-last."""
     batch_norm_group: Annotated[int | None, Range(2)] = None
-    """Compute the network's batch-norm statistics over groups of at most this many images (ghost batch norm), as GPUs
-    that each hold so many do. By default over all images of a pass, on all GPUs."""
+    """Compute the network's batch-norm statistics over groups of at most this many images (ghost batch norm), as
+    on GPUs that each hold that many. By default over all images of a pass, on all GPUs."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced: draw all classes equally often, whatever their sizes."""
     log_every: Annotated[int, AT_LEAST_1] = 50

@@ -26,7 +26,7 @@ class BatchKey:
     epoch: int
     step: int  # within the epoch
     ids: np.ndarray
-    instances: int  # images in the data set
+    instances: int  # images in the dataset
 
 
 class ViewBatch:

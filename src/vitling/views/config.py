@@ -84,7 +84,7 @@ class ViewChanges:
     rotate: Annotated[float, DEGREES] = 0.0
     """Largest random rotation in degrees, either way; use 180 for images with no canonical orientation."""
     colour: bool = True
-    """Colour jitter, grey and solarise. Switch off if colour must not change or the channels are not RGB."""
+    """Colour jitter, grey and solarise; use no-colour if colour must not change or the channels are not RGB."""
     blur: Annotated[float | None, FRACTION] = None
     """Probability of blur by up to two pixels; use 0 for very small images. By default the method's."""
     mix_parts: Annotated[int, AT_LEAST_1] = 1

@@ -1,4 +1,4 @@
-"""The device's part of rendering: from integers and stored pixels to views, without asking the host for anything."""
+"""Rendering on the device: from integers and stored pixels to views, without synchronising with the host."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Renderer:
     def _make_sources(
         self, groups: tuple[Group, ...], indices: Sequence[Indices[Tensor]], aspect: Tensor
     ) -> Sequence[Sequence[Source]]:
-        """Make what each group's views, and its mixing if it is mixed, are drawn from.
+        """Make the sources of random numbers for each group's views and, if the group is mixed, for its mixing.
 
         These are the seeds or, for compiled functions, the drawn numbers: a compiler that sees the hash repeats it in
         every kernel that uses a number.
@@ -227,7 +227,7 @@ def _concatenate(numbers: list[Numbers]) -> Numbers:
 
 
 def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> Numbers:
-    """Draw for as many views of every image as there are draws for it, view by view."""
+    """Draw the numbers for all views, view by view; `draws` determines how many views each image has."""
     boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)))
     flip_step, others = policy.split_flip()
     flip = draw_step(draws, flip_step)[0] if flip_step else None

@@ -1,4 +1,4 @@
-"""Small copies of the papers' data sets, in the layout in which each is distributed and torchvision unpacks it.
+"""Small copies of the papers' datasets, in the layout in which each is distributed and torchvision unpacks it.
 
 `MAKERS[name](root)` writes one; `COUNTS[name]` says how many images of train, val and test it has.
 """

@@ -1,4 +1,4 @@
-"""Where torchvision has a class for a data set, both read the same files alike: pixels and class numbers.
+"""Where torchvision has a class for a dataset, both read the same files alike: pixels and class numbers.
 
 Its UCF101 gives clips of a video and no frame, so there is nothing to compare.
 """
@@ -21,7 +21,7 @@ from vitling.data.decode import decode
 from vitling.data.splits import read_splits
 
 CHECKED = ("cifar", "svhn", "flowers102", "fer2013", "stl10")  # modules that compare files with known digests
-Make = Callable[[Path, str], Any]  # root, split -> torchvision's data set
+Make = Callable[[Path, str], Any]  # root, split -> torchvision's dataset
 
 
 @pytest.fixture(autouse=True)

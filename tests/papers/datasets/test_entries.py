@@ -1,4 +1,4 @@
-"""What is said of the papers' data sets agrees with the papers, with itself and with the docs."""
+"""What is said of the papers' datasets agrees with the papers, with itself and with the docs."""
 
 from __future__ import annotations
 

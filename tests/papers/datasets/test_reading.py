@@ -1,4 +1,4 @@
-"""Every data set of the papers is read from a small copy in the layout in which it is distributed."""
+"""Every dataset of the papers is read from a small copy in the layout in which it is distributed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_entry_has_a_copy():
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_copy_as_distributed(name, tmp_path):
     root = made(name, tmp_path)
-    assert datasets.find_copy(name, root), "found by its name under a folder of data sets"
+    assert datasets.find_copy(name, root), "found by its name under a folder of datasets"
     splits = read_splits(f"{name}:{root}", DataConfig())
     test = splits.hidden_test
     sizes = len(splits.train), len(splits.val or ()), len(test or ())

@@ -39,7 +39,7 @@ class EsViTConfig(DINOConfig):
     local_crops: Annotated[int, NOT_NEGATIVE] = 8
     """Local crops per image, which only the student sees; 0 turns them off."""
     teacher_temperature: Annotated[float, POSITIVE] = 0.04
-    """Temperature of the teacher's softmax after its warm-up. From 100,000 images on 0.07."""
+    """Temperature of the teacher's softmax after its warm-up; 0.07 from 100,000 images on."""
     view_weight: Annotated[float, NOT_NEGATIVE] = 0.5
     """Weight of the loss between whole views; 0 turns it off."""
     region_weight: Annotated[float, NOT_NEGATIVE] = 0.5

@@ -29,11 +29,11 @@ class IDMMConfig:
     smoothing_form: SmoothingForm = "others"
     """others: spread over all other images (paper); all: over all images, the image itself included (released code)."""
     multi_crop: bool = True
-    """Train on two global and four local crops per image instead of --idmm.crops."""
+    """Two global and four local crops per image; --idmm.no-multi-crop uses --idmm.crops instead."""
     crops: Annotated[int, AT_LEAST_1] = 1
     """Crops per image without multi-crop: one in the paper's Eq. 1, two in the released code."""
     cutmix: bool = True
-    """Paste a rectangle of another image into each crop."""
+    """Paste a rectangle of another image into each crop; --idmm.no-cutmix does not."""
     projection: Projection = "none"
     """mlp: two layers between the features and the classifier, as in contrastive methods."""
     classifier: Classifier = "full"

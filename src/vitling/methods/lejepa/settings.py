@@ -34,7 +34,7 @@ class LeJEPAConfig:
     directions: Annotated[int, AT_LEAST_1] = 1024
     """Random directions per step in which the embeddings are compared with a standard normal."""
     global_crops: Annotated[int, AT_LEAST_1] = 2
-    """Global crops per image; their mean is what every view is compared with."""
+    """Global crops per image; every view is compared with their mean."""
     local_crops: Annotated[int, NOT_NEGATIVE] = 6
     """Local crops per image; 0 turns them off."""
     local_size: Annotated[int | None, AT_LEAST_1] = None

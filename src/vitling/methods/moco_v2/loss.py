@@ -30,7 +30,7 @@ class MoCoV2(Objective):
     Settings are those of IDMM's Table 10. The rest is MoCo v2's: a head of two layers, the hidden one as wide as the
     features; momentum 0.999; no negatives from the batch itself.
 
-    A queue that is longer than the data set (2048 keys, 2,040 images) holds older keys of the query's own image.
+    A queue that is longer than the dataset (2048 keys, 2,040 images) holds older keys of the query's own image.
     `mask_own` removes them from the negatives; MoCo does not.
 
     Shuffling batch norm is not implemented. MoCo distributes keys over GPUs in another order than queries, because

@@ -24,7 +24,8 @@ class MoCoV3Config:
     momentum: Annotated[float, FRACTION] = 0.99
     """Momentum of the key encoder at the start; it rises to 1."""
     frozen_patches: bool = True
-    """Keep the patch projection of a plain ViT at its random initialisation (more stable)."""
+    """Keep a plain ViT's patch projection at its random initialisation, which is more stable;
+    --moco-v3.no-frozen-patches trains it."""
 
 
 def recipe(

@@ -1,4 +1,4 @@
-"""Data sets of the three papers: facts about each, and readers for their files as distributed.
+"""Datasets of the three papers: facts about each, and readers for their files as distributed.
 
 `NAME:DIR` is a DATA like any other: `vitling train flowers102:DIR`. Options follow as `?name=value&...`; `?val=train`
 adds the val split to train. Importing this package imports nothing heavy.
@@ -22,7 +22,7 @@ def get_entry(name: str) -> Entry:
     if name not in ENTRIES:
         near = difflib.get_close_matches(name, ENTRIES, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(f'No data set is called "{name}".{hint} `vitling list datasets` lists them.')
+        raise UserError(f'No dataset is called "{name}".{hint} `vitling list datasets` lists them.')
     return ENTRIES[name]
 
 
@@ -34,14 +34,14 @@ def find_copy(name: str, root: Path) -> str | None:
 
 
 def read_dataset(name: str, rest: str, entry: Entry | None = None) -> Source:
-    """Read `NAME:rest`. Pass `entry` if other counts than those of the full data set are expected."""
+    """Read `NAME:rest`. Pass `entry` if other counts than those of the full dataset are expected."""
     from vitling.papers.datasets.reading import read_entry
 
     return read_entry(entry or get_entry(name), rest)
 
 
 def register_readers() -> None:
-    """Let `vitling.data`, which must not import this package, open these data sets as `NAME:DIR`."""
+    """Let `vitling.data`, which must not import this package, open these datasets as `NAME:DIR`."""
     from vitling.data.sources.schemes import register_reader  # its package imports numpy
 
     for name in ENTRIES:

@@ -1,4 +1,4 @@
-"""Readers of data sets whose images are rows of numbers: CIFAR, MNIST, STL-10, SVHN, FER2013, PatchCamelyon."""
+"""Readers of datasets whose images are rows of numbers: CIFAR, MNIST, STL-10, SVHN, FER2013, PatchCamelyon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about the data sets that are known before their files are there: entries.toml. Imports nothing heavy."""
+"""Facts about the datasets that are known before their files are there: entries.toml. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Table = Literal["esvit-t10", "esvit-t3", "drloc-t1a", "idmm-t1"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set. Counts are those of the distributed files; a note tells where a paper prints another."""
+    """A dataset. Counts are those of the distributed files; a note tells where a paper prints another."""
 
     name: str
     title: str
@@ -21,7 +21,7 @@ class Entry:
     train: int
     test: int  # 0: for pre-training only
     reader: str  # module.function in vitling.papers.datasets
-    marks: tuple[str, ...]  # files or folders; any of them shows that the data set is there
+    marks: tuple[str, ...]  # files or folders; any of them shows that the dataset is there
     licence: str  # as its authors state it
     where: str  # who distributes it
     cite: str
@@ -40,7 +40,7 @@ class Entry:
         return self.train + self.val
 
     def metric_in(self, table: Table | Literal["all"]) -> Metric:
-        """Return the metric of a table: IDMM and DRLoc report accuracy, EsViT what is usual for each data set."""
+        """Return the metric of a table: IDMM and DRLoc report accuracy, EsViT what is usual for each dataset."""
         return self.metric if table in ("all", "esvit-t10") or self.multi else "accuracy"
 
 

@@ -1,4 +1,4 @@
-"""The files of a data set: finding them, and making splits of them."""
+"""The files of a dataset: finding them, and making splits of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Names = Sequence[str] | Sequence[tuple[str, ...]]  # the class of each image, or
 
 
 class Copy:
-    """A data set on disk. Its reader adds the splits to `source`."""
+    """A dataset on disk. Its reader adds the splits to `source`."""
 
     def __init__(self, entry: Entry, root: Path, options: dict[str, str] | None = None):
         self.entry, self.root = entry, root  # root: the folder with its marks
@@ -71,7 +71,7 @@ class Copy:
 
 
 def find_homes(folder: Path, entry: Entry, itself: bool = True) -> Iterator[Path]:
-    """Yield folders with the marks of a data set: those in `folder` under a known name, and `folder` itself."""
+    """Yield folders with the marks of a dataset: those in `folder` under a known name, and `folder` itself."""
     inner = entry.folders
     for name in (*(f"{entry.name}/{name}" for name in inner), entry.name, *inner, *([""] if itself else [])):
         if any((folder / name / mark).exists() for mark in entry.marks):

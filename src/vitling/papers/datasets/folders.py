@@ -1,4 +1,4 @@
-"""Readers of data sets with a folder per class, or without classes: Caltech-101, GTSRB, ImageNet, Open Images."""
+"""Readers of datasets with a folder per class, or without classes: Caltech-101, GTSRB, ImageNet, Open Images."""
 
 from __future__ import annotations
 

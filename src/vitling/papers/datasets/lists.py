@@ -1,4 +1,4 @@
-"""Readers of data sets whose splits and labels are lists: text, MATLAB, XML or JSON files next to the images."""
+"""Readers of datasets whose splits and labels are lists: text, MATLAB, XML or JSON files next to the images."""
 
 from __future__ import annotations
 

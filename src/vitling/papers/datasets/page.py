@@ -23,7 +23,7 @@ def render_page() -> str:
     layouts = [(f"`{e.name}`", _join(e.marks), _join(e.folders)) for e in entries]
     notes = [f"- `{e.name}`: {note}" for e in entries for note in e.notes]
     sections = {
-        "Numbers": _make_table(("name", "data set", "classes", "train", "val", "test", "metric", "tables"), numbers),
+        "Numbers": _make_table(("name", "dataset", "classes", "train", "val", "test", "metric", "tables"), numbers),
         "Licences and origins": _make_table(("name", "licence, as far as known", "from", "cite"), origins),
         "How a copy is recognised": _make_table(
             ("name", "its folder holds one of", "other names of the folder"), layouts

@@ -1,4 +1,4 @@
-"""From `NAME:DIR?option=value` to the splits of a data set, with its counts checked."""
+"""From `NAME:DIR?option=value` to the splits of a dataset, with its counts checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _run_reader(copy: Copy) -> Source:
 
 
 def check_counts(entry: Entry, found: Source) -> list[str]:
-    """Describe what differs from the full data set; figures on a part of it must not pass as its figures."""
+    """Describe what differs from the full dataset; figures on a part of it must not pass as its figures."""
     expected = {"train": entry.train, "val": entry.val, "test": entry.test}
     counts = {split: len(found.splits.get(split, ())) for split in expected}
     notes = [

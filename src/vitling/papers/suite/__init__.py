@@ -1,1 +1,1 @@
-"""Frozen networks on the data sets of the papers."""
+"""Frozen networks on the datasets of the papers."""

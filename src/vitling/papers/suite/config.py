@@ -22,15 +22,15 @@ class SuiteConfig:
     ]
     """Run directories or model folders. If there are several, wins over the first are counted."""
     data_root: Annotated[str, tyro.conf.arg(metavar="DIR")]
-    """Folder of the data sets: DIR/flowers102/ and so on, as distributed, or sorted into train/ and test/."""
+    """Folder of the datasets: DIR/flowers102/ and so on, as distributed, or sorted into train/ and test/."""
     probes: Annotated[tuple[Literal["knn", "linear", "logistic"], ...], tyro.conf.arg(name="with")] = ("logistic",)
     """Probes of the features: logistic (used for EsViT's table), linear, knn."""
     table: Literal["all", "esvit-t10", "drloc-t1a", "idmm-t1"] = "all"
-    """Use the data sets and metrics of this table."""
+    """Use the datasets and metrics of this table."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = ()
-    """Evaluate only on these data sets; `vitling list datasets` shows all."""
+    """Evaluate only on these datasets; `vitling list datasets` shows all."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs/suite"
-    """Directory for the results: a file for each network, data set and probe."""
+    """Directory for the results: a file for each network, dataset and probe."""
     weights: Literal["last", "best"] = "last"
     """Weights of the last epoch, or of the best epoch on validation."""
     device: str = "auto"
@@ -41,7 +41,7 @@ class SuiteConfig:
     """How images are read; channels and bits are always the model's."""
 
     def entries(self) -> list[Entry]:
-        """Return the data sets of the table, in its order, except those without a test split."""
+        """Return the datasets of the table, in its order, except those without a test split."""
         named = {get_entry(name).name for name in self.only}
         found = [
             entry
@@ -49,5 +49,5 @@ class SuiteConfig:
             if entry.test and (self.table == "all" or self.table in entry.tables) and (not named or entry.name in named)
         ]
         if not found:
-            raise UserError(f"No data set of {self.table} is named {' or '.join(self.only)}.")
+            raise UserError(f"No dataset of {self.table} is named {' or '.join(self.only)}.")
         return found

@@ -1,6 +1,6 @@
-"""Frozen networks on the data sets of the papers: every data set that is there, every network, every probe.
+"""Frozen networks on the datasets of the papers: every dataset that is there, every network, every probe.
 
-Each (network, data set, probe) is a file, so a stopped suite repeats nothing that has finished.
+Each (network, dataset, probe) is a file, so a stopped suite repeats nothing that has finished.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESULT = "suite.json"
 
 @dataclass(frozen=True)
 class SuiteJob:
-    """A network and a data set, whose cells are files in a folder of their own."""
+    """A network and a dataset, whose cells are files in a folder of their own."""
 
     run: str
     digest: str  # of the model: training it again makes another network
@@ -98,7 +98,7 @@ def run_suite(config: SuiteConfig) -> SuiteResult:
 
 
 def find_source(name: str, root: Path) -> str | None:
-    """Find a data set under the root: a copy as distributed, or as `vitling reproduce` takes it."""
+    """Find a dataset under the root: a copy as distributed, or as `vitling reproduce` takes it."""
     if native := datasets.find_copy(name, root):
         return native
     found = find_data(name, root)

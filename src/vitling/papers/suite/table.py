@@ -1,4 +1,4 @@
-"""The table of a suite: a row per data set, a column per network and probe, average and wins. No torch here."""
+"""The table of a suite: a row per dataset, a column per network and probe, average and wins. No torch here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDE = 10_000  # characters; nothing is folded
 
 @dataclass(frozen=True)
 class Cell:
-    """One network, data set and probe. `value` is its metric from 0 to 1, or None if it is undefined (one class)."""
+    """One network, dataset and probe. `value` is its metric from 0 to 1, or None if it is undefined (one class)."""
 
     run: str
     data: str
@@ -36,7 +36,7 @@ class Cell:
 
 
 def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
-    """Make the summary. The average is over data sets that all columns have; wins are over the first network."""
+    """Make the summary. The average is over datasets that all columns have; wins are over the first network."""
     columns = [(run, probe) for probe in config.probes for run in config.runs]
     values = {(cell.data, cell.column): cell.value for cell in cells if cell.value is not None}
     names = [name for name in ENTRIES if any(cell.data == name for cell in cells)]
@@ -67,7 +67,7 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
 
 
 def _count_wins(names: list[str], values: dict, column: tuple[str, str], first: tuple[str, str]) -> int | None:
-    """Count data sets on which a network beats the first one, as EsViT does with its supervised counterpart."""
+    """Count datasets on which a network beats the first one, as EsViT does with its supervised counterpart."""
     if column == first:
         return None
     both = [name for name in names if (name, column) in values and (name, first) in values]
@@ -75,7 +75,7 @@ def _count_wins(names: list[str], values: dict, column: tuple[str, str], first: 
 
 
 def _list_notes(name: str, cells: Sequence[Cell]) -> list[str]:
-    """Note counts of images that differ from the full data set."""
+    """Note counts of images that differ from the full dataset."""
     entry = ENTRIES[name]
     counts = [cell.about["images"] for cell in cells if cell.data == name]
     seen = {
@@ -137,7 +137,7 @@ def _format_percent(value: float | None) -> str:
 
 
 def _average_paper(names: list[str]) -> list[str]:
-    """Average the paper's figures over the same data sets, if it has all of them."""
+    """Average the paper's figures over the same datasets, if it has all of them."""
     if not names or any(name not in PAPER for name in names):
         return []
     return [f"{fmean(PAPER[name][i] for name in names):.1f}" for i in (0, 1)]
