@@ -11,7 +11,7 @@ from rich.table import Table
 from tests.hostile import QUICK
 from vitling.console import Console, echo
 from vitling.files import make_csv
-from vitling.formatting import make_safe
+from vitling.formatting import escape_cell, make_safe, unescape_cell
 
 OWNED = "\x1b]0;owned\x07[red]x[/] \x9b2J \u202e"
 
@@ -39,4 +39,11 @@ def test_lines_show_names_as_they_are(capsys):
 
 
 def test_no_cell_is_a_formula():
-    assert make_csv([["=1+1", "+1", "-1", "@x", "\tx", "a,b", "cat"]]) == "'=1+1,'+1,'-1,'@x,'\tx,\"a,b\",cat\n"
+    assert make_csv([["=1+1", "+1", "-x", "@x", "\tx", "a,b", "cat"]]) == "'=1+1,'+1,'-x,'@x,'\tx,\"a,b\",cat\n"
+    assert make_csv([["-0.25", "'tis", "'=x"]]) == "-0.25,'tis,''=x\n"
+
+
+@QUICK
+@given(text=st.text("'=+-@\t1.x"))
+def test_cells_are_read_back(text):
+    assert unescape_cell(escape_cell(text)) == text

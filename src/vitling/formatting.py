@@ -14,9 +14,18 @@ def make_safe(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+# text that a spreadsheet would take for a formula; a negative number is none
+_FORMULA = re.compile(r"'*(?!-[\d.]+$)[=+\-@\t\r]")
+
+
 def escape_cell(cell: str) -> str:
     """Put ' before a CSV cell that a spreadsheet would take for a formula, as OWASP recommends."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    return f"'{cell}" if _FORMULA.match(cell) else cell
+
+
+def unescape_cell(cell: str) -> str:
+    """Undo `escape_cell`."""
+    return cell.removeprefix("'") if _FORMULA.match(cell) else cell
 
 
 def format_count(number: int, noun: str) -> str:

@@ -106,3 +106,11 @@ def test_inspect_counts_corrected_labels(folder, tmp_path):
     labels = write(tmp_path / "corrected.csv", "class-0/image-00.png,class-1", "class-2/image-00.png,drop")
     found = inspect(folder, labels=labels)
     assert found.splits["train"].classes == {"class-0": 9, "class-1": 11, "class-2": 9}
+
+
+def test_names_that_begin_like_a_formula_are_read_back(tmp_path):
+    """suspects.csv has ' before them."""
+    root = make_folder(tmp_path / "images", classes=2, each=1)
+    (root / "class-0").rename(root / "=sum")
+    labels = write(tmp_path / "corrected.csv", "class-1/image-00.png,'=sum", "'=sum/image-00.png,class-1")
+    assert read_labels(root, labels) == {"class-1/image-00.png": ("=sum",), "=sum/image-00.png": ("class-1",)}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
+from vitling.console import Console, echo
 from vitling.settings.doctor import DoctorConfig
 
 if TYPE_CHECKING:
@@ -26,15 +25,15 @@ def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
     from vitling.runs.doctor import diagnose
 
     found = diagnose(config)
-    print(
+    echo(
         f"{found.images:,} images, {found.classes} classes: about {found.expected_wrong:.0f} labels are wrong; "
         f"{len(found.suspects):,} suspects. The classifier agrees with {found.agreement:.1%} of the labels."
     )
     if not found.suspects:
         return
     Console().print(_make_table(found, config.top))
-    print(f"Saved to {found.csv} and {found.sheet}")
-    print(f"Edit the column label there, then: vitling train {found.source} --labels {found.csv} --out DIR")
+    echo(f"Saved to {found.csv} and {found.sheet}")
+    echo(f"Edit the column label there, then: vitling train {found.source} --labels {found.csv} --out DIR")
 
 
 def _make_table(found: Diagnosis, top: int) -> Table:
@@ -45,7 +44,7 @@ def _make_table(found: Diagnosis, top: int) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for one in found.suspects[:top]:
         probabilities = (f"{one.given_probability:.1%}", f"{one.suggested_probability:.1%}")
-        table.add_row(escape(one.path), escape(one.given), escape(one.suggested), *probabilities)
+        table.add_row(one.path, one.given, one.suggested, *probabilities)
     if len(found.suspects) > top:
         table.caption = f"the {top} most suspicious of {len(found.suspects):,}"
     return table

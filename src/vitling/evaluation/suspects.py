@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from vitling.data.sources.corrections import DROP
 from vitling.data.store import Store
 from vitling.evaluation.confident import LabelCheck
 from vitling.evaluation.pictures import save_picture
-from vitling.files import atomic_write
+from vitling.files import atomic_write, make_csv
 from vitling.views.sheet import draw_original
 
 FILE, SHEET = "suspects.csv", "suspects.png"
@@ -70,13 +69,13 @@ def list_suspects(
 def write_suspects(path: str | PathLike[str], suspects: Sequence[Suspect], fill: Fill = "given") -> None:
     """Write the CSV. Its column `label` is for the user to edit; --labels reads it back."""
     heading = ("path", "split", "label", "given", "suggested", "given_probability", "suggested_probability", "score")
+    rows: list[Sequence[str]] = [heading]
+    for one in suspects:
+        label = {"given": one.given, "suggested": one.suggested, "drop": DROP}[fill]
+        numbers = (one.given_probability, one.suggested_probability, one.score)
+        rows.append([one.path, one.split, label, one.given, one.suggested, *(f"{n:.4f}" for n in numbers)])
     with atomic_write(path, "w") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(heading)
-        for one in suspects:
-            label = {"given": one.given, "suggested": one.suggested, "drop": DROP}[fill]
-            numbers = (one.given_probability, one.suggested_probability, one.score)
-            writer.writerow([one.path, one.split, label, one.given, one.suggested, *(f"{n:.4f}" for n in numbers)])
+        file.write(make_csv(rows))
 
 
 def draw_suspects(store: Store, suspects: Sequence[Suspect], out: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitling.errors import UserError
+from vitling.ranges import SEED
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class DoctorConfig:
     """Suspects in the printed table and in suspects.png; suspects.csv has all."""
     labels: Annotated[str | None, arg(metavar="CSV", help_behavior_hint="(default: that of the run)")] = None
     """Corrected labels to check: a CSV with the columns path and label."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Random seed of the folds."""
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""

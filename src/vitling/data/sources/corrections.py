@@ -10,7 +10,7 @@ from vitling.data.config import DataConfig
 from vitling.data.sources.source import Source, SourceSplit
 from vitling.data.sources.table import Row, read_rows
 from vitling.errors import UserError
-from vitling.formatting import format_count, shorten_list
+from vitling.formatting import format_count, shorten_list, unescape_cell
 
 DROP = "drop"  # as a label: leave the image out, unless a class has this name. An empty label does so too
 SPLITS = ("train", "val", "test")
@@ -37,6 +37,7 @@ def correct_labels(source: Source, path: str) -> None:
     if source.multi or not labelled:
         has = "images with several labels each" if source.multi else "no labels to correct"
         raise UserError(f"--labels {path}: {source.name} has {has}. List all images and labels in a CSV and pass that.")
+    rows = [row | {name: unescape_cell(row[name]) for name in ("path", "label")} for row in rows]
     corrections = _find_images(labelled, rows, path)
     classes = set(source.class_order or ()) | {word for split in labelled.values() for word in _list_words(split)}
     _check_classes(corrections, classes, path)
