@@ -91,12 +91,12 @@ def main() -> None:
         print(name, counts, *failures, sep="\n", flush=True)
         failed += failures
         with lock_folder(out.parent):  # several scenarios may run at once
-            known = read_json(out)["rows"] if out.exists() else []
-            rows = [row for row in known if row["scenario"] != name] + [{"scenario": name, **counts}]
+            known = read_json(out) if out.exists() else {}
+            rows = [row for row in known.get("rows", []) if row["scenario"] != name] + [{"scenario": name, **counts}]
             limits = "".join(f" --{flag} {n}" for flag in ("kills", "faults") if (n := getattr(arguments, flag)))
             command = f"python -m tests.fault_campaign results/{out.name}{limits}"
             environment = describe_environment() | {"command": command}
-            write_json(out, {"what": WHAT, "command": command, "environment": environment, "rows": rows})
+            write_json(out, known | {"what": WHAT, "command": command, "environment": environment, "rows": rows})
     if failed:
         raise SystemExit(f"{len(failed)} failed")
 

@@ -34,6 +34,8 @@ def list_writers(content: dict[str, Any]) -> tuple[Path, ...]:
     if script:
         assert (ROOT / "benchmarks" / f"{script[1]}.py").exists()
         return (*benchmarks, *(SOURCE / "papers").glob("*.py"), *SHARED)
+    if content["command"].startswith("python -m tests."):  # several campaigns add to one file
+        return (*(ROOT / "tests").glob("*_campaign.py"), ROOT / "tests" / "faults.py", *SHARED)
     if content["command"].startswith("vitling "):
         return (ROOT / "benchmarks" / "collect.py", *RUN, *SHARED)
     return SHARED
