@@ -157,7 +157,8 @@ def made_start(folder: Path, case: dict[str, Any]) -> None:
     """Write what --from is asked for: the network and the size of its views."""
     (folder / "model").mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps({"size": case.get("start_size", 112)}))
-    about = {"model_args": {}, "vitling": {"backbone": case.get("start", "pvt_v2_b0")}}
+    backbone = case.get("start", "pvt_v2_b0")
+    about = {"architecture": backbone, "model_args": {}, "vitling": {"backbone": backbone}}
     (folder / "model" / "config.json").write_text(json.dumps(about))
 
 
