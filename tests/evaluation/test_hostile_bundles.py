@@ -71,6 +71,7 @@ def test_damaged_weights_are_loaded_or_refused(data, folder, original):
         (("model_args", "depth"), 10**4, "at most 512 blocks"),
         (("model_args", "patch_size"), 0, "cannot be built"),
         (("model_args", "img_size"), 0, "config.json"),
+        (("model_args", "in_chans"), None, "takes None channels"),
         (("vitling", "mean"), [], "one per channel"),
         (("vitling", "std"), [0.2, 0.2, 0.0], "above 0"),
         (("vitling", "size"), 0, "at least 1"),

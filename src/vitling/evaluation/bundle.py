@@ -57,8 +57,8 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
         backbone = build_saved(about["backbone"], config["architecture"], config["model_args"], meta.size, shapes)
         backbone.timm_model.load_state_dict(weights)
         head = _load_head(backbone, meta, head_weights)
-        if config["model_args"]["in_chans"] != meta.channels:
-            raise UserError(f"The network takes {backbone.channels} channels, the images have {meta.channels}.")
+        if (channels := config["model_args"]["in_chans"]) != meta.channels:
+            raise UserError(f"The network takes {channels} channels, the images have {meta.channels}.")
     except (UserError, RuntimeError) as error:
         raise InvalidFile(folder, f"{CONFIG} and {WEIGHTS} do not fit together. {str(error).rstrip('.')}") from error
     return Model(backbone, head, meta, device, load_trust(folder))
