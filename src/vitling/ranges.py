@@ -19,7 +19,7 @@ class Range:
     high: float = math.inf
     low_excluded: bool = False
     high_excluded: bool = False
-    also: tuple[float, ...] = ()  # values with a meaning of their own
+    also: tuple[float, ...] = ()  # values with a special meaning
     planned: float | None = None  # value that the plan replaces
     ordered: bool = False  # of several numbers, none is smaller than the one before
 
@@ -35,7 +35,7 @@ class Range:
         return f"{low} and {'below' if self.high_excluded else 'at most'} {self.high:.15g}"
 
     def explain(self, flag: str, wrong: float) -> str:
-        """Say which numbers a flag takes, for one that is not allowed."""
+        """Describe the numbers that a flag accepts, for an error about one that it does not."""
         return f"{flag} {wrong}: must be {'' if math.isfinite(wrong) else 'a finite number, '}{self}."
 
 

@@ -82,7 +82,7 @@ def format_short_help(verb: str, command: Callable[..., Any]) -> str:
 
 
 def _format_flag(flag: Flag, text: str, width: int) -> list[str]:
-    """Format a flag; one that is too long for its column is cut to its name, or has a line of its own."""
+    """Format a flag; one that is too long for its column is cut to its name, or gets a separate line."""
     usage, room = flag.usage, width - _COLUMN - 4
     if len(usage) > _COLUMN and text != flag.help:  # the command that the text names lists the choices
         usage = f"{flag.name} {'...' if flag.values is None else 'NAME'}"

@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LabelCheck:
-    """What confident learning finds in N images with C classes."""
+    """Findings of confident learning in N images with C classes."""
 
     confident: np.ndarray  # int [N]: the class that an image confidently belongs to; -1 for none
     joint: np.ndarray  # float [C, C]: estimated images with given label i and true label j; rows sum to the counts
@@ -35,9 +35,9 @@ class LabelCheck:
 def check_labels(probabilities: np.ndarray, labels: np.ndarray) -> LabelCheck:
     """Find suspects among images with out-of-fold probabilities [N, C] and given labels [N].
 
-    The joint says how many labels are wrong, and the margin which ones: as many images as are expected to be wrong, by
-    margin, if another class is more probable than the given one. The images off the diagonal of the confident joint
-    are fewer: on digits with 5 % of the labels flipped, they miss a quarter of the flips instead of a tenth.
+    The joint estimates how many labels are wrong, and the margin which ones: suspects are that many images, by margin,
+    if another class is more probable than the given one. The images off the diagonal of the confident joint are fewer:
+    on digits with 5 % of the labels flipped, they miss a quarter of the flips instead of a tenth.
     """
     n, classes = probabilities.shape
     counts = np.bincount(labels, minlength=classes)

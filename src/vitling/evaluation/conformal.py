@@ -2,8 +2,8 @@
 
 The score of an image is -log p of its class; the set of a new image has all classes whose score is at most a quantile
 of the scores of images that the network was not trained on (LAC; Sadinle, Lei and Wasserman 2019). Of all sets with
-this coverage these have the fewest classes on average; APS (Romano et al. 2020) has larger ones. The coverage is an
-average over images like those that the scores are from, not one for each class.
+this coverage these have the fewest classes on average; APS (Romano et al. 2020) has larger ones. The coverage holds on
+average over images like those that the scores come from, not for each class.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find_threshold(scores: Tensor, coverage: float) -> float:
 
 
 def make_sets(logits: Tensor, threshold: float) -> Tensor:
-    """Return the classes in each image's set, bool [N, C]; the most probable one always is."""
+    """Return the classes in each image's set, bool [N, C]; always with the most probable class."""
     logs = logits.double().log_softmax(dim=1)
     sets = -logs <= threshold
     return sets.scatter(1, logs.argmax(dim=1, keepdim=True), torch.ones_like(sets[:, :1]))

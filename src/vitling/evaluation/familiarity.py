@@ -1,9 +1,9 @@
-"""Whether an image is like the training images: how far its features are from theirs.
+"""Familiarity of an image: how far its features are from those of the training images.
 
 The features are the mean and the standard deviation of the last map over its positions: unlike the pooled features that
 the head sees, they also tell scenes from objects (docs/trust.md). Their distribution is a normal one whose covariance
-has a few directions of its own and one variance for all others (probabilistic PCA, Tipping and Bishop 1999), so that it
-can be estimated from few images and takes little space. The distance is Mahalanobis's.
+has a few free directions and one variance for all others (probabilistic PCA, Tipping and Bishop 1999), so that it can
+be estimated from few images and takes little space. The distance is the Mahalanobis distance.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Familiarity:
         return ((along.square() / self.variances[:-1]).sum(dim=1) + others / self.variances[-1]) / len(self.mean)
 
     def find_unfamiliar(self, features: Tensor) -> Tensor:
-        """Return bool [N]: the images that are further away than the threshold."""
+        """Return bool [N]: the images that are farther away than the threshold."""
         return self.measure(features) > self.threshold
 
 

@@ -15,7 +15,7 @@ from vitling.evaluation.logistic import fit_logistic, search_strength
 
 FOLDS = 10  # of the light classifier
 K = 10  # neighbours that vote
-_TOLERANCE = 1e-4  # of the gradient; smaller ones change the ranking of suspects no more
+_TOLERANCE = 1e-4  # of the gradient; smaller values no longer change the ranking of suspects
 
 
 def predict_out_of_fold(

@@ -49,7 +49,7 @@ class Calibration:
 
 
 def measure_trust(calibration: Calibration, familiarity: Familiarity, temperature: float) -> Trust:
-    """Take scores, for one class per image, and the threshold of unfamiliar images from the calibration."""
+    """Compute the scores (for one class per image) and the threshold of unfamiliar images from the calibration."""
     scores = None
     if calibration.labels.ndim == 1:
         scores = compute_scores(calibration.logits / temperature, calibration.labels)
@@ -71,7 +71,7 @@ def save_trust(folder: Path, trust: Trust) -> None:
 
 
 def load_trust(folder: Path) -> Trust:
-    """Read what a model folder has."""
+    """Read the trust data of a model folder."""
     path = folder / FILE
     if not path.exists():
         return Trust()
@@ -82,7 +82,7 @@ def load_trust(folder: Path) -> Trust:
         raise UserError(f"{path} cannot be read ({error}). Delete it to use the model without it.") from error
     scores = found.get("scores")
     if (scores is not None and scores.ndim != 1) or (parts and not _fit_together(*parts)):
-        raise UserError(f"{path} is damaged: its parts do not fit together. Delete it to use the model without it.")
+        raise UserError(f"{path} is damaged: its parts are inconsistent. Delete it to use the model without it.")
     if not parts:
         return Trust(scores)
     mean, directions, variances, threshold = parts

@@ -136,7 +136,7 @@ class Method:
 
 
 def epochs_for_views(views: float, images: int, crops: int) -> int:
-    """Return the epochs after which a run with so many images and crops has seen about `views` views (EsViT, C.6)."""
+    """Return the epochs after which a run with these images and crops has seen about `views` views (EsViT, C.6)."""
     return max(1, round(views / (images * crops)))
 
 

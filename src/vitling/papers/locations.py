@@ -34,7 +34,7 @@ DATASETS = {
     # IDMM, Sec. 4.3
     "sin10k": StudyDataset("10 images of each class of ImageNet-1K", 10_000, 0),
     "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
-    # every fifth training image; not a benchmark, a substitute where the whole is not at hand
+    # every fifth training image; not a benchmark but a substitute if the full dataset is not available
     "cifar100-10k": StudyDataset("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
     # its labels are masks, not classes
     "camvid": StudyDataset("CamVid's training frames, without their masks", 367, 0),

@@ -69,7 +69,7 @@ def _esvit() -> Iterator[StudyRun]:
 
     The paper's claim, at its size: the view loss leaves Swin with 66 % of regions found again and DeiT with 95 %; with
     the region loss Swin has 91 %. Random weights find some too. `both` matches regions as the paper does, by what they
-    look like to the network; `place` by where they are. For Swin, `matching` tells how often the two agree.
+    look like to the network; `place` by where they are. For Swin, `matching` measures how often the two agree.
 
     For Swin also the region loss in the last third of the run (`later`), as in five of the seven released networks, and
     runs four times as long.

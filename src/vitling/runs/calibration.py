@@ -2,8 +2,8 @@
 
 Before the run itself, a twin with a quarter of its epochs is trained from the same start without a fifth of the images,
 and its outputs for those are kept. The temperature depends on mixing and smoothing much more than on the length of a
-run, so the twin's fits the model, which is trained on all images and loses nothing. Fitted on training images it would
-not: a network that has memorised them is more certain of them (docs/trust.md).
+run, so the twin's temperature suits the model, which is trained on all images and loses nothing. A temperature fitted
+on training images would not: a network that has memorised them is more certain of them (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def shorten(config: LabelledConfig) -> LabelledConfig:
 
 
 def _train_twin(config: LabelledConfig, store: Store, held: np.ndarray, build: Build, run: OpenRun) -> Calibration:
-    """Train in a directory of its own, from which an interrupted twin is resumed. Its name has the epochs: a resumed
-    run with --minutes may have others."""
+    """Train in a separate directory, from which an interrupted twin is resumed. Its name contains the number of
+    epochs, which may differ in a resumed run with --minutes."""
     directory = RunDirectory(run.directory.path / FOLDER / f"epochs-{config.epochs}", run.directory.writes)
     directory.log.path = None
     if directory.writes:
@@ -100,7 +100,7 @@ def _train_twin(config: LabelledConfig, store: Store, held: np.ndarray, build: B
 
 
 def describe_calibration(stores: Stores, temperature: float, calibration: Calibration | None) -> str:
-    """Say on which images the probabilities were calibrated."""
+    """Describe on which images the probabilities were calibrated."""
     if stores.val is not None:
         return (
             f"Probabilities are calibrated on the {len(stores.val):,} held-out images: temperature {temperature:.2f}."

@@ -87,7 +87,9 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     agreement = float((p.argmax(axis=1) == labels).mean())
     if agreement < LOW_AGREEMENT:
         advice = "train longer" if config.folds else "pass --folds 5, or train the first stage longer"
-        log.warning(f"Only {agreement:.0%} of the labels are predicted, so most suspects are correct; {advice}.")
+        log.warning(
+            f"Only {agreement:.0%} of the labels are predicted, so most suspects are labelled correctly; {advice}."
+        )
     origin = dict(zip(splits.train.rows.tolist(), names))
     found = list_suspects(
         check, p, labels, checked.class_names, checked.keys, [origin[int(row)] for row in checked.rows]

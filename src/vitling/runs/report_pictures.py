@@ -23,11 +23,11 @@ from vitling.runs.report_images import RunImages, open_splits, spread
 from vitling.views.sheet import draw_views
 
 SAMPLES = 6  # rows of the picture of views, and images whose attention is shown
-SMALLEST_GRID = 3  # patches a side; below, attention shows nothing
+SMALLEST_GRID = 3  # patches per side; with fewer, attention shows nothing
 
 
 def draw_attention(images: RunImages, chosen: list[int]) -> tuple[AttentionImage, ...]:
-    """Compute where each patch of the chosen images attends; nothing if the network has no attention to show."""
+    """Compute what each patch of the chosen images attends to; empty if the network has no attention to show."""
     backbone, meta, store = images.model.backbone, images.model.meta, images.shown
     found: list[AttentionImage] = []
     left = images.limits.attention

@@ -148,7 +148,7 @@ def _pretrain(
 ) -> dict[str, Any] | None:
     """Run the first stage; return None if too few epochs fit into the time.
 
-    A function of its own, so that an exception does not keep the stage's images and network in memory.
+    A separate function, so that an exception does not keep the stage's images and network in memory.
     """
     try:
         with open_run(first, "pretrain", run.processes, parent=run) as stage:
@@ -166,7 +166,7 @@ def _copy_first_stage(run: OpenRun, folder: Path, before: dict[str, Any]) -> dic
 
 
 def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any]:
-    """Fine-tune at --final-size in a run of its own; return the result with its figures."""
+    """Fine-tune at --final-size in a separate run; return the result with its figures."""
     config = load_config(TrainConfig, run.directory.read("config.json"), run.directory.path / "config.json")
     if not config.final_size or "classes" not in result:
         return result

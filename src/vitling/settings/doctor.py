@@ -23,7 +23,7 @@ class DoctorConfig:
     """Train the run's second stage this many times, each time without one part of the images, and check that part.
     Slower and more accurate. Default: logistic regression and k-NN on the features of the stage that used no labels."""
     at_once: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
-    """With --folds: trainings side by side. Default: 3 on a GPU, else 1."""
+    """With --folds: number of folds that are trained at the same time. Default: 3 on a GPU, else 1."""
     fill: Literal["given", "suggested", "drop"] = "given"
     """Content of the column label in suspects.csv, which --labels reads back: given changes nothing until edited."""
     top: int = 30

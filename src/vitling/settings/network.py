@@ -40,7 +40,7 @@ def resolve_length(draft: Draft, facts: Facts) -> None:
 
 
 def spread_over_run(draft: Draft, name: str, times: int) -> None:
-    """Set the epochs between two evaluations, so that there are about so many per run; fewer with --minutes."""
+    """Set the epochs between two evaluations to get about this many per run; fewer with --minutes."""
     times = times if draft.config.minutes is None else 10
     every, reason = max(1, round(draft.config.epochs / times)), f"about {times} times per run"
     draft.fill(name, every, "method", reason)
@@ -48,7 +48,7 @@ def spread_over_run(draft: Draft, name: str, times: int) -> None:
 
 
 def _test_side(config: RunConfig) -> int:
-    """Return the pixels that test views are cut from, if they have a size of their own."""
+    """Return the pixels that test views are cut from, if they have a separate size."""
     if not isinstance(config, LabelledConfig) or config.test_size is None:
         return 0
     return math.ceil(config.test_size / config.views.crop_fraction)

@@ -14,7 +14,7 @@ from vitling.console import LINE_INTERVAL, Log
 
 
 class _BarOverText(Progress):
-    """Bar with the metrics on a line of their own: next to it they would be cut off at 80 columns."""
+    """Bar with the metrics on a separate line: next to it they would be cut off at 80 columns."""
 
     text = ""
 

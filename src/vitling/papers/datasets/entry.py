@@ -13,7 +13,7 @@ Table = Literal["esvit-t10", "esvit-t3", "drloc-t1a", "idmm-t1"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset. Counts are those of the distributed files; a note tells where a paper prints another."""
+    """A dataset. Counts are those of the distributed files; a note says where a paper prints a different one."""
 
     name: str
     title: str

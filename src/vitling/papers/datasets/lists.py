@@ -152,7 +152,7 @@ def _read_objects(path: Path) -> tuple[set[str], set[str]]:
     try:
         objects = ElementTree.parse(path).getroot().findall("object")
     except (OSError, ElementTree.ParseError) as error:
-        raise UserError(f"{path} cannot be read: {error}. The test images have an archive of their own.") from None
+        raise UserError(f"{path} cannot be read: {error}. The test images are in a separate archive.") from None
     named = [(found.findtext("name", ""), found.findtext("difficult", "0") == "1") for found in objects]
     return {name for name, hard in named if not hard}, {name for name, hard in named if hard}
 

@@ -43,7 +43,7 @@ RESULT = "suite.json"
 
 @dataclass(frozen=True)
 class SuiteJob:
-    """A network and a dataset, whose cells are files in a folder of their own."""
+    """A network and a dataset, whose cells are files in a separate folder."""
 
     run: str
     digest: str  # of the model: training it again makes another network
