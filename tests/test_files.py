@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -94,6 +95,18 @@ def test_scratch_folders_of_killed_processes_are_removed(tmp_path):
     with scratch_folder(tmp_path / "out") as own:
         assert len(names(tmp_path)) == 2
     kill(writer)
+    assert len(names(tmp_path)) == 1
+    with scratch_folder(tmp_path / "out") as own:
+        assert names(tmp_path) == [own.name]
+    assert names(tmp_path) == []
+
+
+def test_a_scratch_folder_that_a_failing_disk_kept_is_removed_by_the_next_call(tmp_path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch, scratch_folder(tmp_path / "out"):
+        patch.setattr(os, "rmdir", fail)
     assert len(names(tmp_path)) == 1
     with scratch_folder(tmp_path / "out") as own:
         assert names(tmp_path) == [own.name]
