@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 def run(argv: list[str]) -> int:
     """Run a command and return its exit code.
 
-    0 done, 2 wrong input, 3 stopped itself, 143 and 130 saved after SIGTERM and SIGINT.
+    0: done; 2: wrong input; 3: the run aborted; 143 and 130: saved after SIGTERM and SIGINT.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         return _print(_format_help())

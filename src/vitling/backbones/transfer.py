@@ -98,9 +98,9 @@ def check_tensors(weights: dict[str, Tensor]) -> None:
     for name, value in weights.items():
         dense = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
         if not dense or value.is_complex():
-            raise UserError(f"The tensor {name} is of a kind that no network has ({value.dtype}, {value.layout}).")
+            raise UserError(f"The tensor {name} has a type that no network uses ({value.dtype}, {value.layout}).")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than what the file holds of it.")
+            raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than its data in the file.")
 
 
 def _unwrap(content: dict[str, Any]) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ def select_metrics(classes: int, keys: Sequence[str] = _RESULT_METRICS) -> list[
 
 
 def print_run(result: dict[str, Any], config: Any) -> None:
-    """Print how a run went, what it wrote, and the command that uses its model."""
+    """Print the results of a run, the files it wrote, and the command that uses its model."""
     out = config.out
     for name, stage in result.get("stages", {"": result}).items():
         echo(

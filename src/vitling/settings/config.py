@@ -83,7 +83,7 @@ class RunConfig:
     allow_bad: bool = False
     """Continue even if more than 1 % of the files cannot be read."""
     resume: bool = False
-    """Continue the run in --out from its last checkpoint. The result is that of a run that never stopped."""
+    """Continue the run in --out from its last checkpoint, with the same result as an uninterrupted run."""
     explain: bool = False
     """Print every setting with its value, its origin and the reason, and exit."""
     overwrite: bool = False
@@ -170,7 +170,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     """Pre-training method; `vitling list methods` describes them. idmm: tell every image from every other."""
     preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
     """Recipe of the optimiser, learning rate, warm-up and smoothing. paper; released: its code's (idmm); or adamw.
-    adamw replaces SGD by IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
+    adamw replaces SGD with IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
     Settings that you pass win over any preset."""
     epochs: Annotated[int, AT_LEAST_1] = 800
     """Passes over the training images. The default for esvit is higher below 2,000 images and lower above."""
