@@ -163,7 +163,7 @@ def test_trust_is_saved_and_loaded(make_bundle, tmp_path):
     trust = load_bundle(tmp_path).trust
     assert trust.scores.tolist() == [1.0, 2.0, 3.0]
     new = torch.randn(5, 8)
-    assert torch.equal(trust.familiarity.measure(new), familiarity.measure(new))
+    torch.testing.assert_close(trust.familiarity.measure(new), familiarity.measure(new))  # other memory layout
     assert trust.familiarity.threshold == 0.25
     assert load_bundle(tmp_path).resize(48).trust == Trust()  # distances and scores are those of one size
     save_bundle(tmp_path, backbone, head, meta)
