@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,11 @@ def test_explicit_are_named_settings_and_those_that_differ():
     config = TrainConfig(seed=3, optim=OptimConfig(lr=1.0), explicit=("from", "batch"))
     assert set(list_explicit(config)) == {"seed", "optim.lr", "from_", "batch"}
     assert "optim.lr" in list_explicit(apply_overrides(TrainConfig(), {"optim.lr": None}))
+
+
+def test_python_values_become_the_text_of_a_flag():
+    config = apply_overrides(TrainConfig(), {"val": 0.2, "from_": Path("runs/a"), "optim.lr": 1e-3})
+    assert (config.val, config.from_, config.optim.lr) == ("0.2", "runs/a", 1e-3)
 
 
 @pytest.mark.parametrize("value", [None, PLANNED, "auto"])

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from vitling.errors import UserError
 from vitling.settings.config import Config
@@ -66,8 +67,19 @@ def apply_overrides(config: Any, overrides: dict[str, Any]) -> Any:
             raise UserError(f"There is no setting {name!r}. {hint}")
         if isinstance(known[name], tuple) and isinstance(value, str):  # a single tracker, passed without a list
             value = (value,)
+        if isinstance(value, float | int | Path) and str in _types_of(config, name):  # val=0.2, from_=Path("runs/a")
+            value = str(value)
         config = replace_leaf(config, name, value)
     return replace(config, explicit=(*config.explicit, *overrides)) if hasattr(config, "explicit") else config
+
+
+def _types_of(config: Any, name: str) -> tuple[Any, ...]:
+    """Return the types that a setting may have, by its dotted name."""
+    *path, last = name.split(".")
+    for part in path:
+        config = getattr(config, part)
+    hint = get_type_hints(type(config))[last]
+    return get_args(hint) or (hint,)
 
 
 def replace_leaf(config: Any, name: str, value: Any) -> Any:
