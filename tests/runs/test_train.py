@@ -83,8 +83,9 @@ def test_run_directory_is_complete(finished):
     assert "epoch 3/3" in (out / "log.txt").read_text()
     assert list((out / "tensorboard").iterdir())
     assert list((out / "checkpoints").glob("step-*.pt"))
-    assert {path.name for path in (out / "model").iterdir()} == {"config.json", "model.safetensors", "trust.safetensors"}
-    assert {path.name for path in (out / "best").iterdir()} == {"config.json", "model.safetensors", "trust.safetensors"}
+    files = {"config.json", "model.safetensors", "trust.safetensors"}
+    assert {path.name for path in (out / "model").iterdir()} == files
+    assert {path.name for path in (out / "best").iterdir()} == files
 
 
 def test_result_has_last_and_best_on_every_split(finished):
