@@ -178,5 +178,5 @@ def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
         load_bundle(tmp_path)
     familiarity = replace(fit_familiarity(torch.randn(20, 8)), variances=torch.ones(3))
     save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=familiarity))
-    with pytest.raises(UserError, match="do not fit together"):
+    with pytest.raises(UserError, match="parts are inconsistent"):
         load_bundle(tmp_path)
