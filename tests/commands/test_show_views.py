@@ -77,7 +77,7 @@ def test_show_views(folder, tmp_path, capsys):
     assert run(["show-views", str(folder), "--out", str(tmp_path / "views.txt")]) == 2
     for flag in ("--draws", "--images"):
         assert run(["show-views", str(folder), flag, "0", "--out", str(out)]) == 2
-        assert f"{flag} must be at least 1" in capsys.readouterr().err
+        assert f"{flag} 0: must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", ["backbones", "policies"])
