@@ -261,6 +261,13 @@ class TaskResult(TypedDict, total=False):
     stages: list[RowStage]
 
 
+class ThroughputResult(TypedDict):
+    """result.json of a measured throughput."""
+
+    images_per_second: float
+    took: float
+
+
 class CostResult(TypedDict):
     """result.json of a measured cost."""
 

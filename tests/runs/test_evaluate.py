@@ -293,10 +293,10 @@ def test_single_label_model_refuses_several_labels(trained, fresh, capsys):
 
 
 def test_read_only_run_is_a_warning(trained, fresh, tmp_path, capsys):
-    """A directory replaces log.txt, because root may write any file."""
+    """A directory replaces the file, because root may write any file."""
     mine = shutil.copytree(trained, tmp_path / "mine")
-    (mine / "log.txt").unlink()
-    (mine / "log.txt").mkdir()
+    (mine / "test-openings.jsonl").unlink(missing_ok=True)
+    (mine / "test-openings.jsonl").mkdir()
     assert run(["evaluate", str(mine), str(fresh)]) == 0
     assert "Cannot record the opening" in capsys.readouterr().err
 

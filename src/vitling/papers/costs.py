@@ -18,7 +18,7 @@ from vitling.methods.esvit.settings import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
 from vitling.papers.study import FieldsTask, RunContext
-from vitling.records import CostResult, Environment
+from vitling.records import CostResult, Environment, ThroughputResult
 
 if TYPE_CHECKING:
     import torch
@@ -108,12 +108,14 @@ class ThroughputTask(FieldsTask):
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         measurement = partial(measure_throughput, self.backbone, self.batch, self.size)
-        row = _measure_once(context.out, f"The throughput of {self.backbone}", self.size, measurement)
+        row = _measure_once(context.out, f"The throughput of {self.backbone}", self.size, measurement, ThroughputResult)
         return {"value": round(row["images_per_second"]), "seconds": row["took"]}
 
 
-def _measure_once(folder: Path, what: str, size: int, measurement: Measurement) -> dict[str, Any]:
-    """Measure once and keep the row in `folder`. CPUs serve for small trials only."""
+def _measure_once(
+    folder: Path, what: str, size: int, measurement: Measurement, kind: type = CostResult
+) -> dict[str, Any]:
+    """Measure once and keep the row in `folder`, a record of this kind. CPUs serve for small trials only."""
     from vitling.training.processes import choose_device
     from vitling.training.rundir import describe_environment
 
@@ -126,7 +128,7 @@ def _measure_once(folder: Path, what: str, size: int, measurement: Measurement) 
         row = measurement(device)
         write_json(folder / "environment.json", describe_environment())
         write_json(result, row | {"took": round(time.monotonic() - began, 2)})
-    return read_record(result, CostResult)
+    return read_record(result, kind)
 
 
 def _flatten_figures(row: dict[str, Any]) -> dict[str, Any]:
