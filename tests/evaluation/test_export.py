@@ -16,6 +16,7 @@ from vitling.evaluation import BundleMeta, load, save_bundle
 from vitling.evaluation import export as export_module
 from vitling.evaluation.bundle import CONFIG, WEIGHTS
 from vitling.evaluation.export import export
+from vitling.evaluation.trust import FILE as TRUST
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -46,8 +47,10 @@ def test_variants_are_exported_as_timm_arguments(make_bundle, tmp_path, size):
 def test_onnx(make_bundle, tmp_path, name, size, classes):
     make_bundle(tmp_path / "m", name, classes, "single" if classes else "none", size=size, temperature=2.0)
     out = tmp_path / "exported" / "m.onnx"
+    out.parent.mkdir()
+    (out.parent / TRUST).touch()  # of a model folder: not a file of this export
     assert export(tmp_path / "m", out, "onnx") < 1e-3
-    assert sorted(p.name for p in out.parent.iterdir()) == ["m.json", "m.onnx"]
+    assert sorted(p.name for p in out.parent.iterdir()) == ["m.json", "m.onnx", TRUST]
     session = onnxruntime.InferenceSession(str(out))
     model = load(tmp_path / "m", device="cpu")
     for batch in (1, 5):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
 import pickle
 import shutil
+import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +21,9 @@ from vitling.cli import run
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.data.sources.schemes import READERS
-from vitling.runs.doctor_folds import _train_fold
+from vitling.runs.doctor_folds import _name_folds, _train_fold
 from vitling.settings.config import TrainConfig
+from vitling.settings.doctor import DoctorConfig
 
 WRONG = {f"class-{c}/image-{i:02d}.png" for c, i in ((0, 3), (1, 4), (2, 5))}
 
@@ -88,7 +92,7 @@ def test_labels_that_cannot_be_predicted_are_warned_of(images, features, tmp_pat
         run(["doctor", str(features), "--labels", str(tmp_path / "random.csv"), "--out", out, "--device", "cpu"]) == 0
     )
     printed = capsys.readouterr()
-    assert "most suspects are correct" in printed.out + printed.err
+    assert "most suspects are labelled correctly" in printed.out + printed.err
 
 
 def test_the_first_stage_of_a_run_is_used(images, tmp_path):
@@ -104,7 +108,7 @@ def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
     assert train(images, out, "--no-report", "--epochs", "2") == 0
     assert "--folds 5" in refused(capsys, "doctor", out)
     assert run(["doctor", str(out), "--folds", "2", "--device", "cpu"]) == 0
-    folds = out / "doctor" / "folds"
+    folds = out / "doctor" / "folds" / "2-seed0"
     configs = [read(folds / f"fold-{i}" / "config.json") for i in range(2)]
     assert [config["data"]["fold"] for config in configs] == [0, 1]
     whole = read(out / "config.json")
@@ -118,6 +122,35 @@ def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
     finished = (folds / "fold-0" / "result.json").stat().st_mtime_ns
     assert run(["doctor", str(out), "--folds", "2", "--device", "cpu"]) == 0  # finished folds are kept
     assert (folds / "fold-0" / "result.json").stat().st_mtime_ns == finished
+
+
+def test_an_edited_file_is_not_overwritten(features, tmp_path, capsys):
+    flags = ["--out", str(tmp_path), "--device", "cpu"]
+    for _ in range(2):  # as written, it may be replaced
+        assert run(["doctor", str(features), *flags]) == 0
+    mine = tmp_path / "suspects.csv"
+    mine.write_text(mine.read_text() + "\n")
+    os.utime(mine, ns=(time.time_ns() + 10**9,) * 2)
+    assert "has been edited" in refused(capsys, "doctor", features, *flags)
+    assert mine.read_text().endswith("\n\n")
+
+
+def test_folds_do_not_start_from_weights_that_know_the_labels(images, tmp_path, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train(images, first, "--no-report", "--epochs", "1") == 0
+    flags = ["--from", str(first), "--epochs", "1", "--no-report", "--val", "none", "--loop.device", "cpu"]
+    assert run(["finetune", str(images), "--out", str(second), *flags]) == 0
+    assert "trained on the same labels" in refused(capsys, "doctor", second, "--folds", "2", "--device", "cpu")
+
+
+def test_folds_are_kept_by_their_labels(tmp_path):
+    config, plain = DoctorConfig(run="run", folds=3), TrainConfig(source="images")
+    corrected = tmp_path / "labels.csv"
+    names = {_name_folds(config, plain), _name_folds(replace(config, seed=1), plain)}
+    for text in ("path,label\n", "path,label\na,b\n"):
+        corrected.write_text(text)
+        names.add(_name_folds(config, replace(plain, labels=str(corrected))))
+    assert len(names) == 4
 
 
 def test_folds_can_be_sent_to_other_processes(tmp_path):

@@ -17,7 +17,7 @@ from vitling.cli import run
 from vitling.runs import report
 from vitling.runs.report import collect, shorten_names
 from vitling.runs.report_files import open_files
-from vitling.runs.report_images import Limits, RunImages, project
+from vitling.runs.report_images import Limits, RunImages, measure_reliability, project
 
 LIMITS = Limits()
 
@@ -127,6 +127,12 @@ def test_limits_are_kept_and_mistakes_come_first(finished):
     assert len(few.training.keys) <= 5
 
 
+def test_calibration_is_measured_on_whole_splits_only(finished):
+    """A part shows the mistakes first, so its calibration error would be that of a worse network."""
+    assert measure_reliability(RunImages(open_files("first", finished), LIMITS))
+    assert not measure_reliability(RunImages(open_files("first", finished), replace(LIMITS, images=8)))
+
+
 def test_limits_follow_the_time():
     assert LIMITS.fit(1e6, 1000) == LIMITS
     short = LIMITS.fit(4, 50)
@@ -179,6 +185,9 @@ def test_pretraining_shows_its_training_images(tmp_path):
     assert found.images.predicted == ()
     assert sorted(set(found.images.labels)) == [-1, 0, 1]
     assert not found.errors
+    again = ["--from", str(tmp_path / "run"), "--no-report"]
+    assert train("pretrain", tmp_path / "data", tmp_path / "second", *again) == 0
+    assert [stage.folder for _, stage in open_files("second", tmp_path / "second").stages] == [tmp_path / "second"]
 
 
 def test_test_split_is_opened_once_by_the_run_and_logged_by_the_command(tmp_path):

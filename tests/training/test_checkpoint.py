@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
 
 from vitling.errors import UserError
+from vitling.training import checkpoint
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.continuing import load_checkpoint
 
@@ -36,6 +39,15 @@ def test_one_flipped_bit_is_noticed(saved, place, bit):
     content[int(place * len(content))] ^= 1 << bit
     newest.write_bytes(content)
     assert load(saved) == (1, ["step-00000002.pt is damaged (DamagedCheckpointError); trying the one before."])
+
+
+def test_a_checkpoint_that_cannot_be_opened_is_not_taken_for_damaged(saved, monkeypatch):
+    def fail(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(checkpoint, "_check_digest", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        load(saved)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, -1, -80, -200])

@@ -98,12 +98,12 @@ def _export_timm(folder: Path, out: Path) -> float:
         theirs = timm.create_model(f"local-dir:{unchecked}", pretrained=True).eval()(images)
         difference = _measure_difference(theirs, _Network(model)(images), "timm")
         if out.resolve() != folder.resolve():
-            _move(unchecked, out, names)
+            _move(unchecked, out, names, (TRUST,))
     return difference
 
 
-def _move(source: Path, out: Path, names: tuple[str, ...]) -> None:
-    """Move files into `out`, replacing those of an earlier export.
+def _move(source: Path, out: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    """Move files into `out`, replacing those of an earlier export, which may also have had the `optional` ones.
 
     The last one marks the export as complete. It is deleted first, so that a kill never leaves a mixture of old and
     new files that looks complete.
@@ -111,7 +111,7 @@ def _move(source: Path, out: Path, names: tuple[str, ...]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         sync_file(source / name)
-    for name in (names[-1], TRUST):  # an earlier export may have had a file that this one has not
+    for name in (names[-1], *optional):
         (out / name).unlink(missing_ok=True)
     for name in names:
         os.replace(source / name, out / name)

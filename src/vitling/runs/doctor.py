@@ -67,12 +67,13 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     settings = replace(settings, labels=config.labels or settings.labels)
     out = Path(config.out or run / "doctor")
     check_writable(out / FILE)
+    _check_unedited(out)
     start = find_label_free(run, required=not config.folds)
     splits, names = open_labels(settings)
     if config.folds:
         if not isinstance(settings, LabelledConfig):
             raise UserError(f"--folds trains a second stage again, and {run} has none. Leave it out.")
-        dataset, probabilities, store = predict_by_folds(config, settings, splits, start, out / "folds", log)
+        dataset, probabilities, store = predict_by_folds(config, settings, splits, start, out, log)
         method = f"second stage trained {config.folds} times"
     else:
         assert start is not None
@@ -114,6 +115,13 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     return diagnosis
 
 
+def _check_unedited(out: Path) -> None:
+    """Raise UserError if suspects.csv is newer than labels.json, which is written after it: somebody has edited it."""
+    mine, summary = out / FILE, out / SUMMARY
+    if mine.exists() and not (summary.exists() and mine.stat().st_mtime_ns <= summary.stat().st_mtime_ns):
+        raise UserError(f"{mine} has been edited and is not overwritten. Pass another --out, or delete it.")
+
+
 def read_settings(run: Path) -> RunConfig:
     """Read the settings of a run; raise UserError for anything else."""
     path = run / "config.json"
@@ -133,7 +141,10 @@ def find_label_free(run: Path, required: bool) -> Path | None:
     """Return the run whose weights were trained without labels: the first stage, or what finetune started from."""
     settings = read_settings(run)
     if isinstance(settings, PretrainConfig) and METHODS[settings.method].labels == "ignored":
-        return run
+        before = settings.continue_from or settings.from_
+        if not before or not (Path(before) / "config.json").is_file():
+            return run
+        return run if find_label_free(Path(before), required) else None
     if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
         return find_label_free(run / PRETRAIN_FOLDER, required)
     if isinstance(settings, FinetuneConfig) and settings.from_ and (Path(settings.from_) / "config.json").is_file():

@@ -15,12 +15,14 @@ from vitling import data
 from vitling.console import Log
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.sources import read_source
+from vitling.data.sources.corrections import hash_labels
 from vitling.data.sources.schemes import READERS
 from vitling.data.splits import Spec
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import compute_logits
+from vitling.loading import read_json
 from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.finetune import finetune_in
 from vitling.runs.opening import open_run
@@ -39,6 +41,7 @@ def predict_by_folds(
 
     Returns the images, their probabilities [N, C] (NaN: in no fold) and their decoded pixels.
     """
+    out = out / "folds" / _name_folds(config, settings)
     train_folds(config, settings, start, out, log)
     dataset, source = splits.train, read_source(settings.source, settings.data, settings.labels)
     rows = {int(row): i for i, row in enumerate(dataset.rows)}
@@ -52,6 +55,22 @@ def predict_by_folds(
     return store.dataset, probabilities[kept], store
 
 
+def _name_folds(config: DoctorConfig, settings: LabelledConfig) -> str:
+    """Name the folder after all that decides which images are in which fold, and with which labels."""
+    corrected = f"-labels-{hash_labels(settings.labels)[:12]}" if settings.labels else ""
+    return f"{config.folds}-seed{config.seed}{corrected}"
+
+
+def _check_start(settings: LabelledConfig) -> None:
+    """Raise UserError if the run started from weights that were trained on these labels, those held out included."""
+    config = Path(settings.from_ or "") / "config.json"
+    if settings.from_ and config.is_file() and read_json(config).get("source") == settings.source:
+        raise UserError(
+            f"The run started from {settings.from_}, which was trained on the same labels. Use a run that starts from "
+            "random weights or from a run of `vitling pretrain`."
+        )
+
+
 def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | None, out: Path, log: Log) -> None:
     """Train the folds, several at once on a GPU. Folds that have finished already are kept."""
     device = choose_device(config.device)
@@ -61,6 +80,8 @@ def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | No
         split_seed=config.seed,
         allow_bad=config.allow_bad or settings.allow_bad,
     )
+    if start is None:
+        _check_start(settings)
     weights = str(start) if start is not None else settings.from_
     train = partial(_train_fold, settings, config.folds, out, weights)
     at_once = min(config.folds, config.at_once or (_AT_ONCE if device.type == "cuda" else 1))

@@ -68,14 +68,15 @@ class RunFiles:
     @cached_property
     def stages(self) -> list[tuple[str, RunFiles]]:
         """The run and the runs it consists of or starts from, in the order of training, with their titles."""
-        before = [folder for folder in (self.folder / PRETRAIN_FOLDER, *self._list_starts()) if _is_run(folder)]
+        inside = self.folder / PRETRAIN_FOLDER
+        before = [folder for folder in (inside, *self._list_starts()) if _is_run(folder)]
         first = RunFiles(f"{self.name}/{PRETRAIN_FOLDER}", before[0]) if before else None
-        if first is None:
-            found = [("", self)]
-        elif self.has_classifier:
+        if first is not None and self.has_classifier:
             found = [("First stage", first), (SECOND, self)]
-        else:
+        elif first is not None and first.folder == inside:  # `train` without labels has a first stage alone
             found = [("", first)]
+        else:
+            found = [("", self)]
         large = self.folder / LARGE_FOLDER
         return [*found, *([("Larger size", RunFiles(self.name, large))] if _is_run(large) else [])]
 
@@ -182,7 +183,7 @@ def _describe_machine(environment: dict[str, Any]) -> str:
 
 def list_warnings(files: RunFiles) -> list[str]:
     """List the warnings of the log and of the result, each once."""
-    found = [line for _, stage in files.stages for line in stage.result.get("warnings", []) if _has_result(stage)]
+    found = [line for _, stage in files.stages if _has_result(stage) for line in stage.result.get("warnings", [])]
     for folder in dict.fromkeys((files.folder, *(stage.folder for _, stage in files.stages))):
         log = folder / "log.txt"
         lines = read_bytes(log).decode(errors="replace").splitlines() if log.exists() else []

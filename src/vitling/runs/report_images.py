@@ -299,6 +299,8 @@ def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:
     labels = images.shown.dataset.labels
     if images.logits is None or labels is None or labels.ndim != 1 or images.split == "train":
         return ()
+    if len(images.shown) < len(images.dataset):  # of a large split the mistakes are shown first
+        return ()
     truth, temperature = torch.from_numpy(labels), images.model.meta.temperature
     lines = [("as trained", images.logits)]
     lines += [("calibrated on val", images.logits / temperature)] if temperature != 1 else []

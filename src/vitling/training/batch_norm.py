@@ -73,6 +73,7 @@ def group_batch_norm(objective: nn.Module, images: int) -> None:
         for name, child in parent.named_children():
             if type(child) is nn.BatchNorm2d:
                 setattr(parent, name, GroupedBatchNorm(child, images))
-            found = found or isinstance(child, nn.BatchNorm2d)
+                found = True
+            found = found or isinstance(child, GroupedBatchNorm)
     if not found:
         raise UserError(f"--loop.batch-norm-group {images}: this network has no batch norm; leave the setting out.")

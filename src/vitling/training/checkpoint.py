@@ -59,7 +59,7 @@ class Checkpoints:
         for path in reversed(self.all()):
             try:
                 return self.load(path, device)
-            except UserError:
+            except (UserError, OSError):  # such as too many open files: the checkpoint may be intact
                 raise
             except Exception as problem:
                 if is_out_of_memory(problem):
