@@ -1,6 +1,6 @@
 """Types of the JSON files of runs, studies and suites, limited to the keys that vitling reads back.
 
-Additional keys are kept and not checked. `loading.read_json` checks a file against these types.
+Additional keys are kept and not checked. `loading.read_record` checks a file against these types.
 """
 
 from __future__ import annotations
