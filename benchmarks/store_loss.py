@@ -1,4 +1,4 @@
-"""What the pixel store loses: crops from it compared with crops from the files, PSNR in dB.
+"""Loss of the pixel store: crops from it compared with crops from the files, PSNR in dB.
 
 python benchmarks/store_loss.py flowers102-train.tar --out results/store-loss-flowers102.json
 """

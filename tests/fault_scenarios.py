@@ -175,7 +175,7 @@ class Trial:
 
 @dataclass
 class State:
-    """What a kill leaves on the disk at one or more moments."""
+    """State that a kill leaves on the disk at one or more moments."""
 
     folder: Path
     moments: list[int]

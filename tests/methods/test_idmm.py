@@ -236,7 +236,7 @@ def with_drloc(plan: Plan | None = None, variant: str = "l1", weight: float = 1.
 
 
 def drloc_names(objective: IDMM, ids: Tensor) -> list[Tensor]:
-    """Of the draws of each call."""
+    """Record the draws of each call."""
     drloc, heard = objective.auxiliaries["drloc"].drloc, []
     original = drloc.forward
     drloc.forward = lambda grids, names: heard.append(names) or original(grids, names)

@@ -1,4 +1,4 @@
-"""What EsViT's region loss costs, and how fast networks are: small trials on the CPU, and what is done with figures."""
+"""Cost of EsViT's region loss and throughput of networks: small trials on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def short(monkeypatch):
 
 
 def test_steps_with_both_losses_are_set_beside_those_with_the_view_loss():
-    """Of a single image too."""
+    """A single image works too."""
     row = measure_regions(NANO, 1, 32, 64, CPU, ("sinkhorn", "sampled", "place"))
     assert list(row["seconds"]) == ["view", "both", "sinkhorn", "sampled", "place"]
     for name, ratio in row["time_ratio"].items():

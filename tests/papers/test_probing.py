@@ -112,7 +112,7 @@ def test_the_machine_is_the_judges_and_that_of_the_training_stands_with_the_stag
 
 
 def test_a_part_of_the_images_is_said(data, tmp_path, monkeypatch):
-    """Of a probe, whatever the network was trained on; and of the images that it is judged on."""
+    """Record the images of the probe and of its evaluation, not those the network was trained on."""
     monkeypatch.setitem(datasets.DATASETS, "made", datasets.StudyDataset("made images", 1000, 50))
     make_folder(tmp_path / "data" / "pool", each=2, split="train")
     runs = (

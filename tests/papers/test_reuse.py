@@ -1,4 +1,4 @@
-"""What one table has measured another one that has the same run does not measure again."""
+"""A run that two tables share is measured once."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _PARTS = tuple(f.name for f in fields(Familiarity))
 
 @dataclass(frozen=True)
 class Trust:
-    """What `predict` needs for prediction sets and unfamiliar images."""
+    """Data for prediction sets and for marking unfamiliar images."""
 
     scores: Tensor | None = None  # -log p of each held-out image's class [n]; None for several labels per image
     familiarity: Familiarity | None = None

@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Origin:
-    """What is needed to reproduce the run."""
+    """Command, versions and seeds to reproduce the run."""
 
     command: str
     commit: str | None
@@ -128,7 +128,7 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Errors:
-    """What the classifier confuses on one split."""
+    """Mistakes of the classifier on one split."""
 
     split: Split
     confusion: tuple[tuple[int, ...], ...]  # [true class][predicted class]; empty for several labels per image

@@ -1,4 +1,4 @@
-"""What `vitling.train` and `vitling.load` return: a result and a model with the figures people ask for first."""
+"""Return values of `vitling.train` and `vitling.load`: a result with its main figures, and a model."""
 
 from __future__ import annotations
 

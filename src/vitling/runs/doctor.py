@@ -45,7 +45,7 @@ _KINDS: dict[str, type[RunConfig]] = {"train": TrainConfig, "pretrain": Pretrain
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found; labels.json has the same."""
+    """Findings of a check of labels, as in labels.json."""
 
     source: str
     images: int

@@ -112,7 +112,7 @@ class RunConfig:
 
     @property
     def has_colours(self) -> bool:
-        """Whether colour augmentation applies: to grey and RGB images."""
+        """Return whether colour augmentation applies: to grey and RGB images."""
         return self.data.channels in (1, 3)
 
 

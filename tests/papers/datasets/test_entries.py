@@ -1,4 +1,4 @@
-"""What is said of the papers' datasets agrees with the papers, with itself and with the docs."""
+"""Entries of the papers' datasets agree with the papers, with each other and with the docs."""
 
 from __future__ import annotations
 
