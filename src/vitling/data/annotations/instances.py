@@ -1,0 +1,64 @@
+"""Instances: the boxes, classes and masks of all images of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitling.data.annotations.rle import RLE, read_runs, sample_mask
+
+CROP_SIDE = 56  # pixels; twice the 28 of Mask R-CNN's mask head
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Instances of N images, M in all; those of image i are offsets[i] to offsets[i + 1]."""
+
+    offsets: np.ndarray  # int64 [N + 1]
+    boxes: np.ndarray  # float32 [M, 4]: left, top, right, bottom in fractions of the image
+    classes: np.ndarray  # int64 [M]
+    crowd: np.ndarray  # bool [M]: a group of objects; not trained on, and ignored by AP
+    areas: np.ndarray  # float32 [M], pixels
+    segments: list[RLE] | None = None  # masks at the size of the original image
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def images(self) -> np.ndarray:
+        """Return the image of each instance, int64 [M]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def take(self, ids: np.ndarray | Sequence[int]) -> Instances:
+        """Select images by id; they get the new ids 0..len(ids)-1."""
+        ids = np.asarray(ids, dtype=np.int64)
+        counts = np.diff(self.offsets)[ids]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[ids] - offsets[:-1], counts)
+        return Instances(
+            offsets,
+            self.boxes[rows],
+            self.classes[rows],
+            self.crowd[rows],
+            self.areas[rows],
+            None if self.segments is None else [self.segments[i] for i in rows],
+        )
+
+    def crop_masks(self, side: int = CROP_SIDE) -> np.ndarray:
+        """Sample each mask inside its own box at the centres of side x side cells: uint8 [M, side, side] of 0 and 1."""
+        if self.segments is None:
+            raise ValueError("these instances have no masks")
+        crops = np.zeros((len(self), side, side), np.uint8)
+        for crop, box, rle in zip(crops, self.boxes.astype(np.float64), self.segments):
+            height, width = rle["size"]
+            x, y = (_place_centres(box[k], box[k + 2], side, length) for k, length in ((0, width), (1, height)))
+            crop[:] = sample_mask(read_runs(rle), height, x, y)
+        return crops
+
+
+def _place_centres(start: float, stop: float, side: int, length: int) -> np.ndarray:
+    """Return the pixels under the centres of `side` cells between two fractions of a length."""
+    centres = start + (np.arange(side) + 0.5) / side * (stop - start)
+    return np.clip((centres * length).astype(np.int64), 0, length - 1)

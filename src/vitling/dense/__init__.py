@@ -1,0 +1,1 @@
+"""Dense tasks: detection, instance and semantic segmentation on a trained backbone."""
