@@ -98,7 +98,7 @@ def test_it_is_algorithm_1(global_crops, local_crops):
 
 
 def test_it_is_algorithm_1_for_sampled_regions():
-    """Of 4 x 4 and 2 x 2 regions every second one down and across; the head is asked of no other."""
+    """Take every second of 4 x 4 and 2 x 2 regions, down and across; the head runs on no others."""
     objective = make(region_stride=2)
     views, asked = noise(objective, 3), []
     objective.region_head.mlp.register_forward_pre_hook(lambda module, given: asked.append(given[0].shape[:-1]))

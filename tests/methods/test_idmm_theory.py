@@ -24,7 +24,7 @@ def features(count: int = 1, seed: int = 1) -> torch.Tensor:
 
 
 def loss_of(made, z, own, partner=None, share=1.0, **settings):
-    """Of one crop, with what the objective makes of the settings."""
+    """Compute the loss of one crop, smoothed as the objective does for these settings."""
     own = torch.tensor([own])
     partner = own if partner is None else torch.tensor([partner])
     epsilon = uniform_mass(IDMMConfig(**{"smoothing": 0.0, **settings}), N)

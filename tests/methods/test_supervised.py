@@ -63,7 +63,7 @@ def test_class_weights_weigh_classes():
 
 
 def best_logits(objective: Supervised, target: torch.Tensor) -> torch.Tensor:
-    """What minimises the loss for one image with this target."""
+    """Minimise the loss of one image with this target."""
     logits = torch.zeros(1, objective.classes, requires_grad=True)
     optimiser = torch.optim.LBFGS([logits], max_iter=100)
 
@@ -132,8 +132,7 @@ def test_weight_decay_spares_biases_norms_tokens_and_positions():
     assert len(decayed["params"]) + len(free["params"]) == len(names)
 
 
-def test_it_is_steady_unless_something_changes_with_the_steps():
-    """What changes cannot be recorded."""
+def test_it_is_capturable_unless_something_changes_with_the_steps():
 
     class Term(torch.nn.Module):
         capturable = True

@@ -100,7 +100,7 @@ STILL = ("--optim.lr", "0", "--optim.min-lr", "0", "--val", "none")
 
 
 def started_weights(source, out, path) -> dict[str, torch.Tensor]:
-    """What a run that does not move begins with."""
+    """Train with a rate of 0 and return the weights, which are those of the start."""
     assert train(source, out, *STILL, "--from", str(path)) == 0
     return load_file(out / "model" / "model.safetensors")
 

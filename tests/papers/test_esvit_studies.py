@@ -96,7 +96,7 @@ def test_presets_leave_what_is_trained_as_it_is():
 
 
 def test_tables_share_what_they_train():
-    """Of the whole paper's Swin-T, one run with both losses and one without."""
+    """All tables share one Swin-T with both losses and one with views only."""
     both = [
         entry("esvit-t1", "swin-t-both-linear"),
         entry("esvit-f4", "swin-t-both-knn"),

@@ -141,7 +141,7 @@ def test_tables_6_and_figure_4():
 
 
 def test_what_exists_keeps_its_folders():
-    """What was trained is found again, as long as it would be trained alike."""
+    """A finished stage is reused as long as its settings are unchanged."""
     tiny, pets = "deit_tiny_patch16_224-flowers102-seed1", "t2t_vit_7-pets-seed1"
     assert folders("200", "deit-tiny-flowers102-idmm-200", 1) == [
         *(f"pretrain-{tiny}-dbb10168", f"finetune-{tiny}-8dd0d9e2")

@@ -56,7 +56,7 @@ KNN = replace(STUDY, runs=STUDY.runs[:1])
 
 @pytest.fixture
 def trained(monkeypatch):
-    """How often something is trained."""
+    """List the calls of `pretrain`."""
     calls, function = [], pretrain_config.pretrain
 
     def call(config):

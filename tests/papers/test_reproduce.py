@@ -316,7 +316,7 @@ def test_the_overhead_is_measured(monkeypatch, tmp_path):
 
 
 def test_two_processes_may_write_one_file(tmp_path):
-    """What the one has read is not yet old when it writes."""
+    """A writer keeps the rows that others added since it last read the file."""
     study = Study("many", "many runs", "nowhere", tuple(StudyRun(f"run{i}", Given([])) for i in range(24)))
     path = tmp_path / "results" / "many.json"
 

@@ -48,6 +48,15 @@ def test_one_seed_and_failures_are_labelled():
     assert second.note == "a note; failed: not finite; made with settings that differ from the study's current ones"
 
 
+def test_the_localisation_loss_stands_beside_that_of_a_constant():
+    def note(*losses: float) -> str:
+        rows = [row("aux", i, 36.0, terms={"drloc": loss}, drloc_constant=0.1924) for i, loss in enumerate(losses)]
+        return make_lines(study(rows))[0].note
+
+    assert note(0.05, 0.1) == "a note; localisation loss 0.050, 0.100 (0.192 for a constant)"
+    assert note(0.05, 0.18).endswith("(0.192 for a constant): the task was not learnt")
+
+
 def test_shared_stages_are_noted():
     stages = [{"stage": "pretrain", "seconds": 540.0, "shared": True}]
     stages.append({"stage": "finetune", "seconds": 60.0, "shared": False})

@@ -87,7 +87,7 @@ def made_dataset(name: str, n: int, classes: int, multi: bool = False) -> Datase
 
 
 class Stores:
-    """What the estimate of the time after training reads."""
+    """The part of `runs.images.Stores` that the estimate of the time after training reads."""
 
     seconds_per_image = 0.001
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from tests.training.helpers import QUIET, config, train
+from tests.training.helpers import QUIET, config, free_port, train
 from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
@@ -47,6 +49,27 @@ def test_groups_match_processes_that_share_nothing(images, sizes):
     expected.backward(direction)
     torch.testing.assert_close(found_input.grad, expected_input.grad)
     torch.testing.assert_close(grouped.weight.grad, sum(one.weight.grad for one in processes))
+
+
+def normalise_part(rank: int, port: int, norm: nn.BatchNorm2d, x: torch.Tensor, out: Path) -> None:
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", world_size=2, rank=rank)
+    norm = GroupedBatchNorm(copy.deepcopy(norm), 3)  # processes share the memory of what they are given
+    norm(x[6 * rank : 6 * rank + 6])
+    torch.save(norm.state_dict(), out / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_processes_average_their_running_statistics(tmp_path):
+    """Two processes with two groups each end with the statistics of one process with four."""
+    torch.manual_seed(0)
+    norm, x = shaken_norm(), torch.randn(12, 3, 5, 4) * torch.linspace(1, 3, 12)[:, None, None, None]
+    whole = GroupedBatchNorm(copy.deepcopy(norm), 3)
+    whole(x)
+    torch.multiprocessing.spawn(normalise_part, (free_port(), norm, x, tmp_path), nprocs=2)
+    for rank in range(2):
+        for name, value in torch.load(tmp_path / f"{rank}.pt").items():
+            torch.testing.assert_close(value, whole.state_dict()[name])
 
 
 def test_unequal_groups_differ_by_one_image():

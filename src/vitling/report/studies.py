@@ -9,6 +9,7 @@ from typing import Any
 
 from vitling.formatting import format_count
 
+LEARNT = 0.8  # of the constant's loss: above, DRLoc's task counts as not learnt
 Rows = dict[int, dict[str, Any]]  # of one run, by seed
 
 
@@ -86,6 +87,7 @@ def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     if compared:
         reached = (_find_epoch(own[seed], base[seed]) for seed in compared)
         notes.append(f"reaches the baseline's final accuracy at epoch {', '.join(reached)}")
+    notes += _describe_localisation(own)
     notes += _count_ahead(own, base)
     notes += dict.fromkeys(
         words for row in own.values() for stage in row.get("stages", []) for words in stage.get("warnings", [])
@@ -97,6 +99,16 @@ def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     if any(row["fingerprint"] != run.get("fingerprint") for row in own.values()):
         notes.append("made with settings that differ from the study's current ones")
     return notes
+
+
+def _describe_localisation(own: Rows) -> list[str]:
+    """Compare DRLoc's last loss with that of the best constant prediction, where a row has it."""
+    rows = [row for row in own.values() if "drloc_constant" in row and "drloc" in row.get("terms", {})]
+    if not rows:
+        return []
+    losses, constant = [row["terms"]["drloc"] for row in rows], rows[0]["drloc_constant"]
+    learnt = "" if max(losses) < LEARNT * constant else ": the task was not learnt"
+    return [f"localisation loss {', '.join(f'{loss:.3f}' for loss in losses)} ({constant:.3f} for a constant){learnt}"]
 
 
 def _count_ahead(own: Rows, base: Rows) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -35,8 +36,7 @@ def check_batch_norm(
 class GroupedBatchNorm(nn.BatchNorm2d):
     """Ghost batch norm (Hoffer et al. 2017): in training, equal groups of at most `images` have their own statistics.
 
-    The running statistics move once per pass, by the mean over the groups. Processes that each train one group, without
-    exchanging statistics, have the same mean.
+    The running statistics move once per pass, by the mean over the groups of all processes.
     """
 
     running_mean: Tensor
@@ -60,8 +60,12 @@ class GroupedBatchNorm(nn.BatchNorm2d):
             F.batch_norm(group, mean, variance, self.weight, self.bias, True, self.momentum or 0.0, self.eps)
             for group, mean, variance in zip(groups, means, variances)
         ]
-        self.running_mean.copy_(torch.stack(means).mean(0))
-        self.running_var.copy_(torch.stack(variances).mean(0))
+        moved = torch.stack([torch.stack(means).mean(0), torch.stack(variances).mean(0)])
+        if dist.is_initialized():
+            dist.all_reduce(moved)
+            moved /= dist.get_world_size()
+        self.running_mean.copy_(moved[0])
+        self.running_var.copy_(moved[1])
         self.num_batches_tracked.add_(1)
         return torch.cat(normed)
 
