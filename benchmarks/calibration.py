@@ -1,21 +1,25 @@
 """Measure calibration, prediction sets and unfamiliar images of a run, and what calibration costs.
 
-    python benchmarks/calibration.py DATA --other camvid=FOLDER cifar=FOLDER --out results/calibration.json
+    python benchmarks/calibration.py DATA --other camvid=FOLDER --left-out 10 --out results/calibration.json
 
-Trains `vitling train DATA` with the default plan, with --calibrate on and off, for each seed. DATA needs a test split.
-The accuracies must be equal, apart from the GPU's own noise. Flags after -- go to `train`.
+Trains `vitling train DATA` with the default plan for each seed, three runs at once: with --calibrate on, with it off,
+and on without the last --left-out classes. DATA is a folder with train/ and test/. The accuracies of the first two must
+be equal, apart from the GPU's own noise. "unfamiliar" has the false alarms on the test split and the AUROC against
+other images; the classes left out are those of the test split. Flags after -- go to `train`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from record import format_command, hash_data, write_rows
 
 import vitling
 from vitling import data as datasets
@@ -23,39 +27,79 @@ from vitling.evaluation.familiarity import summarise_map
 from vitling.evaluation.inputs import Source, find_images, list_dataset_sources, list_sources
 from vitling.evaluation.metrics import roc_aucs
 from vitling.evaluation.model import Model
+from vitling.loading import read_json
 
 COVERAGES = (0.8, 0.9, 0.95)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
+    parser.add_argument("data", type=Path)
     parser.add_argument("--other", nargs="*", default=[], metavar="NAME=FOLDER", help="images of other things")
+    parser.add_argument("--left-out", type=int, default=0, help="classes left out of a third run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("runs/calibration"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", required=True)
     options, flags = parser.parse_known_args()
-    rows = [measure_seed(options, seed, [f for f in flags if f != "--"]) for seed in range(options.seeds)]
-    options.out.write_text(json.dumps({"command": sys.argv, "rows": rows}, indent=2) + "\n")
-    print(json.dumps(rows, indent=2))
+    flags = [flag for flag in flags if flag != "--"]
+    command = " ".join([format_command("calibration", options, "other runs"), *(["--", *flags] if flags else [])])
+    rows = []
+    for seed in range(options.seeds):
+        rows.append(measure_seed(options, seed, flags))
+        print(rows[-1], flush=True)
+        write_rows(options.out, "calibration and its cost", command, rows, data_hashes=hash_data(str(options.data)))
 
 
 def measure_seed(options: argparse.Namespace, seed: int, flags: list[str]) -> dict[str, Any]:
+    kept, left_out = split_classes(options.data, options.left_out, options.runs) if options.left_out else (None, None)
+    runs = {"twin": (options.data, "on"), "plain": (options.data, "off")} | ({"kept": (kept, "on")} if kept else {})
+    started = [
+        start_training(data, options.runs / f"{name}-{seed}", seed, ["--calibrate", calibrate, *flags])
+        for name, (data, calibrate) in runs.items()
+    ]
+    if any(process.wait() for process in started):
+        raise SystemExit("A run failed.")
     row: dict[str, Any] = {"seed": seed}
-    for name, calibrate in (("twin", "on"), ("plain", "off")):
-        out = options.runs / f"{name}-{seed}"
-        command = ["vitling", "train", options.data, "--out", str(out), "--seed", str(seed), "--val", "none"]
-        command += ["--calibrate", calibrate]
-        subprocess.run([*command, *flags, *(["--resume"] if out.exists() else [])], check=True)
-        result = json.loads((out / "result.json").read_text())
+    for name in runs:
+        result = read_json(options.runs / f"{name}-{seed}" / "result.json")
         test = result["last"]["test"]
         row[name] = {key: test[key] for key in ("top1", "calibration_error")} | {
             "temperature": result["last"]["temperature"],
             "seconds": result["seconds"],
         }
-    model = vitling.load(options.runs / f"twin-{seed}", device="cuda" if torch.cuda.is_available() else "cpu")
-    row["sets"] = {str(c): model.evaluate(options.data, coverage=c)["prediction_sets"] for c in COVERAGES}
-    return row | {"unfamiliar": measure_unfamiliar(model, options.data, options.other)}
+    model = load(options.runs / f"twin-{seed}")
+    row["sets"] = {str(c): model.evaluate(str(options.data), coverage=c)["prediction_sets"] for c in COVERAGES}
+    row["unfamiliar"] = measure_unfamiliar(model, str(options.data), options.other)
+    if kept:
+        model = load(options.runs / f"kept-{seed}")
+        row["left_out"] = measure_unfamiliar(model, str(kept), [f"left_out={left_out}"])
+    return row
+
+
+def start_training(data: Path, out: Path, seed: int, flags: list[str]) -> subprocess.Popen[bytes]:
+    command = ["train", str(data), "--out", str(out), "--seed", str(seed), "--val", "none", *flags]
+    return subprocess.Popen([sys.executable, "-m", "vitling", *command, *(["--resume"] if out.exists() else [])])
+
+
+def load(run: Path) -> Model:
+    return vitling.load(run, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+def split_classes(data: Path, count: int, folder: Path) -> tuple[Path, Path]:
+    """Make one folder with train/ and test/ without the last classes, and one with the test images of those."""
+    names = sorted(path.name for path in (data / "train").iterdir())
+    kept, left_out = folder / "kept", folder / "left-out"
+    for split in ("train", "test"):
+        for name in names[:-count]:
+            link_folder(data / split / name, kept / split / name)
+    for name in names[-count:]:
+        link_folder(data / "test" / name, left_out / name)
+    return kept, left_out
+
+
+def link_folder(source: Path, target: Path) -> None:
+    if not target.exists():
+        shutil.copytree(source, target, copy_function=os.link)
 
 
 def measure_unfamiliar(model: Model, data: str, others: list[str]) -> dict[str, float]:
