@@ -100,6 +100,32 @@ def decode(
     return Decoded(pixels, *full, mode, kind)
 
 
+def read_size(raw: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Return height and width of the upright image from its header."""
+    image = _open(raw)
+    _check_size(*image.size, max_pixels)
+    width, height = image.size
+    return (width, height) if _read_orientation(image) >= 5 else (height, width)
+
+
+def decode_indices(raw: bytes, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """Decode a file whose pixels are numbers, such as a palette PNG, to [H, W]; colours raise BadImage."""
+    image = _open(raw)
+    _check_size(*image.size, max_pixels)
+    try:
+        values = np.asarray(image)
+    except Exception as error:
+        raise BadImage(_describe_failure(raw, image.format or "?", error)) from error
+    if values.ndim == 3:
+        colours = values[..., :3] if values.shape[2] > 2 else values[..., :1]
+        if (colours != colours[..., :1]).any():
+            raise BadImage("a mask in colours: save the number of the class of each pixel instead")
+        values = values[..., 0]
+    if values.dtype.kind == "f":
+        raise BadImage("floating-point pixels: save the number of the class of each pixel instead")
+    return values
+
+
 def squash(decoded: Decoded, size: int, channels: int) -> np.ndarray:
     """Resize the whole image to uint8 [channels, size, size], ignoring its aspect ratio."""
     pixels = decoded.pixels
@@ -164,13 +190,18 @@ def _is_truncated(raw: bytes, kind: str) -> bool:
 
 def _make_upright(image: Image.Image) -> tuple[Image.Image, bool]:
     """Apply the EXIF orientation; also return whether it swapped width and height."""
+    orientation = _read_orientation(image)
+    if orientation == 1:
+        return image, False
+    return image.transpose(TRANSPOSE_OF_ORIENTATION[orientation]), orientation >= 5
+
+
+def _read_orientation(image: Image.Image) -> int:
     try:
         orientation = image.getexif().get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF, while the pixels may be fine
-        orientation = 1
-    if orientation not in TRANSPOSE_OF_ORIENTATION:
-        return image, False
-    return image.transpose(TRANSPOSE_OF_ORIENTATION[orientation]), orientation >= 5
+        return 1
+    return orientation if orientation in TRANSPOSE_OF_ORIENTATION else 1
 
 
 def _convert_mode(image: Image.Image, channels: int, bits: int) -> Image.Image:

@@ -36,7 +36,7 @@ def read(root: Path, config: DataConfig) -> Source:
     source = Source(make_printable(root.resolve().name))
     others: Counter[str] = Counter()
     folders: list[str] = []
-    for path, kind in _walk(str(root), "", set()):
+    for path, kind in walk_files(str(root), "", set()):
         if kind == "closed":
             source.notes.append(f"The folder {make_printable(path)} cannot be read.")
         elif kind == "folder":
@@ -69,7 +69,7 @@ def _count_kinds(counts: Counter[str]) -> str:
     return shorten_list([f"{n:,} {suffix}" for suffix, n in counts.most_common()])
 
 
-def _walk(
+def walk_files(
     root: str, below: str, seen: set[Identity], above: frozenset[Identity] = frozenset(), links: int = 0
 ) -> Iterator[tuple[str, Kind]]:
     """Walk everything that is not hidden, following links except those to a folder above.
@@ -94,7 +94,7 @@ def _walk(
         kind = _classify(entry)
         yield path, kind
         if kind == "folder":
-            yield from _walk(root, path, seen, above, links + entry.is_symlink())
+            yield from walk_files(root, path, seen, above, links + entry.is_symlink())
 
 
 def _classify(entry: os.DirEntry) -> Kind:

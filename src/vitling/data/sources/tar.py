@@ -68,7 +68,7 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     unlabelled: set[str] = set()
     for path in paths:
         prefix = f"{path.name}/" if len(paths) > 1 else ""
-        members = _list_members(path)
+        members = list_members(path)
         samples = _group_samples(members)
         if any(label for _, label in samples.values()):
             split, missing = _read_samples(path, members, samples, config, source)
@@ -89,7 +89,7 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     return source
 
 
-def _list_members(path: Path) -> dict[str, Span]:
+def list_members(path: Path) -> dict[str, Span]:
     try:
         with tarfile.open(path, "r:") as file:
             members = {m.name.removeprefix("./"): (m.offset_data, m.size) for m in file if m.isfile()}

@@ -1,0 +1,19 @@
+"""Settings of annotated data: `--annotations.format voc`, `--annotations.ignore-index 11`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Format = Literal["auto", "coco", "label-studio", "voc", "yolo", "masks", "ade20k"]
+
+
+@dataclass(frozen=True)
+class AnnotationConfig:
+    format: Format = "auto"
+    """Format of the annotations; auto finds it from the files."""
+    ignore_index: int | None = None
+    """Value of mask pixels that have no class. Default: 255, and 0 in ADE20K's layout."""
+    classes: str = ""
+    """Names of the classes of masks in the order of their values, separated by commas. Default: read classes.txt, if
+    there is one."""

@@ -1,0 +1,151 @@
+"""Annotated data of any format: `open_annotated`."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vitling.data.annotations import coco, masks
+from vitling.data.annotations.build import build_split
+from vitling.data.annotations.config import AnnotationConfig, Format
+from vitling.data.annotations.files import Files, get_suffix, open_files
+from vitling.data.annotations.parsed import Parsed
+from vitling.data.annotations.semantic import paint_instances
+from vitling.data.annotations.split import AnnotatedSplit, DenseTask
+from vitling.data.config import DataConfig
+from vitling.data.holdout import hold_out
+from vitling.data.look_alikes import group_look_alikes
+from vitling.data.sources import NAMED_SPLIT
+from vitling.data.splits import DEFAULT_HOLD_OUT, parse_fraction
+from vitling.errors import UserError
+from vitling.formatting import shorten_list
+from vitling.loading import parse_json
+
+MAX_JSON = 50  # JSON files to look into; more are annotations of single images, which are not supported
+Splits = dict[str, AnnotatedSplit | None]
+
+
+def open_annotated(
+    spec: str,
+    task: DenseTask,
+    settings: AnnotationConfig | None = None,
+    config: DataConfig | None = None,
+    val: str | None = None,
+    seed: int = 0,
+    class_names: tuple[str, ...] | None = None,
+    needs_train: bool = True,
+) -> Splits:
+    """Open annotated images as the splits train, val and test, of which the last two may be None.
+
+    `val`: None uses the val split of the data or, if it has none, holds out a tenth of train; "none" trains on
+    everything; a fraction holds out that much. `class_names` are those of a trained model: other classes are problems.
+    Unless `needs_train`, train may be None too, and nothing is held out.
+    """
+    settings, config = settings or AnnotationConfig(), config or DataConfig()
+    found = _read_named(spec, task, settings, config, class_names)
+    splits: Splits = {name: found.get(name) for name in ("train", "val", "test")}
+    train = splits["train"]
+    if not needs_train:
+        return splits
+    if train is None or not len(train):
+        raise UserError(f"{spec} has no annotated images to train on; its splits are {', '.join(found) or 'empty'}.")
+    if val is not None and splits["val"] is not None:
+        raise UserError(f"{spec} has a val split. Drop --val {val} to use it.")
+    fraction = DEFAULT_HOLD_OUT if val is None else parse_fraction(val)
+    if splits["val"] is None and fraction:
+        splits["train"], splits["val"] = _hold_out_val(train, fraction, seed, config)
+    return splits
+
+
+def _read_named(
+    spec: str, task: DenseTask, settings: AnnotationConfig, config: DataConfig, class_names: tuple[str, ...] | None
+) -> Mapping[str, AnnotatedSplit]:
+    """Read one spec, or one per split: `train=a.json,test=b.json`. Train comes first and decides the classes."""
+    if not NAMED_SPLIT.match(spec):
+        return _read(spec, task, settings, config, class_names)
+    words = NAMED_SPLIT.split(spec)[1:]
+    parts = dict(zip(words[::2], words[1::2]))
+    splits: dict[str, AnnotatedSplit] = {}
+    for name in sorted(parts.keys() & {"train", "val", "test"}, key=["train", "val", "test"].index):
+        known = class_names or (splits["train"].class_names if "train" in splits else None)
+        found = _read(parts[name], task, settings, config, known)
+        if name not in found and len(found) != 1:
+            raise UserError(f"{name}={parts[name]} has {', '.join(found)}, but not {name}. Pass that split alone.")
+        splits[name] = found[name] if name in found else next(iter(found.values()))
+    return splits
+
+
+def _read(
+    spec: str, task: DenseTask, settings: AnnotationConfig, config: DataConfig, class_names: tuple[str, ...] | None
+) -> Mapping[str, AnnotatedSplit]:
+    files, wanted = open_files(spec)
+    json_files = _read_json_files(files, wanted)
+    format = settings.format if settings.format != "auto" else _find_format(files, task, json_files)
+    if format in ("masks", "ade20k"):
+        if task == "detect":
+            raise UserError(f"{spec} has semantic masks, which do not separate objects; use `vitling segment`.")
+        pairs = masks.pair_masks(files)
+        if not pairs.splits:
+            raise UserError(f"{spec} has no pairs of images and masks. Put them into images/ and masks/.")
+        return masks.read(files, pairs, replace(settings, format=format), config, class_names)
+    parsed = _parse(format, files, json_files)
+    if not any(parsed.splits.values()):
+        listed = [f"{problem.file}: {problem.what}" for found in parsed.problems.values() for problem in found]
+        raise UserError(f"None of the annotated images of {spec} can be used ({shorten_list(listed, 3) or 'none'}).")
+    names = class_names or parsed.class_names
+    if task == "segment":
+        names = names[1:] if class_names else names
+    splits = {split: build_split(files, parsed, split, names, config) for split in parsed.splits}
+    return {name: paint_instances(split) if task == "segment" else split for name, split in splits.items()}
+
+
+def _read_json_files(files: Files, wanted: str | None) -> dict[str, Any]:
+    """Read the JSON files that may hold annotations: the one named, or those with usual names, or all."""
+    names = [name for name in files.names if get_suffix(name) == ".json"]
+    usual = [name for name in names if posixpath.basename(name).startswith("instances")]
+    names = [wanted] if wanted else usual or [name for name in names if name.endswith(".coco.json")] or names
+    if len(names) > MAX_JSON:
+        return {}
+    return {name: parse_json(files.read(name), Any, name) for name in names}
+
+
+def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> Format:
+    if task == "segment" and masks.pair_masks(files).splits:
+        return "ade20k" if masks.is_ade20k(files) else "masks"
+    if any(map(coco.is_coco, json_files.values())):
+        return "coco"
+    if masks.pair_masks(files).splits:
+        return "masks"
+    raise UserError(
+        f"{files.name} has no annotations that vitling knows. It reads COCO and Label Studio JSON, Pascal VOC XML, "
+        "YOLO text files, and masks/ next to images/; --annotations.format names one of them."
+    )
+
+
+def _parse(format: Format, files: Files, json_files: dict[str, Any]) -> Parsed:
+    if format == "coco":
+        return coco.read(files, {name: content for name, content in json_files.items() if coco.is_coco(content)})
+    raise NotImplementedError(format)
+
+
+def _hold_out_val(
+    train: AnnotatedSplit, fraction: float, seed: int, config: DataConfig
+) -> tuple[AnnotatedSplit, AnnotatedSplit]:
+    assert train.counts is not None
+    groups, alike = group_look_alikes(train.dataset, config)
+    held = hold_out(train.counts > 0, groups, len(train), fraction, seed)
+    if not held.any() or held.all():
+        raise UserError(
+            f"{train.dataset.name} has too few images to hold out {fraction:.0%} of them. Pass --val none to train on "
+            "everything, or --val 0.5."
+        )
+    note = f"{held.sum():,} of {len(train):,} train images are held out as val (by class), seed {seed}."
+    if alike:
+        note += f" {alike:,} images look almost the same as another; they stay on one side."
+    name = train.dataset.name.removesuffix("train") + "val"
+    val = replace(train.take(np.flatnonzero(held), name), problems=(), notes=())
+    return replace(train.take(np.flatnonzero(~held)), notes=(*train.notes, note)), val

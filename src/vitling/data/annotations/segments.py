@@ -1,0 +1,55 @@
+"""Segments of annotation files as checked RLE at the size of the image."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitling.data.annotations.parsed import Polygons, Runs
+from vitling.data.annotations.rle import RLE, check_runs, read_runs, write_runs
+from vitling.errors import UserError
+
+MAX_REACH = 2  # image sizes; polygons that reach further out are broken, and would take much memory to fill
+
+
+def import_pycocotools(name: str):
+    """Import a module of pycocotools; raise UserError if it is not installed."""
+    from importlib import import_module
+
+    try:
+        return import_module(f"pycocotools.{name}")
+    except ImportError:
+        raise UserError('This needs pycocotools: pip install "vitling[dense]".') from None
+
+
+def read_segment(segment: Runs | Polygons, height: int, width: int, scale: np.ndarray) -> tuple[RLE, np.ndarray]:
+    """Return the mask and its runs; raise ValueError if it is broken. `scale` (x, y) turns polygons into pixels."""
+    if isinstance(segment, list):
+        rle = _fill_polygons([np.asarray(points, np.float64) for points in segment], height, width, scale)
+        return rle, read_runs(rle)
+    if list(segment["size"]) != [height, width]:
+        raise ValueError(f"mask of another size: {segment['size']} instead of [{height}, {width}]")
+    counts = segment["counts"]
+    if isinstance(counts, str):
+        rle = {"size": [height, width], "counts": counts}
+        return rle, read_runs(rle)
+    try:
+        runs = np.asarray(counts, np.int64).reshape(-1)
+    except OverflowError:
+        raise ValueError("broken RLE") from None
+    check_runs(runs, height, width)
+    return write_runs(runs, height, width), runs
+
+
+def _fill_polygons(polygons: list[np.ndarray], height: int, width: int, scale: np.ndarray) -> RLE:
+    """Fill polygons with pycocotools, so that masks are the same, to the pixel, as everywhere else."""
+    limit = np.array([width, height], np.float64)
+    for points in polygons:
+        if len(points) < 6 or len(points) % 2:
+            raise ValueError(f"broken polygon: {len(points)} numbers")
+        pairs = points.reshape(-1, 2)
+        pairs *= scale
+        if not np.isfinite(pairs).all() or ((pairs < -MAX_REACH * limit) | (pairs > (1 + MAX_REACH) * limit)).any():
+            raise ValueError("polygon outside of the image")
+    coco = import_pycocotools("mask")
+    merged = coco.merge(coco.frPyObjects([points.tolist() for points in polygons], height, width))
+    return {"size": [height, width], "counts": merged["counts"].decode()}

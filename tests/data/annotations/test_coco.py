@@ -1,0 +1,158 @@
+"""COCO's JSON: what it gives, and what is wrong with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pycocotools import mask as pycoco
+
+from tests.data.annotations.made import HEIGHT, WIDTH, make_coco, pack, put_coco
+from vitling.data.annotations.open import open_annotated
+from vitling.data.annotations.rle import decode_mask
+from vitling.data.annotations.split import count_problems
+from vitling.errors import UserError
+
+
+@pytest.fixture
+def content():
+    return make_coco()
+
+
+def open_train(root, content, **options):
+    put_coco(root, content)
+    return open_annotated(str(root), "detect", val="none", **options)["train"]
+
+
+def test_instances_are_read(tmp_path, content):
+    split = open_train(tmp_path, content)
+    assert split.class_names == ("dog", "cat")  # by category id
+    assert split.dataset.keys == [f"train2017/train{i:03}.png" for i in range(4)]
+    assert split.sizes.tolist() == [[HEIGHT, WIDTH]] * 4
+    assert split.counts.tolist() == [[1, 1]] * 4
+    found = split.instances
+    assert found.offsets.tolist() == [0, 2, 4, 6, 8]
+    assert found.classes.tolist() == [1, 0] * 4
+    assert found.crowd.tolist() == [False, True] + [False] * 6
+    np.testing.assert_allclose(found.boxes[0], [2 / WIDTH, 4 / HEIGHT, 22 / WIDTH, 14 / HEIGHT])
+    expected = pycoco.decode(pycoco.frPyObjects(content["annotations"][0]["segmentation"], HEIGHT, WIDTH))[..., 0]
+    np.testing.assert_array_equal(decode_mask(found.segments[0]), expected)
+    assert found.areas[:2].tolist() == [expected.sum(), 20]
+    mask = np.zeros((HEIGHT, WIDTH))
+    mask[5:15, 30:32] = 1
+    np.testing.assert_array_equal(decode_mask(found.segments[1]), mask)
+    assert not split.problems
+
+
+def test_splits_come_from_the_names_of_the_files(tmp_path, content):
+    put_coco(tmp_path / "data", content)
+    put_coco(tmp_path / "data", make_coco(3, "val", first=10), "val")
+    for spec in (tmp_path / "data", pack(tmp_path / "data")):
+        splits = open_annotated(str(spec), "detect")
+        assert [len(splits[name]) for name in ("train", "val")] == [4, 3]
+        assert splits["test"] is None
+        assert splits["val"].dataset.read(0) == (tmp_path / "data/val2017/val010.png").read_bytes()
+
+
+def test_a_single_file_can_be_named(tmp_path, content):
+    put_coco(tmp_path, content, name="labels.json")
+    split = open_annotated(str(tmp_path / "labels.json"), "detect", val="none")["train"]
+    assert len(split) == 4
+
+
+def test_named_splits_share_the_classes_of_train(tmp_path, content):
+    put_coco(tmp_path / "a", content)
+    other = make_coco(2)
+    other["categories"] = [{"id": 7, "name": "cow"}, {"id": 3, "name": "dog"}]
+    put_coco(tmp_path / "b", other)
+    splits = open_annotated(f"train={tmp_path / 'a'},test={tmp_path / 'b'}", "detect", val="none")
+    assert splits["test"].class_names == ("dog", "cat")
+    assert count_problems(splits["test"].problems) == {"unknown category": 2}
+
+
+def test_val_is_held_out(tmp_path):
+    put_coco(tmp_path, make_coco(20))
+    splits = open_annotated(str(tmp_path), "detect")
+    assert (len(splits["train"]), len(splits["val"])) == (18, 2)
+    assert "held out" in splits["train"].notes[0]
+    assert not {*splits["train"].dataset.keys} & {*splits["val"].dataset.keys}
+
+
+def test_semantic_masks_are_painted_from_instances(tmp_path, content):
+    put_coco(tmp_path, content)
+    split = open_annotated(str(tmp_path), "segment", val="none")["train"]
+    assert split.class_names == ("background", "dog", "cat")
+    mask = split.read_mask(0)
+    assert mask[10, 31] == 1
+    assert mask[8, 10] == 2
+    assert mask[30, 30] == 0
+    assert split.counts[0].tolist() == [(mask == k).sum() for k in range(3)]
+    assert split.take([2, 0]).read_mask(1).tolist() == mask.tolist()
+
+
+def change(key, **values):
+    return lambda content: content[key][0].update(values)
+
+
+BROKEN = {
+    "empty box": change("annotations", bbox=[3, 3, 0, 5]),
+    "inverted box": change("annotations", bbox=[3, 3, -4, 5]),
+    "box that is not a number": change("annotations", bbox=[float("nan"), 3, 4, 5]),
+    "box outside of the image": change("annotations", bbox=[100, 3, 4, 5]),
+    "unknown category": change("annotations", category_id=9),
+    "unknown image": change("annotations", image_id=99),
+    "unreadable annotation": change("annotations", bbox=["a"]),
+    "broken polygon": change("annotations", segmentation=[[1, 2, 3]]),
+    "polygon outside of the image": change("annotations", segmentation=[[1, 2, 3, 4, 1e9, 5]]),
+    "empty mask": change("annotations", segmentation={"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH]}),
+    "mask of another size": change("annotations", segmentation={"size": [2, 2], "counts": [4]}),
+    "RLE that does not fill 48 x 32 pixels": change("annotations", segmentation={"size": [32, 48], "counts": "00"}),
+    "no mask": change("annotations", segmentation=[]),
+    "no box": change("annotations", segmentation=None, bbox=None),
+    "duplicate id": change("annotations", id=1),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_annotations_are_named_and_left_out(tmp_path, content, what):
+    BROKEN[what](content)
+    split = open_train(tmp_path, content)
+    assert count_problems(split.problems) == {what: 1}
+    assert len(split) == 4
+    assert len(split.instances) == 7
+
+
+def test_broken_images_are_named_and_left_out(tmp_path, content):
+    content["images"][0]["file_name"] = "gone.png"
+    content["images"][1]["width"] = 99
+    content["images"].append(dict(content["images"][2]))
+    put_coco(tmp_path, content)
+    (tmp_path / "train2017/train003.png").write_bytes(b"no image")
+    split = open_annotated(str(tmp_path), "detect", val="none")["train"]
+    kinds = ["missing image", "image of another size", "duplicate id", "unreadable image"]
+    assert count_problems(split.problems) == dict.fromkeys(kinds, 1)
+    assert split.dataset.keys == ["train2017/train002.png"]
+    assert len(split.instances) == 2
+
+
+def test_boxes_without_masks_are_enough(tmp_path, content):
+    for annotation in content["annotations"]:
+        del annotation["segmentation"]
+    split = open_train(tmp_path, content)
+    assert split.instances.segments is None
+    assert split.instances.areas[0] == 200
+    with pytest.raises(UserError, match="vitling detect"):
+        open_annotated(str(tmp_path), "segment")
+
+
+def test_data_without_usable_images_is_refused(tmp_path, content):
+    for image in content["images"]:
+        image["file_name"] = "gone.png"
+    with pytest.raises(UserError, match=r"gone\.png: missing image"):
+        open_train(tmp_path, content)
+
+
+def test_names_that_lead_elsewhere_are_found_by_their_ending(tmp_path, content):
+    content["images"][0]["file_name"] = "C:\\photos\\train000.png"
+    content["images"][1]["file_name"] = "../../train001.png"
+    put_coco(tmp_path, make_coco())
+    assert len(open_train(tmp_path, content)) == 4
