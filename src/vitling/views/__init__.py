@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitling.views.plan import Plan as Plan
     from vitling.views.plan import Policy as Policy
     from vitling.views.plan import RandAugment as RandAugment
+    from vitling.views.plan import Rescale as Rescale
     from vitling.views.plan import Rotate as Rotate
     from vitling.views.plan import Solarise as Solarise
     from vitling.views.renderer import Normaliser as Normaliser
@@ -43,6 +44,7 @@ _MODULES = {
     "Plan": "plan",
     "Policy": "plan",
     "RandAugment": "plan",
+    "Rescale": "plan",
     "Rotate": "plan",
     "Solarise": "plan",
     "Views": "renderer",

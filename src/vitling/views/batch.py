@@ -78,7 +78,7 @@ class ViewBatch:
         boxes = []
         for group, (seeds, *_) in zip(self.plan.groups, self.indices()):
             draws = Draws.from_seeds(_to(seeds, aspect.device), columns(aspect.device))
-            boxes.append(draw_boxes(draws, group.policy, aspect.repeat(group.count)))
+            boxes.append(draw_boxes(draws, group.policy, aspect.repeat(group.count), group.size))
         return boxes
 
     def _group_indices(self, index: int, group: Group) -> Indices[np.ndarray]:

@@ -7,13 +7,14 @@ filter's weights as PIL computes them for `resize(box=...)`, with antialiasing; 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from vitling.views.draws import Draws
 from vitling.views.masked import works_on_whole_batch
-from vitling.views.plan import Filter
+from vitling.views.plan import Filter, Rescale
 
 _BAND = 32  # output pixels that share a band of the source on CPUs
 _ATTEMPTS = 10  # as in torchvision's RandomResizedCrop, before it takes the largest centred box
@@ -42,10 +43,36 @@ def centre_boxes(aspect: Tensor, fraction: float) -> Tensor:
     return torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
 
 
-def crop(pixels: Tensor, boxes: Tensor, size: int, filter: Filter, flip: Tensor | None = None) -> Tensor:
+def rescale_boxes(draws: Draws, aspect: Tensor, rescale: Rescale, canvas: int) -> Tensor:
+    """Draw boxes [B, 4] that show images of random size on a canvas; they reach outside of smaller images."""
+    u = draws.uniform("rescale", 4)
+    low, high = rescale.shorter
+    shorter = (low + (high - low) * u[:, 0]).clamp(max=rescale.longest / torch.maximum(aspect, 1 / aspect))
+    low, high = rescale.factor
+    shorter = shorter * (low + (high - low) * u[:, 1])
+    image = shorter[:, None] * torch.stack([aspect.clamp(min=1), (1 / aspect).clamp(min=1)], dim=1)  # width, height
+    sides = canvas / image
+    corner = u[:, 2:] * (1 - sides).clamp(min=0) if rescale.random_crop else torch.zeros_like(sides)
+    return torch.cat([corner, sides], dim=1)
+
+
+def find_inside(boxes: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
+    """Return bool [B, 1, size, size]: whether a pixel of the view lies within the image."""
+    centres = (torch.arange(size, device=boxes.device) + 0.5) / size
+    along = boxes[:, :2, None] + boxes[:, 2:, None] * centres  # x and y, [B, 2, size]
+    x, y = ((along >= 0) & (along <= 1)).unbind(1)
+    if flip is not None:
+        x = torch.where(flip[:, None], x.flip(1), x)
+    return (y[:, :, None] & x[:, None, :])[:, None]
+
+
+def crop(
+    pixels: Tensor, boxes: Tensor, size: int, filter: Filter, flip: Tensor | None = None, outside: bool = False
+) -> Tensor:
     """Crop uint8 [B, C, S, S] to float [V * B, C, size, size] in 0..255, for V boxes per image, view by view.
 
-    float16 is exact enough on GPUs. In memory the channels of a line lie side by side, for the matrix products.
+    With `outside`, boxes may reach outside of the image, whose border is replicated there. float16 is exact enough on
+    GPUs. In memory the channels of a line lie side by side, for the matrix products.
     """
     batch, channels, height, width = pixels.shape
     views = len(boxes) // batch
@@ -53,8 +80,9 @@ def crop(pixels: Tensor, boxes: Tensor, size: int, filter: Filter, flip: Tensor 
     dtype = torch.float16 if pixels.is_cuda else torch.float32
     boxes = _to_image_major(boxes, views)
     flip = None if flip is None else _to_image_major(flip, views)
-    x = _make_weights(boxes[:, 0], boxes[:, 2], width, size, filter, sparse=on_cpu, mirrored=flip).to(dtype)
-    y = _make_weights(boxes[:, 1], boxes[:, 3], height, size, filter, sparse=on_cpu).to(dtype)
+    how = partial(_make_weights, target=size, filter=filter, sparse=on_cpu, outside=outside)
+    x = how(boxes[:, 0], boxes[:, 2], width, mirrored=flip).to(dtype)
+    y = how(boxes[:, 1], boxes[:, 3], height).to(dtype)
     lines = pixels.transpose(1, 2).to(dtype, memory_format=torch.contiguous_format)
     cropped = (_crop_in_bands if on_cpu else _crop_whole)(lines, y, x)
     by_view = cropped.view(batch, views, size, channels, size).transpose(0, 1).flatten(0, 1)
@@ -112,11 +140,12 @@ def _make_weights(
     filter: Filter,
     sparse: bool,
     mirrored: Tensor | None = None,
+    outside: bool = False,
 ) -> Tensor:
     """Return matrices [B, target, source]: row o holds each source pixel's weight in output pixel o, or its mirror.
 
     Few weights of a row are not zero, and they are normalised by the sum over those. `sparse` scatters them; otherwise
-    whole rows are computed, which is one kernel on a GPU.
+    whole rows are computed, which is one kernel on a GPU. Boxes that reach `outside` may use any number of pixels.
     """
     reach = 1 if filter == "bilinear" else 2
     scale = (extent * source / target)[:, None]
@@ -131,6 +160,10 @@ def _make_weights(
         distance = (pixels + 0.5 - centre[:, :, None]) * inverse_support
         return _triangle(distance) if filter == "bilinear" else _cubic(distance)
 
+    if outside:
+        centre = centre.clamp(0, source)
+        weights = weigh(torch.arange(source, device=start.device)[None, None])
+        return weights / weights.sum(dim=2, keepdim=True)
     taps = min(source, math.ceil(2 * reach * max(source / target, 1)) + 1)
     first = (centre - reach * support).floor().clamp(0, source - taps)
     index = first[:, :, None] + torch.arange(taps, device=start.device)

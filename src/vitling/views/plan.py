@@ -69,6 +69,24 @@ class RandAugment:
     filter: Filter = "bicubic"
 
 
+@dataclass(frozen=True)
+class Rescale:
+    """Resize of the whole image onto a square canvas at a random size, for detection and segmentation.
+
+    An image that is larger than the canvas is cropped; a smaller one lies in the corner at the top left, and the rest
+    of the canvas is 0 after normalisation.
+    """
+
+    shorter: tuple[float, float]
+    """Range of the image's shorter side in pixels."""
+    longest: float = math.inf
+    """Most pixels of the longer side; a longer image is made smaller."""
+    factor: tuple[float, float] = (1.0, 1.0)
+    """Range of a random factor that multiplies the sides that result."""
+    random_crop: bool = False
+    """Crop a larger image anywhere, not at the top left."""
+
+
 Step = Flip | Rotate | Jitter | Grey | Blur | Solarise | RandAugment
 COLOUR_STEPS = (Jitter, Grey, Solarise, RandAugment)  # defined for RGB and grey images only
 
@@ -85,6 +103,8 @@ class Policy:
     """Interpolation of the crop."""
     centre: float = 0.0
     """If set, crop the central square with this fraction of the shorter side instead of a random box."""
+    rescale: Rescale | None = None
+    """If set, resize the whole image onto the view instead of a random box."""
     steps: tuple[Step, ...] = (Flip(),)
     erase: float = 0.0
     """Probability that a rectangle (2 % to 33 % of the view) is replaced by noise."""
@@ -143,6 +163,8 @@ class Group:
     @property
     def store_side(self) -> int:
         """Side of the decoded images, a multiple of 32 px, at which few crops have to be enlarged."""
+        if self.policy.rescale:
+            return math.ceil(self.size * self.policy.rescale.factor[1] / 32) * 32
         low, high = self.policy.scale
         side = self.size / (self.policy.centre or math.sqrt(low + MAX_ENLARGED * (high - low)))
         return math.ceil(int(side) / 32) * 32
@@ -176,10 +198,11 @@ class Plan:
     def store_side(self, images: int) -> int:
         """Choose the side of the decoded images.
 
-        It is at least 12/7 of the largest view. Small local crops ask for more, unless `images` of that size would
-        take more than MAX_STORE_BYTES.
+        It is at least 12/7 of the largest view, or the largest view if images are resized as a whole. Small local crops
+        and random factors ask for more, unless `images` of that size would take more than MAX_STORE_BYTES.
         """
-        usual = Group(self.largest).store_side
+        rescales = any(group.policy.rescale for group in self.groups)
+        usual = self.largest if rescales else Group(self.largest).store_side
         useful = max(usual, *(group.store_side for group in self.groups))
         return useful if 3 * images * useful**2 <= MAX_STORE_BYTES else usual
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from vitling.errors import UserError
-from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Solarise, Step
+from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Rescale, Solarise, Step
 
 
 def supervised(size: int = 224) -> Plan:
@@ -77,6 +77,35 @@ def evaluation(size: int = 224) -> Plan:
     return Plan((Group(size, policy=Policy(centre=0.875, steps=())),))
 
 
+def detection(size: int = 1344) -> Plan:
+    """Detection: whole images, the shorter side 480 to 800 px and the longer at most 1333 on a canvas of 1344, flip."""
+    unit = size / 1344
+    return _make_dense_plan(size, Rescale((480 * unit, 800 * unit), longest=1333 * unit))
+
+
+def detection_eval(size: int = 1344) -> Plan:
+    """Evaluation of detection: the shorter side 800 px, the longer at most 1333; nothing random."""
+    unit = size / 1344
+    return _make_dense_plan(size, Rescale((800 * unit, 800 * unit), longest=1333 * unit), steps=())
+
+
+def large_scale_jitter(size: int = 1024) -> Plan:
+    """Detection with large-scale jitter: the longer side 0.1 to 2 times the canvas, random crop, flip."""
+    return _make_dense_plan(size, Rescale((size, size), longest=size, factor=(0.1, 2.0), random_crop=True))
+
+
+def segmentation(size: int = 512) -> Plan:
+    """Segmentation: the shorter side 0.5 to 2 times the crop, random crop, flip, photometric distortion."""
+    steps: tuple[Step, ...] = (Flip(), Jitter(0.25, 0.5, 0.5, 0.05, prob=0.5))
+    rescale = Rescale((size, size), longest=4 * size, factor=(0.5, 2.0), random_crop=True)
+    return _make_dense_plan(size, rescale, steps)
+
+
+def _make_dense_plan(size: int, rescale: Rescale, steps: tuple[Step, ...] = (Flip(),)) -> Plan:
+    policy = Policy(filter="bilinear", rescale=rescale, steps=steps)
+    return Plan((Group(size, policy=policy, return_boxes=True),))
+
+
 def _two_view_steps(blur: float, solarise: float) -> tuple[Step, ...]:
     steps: tuple[Step, ...] = (Flip(), Jitter(0.4, 0.4, 0.2, 0.1, prob=0.8), Grey(0.2), Blur(blur))
     return (*steps, Solarise(solarise)) if solarise else steps
@@ -92,6 +121,10 @@ POLICIES: dict[str, Callable[..., Plan]] = {
     "moco-v3": moco_v3,
     "byol": byol,
     "eval": evaluation,
+    "detection": detection,
+    "detection-eval": detection_eval,
+    "large-scale-jitter": large_scale_jitter,
+    "segmentation": segmentation,
 }
 POLICY_OF_METHOD = {"idmm": "idmm-pretrain", "supcon": "simclr", "esvit": "dino", "densecl": "moco-v2"}
 

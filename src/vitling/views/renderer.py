@@ -14,7 +14,7 @@ from torch import Tensor
 from vitling.views.colour import per_channel
 from vitling.views.draws import Draws, RecordingDraws, TabulatedDraws, columns, operation_keys, tabulate
 from vitling.views.erasing import draw_erasing, erase, noise_bank
-from vitling.views.geometry import centre_boxes, crop, random_boxes
+from vitling.views.geometry import centre_boxes, crop, find_inside, random_boxes, rescale_boxes
 from vitling.views.mixing import MixNumbers, draw_mix, mix_images, mix_quantiles
 from vitling.views.plan import Filter, Group, Policy
 from vitling.views.steps import apply_steps, draw_step
@@ -156,15 +156,16 @@ class Renderer:
         return Views(mix(images, own, partner, numbers), group.count, mixed_in, numbers.lam)
 
     def _draw_boxes(self, group: Group, indices: Indices[Tensor], source: Source, aspect: Tensor) -> Tensor:
-        boxes = self.functions.draw(draw_view_boxes, source, aspect, policy=group.policy)
+        boxes = self.functions.draw(draw_view_boxes, source, aspect, policy=group.policy, size=group.size)
         return boxes if len(indices) == 1 else boxes[indices[1]]
 
     def _normalise_after_mixing(self, group: Group) -> Normaliser | None:
         """Return the normaliser if it runs after mixing, where it costs nothing.
 
-        The two commute, unless erasing puts noise between them that is normalised already.
+        The two commute, unless erasing or the outside of a rescaled image puts normalised values between them.
         """
-        return self.normalise if group.mix.on and not group.policy.erase else None
+        between = group.policy.erase or group.policy.rescale
+        return self.normalise if group.mix.on and not between else None
 
     def _render_images(
         self, groups: list[Group], sources: Sequence[Source], pixels: Tensor, aspect: Tensor
@@ -228,25 +229,27 @@ def _concatenate(numbers: list[Numbers]) -> Numbers:
 
 def draw_numbers(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> Numbers:
     """Draw the numbers for all views, view by view; `draws` determines how many views each image has."""
-    boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)))
+    boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)), size)
     flip_step, others = policy.split_flip()
     flip = draw_step(draws, flip_step)[0] if flip_step else None
     erasing = draw_erasing(draws, policy.erase, size) if policy.erase > 0 else ()
     return Numbers(boxes, flip, tuple(draw_step(draws, step) for step in others), erasing)
 
 
-def draw_boxes(draws: Draws, policy: Policy, aspect: Tensor) -> Tensor:
+def draw_boxes(draws: Draws, policy: Policy, aspect: Tensor, size: int) -> Tensor:
+    if policy.rescale:
+        return rescale_boxes(draws, aspect, policy.rescale, size)
     if policy.centre:
         return centre_boxes(aspect, policy.centre)
     return random_boxes(draws, aspect, policy.scale, policy.ratio)
 
 
-def draw_view_boxes(draws: Draws, aspect: Tensor, *, policy: Policy) -> Tensor:
+def draw_view_boxes(draws: Draws, aspect: Tensor, *, policy: Policy, size: int) -> Tensor:
     """Draw `Views.boxes`: the crop boxes, with the sides exchanged where a view is mirrored."""
     if not policy.keeps_boxes:
         raise ValueError("a step after the crop moves the content of these views, so their boxes are not known")
     flip_step, _ = policy.split_flip()
-    boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)))
+    boxes = draw_boxes(draws, policy, aspect.repeat(draws.images // len(aspect)), size)
     if flip_step is None:
         return boxes
     (left, top, width, height), mirrored = boxes.unbind(1), draw_step(draws, flip_step)[0]
@@ -266,11 +269,13 @@ def render_views(
     dtype: torch.dtype,
 ) -> Tensor:
     """Render views, in 0..255 without a normaliser. A flip that comes first is free: the crop mirrors its matrix."""
-    images = crop(pixels, numbers.boxes, size, policy.filter, numbers.flip)
+    images = crop(pixels, numbers.boxes, size, policy.filter, numbers.flip, outside=policy.rescale is not None)
     images = apply_steps(images, policy.split_flip()[1], numbers.steps)
     if normalise is None:
         return images
     images = normalise(images)
+    if policy.rescale:
+        images = images * find_inside(numbers.boxes, size, numbers.flip)
     if numbers.erasing:
         images = erase(images, numbers.erasing, noise)
     return images.to(dtype, memory_format=torch.contiguous_format)

@@ -1,0 +1,107 @@
+"""Predictions for whole images of a store: from the canvas back to each original."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitling.data.store import Store
+from vitling.dense.segmentation import SegmentationObjective
+from vitling.views.geometry import crop
+from vitling.views.renderer import Normaliser
+
+MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of segmentation's multi-scale test, with flips
+MAX_SCORES = 5e8  # scores of one image at its original size; beyond that, classes are enlarged instead of scores
+
+
+@dataclass(frozen=True)
+class WholeView:
+    """Size at which a network sees a whole image, keeping its aspect ratio."""
+
+    shorter: float
+    """Pixels of the shorter side."""
+    longest: float
+    """Most pixels of the longer side."""
+
+    def measure(self, aspect: float, scale: float = 1.0) -> tuple[int, int]:
+        """Return height and width in pixels of an image of `aspect` = width / height."""
+        shorter = min(self.shorter, self.longest / max(aspect, 1 / aspect)) * scale
+        return max(1, round(shorter * max(1, 1 / aspect))), max(1, round(shorter * max(1, aspect)))
+
+
+def render_whole(pixels: Tensor, sides: Sequence[tuple[int, int]], normalise: Normaliser) -> Tensor:
+    """Resize stored images to `sides` (height, width) each, at the top left of a batch just large enough; 0 outside."""
+    size = max(max(pair) for pair in sides)
+    height, width = (max(pair[k] for pair in sides) for k in (0, 1))
+    rows = [(0.0, 0.0, size / wide, size / high) for high, wide in sides]
+    boxes = torch.tensor(rows, device=pixels.device)
+    images = normalise(crop(pixels, boxes, size, "bilinear", outside=True))[:, :, :height, :width]
+    y, x = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
+    limits = torch.tensor(sides, device=pixels.device)
+    inside = (y[None, :, None] < limits[:, :1, None]) & (x[None, None, :] < limits[:, 1:, None])
+    return images * inside[:, None]
+
+
+@torch.inference_mode()
+def segment_images(
+    objective: SegmentationObjective,
+    store: Store,
+    view: WholeView,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    batch: int = 8,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the id and the class of each pixel, uint8 [H, W] at the original size, of all images of a store.
+
+    Images are grouped by their size, so that what a network sees does not depend on other images.
+    """
+    objective.eval()
+    normalise, sizes = Normaliser(store.mean, store.std), list_sizes(store)
+    for ids in _group_by_sides(sizes, view, batch):
+        pixels, aspect = store.fetch(ids), sizes[ids[0]][1] / sizes[ids[0]][0]
+        base = view.measure(aspect)
+        scores = torch.zeros((), device=pixels[0].device)
+        for scale in scales:
+            images = render_whole(pixels[0], [view.measure(aspect, scale)] * len(ids), normalise)
+            for mirrored in (False, True) if flip else (False,):
+                with autocast(images.device):
+                    logits = objective.predict(images.flip(3) if mirrored else images)
+                probabilities = F.softmax(logits.flip(3) if mirrored else logits, dim=1)
+                scores = scores + F.interpolate(probabilities, size=base, mode="bilinear", align_corners=False)
+        for i, some in zip(ids.tolist(), scores):
+            yield i, _enlarge_classes(some, sizes[i])
+
+
+def _group_by_sides(sizes: Sequence[tuple[int, int]], view: WholeView, batch: int) -> Iterator[np.ndarray]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, (height, width) in enumerate(sizes):
+        groups.setdefault(view.measure(width / height), []).append(i)
+    for members in groups.values():
+        yield from (np.array(members[start : start + batch]) for start in range(0, len(members), batch))
+
+
+def _enlarge_classes(scores: Tensor, size: tuple[int, int]) -> np.ndarray:
+    """Resize scores [K, h, w] to an original's size and return the best class of each pixel."""
+    height, width = size
+    if len(scores) * height * width > MAX_SCORES:
+        best = scores.argmax(dim=0)[None, None].to(torch.uint8)
+        return F.interpolate(best, size=size, mode="nearest")[0, 0].cpu().numpy()
+    enlarged = F.interpolate(scores[None], size=size, mode="bilinear", align_corners=False)[0]
+    return enlarged.argmax(dim=0).to(torch.uint8).cpu().numpy()
+
+
+def list_sizes(store: Store) -> list[tuple[int, int]]:
+    """List height and width of the originals."""
+    return list(zip(store.facts.height.tolist(), store.facts.width.tolist()))
+
+
+def autocast(device: torch.device) -> AbstractContextManager:
+    """Compute in bf16 on GPUs that support it."""
+    enabled = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
