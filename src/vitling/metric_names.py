@@ -18,7 +18,9 @@ class MetricName:
     unit: Literal["fraction", "nats"] = "fraction"  # a fraction is printed in percent
     higher_is_better: bool = True
 
-    def format(self, value: float) -> str:
+    def format(self, value: float | None) -> str:
+        if value is None:  # a mAP without positive images
+            return "undefined"
         return f"{value:.2%}" if self.unit == "fraction" else f"{value:.4f}"
 
 

@@ -88,6 +88,27 @@ class Evaluation(TypedDict, total=False):
     best: WeightsEvaluation
 
 
+class SuspectRow(TypedDict):
+    path: str
+    split: str
+    given: str
+    suggested: str
+    given_probability: float
+    suggested_probability: float
+
+
+class LabelCheck(TypedDict):
+    """labels.json of `vitling doctor`."""
+
+    source: str
+    images: int
+    method: str
+    agreement: float
+    expected_wrong: float
+    suspects: list[SuspectRow]
+    csv: str
+
+
 class TestOpening(TypedDict):
     """A line of test-openings.jsonl."""
 

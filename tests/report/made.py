@@ -24,6 +24,8 @@ from vitling.report.data import (
     Score,
     Setting,
     Stage,
+    SuspectImage,
+    Suspects,
     TrainingImages,
 )
 from vitling.report.sprites import SIDE, encode_picture, make_sprites
@@ -99,6 +101,16 @@ def make_attention(rows: int = 4, columns: int = 5, heads: int = 3) -> Attention
     return AttentionImage(HOSTILE, picture, size, size, heads, base64.b64encode(maps.tobytes()).decode())
 
 
+def make_suspects(n: int = 3) -> Suspects:
+    """Make suspects whose names are hostile; the last has no thumbnail."""
+    sprites, _ = make_sprites((Image.new("RGB", (SIDE, SIDE), "teal") for _ in range(n - 1)), 100_000)
+    shown = [
+        SuspectImage(f"={i}{HOSTILE}.png", "train", "cat", HOSTILE, 0.02, 0.97, i if i < n - 1 else -1)
+        for i in range(n)
+    ]
+    return Suspects("images", 40, 3.2, 0.93, "10 folds", n + 2, "runs/first/doctor/suspects.csv", tuple(shown), sprites)
+
+
 def make_full_run(n: int = 36, **changes: Any) -> RunReport:
     """Make a run with every section; the confusion matrix is that of the map."""
     images = make_images(n)
@@ -113,7 +125,9 @@ def make_full_run(n: int = 36, **changes: Any) -> RunReport:
         reliability=(Reliability("as trained", 0.12, bins), Reliability("calibrated on val", 0.03, bins)),
     )
     views = Picture("First stage", encode_picture(Image.new("RGB", (400, 200), "navy")), "random views")
-    return replace(run, images=images, errors=errors, attention=(make_attention(),), views=(views,))
+    return replace(
+        run, images=images, errors=errors, suspects=make_suspects(), attention=(make_attention(),), views=(views,)
+    )
 
 
 def make_report(*runs: RunReport) -> ReportData:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import zipfile
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def test_policy_allows_these_scripts_and_no_request(page):
     )
     assert policy.startswith("default-src 'none';")
     assert "unsafe-eval" not in policy
+    assert policy.endswith("base-uri 'none'; form-action 'none'")
     scripts = [text for text in page.scripts if not text.startswith("{")]
     assert len(scripts) == policy.count("sha256-")
     for text in scripts:
@@ -110,3 +112,21 @@ def test_wheel_contains_the_parts_of_the_page(tmp_path, monkeypatch):
 def test_several_runs_have_a_choice():
     text = render_page(make_report(make_run("runs/a"), make_run("runs/b")))
     assert re.findall(r'<option value="(\d)">(.*?)</option>', text) == [("0", "runs/a"), ("1", "runs/b")]
+
+
+def test_metrics_are_matched_by_name():
+    """A larger stage may lack a metric of the first score, or have others."""
+    first = make_run().scores[0]
+    scores = (
+        replace(first, others=(("top-5", "99.00"), ("log loss", "0.3100"))),
+        replace(first, weights="larger", value=None, others=(("log loss", "0.2000"), ("calibration error", "0.0500"))),
+    )
+    page = render_page(make_report(make_run(scores=scores, headline=scores[1])))
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall("<t[hd].*?</t[hd]>", row)]
+        for row in re.findall("(?s)<tr>.*?</tr>", page)
+    ]
+    assert ["top-5", "99.00", ""] in rows
+    assert ["log loss", "0.3100", "0.2000"] in rows
+    assert ["calibration error", "", "0.0500"] in rows
+    assert "<strong>undefined</strong>" in page

@@ -22,6 +22,10 @@ from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.data.sources.schemes import READERS
 from vitling.runs.doctor_folds import _name_folds, _train_fold
+from vitling.runs.report import collect
+from vitling.runs.report_files import open_files
+from vitling.runs.report_images import Limits
+from vitling.runs.report_suspects import collect_suspects
 from vitling.settings.config import TrainConfig
 from vitling.settings.doctor import DoctorConfig
 
@@ -54,7 +58,7 @@ def test_wrong_labels_are_found_and_read_back(images, features, tmp_path, capsys
     out = tmp_path / "out"
     assert run(["doctor", str(features), "--out", str(out), "--device", "cpu", "--fill", "suggested"]) == 0
     printed = capsys.readouterr().out
-    assert "labels are wrong" in printed
+    assert "wrong label" in printed
     rows = read_rows(out / "suspects.csv")
     assert {row["path"] for row in rows} >= WRONG
     assert len(rows) <= 8
@@ -73,6 +77,19 @@ def test_wrong_labels_are_found_and_read_back(images, features, tmp_path, capsys
     assert split.labels is not None
     corrected = dict(zip(split.keys, split.labels))
     assert all(corrected[path] == (f"class-{(int(path[6]) + 1) % 3}",) for path in WRONG)
+
+
+def test_report_shows_the_suspects(images, features, tmp_path):
+    folder = shutil.copytree(features, tmp_path / "run")
+    files = open_files("run", folder)
+    assert collect_suspects(folder, files.resolved.config) is None
+    assert run(["doctor", str(folder), "--device", "cpu"]) == 0
+    found = collect_suspects(folder, files.resolved.config)
+    assert [one.path for one in found.shown] == [row["path"] for row in read_rows(folder / "doctor" / "suspects.csv")]
+    assert sorted(one.tile for one in found.shown) == list(range(found.total))
+    moved = replace(files.resolved.config, source=str(tmp_path / "elsewhere"))
+    assert {one.tile for one in collect_suspects(folder, moved).shown} == {-1}
+    assert collect(files, Limits()).suspects == found
 
 
 def test_by_default_the_file_changes_nothing_until_edited(images, features, tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.console import Console, echo
+from vitling.formatting import format_count
 from vitling.settings.doctor import DoctorConfig
 
 if TYPE_CHECKING:
@@ -25,15 +27,19 @@ def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
     from vitling.runs.doctor import diagnose
 
     found = diagnose(config)
+    wrong, suspects = format_count(round(found.expected_wrong), "wrong label"), len(found.suspects)
     echo(
-        f"{found.images:,} images, {found.classes} classes: about {found.expected_wrong:.0f} labels are wrong; "
-        f"{len(found.suspects):,} suspects. The classifier agrees with {found.agreement:.1%} of the labels."
+        f"{found.images:,} images, {found.classes} classes: about {wrong}, {format_count(suspects, 'suspect')}. "
+        f"The classifier agrees with {found.agreement:.1%} of the labels."
     )
     if not found.suspects:
         return
     Console().print(_make_table(found, config.top))
     echo(f"Saved to {found.csv} and {found.sheet}")
-    echo(f"Edit the column label there, then: vitling train {found.source} --labels {found.csv} --out DIR")
+    if config.out is None:
+        echo(f"See and correct them in a browser: vitling report {shlex.quote(config.run)}")
+    command = shlex.join(["vitling", "train", found.source, "--labels", found.csv, "--out", "DIR"])
+    echo(f"Or edit the column label there, then: {command}")
 
 
 def _make_table(found: Diagnosis, top: int) -> Table:

@@ -20,7 +20,7 @@ from vitling.evaluation.pictures import save_picture
 from vitling.files import atomic_write, make_csv
 from vitling.views.sheet import draw_original
 
-FILE, SHEET = "suspects.csv", "suspects.png"
+FOLDER, FILE, SHEET, SUMMARY = "doctor", "suspects.csv", "suspects.png", "labels.json"
 Fill = Literal["given", "suggested", "drop"]
 _COLUMNS, _WORD = 6, 24  # pictures in a row of the sheet; letters of a class name above them
 

@@ -14,7 +14,7 @@ class Score:
     weights: str  # "last epoch", "best epoch on val"
     split: Split
     metric: str  # as displayed: "accuracy", "mAP"
-    value: float  # 0 to 1
+    value: float | None  # 0 to 1; None: undefined, such as the mAP of classes without images
     images: int
     interval: tuple[float, float] | None = None  # 95 % confidence interval
     others: tuple[tuple[str, str], ...] = ()  # further metrics, formatted
@@ -137,6 +137,34 @@ class Errors:
 
 
 @dataclass(frozen=True)
+class SuspectImage:
+    """An image whose label is probably wrong."""
+
+    path: str
+    split: Split
+    given: str
+    suggested: str
+    given_probability: float
+    suggested_probability: float
+    tile: int  # -1: no thumbnail
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Findings of `vitling doctor`."""
+
+    source: str  # the data
+    images: int
+    expected_wrong: float
+    agreement: float  # fraction of the labels that are the most probable class
+    method: str
+    total: int
+    csv: str
+    shown: tuple[SuspectImage, ...]  # the most suspicious first
+    sprites: Sprites
+
+
+@dataclass(frozen=True)
 class AttentionImage:
     """An image and the attention of its patches in the last block."""
 
@@ -168,6 +196,7 @@ class RunReport:
     class_names: tuple[str, ...] = ()
     images: ImageMap | None = None
     errors: Errors | None = None
+    suspects: Suspects | None = None
     attention: tuple[AttentionImage, ...] = ()
     views: tuple[Picture, ...] = ()
 

@@ -20,7 +20,7 @@ from vitling.report.specs import Chart
 
 HERE = Path(__file__).parent
 VENDOR = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
-SCRIPTS = ("charts.js", "images.js", "attention.js", "page.js")
+SCRIPTS = ("charts.js", "images.js", "suspects.js", "attention.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ SECTIONS = (
     Section("curves", "Training", lambda data: any(run.curves for run in data.runs)),
     Section("map", "Map of the images", lambda data: any(run.images for run in data.runs)),
     Section("errors", "Mistakes", lambda data: any(run.errors for run in data.runs)),
+    Section("suspects", "Suspicious labels", lambda data: any(run.suspects for run in data.runs)),
     Section("attention", "Attention", lambda data: any(run.attention for run in data.runs)),
     Section("views", "Training views", lambda data: any(run.views for run in data.runs)),
     Section("settings", "Settings and reasons", lambda data: any(run.stages for run in data.runs)),
@@ -85,7 +86,10 @@ def _replace_non_finite(value: Any) -> Any:
 def _make_policy(scripts: list[Markup]) -> str:
     """Allow these scripts only, and no request: even a name that slipped through as HTML could do nothing."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def _make_charts(data: ReportData) -> dict[str, Chart]:
@@ -104,6 +108,7 @@ def _describe_images(data: ReportData) -> list[dict[str, Any]]:
         {
             "classes": run.class_names,
             "images": None if run.images is None else _describe_map(run.images),
+            "suspects": None if run.suspects is None else vars(run.suspects.sprites),
             "attention": [asdict(one) for one in run.attention],
         }
         for run in data.runs
@@ -128,8 +133,8 @@ def _read(folder: str, name: str) -> str:
     return "\n".join(line for line in text.split("\n") if not line.startswith("//# sourceMappingURL"))
 
 
-def _format_percent(fraction: float, digits: int = 1) -> str:
-    return f"{100 * fraction:.{digits}f}\u00a0%"
+def _format_percent(fraction: float | None, digits: int = 1) -> str:
+    return "undefined" if fraction is None else f"{100 * fraction:.{digits}f}\u00a0%"
 
 
 _ENVIRONMENT = Environment(
@@ -140,4 +145,5 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters["percent"] = _format_percent
+_ENVIRONMENT.filters["dict"] = dict
 _ENVIRONMENT.filters["count"] = lambda number: f"{number:,}"

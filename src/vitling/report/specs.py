@@ -134,7 +134,7 @@ def _last_value(values: list[Spec], line: str) -> float:
 
 def make_score_chart(runs: Sequence[RunReport]) -> Chart | None:
     """Chart the headlines of several runs with their intervals."""
-    shown = [(run.name, run.headline) for run in runs if run.headline is not None]
+    shown = [(run.name, score) for run in runs if (score := run.headline) is not None and score.value is not None]
     if len(shown) < 2:
         return None
     values = [

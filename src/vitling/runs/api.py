@@ -9,6 +9,7 @@ from typing import Any, Literal
 from vitling.evaluation.bundle import load
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.model import Model
+from vitling.metric_names import METRIC_NAMES
 from vitling.runs.evaluate import evaluate
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.settings.names import apply_overrides
@@ -29,7 +30,8 @@ class Figures(dict[str, Any]):
 
     def describe(self, split: str) -> str:
         if self.accuracy is None or self.interval is None:
-            return f"mAP {self['mean_average_precision']:.1%} on {self['n']:,} {split} images"
+            metric = METRIC_NAMES["mean_average_precision"]
+            return f"{metric.display} {metric.format(self.get(metric.key))} on {self['n']:,} {split} images"
         low, high = self.interval
         return (
             f"accuracy {self.accuracy:.1%} on {self['n']:,} {split} images "

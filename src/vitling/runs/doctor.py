@@ -17,8 +17,6 @@ from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.holdout import assign_folds
 from vitling.data.look_alikes import group_look_alikes
-from vitling.data.sources import read_source
-from vitling.data.splits import read_splits, require_labels
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
@@ -26,21 +24,29 @@ from vitling.evaluation.classify import get_labels
 from vitling.evaluation.confident import check_labels
 from vitling.evaluation.features import compute_pooled_features
 from vitling.evaluation.out_of_fold import FOLDS, predict_out_of_fold
-from vitling.evaluation.suspects import FILE, SHEET, Suspect, draw_suspects, list_suspects, write_suspects
+from vitling.evaluation.suspects import (
+    FILE,
+    FOLDER,
+    SHEET,
+    SUMMARY,
+    Suspect,
+    draw_suspects,
+    list_suspects,
+    write_suspects,
+)
 from vitling.files import check_writable, write_json
 from vitling.loading import read_json
 from vitling.methods import METHODS
 from vitling.runs.doctor_folds import predict_by_folds
 from vitling.runs.evaluate import decode_split, match_model_input
-from vitling.settings.config import FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.runs.images import open_labels
+from vitling.settings.config import CONFIGS, FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.saved import load_config
 from vitling.settings.stages import PRETRAIN_FOLDER
 from vitling.training.processes import choose_device
 
-SUMMARY = "labels.json"
 LOW_AGREEMENT = 0.8  # digits with 5 % flips: at 0.75, 30 % of the suspects were wrong labels; at 0.93, 90 %
-_KINDS: dict[str, type[RunConfig]] = {"train": TrainConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     log, run = Log(), Path(config.run)
     settings = read_settings(run)
     settings = replace(settings, labels=config.labels or settings.labels)
-    out = Path(config.out or run / "doctor")
+    out = Path(config.out or run / FOLDER)
     check_writable(out / FILE)
     _check_unedited(out)
     start = find_label_free(run, required=not config.folds)
@@ -131,7 +137,7 @@ def read_settings(run: Path) -> RunConfig:
             f"vitling pretrain {run} --out runs/features"
         )
     values = read_json(path)
-    kind = _KINDS.get(values.get("verb", "") if isinstance(values, dict) else "")
+    kind = CONFIGS.get(values.get("verb", "") if isinstance(values, dict) else "")
     if kind is None:
         raise UserError(f"{run} is not a run of train, pretrain or finetune.")
     return load_config(kind, values, path)
@@ -155,17 +161,6 @@ def find_label_free(run: Path, required: bool) -> Path | None:
             "trains them again without each fifth of the images, or a run of `vitling pretrain`."
         )
     return None
-
-
-def open_labels(settings: RunConfig) -> tuple[Splits, list[str]]:
-    """Open train and val as one split, and name the split of each of its images."""
-    source = read_source(settings.source, settings.data, settings.labels)
-    names = [name for name in ("train", "val") for _ in range(len(source.splits.get(name, ())))]
-    splits = read_splits(source, settings.data, merge_val=True)
-    require_labels(splits)
-    if splits.train.task == "multi":
-        raise UserError("The images have several labels each; `vitling doctor` checks images with one label.")
-    return splits, names
 
 
 def _predict_by_features(

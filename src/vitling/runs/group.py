@@ -18,17 +18,11 @@ from vitling.files import atomic_write, claim_folder, list_names, write_json
 from vitling.loading import read_record
 from vitling.ranges import check_ranges
 from vitling.records import SeedsResult, StoredRequest
-from vitling.settings.config import ComparisonConfig, Config, FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.config import Config, RunConfig, verb_of
 from vitling.settings.saved import load_config, resume_config
 from vitling.training.processes import init_processes
 
 REQUEST, SEEDS = "asked.json", "seeds.json"
-VERBS = {
-    TrainConfig: "train",
-    PretrainConfig: "pretrain",
-    FinetuneConfig: "finetune",
-    ComparisonConfig: "compare-methods",
-}
 
 
 def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
@@ -62,7 +56,7 @@ def list_runs(path: str) -> list[Path]:
     folder = Path(path)
     if (folder / SEEDS).exists():
         return [folder / f"seed{seed}" for seed in read_record(folder / SEEDS, SeedsResult)["seeds"]]
-    if (verb := read_verb(path)) == VERBS[ComparisonConfig]:
+    if (verb := read_verb(path)) == "compare-methods":
         raise UserError(f"{path} compares methods. Name one of its runs, such as {folder / 'idmm'}.")
     if verb:
         raise UserError(f"{path} holds several runs, and none has finished. Continue them with --resume.")
@@ -107,7 +101,7 @@ def _summarise(values: list[float]) -> dict[str, Any]:
 
 def resumes_group(config: RunConfig) -> bool:
     """Return whether --resume names a folder of several runs of the same command."""
-    return config.resume and bool(config.out) and read_verb(config.out) == VERBS[type(config)]
+    return config.resume and bool(config.out) and read_verb(config.out) == verb_of(config)
 
 
 def load_request(config: Config, **changeable: Any) -> Config:
@@ -134,7 +128,7 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
     out.mkdir(parents=True, exist_ok=True)
     release = claim_folder(out)
     try:
-        write_json(out / REQUEST, {"verb": VERBS[type(config)], "settings": asdict(config)})
+        write_json(out / REQUEST, {"verb": verb_of(config), "settings": asdict(config)})
         yield lambda: done.append(True)
     except UserError:
         rejected = not done and set(list_names(out)) <= {*names, REQUEST}
@@ -167,7 +161,7 @@ def _read_request(out: str) -> dict[str, Any]:
 
 
 def _check_folder(config: RunConfig) -> None:
-    before, verb = read_verb(config.out), VERBS[type(config)]
+    before, verb = read_verb(config.out), verb_of(config)
     if before and before != verb:
         raise UserError(f"{config.out} holds runs of vitling {before}. Pass a different --out for vitling {verb}.")
     if before:

@@ -9,6 +9,7 @@ from vitling import data
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits, merge_unlabelled
 from vitling.data.inspection import describe_leakage, describe_two_labels
+from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
 from vitling.data.splits import read_splits, require_labels
 from vitling.data.store import Store, build_store, choose_normalisation, measure_median_side
@@ -50,6 +51,17 @@ def open_labelled(config: RunConfig, source: Source) -> Splits:
     if isinstance(config, LabelledConfig) and not config.test:
         splits.hidden_test = None
     return splits
+
+
+def open_labels(settings: RunConfig) -> tuple[Splits, list[str]]:
+    """Open train and val as one split, and name the split of each of its images."""
+    source = read_source(settings.source, settings.data, settings.labels)
+    names = [name for name in ("train", "val") for _ in range(len(source.splits.get(name, ())))]
+    splits = read_splits(source, settings.data, merge_val=True)
+    require_labels(splits)
+    if splits.train.task == "multi":
+        raise UserError("The images have several labels each; `vitling doctor` checks images with one label.")
+    return splits, names
 
 
 def open_for_pretraining(config: PretrainConfig, source: Source) -> Splits:

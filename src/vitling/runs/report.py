@@ -31,6 +31,7 @@ from vitling.runs.report_files import (
 )
 from vitling.runs.report_images import Limits, RunImages, make_map, measure_reliability
 from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
+from vitling.runs.report_suspects import collect_suspects
 from vitling.runs.stage import free_memory, report_seconds
 from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
@@ -148,4 +149,5 @@ def collect_files(files: RunFiles) -> RunReport:
         origin=read_origin(files),
         class_names=tuple(one.name for one in errors.classes) if errors else (),
         errors=errors,
+        suspects=collect_suspects(files.folder, files.resolved.config),
     )

@@ -18,13 +18,12 @@ from vitling.metric_names import METRIC_NAMES
 from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.specs import SECOND
-from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.config import CONFIGS, TrainConfig
 from vitling.settings.listing import list_settings
 from vitling.settings.resolve import Resolved
 from vitling.settings.saved import load_resolved
 from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER
 
-_KINDS: dict[str, type[RunConfig]] = {"train": TrainConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
 _NOT_CURVES = ("kind", "step", "epoch", "images_per_second", "data_wait", "grad_norm")
 _OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss")
 _WARNING = re.compile(r"^[\d-]+ [\d:]+ Warning: (.*)$")
@@ -58,7 +57,7 @@ class RunFiles:
 
     @cached_property
     def resolved(self) -> Resolved:
-        kind = _KINDS.get(str(self.config_values.get("verb", "train")), TrainConfig)
+        kind = CONFIGS.get(str(self.config_values.get("verb", "train")), TrainConfig)
         return load_resolved(kind, self.config_values, self.folder / "config.json")
 
     @property
@@ -114,8 +113,8 @@ def list_scores(files: RunFiles) -> list[Score]:
 
 def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
     key = next(key for key in _HEADLINES if key in numbers)
-    value, images = numbers[key] or 0.0, numbers.get("n", 0)
-    interval = wilson_interval(value, images) if key == "top1" and images else None
+    value, images = numbers[key], numbers.get("n", 0)
+    interval = wilson_interval(value, images) if key == "top1" and value is not None and images else None
     formatted = {k: METRIC_NAMES[k].format(numbers[k]).replace("%", "\u00a0%") for k in _OTHERS if k in numbers}
     others = ((METRIC_NAMES[k].display, text) for k, text in formatted.items())
     return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))

@@ -14,12 +14,12 @@ from vitling.errors import UserError
 from vitling.loading import read_json
 from vitling.ranges import check_ranges
 from vitling.runs.finetune import describe_start, require_start
-from vitling.runs.group import VERBS, load_request
+from vitling.runs.group import load_request
 from vitling.runs.images import gather_facts, gather_stage_facts, open_for_pretraining, open_labelled
 from vitling.runs.opening import check_request
 from vitling.runs.stage import dry_run
 from vitling.runs.train import check_method
-from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig, verb_of
 from vitling.settings.continuing import read_previous
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
@@ -67,7 +67,7 @@ def explain_settings(request: RunConfig) -> dict[str, Resolved]:
     folder = Path(request.out)
     if request.out and request.resume and (folder / "config.json").exists():
         return _load_stages(request, folder)
-    check_request(request, VERBS[type(request)])
+    check_request(request, verb_of(request))
     if isinstance(request, FinetuneConfig):
         require_start(request)
     stages = resolve_stages(request, gpu=choose_device(request.loop.device).type != "cpu")

@@ -281,3 +281,14 @@ class ComparisonConfig(TrainConfig):
 
 
 Config = TypeVar("Config", bound=RunConfig)
+CONFIGS: dict[str, type[RunConfig]] = {  # of each training command
+    "train": TrainConfig,
+    "pretrain": PretrainConfig,
+    "finetune": FinetuneConfig,
+    "compare-methods": ComparisonConfig,
+}
+
+
+def verb_of(config: RunConfig) -> str:
+    """Return the command that these settings belong to."""
+    return next(verb for verb, kind in CONFIGS.items() if kind is type(config))

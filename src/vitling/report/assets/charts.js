@@ -82,23 +82,29 @@ vitling.save = (name, url) => {
     return box;
   };
 
+  // A cell that a spreadsheet would take for a formula gets a ' in front, as in the CSV files of vitling.
+  const FORMULA = /^'*(?!-[\d.]+$)[=+\-@\t\r]/;
+
   vitling.toCsv = (columns, rows) => {
     const quote = (value) => {
-      const text = value === null || value === undefined ? "" : String(value);
+      const plain = value === null || value === undefined ? "" : String(value);
+      const text = typeof value === "string" && FORMULA.test(plain) ? `'${plain}` : plain;
       return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     };
     const lines = [columns.map((c) => quote(c.title)), ...rows.map((row) => columns.map((c) => quote(row[c.field])))];
     return lines.map((line) => line.join(",")).join("\r\n") + "\r\n";
   };
 
+  vitling.saveCsv = (name, columns, rows) => {
+    const url = URL.createObjectURL(new Blob([vitling.toCsv(columns, rows)], { type: "text/csv" }));
+    vitling.save(name, url);
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  };
+
   vitling.addTools = (tools, name, getView, columns, getRows) => {
     const label = (kind) => [kind, make("span", { class: "hidden-text" }, ` of ${name}`)];
     const picture = (kind) => async () => vitling.save(`${name}.${kind}`, await getView().toImageURL(kind, kind === "png" ? 2 : 1));
-    const csv = () => {
-      const url = URL.createObjectURL(new Blob([vitling.toCsv(columns, getRows())], { type: "text/csv" }));
-      vitling.save(`${name}.csv`, url);
-      setTimeout(() => URL.revokeObjectURL(url), 1000);
-    };
+    const csv = () => vitling.saveCsv(`${name}.csv`, columns, getRows());
     const table = make("details", {}, make("summary", {}, ...label("Table")));
     table.addEventListener("toggle", () => {
       if (table.open && table.children.length === 1) table.append(vitling.makeTable(columns, getRows()));

@@ -14,7 +14,7 @@
 
   const percent = (value) => `${(100 * value).toFixed(value > 0.995 ? 1 : 0)}\u00a0%`;
 
-  const thumbnail = (sprites, tile, text, side = sprites.side) => {
+  const thumbnail = vitling.thumbnail = (sprites, tile, text, side = sprites.side) => {
     const box = make("span", { class: "thumb", role: "img", "aria-label": text });
     box.style.width = box.style.height = `${side}px`;
     if (tile < 0) {

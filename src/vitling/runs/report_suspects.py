@@ -1,0 +1,85 @@
+"""Suspects of `vitling doctor` for the report, with thumbnails."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from vitling.data.dataset import Dataset
+from vitling.data.store import build_store, measure_median_side
+from vitling.errors import UserError
+from vitling.evaluation.suspects import FOLDER, SUMMARY
+from vitling.loading import read_record
+from vitling.records import LabelCheck
+from vitling.report.data import Sprites, SuspectImage, Suspects
+from vitling.report.sprites import SIDE, make_sprites
+from vitling.runs.images import open_labels
+from vitling.runs.report_images import draw_thumbnail
+from vitling.settings.config import RunConfig
+from vitling.training.processes import choose_device
+
+SHOWN = 120
+_BYTES = 400_000  # of their thumbnails
+
+
+def collect_suspects(folder: Path, config: RunConfig) -> Suspects | None:
+    """Read the findings of `vitling doctor`, if it has checked the run. Without the images, they have no thumbnails."""
+    path = folder / FOLDER / SUMMARY
+    if not path.exists():
+        return None
+    found = read_record(path, LabelCheck)
+    rows = found["suspects"][:SHOWN]
+    sprites, tiles = _draw_thumbnails(rows, config)
+    return Suspects(
+        source=shlex.quote(found["source"]),
+        images=found["images"],
+        expected_wrong=found["expected_wrong"],
+        agreement=found["agreement"],
+        method=found["method"],
+        total=len(found["suspects"]),
+        csv=found["csv"],
+        shown=tuple(
+            SuspectImage(
+                row["path"],
+                row["split"],
+                row["given"],
+                row["suggested"],
+                row["given_probability"],
+                row["suggested_probability"],
+                tiles.get((row["split"], row["path"]), -1),
+            )
+            for row in rows
+        ),
+        sprites=sprites,
+    )
+
+
+def _draw_thumbnails(rows: list[dict[str, Any]], config: RunConfig) -> tuple[Sprites, dict[tuple[str, str], int]]:
+    """Draw the images; return the sheets and the tile of each image by split and path."""
+    try:
+        dataset, names = _select_images(rows, config)
+        side = measure_median_side(dataset) or 2 * SIDE
+        store = build_store(
+            dataset,
+            min(2 * SIDE, side),
+            config.data,
+            choose_device("cpu"),
+            "host",
+            allow_bad=True,
+            split="train",
+            use_cache=False,
+        )
+    except (UserError, OSError):
+        return make_sprites((), 0)[0], {}
+    sprites, drawn = make_sprites((draw_thumbnail(store, i) for i in range(len(store))), _BYTES)
+    return sprites, {names[int(row)]: i for i, row in enumerate(store.dataset.rows) if i < drawn}
+
+
+def _select_images(rows: list[dict[str, Any]], config: RunConfig) -> tuple[Dataset, dict[int, tuple[str, str]]]:
+    """Return the images that are still there, and split and path of each by its row in the data."""
+    splits, splits_of = open_labels(config)
+    wanted = {(row["split"], row["path"]) for row in rows}
+    train = splits.train
+    ids = [i for i, name in enumerate(zip(splits_of, train.keys)) if name in wanted]
+    return train.take(ids), {int(train.rows[i]): (splits_of[i], train.keys[i]) for i in ids}
