@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF
 from vitling.data.sources.tar import TarReader, list_members
 from vitling.errors import UserError
 
-ANNOTATION_FOLDERS = frozenset(["annotations", "labels", "labelling"])
+ANNOTATION_FOLDERS = frozenset(["annotations", "labels"])
+IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages"])
 
 
 class Files:
@@ -28,8 +30,10 @@ class Files:
         self.rows = {name: row for row, name in enumerate(self.names)}
         self.images = [name for name in self.names if get_suffix(name) in IMAGE_SUFFIXES]
         self._by_base: dict[str, list[str]] = defaultdict(list)
+        self._by_stem: dict[str, list[str]] = defaultdict(list)
         for image in self.images:
             self._by_base[posixpath.basename(image)].append(image)
+            self._by_stem[get_stem(image)].append(image)
 
     def read(self, name: str) -> bytes:
         raw = self.reader(self.rows[name])
@@ -39,7 +43,7 @@ class Files:
     def find_image(self, name: str, near: str = "") -> str | None:
         """Find an image by the name that the annotation file `near` gives it.
 
-        Of several with the same ending, the one that shares most words with `near`, such as train, is taken.
+        Of several with the same ending, the one whose path is most like `near` is taken.
         """
         name = posixpath.normpath(make_printable(name).replace("\\", "/"))
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(near), name))
@@ -47,9 +51,12 @@ class Files:
             if exact in self.rows:
                 return exact
         found = self._by_base.get(posixpath.basename(name), [])
-        longer = [image for image in found if image.endswith("/" + name.lstrip("./"))] or found
-        wanted = set(split_words(near))
-        return max(longer, key=lambda image: len(wanted & set(split_words(image))), default=None)
+        longer = [image for image in found if image.endswith("/" + name.lstrip("./"))]
+        return _choose_nearest(longer or found, near)
+
+    def find_partner(self, name: str) -> str | None:
+        """Find the image with the same name as an annotation file, except for folder and suffix."""
+        return _choose_nearest(self._by_stem.get(get_stem(name), []), name)
 
 
 def open_files(spec: str) -> tuple[Files, str | None]:
@@ -85,6 +92,28 @@ def _strip_shared_folders(names: list[str]) -> list[str]:
     return names
 
 
+def _choose_nearest(images: list[str], near: str) -> str | None:
+    """Choose the image whose path shares the longest start and most words with that of `near`."""
+    folder, wanted = posixpath.dirname(near), set(split_words(near))
+
+    def rate(image: str) -> tuple[int, int]:
+        shared = posixpath.commonprefix([posixpath.dirname(image).split("/"), folder.split("/")])
+        return len(wanted & set(split_words(image))), len(shared)
+
+    return max(images, key=rate, default=None)
+
+
+def strip_folder(name: str, kinds: Collection[str]) -> str | None:
+    """Return a path without its suffix and without the first folder of these kinds; None if it is in none of them."""
+    *folders, _ = parts = posixpath.splitext(name)[0].split("/")
+    place = next((k for k, folder in enumerate(folders) if folder.lower() in kinds), None)
+    return None if place is None else "/".join(parts[:place] + parts[place + 1 :])
+
+
+def get_stem(name: str) -> str:
+    return posixpath.splitext(posixpath.basename(name))[0]
+
+
 def get_suffix(name: str) -> str:
     return posixpath.splitext(name)[1].lower()
 
@@ -98,3 +127,24 @@ def find_split(path: str) -> str:
     """Find the split in the words of a path; train if there is none."""
     found = [SPLIT_OF[word] for word in split_words(path) if word in SPLIT_OF]
     return found[-1] if found else "train"
+
+
+def read_names(files: Files, candidates: Sequence[str]) -> list[str]:
+    """Read the lines of the first of these files that exists, such as classes.txt; [] without one."""
+    for name in candidates:
+        if name in files.rows:
+            lines = files.read(name).decode("utf-8", "replace").splitlines()
+            return [make_printable(line.strip()) for line in lines if line.strip()]
+    return []
+
+
+def read_lists(files: Files, kind: str) -> dict[str, str]:
+    """Return the split of each image from Pascal VOC's lists, ImageSets/KIND/train.txt and so on; {} without them."""
+    splits: dict[str, str] = {}
+    for name in files.names:
+        *folders, list_file = name.lower().split("/")
+        if folders[-2:] == ["imagesets", kind] and list_file in ("train.txt", "val.txt", "test.txt"):
+            for line in files.read(name).decode("utf-8", "replace").splitlines():
+                if words := line.split():
+                    splits[make_printable(words[0])] = list_file.removesuffix(".txt")
+    return splits

@@ -10,16 +10,14 @@ import numpy as np
 
 from vitling.data.annotations.build import make_dataset, map_files
 from vitling.data.annotations.config import AnnotationConfig
-from vitling.data.annotations.files import Files, find_split, get_suffix
+from vitling.data.annotations.files import IMAGE_FOLDERS, Files, find_split, read_lists, read_names, strip_folder
 from vitling.data.annotations.split import IGNORE, AnnotatedSplit, Problem
 from vitling.data.config import DataConfig
 from vitling.data.decode import decode_indices, read_size
 from vitling.data.scan import describe_error
-from vitling.data.sources.layout import make_printable
 from vitling.errors import UserError
 from vitling.formatting import format_count
 
-IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages"])
 MASK_FOLDERS = frozenset(["masks", "mask", "labels", "label", "annotations", "segmentationclass"])
 MASK_ENDING = re.compile(r"[-_](masks?|labels?|seg|gt|p|l)$", re.IGNORECASE)  # x_mask.png beside x.jpg
 CLASS_FILES = ("classes.txt", "class_names.txt", "labels.txt", "codes.txt")
@@ -62,13 +60,10 @@ def pair_masks(files: Files) -> Pairs:
     masks: dict[str, str] = {}
     images: dict[str, str] = {}
     for name in files.images:
-        folders = [folder.lower() for folder in name.split("/")[:-1]]
-        for kinds, found in ((MASK_FOLDERS, masks), (IMAGE_FOLDERS, images)):
-            place = next((k for k, folder in enumerate(folders) if folder in kinds), None)
-            if place is not None:
-                parts = posixpath.splitext(name)[0].split("/")
-                found.setdefault("/".join(parts[:place] + parts[place + 1 :]), name)
-                break
+        if key := strip_folder(name, MASK_FOLDERS):
+            masks.setdefault(key, name)
+        elif key := strip_folder(name, IMAGE_FOLDERS):
+            images.setdefault(key, name)
     for key in [key for key in masks if key not in images and MASK_ENDING.sub("", key) in images]:
         masks.setdefault(MASK_ENDING.sub("", key), masks.pop(key))
     return _split_pairs(files, images, masks)
@@ -88,18 +83,6 @@ def _split_pairs(files: Files, images: dict[str, str], masks: dict[str, str]) ->
             file = images[key] if key in images else masks[key]
             pairs.problems.setdefault(split, []).append(Problem(file, what))
     return pairs
-
-
-def read_lists(files: Files, kind: str) -> dict[str, str]:
-    """Return the split of each image from Pascal VOC's lists, ImageSets/KIND/train.txt and so on; {} without them."""
-    splits: dict[str, str] = {}
-    for name in files.names:
-        *folders, list_file = name.lower().split("/")
-        if folders[-2:] == ["imagesets", kind] and list_file in ("train.txt", "val.txt", "test.txt"):
-            for line in files.read(name).decode("utf-8", "replace").splitlines():
-                if words := line.split():
-                    splits[make_printable(words[0])] = list_file.removesuffix(".txt")
-    return splits
 
 
 def is_ade20k(files: Files) -> bool:
@@ -210,8 +193,4 @@ def _read_class_names(files: Files, settings: AnnotationConfig) -> list[str]:
     if settings.format == "ade20k" and "objectInfo150.txt" in files.rows:
         lines = files.read("objectInfo150.txt").decode("utf-8", "replace").splitlines()[1:]
         return [line.split("\t")[-1].split(",")[0].strip() for line in lines if line.strip()]
-    for name in CLASS_FILES:
-        if name in files.rows and get_suffix(name) == ".txt":
-            lines = files.read(name).decode("utf-8", "replace").splitlines()
-            return [make_printable(line.strip()) for line in lines if line.strip()]
-    return []
+    return read_names(files, CLASS_FILES)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitling.data.annotations import coco, masks
+from vitling.data.annotations import coco, label_studio, masks, voc, yolo
 from vitling.data.annotations.build import build_split
 from vitling.data.annotations.config import AnnotationConfig, Format
 from vitling.data.annotations.files import Files, get_suffix, open_files
@@ -118,6 +118,12 @@ def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> F
         return "ade20k" if masks.is_ade20k(files) else "masks"
     if any(map(coco.is_coco, json_files.values())):
         return "coco"
+    if any(map(label_studio.is_export, json_files.values())):
+        return "label-studio"
+    if voc.is_voc(files):
+        return "voc"
+    if yolo.is_yolo(files):
+        return "yolo"
     if masks.pair_masks(files).splits:
         return "masks"
     raise UserError(
@@ -129,7 +135,10 @@ def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> F
 def _parse(format: Format, files: Files, json_files: dict[str, Any]) -> Parsed:
     if format == "coco":
         return coco.read(files, {name: content for name, content in json_files.items() if coco.is_coco(content)})
-    raise NotImplementedError(format)
+    if format == "label-studio":
+        exports = {name: content for name, content in json_files.items() if label_studio.is_export(content)}
+        return label_studio.read(files, exports)
+    return voc.read(files) if format == "voc" else yolo.read(files)
 
 
 def _hold_out_val(
