@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitling.data.annotations.rle import RLE, write_runs
 from vitling.data.store import Store
+from vitling.dense.detection import DetectionObjective
+from vitling.dense.detections import Detections
 from vitling.dense.segmentation import SegmentationObjective
 from vitling.views.geometry import crop
 from vitling.views.renderer import Normaliser
@@ -76,6 +79,55 @@ def segment_images(
                 scores = scores + F.interpolate(probabilities, size=base, mode="bilinear", align_corners=False)
         for i, some in zip(ids.tolist(), scores):
             yield i, _enlarge_classes(some, sizes[i])
+
+
+@torch.inference_mode()
+def detect_images(
+    objective: DetectionObjective, store: Store, view: WholeView, batch: int = 8
+) -> Iterator[tuple[int, Detections]]:
+    """Yield the id and the detections, in pixels of the original, of all images of a store."""
+    objective.eval()
+    normalise, sizes = Normaliser(store.mean, store.std), list_sizes(store)
+    for ids in np.array_split(np.arange(len(store)), -(-len(store) // batch)):
+        pixels, _ = store.fetch(ids)
+        sides = [view.measure(sizes[i][1] / sizes[i][0]) for i in ids]
+        images = render_whole(pixels, sides, normalise)
+        with autocast(images.device):
+            found = objective.predict(images, sides)
+        for i, side, some in zip(ids.tolist(), sides, found):
+            yield i, restore_detections(some, side, sizes[i])
+
+
+def restore_detections(found: dict[str, Tensor], side: tuple[int, int], size: tuple[int, int]) -> Detections:
+    """Convert an image's detections from `side` (height, width) on the canvas to its original `size`."""
+    scale = torch.tensor([size[1] / side[1], size[0] / side[0]] * 2)
+    boxes = (found["boxes"].float().cpu() * scale).numpy()
+    masks = None
+    if "masks" in found:
+        probabilities = found["masks"].float().cpu().numpy()
+        masks = [paste_mask(some, box, size) for some, box in zip(probabilities, boxes)]
+    return Detections(boxes, found["scores"].float().cpu().numpy(), found["labels"].cpu().numpy() - 1, masks)
+
+
+def paste_mask(probabilities: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> RLE:
+    """Resize a mask [n, n] bilinearly to its box and encode it in an image of `size` = (height, width)."""
+    height, width = size
+    left, top, right, bottom = box.tolist()
+    y, first_row = _sample_line(top, bottom, height, len(probabilities))
+    x, first_column = _sample_line(left, right, width, len(probabilities))
+    columns = np.zeros((len(x), height), bool)  # the mask's own columns, at full height
+    columns[:, first_row : first_row + len(y)] = (y @ probabilities @ x.T).T > 0.5
+    flat = np.concatenate([[False], columns.ravel(), [False]])
+    edges = np.flatnonzero(flat[1:] != flat[:-1]) + first_column * height
+    return write_runs(np.diff(np.concatenate([[0], edges, [height * width]])), height, width)
+
+
+def _sample_line(start: float, stop: float, length: int, cells: int) -> tuple[np.ndarray, int]:
+    """Return the weights [pixels, cells] of the pixels whose centres lie between two places, and the first pixel."""
+    first, last = max(0, int(np.ceil(start - 0.5))), min(length, int(np.ceil(stop - 0.5)))
+    centres = (np.arange(first, max(first, last)) + 0.5 - start) / max(stop - start, 1e-6) * cells
+    place = np.clip(centres - 0.5, 0, cells - 1)
+    return np.maximum(0, 1 - np.abs(place[:, None] - np.arange(cells))), first
 
 
 def _group_by_sides(sizes: Sequence[tuple[int, int]], view: WholeView, batch: int) -> Iterator[np.ndarray]:

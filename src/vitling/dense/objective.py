@@ -7,7 +7,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.dense.pyramid import StageMaps
+from vitling.dense.pyramid import STRIDES, StageMaps
 from vitling.objectives.objective import Objective
 from vitling.views.plan import Plan
 
@@ -16,11 +16,11 @@ class DenseObjective(Objective):
     """An objective over the maps of strides 4 to 32. The first `frozen` quarters of the backbone's blocks, and all that
     comes before them, are not trained; 4 freezes the whole backbone."""
 
-    def __init__(self, backbone: Backbone, plan: Plan, frozen: int = 0):
+    def __init__(self, backbone: Backbone, plan: Plan, frozen: int = 0, multiple: int = STRIDES[-1]):
         if not 0 <= frozen <= 4:
             raise ValueError(f"frozen is a number of quarters from 0 to 4, not {frozen}")
         super().__init__(backbone, plan)
-        self.maps = StageMaps(backbone)
+        self.maps = StageMaps(backbone, multiple)
         self.frozen_modules = freeze(backbone, frozen)
 
     def train(self, mode: bool = True) -> Self:

@@ -22,12 +22,14 @@ STRIDES = (4, 8, 16, 32)
 
 
 class StageMaps(nn.Module):
-    """Four maps of a backbone; `widths` are their channels. Parameters of the backbone that they do not use, such as
-    the final norm, are frozen."""
+    """Four maps of a backbone; `widths` are their channels. `pad` makes the sides of images a multiple of `multiple`.
 
-    def __init__(self, backbone: Backbone):
+    Parameters of the backbone that the maps do not use, such as those of the final norm, are frozen.
+    """
+
+    def __init__(self, backbone: Backbone, multiple: int = STRIDES[-1]):
         super().__init__()
-        self.multiple = math.lcm(STRIDES[-1], backbone.family.patch(backbone.timm_model))
+        self.multiple = math.lcm(multiple, backbone.family.patch(backbone.timm_model))
         side = max(2 * STRIDES[-1], self.multiple)
         maps, has_norm = _probe(backbone, torch.zeros(1, backbone.channels, side, side))
         _freeze_unused(backbone, maps)
@@ -52,7 +54,7 @@ class StageMaps(nn.Module):
         return [resize(maps[source]) for resize, source in zip(self.resizers, self.sources)]
 
     def pad(self, pixels: Tensor) -> Tensor:
-        """Pad images at the right and bottom to a multiple of 32 pixels, and of a patch."""
+        """Pad images at the right and bottom to a multiple of `multiple` pixels and of a patch."""
         height, width = pixels.shape[-2:]
         missing = (0, -width % self.multiple, 0, -height % self.multiple)
         return F.pad(pixels, missing) if any(missing) else pixels

@@ -1,0 +1,129 @@
+"""Mask R-CNN and its cascade: mask targets and pasted masks against literal ones, and toy runs that overfit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torchvision.models.detection.roi_heads import project_masks_on_boxes
+from torchvision.ops import box_iou
+
+from tests.dense.shapes import Scenes, draw_view, small_backbone
+from tests.training.helpers import config, run_in
+from vitling.data.annotations.rle import decode_mask
+from vitling.dense.detection import DetectionObjective
+from vitling.dense.inference import WholeView, detect_images, paste_mask
+from vitling.dense.mask_rcnn import sample_masks
+from vitling.dense.targets import InstanceTargets
+from vitling.objectives.objective import Batch
+from vitling.objectives.progress import Progress
+from vitling.training import OptimConfig, fit
+from vitling.views import Flip, Group, Plan, Policy, Rescale
+
+
+def test_mask_targets_equal_torchvisions():
+    """Masks within boxes against masks of the size of the canvas."""
+    torch.manual_seed(0)
+    side, canvas = 56, 128
+    line = ((torch.arange(side) + 0.5) / side * 2 - 1) ** 2
+    disc = line[:, None] + line
+    masks = (disc < 1).to(torch.uint8)[None].repeat(2, 1, 1)
+    places = torch.tensor([[20.0, 30.0, 90.0, 80.0], [-20.0, 60.0, 60.0, 150.0]])
+    y = x = torch.arange(canvas) + 0.5
+    whole = []
+    for left, top, right, bottom in places.tolist():
+        u, v = (x - (left + right) / 2) / (right - left) * 2, (y - (top + bottom) / 2) / (bottom - top) * 2
+        whole.append((v[:, None] ** 2 + u[None] ** 2 < 1).to(torch.uint8))
+    boxes = torch.tensor([[22.0, 33.0, 80.0, 90.0], [10.0, 10.0, 60.0, 60.0], [0.0, 70.0, 70.0, 120.0]])
+    matched = torch.tensor([0, 0, 1])
+    theirs = project_masks_on_boxes(torch.stack(whole), boxes, matched, 28)
+    ours = sample_masks([boxes], [matched], [{"masks": masks, "mask_boxes": places}], 28)
+    assert (ours - theirs).abs().mean() < 0.03
+    assert ((ours > 0.5) == (theirs > 0.5)).float().mean() > 0.97
+
+
+def test_pasted_masks_equal_the_literal_rule():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        probabilities, (left, top) = rng.random((28, 28)), rng.uniform(-3, 40, 2)
+        box = np.array([left, top, left + rng.uniform(0.2, 30), top + rng.uniform(0.2, 30)])
+        found = decode_mask(paste_mask(probabilities, box, (50, 44)))
+        for y in range(50):
+            for x in range(44):
+                inside = box[0] <= x + 0.5 < box[2] and box[1] <= y + 0.5 < box[3]
+                assert found[y, x] == (inside and look_up(probabilities, box, x, y) > 0.5)
+
+
+def look_up(probabilities: np.ndarray, box: np.ndarray, x: int, y: int) -> float:
+    """Interpolate between the four nearest cells."""
+    column = min(max((x + 0.5 - box[0]) / (box[2] - box[0]) * 28 - 0.5, 0), 27)
+    row = min(max((y + 0.5 - box[1]) / (box[3] - box[1]) * 28 - 0.5, 0), 27)
+    i, j = int(row), int(column)
+    i2, j2 = min(i + 1, 27), min(j + 1, 27)
+    a, b = row - i, column - j
+    top = (1 - b) * probabilities[i, j] + b * probabilities[i, j2]
+    bottom = (1 - b) * probabilities[i2, j] + b * probabilities[i2, j2]
+    return (1 - a) * top + a * bottom
+
+
+@pytest.mark.parametrize("kind", ["mask-rcnn", "cascade"])
+def test_images_without_objects_have_finite_losses(kind):
+    scenes = Scenes(2)
+    empty = scenes.instances.take([0, 1])
+    empty.crowd[:] = True
+    plan = make_toy_plan()
+    model = DetectionObjective(small_backbone(), plan, InstanceTargets(empty, "cpu"), 3, kind, width=16)
+    terms = compute_terms(model, scenes)
+    assert all(value.isfinite() for value in terms.values())
+    sum(terms.values()).backward()
+    assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
+def test_without_masks_there_is_no_mask_term():
+    scenes = Scenes(2)
+    boxes = InstanceTargets(replace(scenes.instances, segments=None), "cpu")
+    model = DetectionObjective(small_backbone(), make_toy_plan(), boxes, 3, masks=False, width=16)
+    assert set(compute_terms(model, scenes)) == {"objectness", "proposal", "class", "box"}
+    assert "masks" not in model.eval().predict(torch.randn(1, 3, 96, 64))[0]
+
+
+def make_toy_plan(size: int = 96) -> Plan:
+    policy = Policy(filter="bilinear", rescale=Rescale((size, size), longest=size), steps=(Flip(),))
+    return Plan((Group(size, policy=policy, return_boxes=True),))
+
+
+def compute_terms(model: DetectionObjective, scenes: Scenes) -> dict[str, torch.Tensor]:
+    views, ids = draw_view(model.plan, scenes.make_store())
+    return model([views], Batch(ids, None), Progress(0, 1, 1))
+
+
+@pytest.mark.parametrize("kind", ["mask-rcnn", "cascade"])
+def test_toy_run_overfits(tmp_path, kind):
+    """AP50 of four drawn images above 0.8."""
+    torch.manual_seed(0)
+    scenes = Scenes(4)
+    store = scenes.make_store(96)
+    targets = InstanceTargets(scenes.instances, "cpu")
+    model = DetectionObjective(small_backbone(), make_toy_plan(), targets, 3, kind, width=32)
+    model.detector.heads.fg_bg_sampler.batch_size_per_image = 32
+    settings = config(epochs=60, batch=4, optim=replace(OptimConfig(), lr=2e-3))
+    fit(model, store, settings, run=run_in(tmp_path / "run"))
+    hits, overlaps, count = 0, [], 0
+    for i, found in detect_images(model, store, WholeView(96, 96)):
+        height, width = scenes.images[i].shape[:2]
+        rows = range(*scenes.instances.offsets[i : i + 2])
+        sure = found.scores > 0.5
+        assert found.boxes.max() <= max(height, width) + 1e-3
+        for row in rows:
+            box = scenes.instances.boxes[row] * np.array([width, height] * 2)
+            same = sure & (found.classes == scenes.instances.classes[row])
+            iou = box_iou(torch.from_numpy(box[None]).float(), torch.from_numpy(found.boxes).float())[0].numpy() * same
+            hits += bool(iou.max(initial=0) > 0.5)
+            count += 1
+            if iou.max(initial=0) > 0.5:
+                ours, truth = decode_mask(found.masks[iou.argmax()]), decode_mask(scenes.instances.segments[row])
+                overlaps.append((ours & truth).sum() / (ours | truth).sum())
+    assert hits / count > 0.8
+    assert np.mean(overlaps) > 0.6
