@@ -151,6 +151,16 @@ def test_data_without_usable_images_is_refused(tmp_path, content):
         open_train(tmp_path, content)
 
 
+def test_data_without_usable_annotations_is_refused(tmp_path, content):
+    content["categories"] = []
+    with pytest.raises(UserError, match="unknown category: 7 of annotation 0"):
+        open_train(tmp_path, content)
+    content["annotations"] = []
+    with pytest.raises(UserError, match=r"No image of .* can be used \(none\)"):
+        open_train(tmp_path, content)
+    assert len(open_train(tmp_path, content, needs_train=False)) == 4
+
+
 def test_names_that_lead_elsewhere_are_found_by_their_ending(tmp_path, content):
     content["images"][0]["file_name"] = "C:\\photos\\train000.png"
     content["images"][1]["file_name"] = "../../train001.png"

@@ -53,6 +53,9 @@ def open_annotated(
         return splits
     if train is None or not len(train):
         raise UserError(f"{spec} has no annotated images to train on; its splits are {', '.join(found) or 'empty'}.")
+    if train.counts is None or not train.counts.any():
+        listed = shorten_list([f"{problem.file}: {problem.what}" for problem in train.problems], 3)
+        raise UserError(f"No image of {train.dataset.name} has an annotation that can be used ({listed or 'none'}).")
     if val is not None and splits["val"] is not None:
         raise UserError(f"{spec} has a val split. Drop --val {val} to use it.")
     fraction = DEFAULT_HOLD_OUT if val is None else parse_fraction(val)

@@ -47,7 +47,8 @@ def _fill_polygons(polygons: list[np.ndarray], height: int, width: int, scale: n
         if len(points) < 6 or len(points) % 2:
             raise ValueError(f"broken polygon: {len(points)} numbers")
         pairs = points.reshape(-1, 2)
-        pairs *= scale
+        with np.errstate(over="ignore"):  # becomes inf, which is refused
+            pairs *= scale
         if not np.isfinite(pairs).all() or ((pairs < -MAX_REACH * limit) | (pairs > (1 + MAX_REACH) * limit)).any():
             raise ValueError("polygon outside of the image")
     coco = import_pycocotools("mask")

@@ -22,8 +22,7 @@ class Painter:
         self.instances, self.sizes = instances, sizes
 
     def __call__(self, i: int) -> np.ndarray:
-        segments = self.instances.segments
-        assert segments is not None
+        segments = self.instances.segments or []
         mask = np.zeros(self.sizes[i], np.uint8)
         rows = np.arange(self.instances.offsets[i], self.instances.offsets[i + 1])
         for k in rows[np.argsort(-self.instances.areas[rows], kind="stable")]:

@@ -19,7 +19,7 @@ from vitling.data.annotations.parsed import Parsed, ParsedImage, Shape
 from vitling.data.sources.layout import make_printable
 from vitling.errors import InvalidFile
 
-LINE = re.compile(rb"^\s*\d+(\s+[-+.\deE]+){4,}\s*$", re.MULTILINE)
+LINE = re.compile(rb"^[ \t]*\d+([ \t]+[-+.\deE]+){4,}[ \t\r]*$", re.MULTILINE)
 MAX_LOOKS = 1000  # files; the first may be empty, which is an image without objects
 CLASS_FILES = ("classes.txt", "labels/classes.txt", "obj.names", "classes.names")
 Lines = list[tuple[int, int, list[float]]]  # number of the line, class, coordinates
