@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,42 @@ def test_a_scratch_folder_that_a_failing_disk_kept_is_removed_by_the_next_call(t
     with scratch_folder(tmp_path / "out") as own:
         assert names(tmp_path) == [own.name]
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["mkdtemp", "mkstemp"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_another_process_that_cleans_up_meanwhile_does_no_harm(tmp_path, monkeypatch, name, moment):
+    """It may delete the new folder before the temporary file is in it, or that file before it is locked."""
+    make, calls, path = getattr(tempfile, name), [], tmp_path / "new" / "out"
+
+    def make_disturbed(**named: Any) -> Any:
+        calls.append(named)
+        if len(calls) == 1 and moment == "before":
+            path.parent.rmdir()
+        made = make(**named)
+        if len(calls) == 1 and moment == "after":
+            start("import sys; from vitling.files import remove_leftovers; remove_leftovers(sys.argv[1])", path.parent)
+        return made
+
+    monkeypatch.setattr(tempfile, name, make_disturbed)
+    with scratch_folder(path) if name == "mkdtemp" else atomic_write(path) as made:
+        (made / "x").write_text("x") if name == "mkdtemp" else made.write(b"x")
+    assert len(calls) == 2
+    assert path.exists() == (name == "mkstemp")
+
+
+def test_a_folder_that_its_last_user_deletes_is_made_again_for_the_next(tmp_path, monkeypatch):
+    folder, before = tmp_path / "run", os.open
+
+    def open_disturbed(path: Any, *others: Any, **named: Any) -> int:
+        monkeypatch.setattr(os, "open", before)
+        folder.rmdir()
+        return before(path, *others, **named)
+
+    monkeypatch.setattr(os, "open", open_disturbed)
+    release = claim_folder(folder)
+    assert names(folder) == [LOCK]
+    release()
 
 
 def test_links_devices_and_pipes_are_never_replaced(tmp_path):

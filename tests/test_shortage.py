@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import errno
 import resource
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from vitling import cli
-from vitling.errors import RunAborted
+from vitling.errors import MachineFault, RunAborted
 from vitling.shortage import explain_shortage, is_out_of_memory, stop_on_shortage
+
+
+def fork_without_room() -> BaseException:
+    """Return what subprocess raises at the limit of processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "_fork_exec", fail_to_fork)
+        try:
+            subprocess.run([sys.executable, "-c", ""], check=True, start_new_session=True)
+        except BlockingIOError as problem:
+            return problem
+    raise AssertionError("it has started")
+
+
+def fail_to_fork(*_: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
 
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: ...")
 MEMORY = [CPU, MemoryError(), torch.OutOfMemoryError("made up"), OSError(errno.ENOMEM, "Cannot allocate memory")]
 OTHERS = [
     (RuntimeError("can't start new thread"), "threads"),
-    (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "processes"),
+    (fork_without_room(), "processes"),
     (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
     (OSError(errno.ENOSPC, "No space left on device", "runs/a/x.json"), "disk is full (runs/a/x.json)"),
     (OSError(errno.EIO, "Input/output error", "x.json"), "disk has failed (x.json)"),
@@ -27,18 +45,24 @@ OTHERS = [
 def test_memory(problem):
     assert is_out_of_memory(problem)
     assert "--store stream" in explain_shortage(problem)
+    with pytest.raises(RunAborted) as caught, stop_on_shortage():
+        raise problem
+    assert not isinstance(caught.value, MachineFault)  # another run may need less
 
 
 @pytest.mark.parametrize(("problem", "words"), OTHERS, ids=str)
 def test_other_shortages(problem, words):
     assert not is_out_of_memory(problem)
     assert words in explain_shortage(problem)
-    with pytest.raises(RunAborted, match="continue with --resume"), stop_on_shortage():
+    with pytest.raises(MachineFault, match="continue with --resume"), stop_on_shortage():
         raise problem
 
 
+BUSY = BlockingIOError(errno.EAGAIN, "write could not complete without blocking")  # a pipe, not a process
+
+
 @pytest.mark.parametrize(
-    "problem", [RuntimeError("other"), ValueError("memory"), FileNotFoundError(2, "no"), KeyError()]
+    "problem", [RuntimeError("other"), ValueError("memory"), FileNotFoundError(2, "no"), KeyError(), BUSY]
 )
 def test_other_errors_stay(problem):
     assert explain_shortage(problem) is None

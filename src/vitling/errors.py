@@ -31,6 +31,10 @@ class RunAborted(Exception):
     exit_code = ABORTED
 
 
+class MachineFault(RunAborted):
+    """A run that ended for a reason that any other run would meet as well, such as a full disk."""
+
+
 class Interrupted(BaseException):
     """The end of a run on a signal, after everything was saved.
 

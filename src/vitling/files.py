@@ -41,9 +41,8 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     """
     path = Path(path)
     check_replaceable(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent, path.name)
-    handle, lock, temporary = _make_temporary(path)
+    temporary, handle = _make_temporary(path, tempfile.mkstemp)
+    lock = os.dup(handle)  # `file` closes the handle before the rename
     try:
         with _open_temporary(handle, mode) as file:
             yield file
@@ -68,12 +67,8 @@ def scratch_folder(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     existed = path.parent.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent, path.name)
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
-    handle = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    folder, handle = _make_temporary(path, _make_folder)
     try:
-        _lock(handle, wait=True)
         yield folder
     finally:
         try:
@@ -141,12 +136,13 @@ def try_lock_folder(folder: str | os.PathLike) -> Iterator[bool]:
 
 
 def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
-    """Claim a folder for this process and return the function that releases it.
+    """Create a folder if it does not exist, claim it for this process, and return the function that releases it.
 
     Raise UserError, naming the process and its host, if another one holds it. The claim is released when the process
     ends, even by a kill. Re-entrant. Does nothing on Windows, in read-only folders, and without file locks.
     """
     path = Path(folder).resolve() / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
     if fcntl is None or path in _claims:
         return lambda: None
     try:
@@ -180,7 +176,11 @@ def clean_folder(folder: str | os.PathLike) -> None:
 def _open_lock(path: Path) -> int:
     """Open and lock a lock file, and write to it who holds it."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # a process that was rejected has deleted its folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            continue
         try:
             if _lock(handle, wait=False) is False:
                 holder = os.read(handle, 200).decode("utf-8", "replace").strip() or "another process"
@@ -204,14 +204,29 @@ def _is_same_file(path: Path, handle: int) -> bool:
         return False
 
 
-def _make_temporary(path: Path) -> tuple[int, int, Path]:
-    """Create a temporary file beside `path`; return its handle, another one that holds its lock, and its path."""
+def _make_temporary(path: Path, make: Callable[..., tuple[int, str]]) -> tuple[Path, int]:
+    """Create a temporary file or folder beside `path`, and lock it; return it and the handle that holds the lock.
+
+    Until it is locked, another process may take it for a leftover, or delete the new and empty folder around it. Then
+    it is made again.
+    """
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent, path.name)
+        try:
+            handle, name = make(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        except FileNotFoundError:
+            continue
         _lock(handle, wait=True)
-        if os.path.exists(name):  # not removed as a leftover before it was locked
-            return handle, os.dup(handle), Path(name)
+        if os.path.exists(name):
+            return Path(name), handle
         os.close(handle)
+
+
+def _make_folder(**named: Any) -> tuple[int, str]:
+    """Make a temporary folder; return a handle of it (-1 on Windows) and its path."""
+    folder = tempfile.mkdtemp(**named)
+    return (os.open(folder, os.O_RDONLY) if fcntl is not None else -1), folder
 
 
 @contextmanager

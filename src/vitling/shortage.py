@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vitling.errors import RunAborted, unwrap
+from vitling.errors import MachineFault, RunAborted, unwrap
 
 try:
     import resource
@@ -15,6 +16,7 @@ except ImportError:  # Windows
 
 _MEMORY_WORDS = ("DefaultCPUAllocator", "not enough memory", "bad_alloc", "Cannot allocate memory")
 _THREAD_WORDS = "can't start new thread"
+_STARTERS = ("subprocess", "multiprocessing")  # modules that start processes
 _FILES = {errno.EMFILE, errno.ENFILE}
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LIMITS = {"-v": "RLIMIT_AS", "-d": "RLIMIT_DATA", "-u": "RLIMIT_NPROC", "-n": "RLIMIT_NOFILE"}  # by flag of ulimit
@@ -23,14 +25,18 @@ _RESUME = "What was saved is intact; continue with --resume."
 
 @contextmanager
 def stop_on_shortage(advice: str = _RESUME) -> Iterator[None]:
-    """Turn exceptions caused by a shortage or a failing disk into a RunAborted with a one-line message."""
+    """Turn exceptions caused by a shortage or a failing disk into a RunAborted with a one-line message.
+
+    It is a MachineFault, except for memory, which another run may need less of.
+    """
     try:
         yield
     except Exception as problem:
         reason = explain_shortage(problem)
         if reason is None:
             raise
-        raise RunAborted(f"{reason} {advice}".strip()) from problem
+        kind = RunAborted if is_out_of_memory(problem) else MachineFault
+        raise kind(f"{reason} {advice}".strip()) from problem
 
 
 def explain_shortage(problem: BaseException) -> str | None:
@@ -38,8 +44,7 @@ def explain_shortage(problem: BaseException) -> str | None:
     if is_out_of_memory(problem):
         limit = _describe_limit("-v", "-d", unit=2**30)
         return f"Out of memory{limit}. Use a smaller --batch or --size, or --store stream."
-    no_thread = isinstance(problem, RuntimeError) and _THREAD_WORDS in str(problem)
-    if no_thread or _has_errno(problem, {errno.EAGAIN}):
+    if _is_out_of_processes(problem):
         return f"No more threads or processes can be started{_describe_limit('-u')}. Raise the limit with ulimit -u."
     if _has_errno(problem, _FILES):
         return f"Too many open files{_describe_limit('-n')}. Raise the limit: ulimit -n 4096."
@@ -48,6 +53,16 @@ def explain_shortage(problem: BaseException) -> str | None:
     if _has_errno(problem, {errno.EIO}):
         return f"The disk has failed{_describe_file(problem)}: input/output error."
     return None
+
+
+def _is_out_of_processes(problem: BaseException) -> bool:
+    """Return whether no thread or process could be started. EAGAIN from elsewhere, such as a pipe, is no shortage."""
+    if isinstance(problem, RuntimeError) and _THREAD_WORDS in str(problem):
+        return True
+    if not _has_errno(problem, {errno.EAGAIN}):
+        return False
+    frames = traceback.walk_tb(unwrap(problem).__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith(_STARTERS) for frame, _ in frames)
 
 
 def is_out_of_memory(problem: BaseException) -> bool:

@@ -158,11 +158,11 @@ def test_trust_is_saved_and_loaded(make_bundle, tmp_path):
     backbone, head = make_bundle(tmp_path)
     meta = load_bundle(tmp_path).meta
     assert load_bundle(tmp_path).trust == Trust()  # as in models of older versions
-    familiarity = replace(fit_familiarity(torch.randn(20, 8)), threshold=0.25)
+    familiarity = replace(fit_familiarity(torch.randn(20, 2 * backbone.dim)), threshold=0.25)
     save_bundle(tmp_path, backbone, head, meta, Trust(torch.tensor([3.0, 1.0, 2.0]), familiarity))
     trust = load_bundle(tmp_path).trust
     assert trust.scores.tolist() == [1.0, 2.0, 3.0]
-    new = torch.randn(5, 8)
+    new = torch.randn(5, 2 * backbone.dim)
     torch.testing.assert_close(trust.familiarity.measure(new), familiarity.measure(new))  # other memory layout
     assert trust.familiarity.threshold == 0.25
     assert load_bundle(tmp_path).resize(48).trust == Trust()  # distances and scores are those of one size
@@ -176,7 +176,11 @@ def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
     (tmp_path / TRUST).write_bytes(b"no tensors")
     with pytest.raises(UserError, match="Delete it"):
         load_bundle(tmp_path)
-    familiarity = replace(fit_familiarity(torch.randn(20, 8)), variances=torch.ones(3))
+    familiarity = replace(fit_familiarity(torch.randn(20, 2 * backbone.dim)), variances=torch.ones(3))
     save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=familiarity))
     with pytest.raises(UserError, match="parts are inconsistent"):
+        load_bundle(tmp_path)
+    of_another = fit_familiarity(torch.randn(20, 2 * backbone.dim + 2))
+    save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=of_another))
+    with pytest.raises(UserError, match="belong to another network"):
         load_bundle(tmp_path)

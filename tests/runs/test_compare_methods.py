@@ -12,7 +12,7 @@ from tests.made_runs import read, refused, write_run
 from tests.resolved import plan_for
 from vitling.cli import run
 from vitling.commands.compare_methods import comparison_table, print_comparison
-from vitling.errors import RunAborted, UserError
+from vitling.errors import MachineFault, RunAborted, UserError
 from vitling.methods import METHODS
 from vitling.runs import compare_methods as comparing
 from vitling.settings.config import ComparisonConfig
@@ -110,6 +110,16 @@ def test_a_method_that_stops_does_not_stop_the_others(folder, tmp_path, monkeypa
     assert rows[0] == {"method": "simclr", "stopped": "The features collapsed."}
     assert rows[1]["value"] == 0.5
     assert "stopped" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_no_result_of_a_method(folder, tmp_path, monkeypatch, capsys):
+    def train(config):
+        raise MachineFault("The disk is full.")
+
+    monkeypatch.setattr(comparing, "train", train)
+    assert compare(folder, tmp_path / "out", "--methods", "simclr", "idmm") == 3
+    assert not (tmp_path / "out" / "comparison.json").exists()
+    assert "Error: The disk is full." in capsys.readouterr().err
 
 
 def test_resumed_comparison_keeps_its_first_stages(folder, tmp_path):

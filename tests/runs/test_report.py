@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import make_folder
 from tests.made_runs import PRETRAIN_TINY, TINY, lines, make_folder_with_pool, read, refused
@@ -173,6 +174,21 @@ def test_a_signal_during_the_report_is_obeyed(folder, tmp_path, monkeypatch):
     assert train("train", folder, tmp_path / "run", "--val", "0.3") == 143
     assert (tmp_path / "run" / "result.json").exists()
     assert "could not be written" not in (tmp_path / "run" / "log.txt").read_text()
+    monkeypatch.undo()
+    assert train("train", folder, tmp_path / "run", "--val", "0.3", "--resume") == 0
+    written = (tmp_path / "run" / "report.html").stat().st_mtime_ns
+    assert train("train", folder, tmp_path / "run", "--val", "0.3", "--resume") == 0
+    assert (tmp_path / "run" / "report.html").stat().st_mtime_ns == written
+
+
+def test_without_memory_for_the_images_the_page_has_the_rest(finished, monkeypatch):
+    def fail(images):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(report, "make_map", fail)
+    found = collect(open_files("first", finished), LIMITS)
+    assert found.images is None
+    assert "Sections with images are left out: out of memory." in found.warnings
 
 
 def test_pretraining_shows_its_training_images(tmp_path):
@@ -198,6 +214,7 @@ def test_test_split_is_opened_once_by_the_run_and_logged_by_the_command(tmp_path
     assert len(lines(out / "test-openings.jsonl")) == 1
     assert run(["report", str(out)]) == 0
     assert [line["why"] for line in lines(out / "test-openings.jsonl")][1:] == ["report"]
+    assert ": report</" in (out / "report.html").read_text()
     assert collect(open_files("first", out), LIMITS).images.split == "test"
 
 
@@ -222,6 +239,10 @@ def test_corrected_labels_are_those_of_the_run(folder, tmp_path):
     labels = dict(zip(images.keys, images.labels))
     assert "class-0/image-00.png" not in labels
     assert labels["class-0/image-01.png"] == 2
+    (tmp_path / "fixed.csv").write_text("path,label\n")
+    found = collect(open_files("first", out), LIMITS)
+    assert found.images is None
+    assert "fixed.csv has changed since" in found.warnings[-1]
 
 
 def test_two_stages_and_several_runs(folder, tmp_path):

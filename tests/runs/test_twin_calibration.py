@@ -7,7 +7,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 import vitling
 from tests.conftest import make_folder
@@ -70,6 +71,20 @@ def test_a_resumed_run_keeps_its_calibration(finished, tmp_path):
         assert (again / name).read_bytes() == (out / name).read_bytes()
     temperature = json.loads((again / "result.json").read_text())["last"]["temperature"]
     assert temperature == read(out / "result.json")["last"]["temperature"]
+
+
+def test_a_damaged_calibration_is_named(finished, tmp_path, capsys):
+    source, out = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    (again / "result.json").unlink()
+    (again / FOLDER / "epochs-1").mkdir(parents=True)  # of a start that was killed before it deleted the twin
+    assert train(source, again, "--epochs", "4", "--resume") == 0
+    assert not (again / FOLDER).exists()
+    (again / "result.json").unlink()
+    save_file({"logits": torch.zeros(12, 3), "labels": torch.zeros(11)}, again / FILE)
+    message = refused(capsys, "train", "--out", again, "--resume")
+    assert f"{FILE}: expected logits" in message.replace("\n", " ")
 
 
 def test_several_labels_have_a_temperature_and_no_sets(tmp_path, capsys):

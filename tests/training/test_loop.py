@@ -265,8 +265,10 @@ def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem
 
 
 def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
-    with pytest.raises(RunAborted, match="smaller --batch"):
+    with pytest.raises(RunAborted, match="smaller --batch") as caught:
         train(store, tmp_path / "run", model=thirsty(room=0))
+    assert str(caught.value).count("smaller --batch") == 1
+    assert "accumulate" not in str(caught.value)  # each pass has one image already
 
 
 def test_memory_that_ends_in_an_update_ends_the_run(store, tmp_path, monkeypatch):

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.made_runs import TINY, read, refused, train
 from vitling.cli import run
 from vitling.files import LOCK
+from vitling.runs import group
+from vitling.training import rundir
 from vitling.training.rundir import RunDirectory
 
 PART = ".config.json.abcd1234.part"
@@ -110,6 +113,35 @@ def test_metrics_are_rewritten_atomically(tmp_path, monkeypatch):
     directory.log_metrics({"step": 3})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
     assert not directory.drop_metrics_after(3)
+
+
+def test_a_run_that_ends_just_before_the_claim_is_not_deleted(folder, tmp_path, capsys, monkeypatch):
+    """Two processes start at once, and one is done before the other has claimed the directory."""
+    out, claim = tmp_path / "run", rundir.claim_folder
+
+    def claim_late(path: Path) -> Any:
+        monkeypatch.undo()
+        assert train(folder, out) == 0
+        return claim(path)
+
+    monkeypatch.setattr(rundir, "claim_folder", claim_late)
+    assert "is not empty" in refused(capsys, "train", folder, "--out", out, *TINY)
+    assert (out / "result.json").exists()
+    assert not list(out.rglob(".*"))
+
+
+def test_a_folder_of_several_runs_that_end_just_before_the_claim_is_kept(folder, tmp_path, capsys, monkeypatch):
+    out, claim, seeds = tmp_path / "seeds", group.claim_folder, ("--seeds", "2", "--val", "none")
+
+    def claim_late(path: Path) -> Any:
+        monkeypatch.undo()
+        assert train(folder, out, *seeds) == 0
+        return claim(path)
+
+    monkeypatch.setattr(group, "claim_folder", claim_late)
+    assert "is not empty" in refused(capsys, "train", folder, "--out", out, *TINY, *seeds)
+    assert (out / "seed1" / "result.json").exists()
+    assert not list(out.rglob(".*"))
 
 
 def test_a_folder_of_several_runs_in_use_is_refused(folder, tmp_path, capsys):

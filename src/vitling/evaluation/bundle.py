@@ -61,7 +61,7 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
             raise UserError(f"The network takes {channels} channels, the images have {meta.channels}.")
     except (UserError, RuntimeError) as error:
         raise InvalidFile(folder, f"{CONFIG} and {WEIGHTS} do not fit together. {str(error).rstrip('.')}") from error
-    return Model(backbone, head, meta, device, load_trust(folder))
+    return Model(backbone, head, meta, device, load_trust(folder, backbone.dim))
 
 
 def _load_head(backbone: Backbone, meta: BundleMeta, weights: dict[str, Tensor]) -> nn.Linear | None:

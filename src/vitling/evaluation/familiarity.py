@@ -23,6 +23,7 @@ from vitling.keys import make_rng
 FALSE_ALARMS = 0.05  # fraction of images like the training images that are called unfamiliar
 DIRECTIONS = 16  # of 4 to 110 the best for flowers against CamVid and CIFAR (docs/trust.md)
 SAMPLE = 10_000  # training images at most
+MAP_STATISTICS = 2  # features of each channel of the map: its mean and its standard deviation
 TINY = 1e-12  # keeps features that never vary from dividing by 0
 
 

@@ -5,20 +5,22 @@ Saved beside the weights, in trust.safetensors. Either part may be missing, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.conformal import compute_scores, find_threshold
-from vitling.evaluation.familiarity import Familiarity, choose_threshold
+from vitling.evaluation.familiarity import MAP_STATISTICS, Familiarity, choose_threshold
 from vitling.files import atomic_write
+from vitling.loading import read_safetensors
 
 FILE = "trust.safetensors"
+_ADVICE = ". Delete it to use the model without it"
 _PARTS = tuple(f.name for f in fields(Familiarity))
 
 
@@ -70,26 +72,25 @@ def save_trust(folder: Path, trust: Trust) -> None:
         file.write(save(tensors))
 
 
-def load_trust(folder: Path) -> Trust:
-    """Read the trust data of a model folder."""
+def load_trust(folder: Path, width: int) -> Trust:
+    """Read the trust data of a model folder, whose network has features of this width."""
     path = folder / FILE
     if not path.exists():
         return Trust()
     try:
-        found = load_file(path)
-        parts = [found[name] for name in _PARTS] if "mean" in found else []
-    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Delete it to use the model without it.") from error
-    scores = found.get("scores")
-    if (scores is not None and scores.ndim != 1) or (parts and not _fit_together(*parts)):
-        raise UserError(f"{path} is damaged: its parts are inconsistent. Delete it to use the model without it.")
+        found = read_safetensors(path)
+    except InvalidFile as problem:
+        raise InvalidFile(path, f"{problem.problem}{_ADVICE}") from None
+    scores, parts = found.get("scores"), [found[name] for name in _PARTS if name in found]
+    wrong = any(not value.is_floating_point() for value in found.values()) or (scores is not None and scores.ndim != 1)
+    if wrong or (parts and not _fit_together(parts, width)):
+        raise InvalidFile(path, f"its parts are inconsistent, or belong to another network{_ADVICE}")
     if not parts:
         return Trust(scores)
     mean, directions, variances, threshold = parts
     return Trust(scores, Familiarity(mean, directions, variances, float(threshold)))
 
 
-def _fit_together(mean: Tensor, directions: Tensor, variances: Tensor, threshold: Tensor) -> bool:
-    dim, count = mean.numel(), variances.numel() - 1
-    sizes = [tuple(part.shape) for part in (mean, directions, variances, threshold)]
-    return sizes == [(dim,), (count, dim), (count + 1,), ()]
+def _fit_together(parts: Sequence[Tensor], width: int) -> bool:
+    dim, count = MAP_STATISTICS * width, parts[-2].numel() - 1 if len(parts) == len(_PARTS) else -1
+    return [tuple(part.shape) for part in parts] == [(dim,), (count, dim), (count + 1,), ()]

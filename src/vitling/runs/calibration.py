@@ -11,17 +11,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from vitling.data.holdout import hold_out
 from vitling.data.store import Store
+from vitling.errors import InvalidFile
 from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.familiarity import compute_map_features, fit_familiarity
 from vitling.evaluation.trust import Calibration
 from vitling.files import atomic_write
+from vitling.loading import read_safetensors
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
@@ -50,7 +53,8 @@ def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun
         return None
     path, log = run.directory.path / FILE, run.directory.log
     if path.exists():
-        return Calibration(**load_file(path))
+        _delete_twin(run)  # the start that wrote the file may have been killed before it did so
+        return load_calibration(path)
     dataset = stores.train.dataset
     held = hold_out(dataset.labels, dataset.groups, len(dataset), HELD_OUT, config.hold_out_seed())
     if run.has_checkpoint or not held.any():
@@ -66,8 +70,24 @@ def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun
     if run.directory.writes:
         with atomic_write(path) as file:
             file.write(save({name: value.contiguous() for name, value in vars(calibration).items()}))
-        shutil.rmtree(run.directory.path / FOLDER, ignore_errors=True)
+    _delete_twin(run)
     return calibration
+
+
+def load_calibration(path: Path) -> Calibration:
+    """Load the outputs of a twin; raise InvalidFile if they are not what `calibrate` saved."""
+    found = read_safetensors(path)
+    shapes = {name: tuple(value.shape) for name, value in found.items()}
+    count, classes = shapes["logits"] if len(shapes.get("logits", ())) == 2 else (0, 0)
+    fits = shapes.get("labels") in ((count,), (count, classes)) and shapes.get("distances") == (count,)
+    if not count or not fits or found.keys() != {"logits", "labels", "distances"}:
+        raise InvalidFile(path, "expected logits, labels and distances of the same images; delete it to train it again")
+    return Calibration(**found)
+
+
+def _delete_twin(run: OpenRun) -> None:
+    if run.directory.writes:
+        shutil.rmtree(run.directory.path / FOLDER, ignore_errors=True)
 
 
 def shorten(config: LabelledConfig) -> LabelledConfig:

@@ -15,7 +15,7 @@ from vitling.console import Log, is_main_process
 from vitling.data.dataset import Splits
 from vitling.data.sources import read_source
 from vitling.data.splits import read_splits
-from vitling.errors import RunAborted, UserError
+from vitling.errors import MachineFault, RunAborted, UserError
 from vitling.evaluation.comparison import compare_pair, rank_runs
 from vitling.files import check_writable, list_names, write_json
 from vitling.formatting import format_count
@@ -117,9 +117,14 @@ def _make_request(config: ComparisonConfig, entry: str) -> TrainConfig:
 
 
 def _train_row(method: str, config: TrainConfig, log: Log) -> Row:
-    """Train with one method. If it aborts, for instance on a collapse, the row has the reason."""
+    """Train with one method. If it aborts, for instance on a collapse, the row has the reason.
+
+    A full or failing disk ends the comparison instead: it says nothing about the method.
+    """
     try:
         result = train(config)
+    except MachineFault:
+        raise
     except RunAborted as problem:
         log.warning(f"{method} stopped: {problem}")
         return {"method": method, "stopped": str(problem)}

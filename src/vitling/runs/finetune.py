@@ -41,6 +41,7 @@ def finetune_from_any_start(request: FinetuneConfig) -> dict[str, Any]:
     """Fine-tune; without --from, start from random weights, which is the paper's baseline."""
     with start_processes(request, "finetune") as processes, open_run(request, "finetune", processes) as run:
         if run.result:
+            report_run(run, run.result)
             return run.result
         result = run.finish(finetune_in(run))
         report_run(run, result)

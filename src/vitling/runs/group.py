@@ -123,11 +123,11 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
         return
     out, done, rejected = Path(config.out), [], False
     _check_folder(config)
+    release = claim_folder(out)
     before = (out / REQUEST).read_bytes() if (out / REQUEST).exists() else None
     names = list_names(out)
-    out.mkdir(parents=True, exist_ok=True)
-    release = claim_folder(out)
     try:
+        _check_folder(config)  # again: until the claim, another process may have used the folder
         write_json(out / REQUEST, {"verb": verb_of(config), "settings": asdict(config)})
         yield lambda: done.append(True)
     except UserError:

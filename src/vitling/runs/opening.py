@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from vitling.console import Log
 from vitling.data.sources import read_source
-from vitling.data.sources.corrections import hash_labels
+from vitling.data.sources.corrections import check_same_labels, hash_labels
 from vitling.data.sources.source import Source
 from vitling.data.splits import parse_fraction
 from vitling.errors import UserError
@@ -115,9 +115,12 @@ class OpenRun(Generic[Config]):
     def finish(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write result.json, which marks the run as finished."""
         self.directory.write("result.json", result)
+        self.forget_evaluation()
+        return result
+
+    def forget_evaluation(self) -> None:
         if self.directory.writes:
             (self.directory.path / KEPT).unlink(missing_ok=True)
-        return result
 
 
 @contextmanager
@@ -161,6 +164,7 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
         if (path / "result.json").exists():
             run.directory.log.info(f"{path} has finished; there is nothing to resume.")
             run.result = read_record(path / "result.json", RunResult)
+            run.forget_evaluation()  # the start that finished may have been killed before it did so
             return
     elif "resume" in config.explicit and config.source:
         Log(silent=not run.directory.writes).info(f"{path} has nothing to resume; starting a new run.")
@@ -175,13 +179,9 @@ def _record_labels(run: OpenRun) -> None:
     config = run.draft.config
     if config.labels is None:
         return
-    found = hash_labels(config.labels)
-    if run.saved is not None and found != config.labels_hash:
-        raise UserError(
-            f"--labels {config.labels} has changed since {config.out} began. Restore the file to resume that run, or "
-            "start a new one in another --out."
-        )
-    run.draft.override("labels_hash", found, "plan", "content of --labels")
+    if run.saved is not None:
+        check_same_labels(config.labels, config.labels_hash, config.out)
+    run.draft.override("labels_hash", hash_labels(config.labels), "plan", "content of --labels")
 
 
 def _as_request(saved: Config, stage: Config) -> Config:

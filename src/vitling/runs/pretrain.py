@@ -48,6 +48,7 @@ def pretrain(request: PretrainConfig) -> dict[str, Any]:
     """Pre-train, save the backbone, and return what result.json contains."""
     with start_processes(request, "pretrain") as processes, open_run(request, "pretrain", processes) as run:
         if run.result:
+            report_run(run, run.result)
             return run.result
         result = pretrain_in(run)
         report_run(run, result)

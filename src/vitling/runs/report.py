@@ -33,6 +33,7 @@ from vitling.runs.report_images import Limits, RunImages, make_map, measure_reli
 from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
 from vitling.runs.report_suspects import collect_suspects
 from vitling.runs.stage import free_memory, report_seconds
+from vitling.shortage import is_out_of_memory
 from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
 
@@ -79,9 +80,10 @@ def write_page(path: Path, runs: list[RunReport]) -> None:
 
 
 def report_run(run: OpenRun, result: dict[str, Any]) -> None:
-    """Write the report of a run that has just finished, unless --no-report was passed."""
+    """Write the report of a run that has finished, unless --no-report was passed or an earlier start wrote it."""
     config, directory = run.draft.config, run.directory
-    if config.report and directory.writes:
+    written = run.result is not None and (directory.path / FILE).exists()
+    if config.report and directory.writes and not written:
         free_memory()
         seconds = report_seconds(60 * config.minutes if config.minutes else _sum_seconds(result))
         report_finished([directory.path], directory.path / FILE, seconds, directory.log)
@@ -115,9 +117,13 @@ def collect(files: RunFiles, limits: Limits, on_test_opened: Callable[[str], Non
     """Collect everything about a run. Without its images, the page has fewer sections and a warning."""
     report = collect_files(files)
     try:
-        return _add_images(report, RunImages(files, limits, on_test_opened))
-    except (UserError, OSError) as problem:
-        return replace(report, warnings=(*report.warnings, f"Sections with images are left out: {problem}"))
+        report = _add_images(report, RunImages(files, limits, on_test_opened))
+    except (UserError, OSError, RuntimeError, MemoryError) as problem:
+        if isinstance(problem, RuntimeError | MemoryError) and not is_out_of_memory(problem):
+            raise
+        reason = "out of memory." if is_out_of_memory(problem) else problem
+        report = replace(report, warnings=(*report.warnings, f"Sections with images are left out: {reason}"))
+    return replace(report, origin=read_origin(files))  # again: the images may be those of test, opened just now
 
 
 def _add_images(report: RunReport, images: RunImages) -> RunReport:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.sources import read_source
+from vitling.data.sources.corrections import check_same_labels
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
@@ -157,6 +158,8 @@ class RunImages:
 def open_splits(stage: RunFiles) -> Splits:
     """Open the data of a stage, split as it was for training."""
     config = stage.resolved.config
+    if config.labels is not None:
+        check_same_labels(config.labels, config.labels_hash, str(stage.folder))
     source = read_source(config.source, config.data, config.labels)
     if isinstance(config, PretrainConfig):
         return open_for_pretraining(config, source)

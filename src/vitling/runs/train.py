@@ -42,6 +42,7 @@ def train(request: TrainConfig) -> dict[str, Any]:
     """Plan, train in one stage or two, evaluate, and return what result.json contains."""
     with start_processes(request, "train") as processes, open_run(request, "train", processes) as run:
         if run.result:
+            report_run(run, run.result)
             return run.result
         if run.evaluated is not None:
             return _conclude(run, run.evaluated)

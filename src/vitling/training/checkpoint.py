@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable
@@ -11,13 +10,12 @@ from typing import IO, Any
 
 import torch
 
-from vitling.errors import RunAborted, UserError
+from vitling.errors import UserError
 from vitling.files import atomic_write
 from vitling.loading import open_regular
 from vitling.shortage import is_out_of_memory
 
 FORMAT = 1
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MARK = b"\nvitling blake2b "  # comes before the digest, after the zip archive, whose readers skip what follows it
 _DIGEST_SIZE = 32  # bytes
 
@@ -34,19 +32,10 @@ class Checkpoints:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         path = self.folder / f"step-{step:08d}.pt"
-        try:
-            with atomic_write(path) as file:
-                hashed: Any = _HashingWriter(file)
-                torch.save({"format": FORMAT, **state}, hashed)
-                file.write(_MARK + hashed.digest.hexdigest().encode())
-        except (OSError, RuntimeError) as problem:  # torch's zip writer wraps the OSError
-            if not _is_full_disk(problem, self.folder):
-                raise
-            kept = self.all()
-            raise RunAborted(
-                f"The disk is full: {path.name} could not be written. The last checkpoint "
-                f"({kept[-1].name if kept else 'none yet'}) is intact; free some space and continue with --resume."
-            ) from problem
+        with atomic_write(path) as file:
+            hashed: Any = _HashingWriter(file)
+            torch.save({"format": FORMAT, **state}, hashed)
+            file.write(_MARK + hashed.digest.hexdigest().encode())
         later = [other for other in self.all() if other.name > path.name]  # damaged ones, which a resume passed over
         for old in [*later, *[other for other in self.all() if other not in later][: -self.keep]]:
             old.unlink(missing_ok=True)
@@ -108,15 +97,3 @@ def _check_digest(path: Path) -> None:
             digest.update(file.read(min(1 << 20, content - start)))
     if end.removeprefix(_MARK) != digest.hexdigest().encode():
         raise DamagedCheckpointError(f"{path} does not match its digest")
-
-
-def _is_full_disk(problem: Exception, folder: Path) -> bool:
-    chain: BaseException | None = problem
-    while chain is not None:
-        if isinstance(chain, OSError) and chain.errno in _NO_SPACE:
-            return True
-        chain = chain.__cause__ or chain.__context__
-    if isinstance(problem, OSError):
-        return False
-    stats = os.statvfs(folder)
-    return stats.f_bavail * stats.f_frsize < 1 << 20

@@ -84,6 +84,7 @@ class RunDirectory:
         self._check(resume, overwrite)
         if self.writes:
             self._claim()
+            self._check(resume, overwrite)  # again: until the claim, another process may have used the directory
             for folder in (self.path, *(self.path / name for name in FOLDERS)):
                 remove_leftovers(folder)
             if not resume:

@@ -136,8 +136,8 @@ class Trainer:
                     raise
                 smallest = max(len(micro.view_batch.local) for micro in loaded.micro_batches) == 1
                 if smallest or self.updating or self.processes.world > 1:
-                    advice = "Use a smaller --batch, a smaller --size, or --optim.accumulate 2."
-                    raise RunAborted(f"{explain_shortage(problem)} {advice}") from problem
+                    advice = "" if smallest else " Or split each batch: --optim.accumulate 2."
+                    raise RunAborted(f"{explain_shortage(problem)}{advice}") from problem
             self._double_passes()  # outside of `except`, which would keep the failed step's tensors alive
 
     def _double_passes(self) -> None:

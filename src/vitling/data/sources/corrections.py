@@ -26,6 +26,14 @@ def hash_labels(path: str) -> str:
         raise UserError(f"--labels {path} cannot be read: {problem.strerror}.") from None
 
 
+def check_same_labels(path: str, digest: str, out: str) -> None:
+    """Raise UserError if a file of labels has changed since the run in `out` began, when it had this digest."""
+    if hash_labels(path) != digest:
+        raise UserError(
+            f"--labels {path} has changed since {out} began. Restore the file, or start a new run in another --out."
+        )
+
+
 def correct_labels(source: Source, path: str) -> None:
     """Replace the labels of the images that the CSV names, and remove those without a label or marked `drop`."""
     hash_labels(path)
