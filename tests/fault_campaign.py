@@ -1,7 +1,9 @@
-"""Interrupt commands at all moments of their file operations, and write the counts to a file.
+"""Interrupt commands at all moments of their file operations, kill their workers, and write the counts to a file.
 
 python -m tests.fault_campaign results/reliability.json
 python -m tests.fault_campaign results/reliability.json --faults 20 --only train export
+
+`--only` runs a part; its rows join those of other parts with the same limits and commit.
 """
 
 from __future__ import annotations
@@ -14,8 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fault_scenarios import Scenario, State, Trial, list_scenarios, prepare, record_states
+from tests.fault_scenarios import (
+    Scenario,
+    State,
+    Trial,
+    compare_outcomes,
+    list_scenarios,
+    prepare,
+    record_states,
+)
 from tests.faults import FAULTS, Fault
+from tests.killed_workers import kill_workers, list_worker_scenarios
 from vitling.files import lock_folder, write_json
 from vitling.loading import read_json
 from vitling.papers.datasets import register_readers
@@ -42,7 +53,7 @@ def run_scenario(
                     trial.proceed()
                 else:
                     trial.interrupt(fault, at)
-                _compare(trial.read_outcome(), expected)
+                compare_outcomes(trial.read_outcome(), expected)
             except Exception:
                 failures.append(f"{scenario.name}, {fault} at {at} ({moments[at]}): {traceback.format_exc(limit=-3)}")
             tried[fault] += covered
@@ -68,10 +79,22 @@ def _spread(count: int, wanted: int | None, part: int, parts: int) -> list[int]:
     return [int(count * (i + part / parts) / wanted) for i in range(wanted)]
 
 
-def _compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
-    for name, value in expected.items():
-        assert found[name] == value, f"{name} differs: {str(found[name])[:500]} is not {str(value)[:500]}"
+def run_worker_scenario(name: str, base: Path, kills: int | None) -> tuple[dict[str, Any], list[str]]:
+    began = time.monotonic()
+    counts, failures = kill_workers(list_worker_scenarios()[name], base, lambda moments: _spread(moments, kills, 1, 2))
+    return counts | {"seconds": round(time.monotonic() - began)}, failures
+
+
+def write_row(out: Path, row: dict[str, Any], command: str, environment: dict[str, Any]) -> None:
+    """Add a row to the file; those that were made with other limits or at another commit are dropped."""
+    with lock_folder(out.parent):  # several parts may run at once
+        known = read_json(out) if out.exists() else {}
+        same = known.get("command") == command and known["environment"]["commit"] == environment["commit"]
+        rows = [old for old in known.get("rows", []) if same and old["scenario"] != row["scenario"]]
+        order = [*list_scenarios(), *list_worker_scenarios()]
+        rows = sorted([*rows, row], key=lambda one: order.index(one["scenario"]))
+        about = {"what": WHAT, "command": command, "environment": environment | {"command": command}}
+        write_json(out, known | about | {"rows": rows})
 
 
 def main() -> None:
@@ -79,24 +102,25 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--kills", type=int, help="states that SIGKILL leaves; all if it is left out")
     parser.add_argument("--faults", type=int, help="moments of each other fault; all if it is left out")
-    parser.add_argument("--only", nargs="*", default=list(list_scenarios()))
+    parser.add_argument("--worker-kills", type=int, help="moments at which a worker is killed; all if it is left out")
+    names = [*list_scenarios(), *list_worker_scenarios()]
+    parser.add_argument("--only", nargs="*", default=names, choices=names, metavar="NAME", help=", ".join(names))
     arguments = parser.parse_args()
     register_readers()
-    out, failed = arguments.out.absolute(), []
+    out, failed, environment = arguments.out.absolute(), [], describe_environment()
+    given = {flag: getattr(arguments, flag.replace("-", "_")) for flag in ("kills", "faults", "worker-kills")}
+    limits = "".join(f" --{flag} {n}" for flag, n in given.items() if n)
+    command = f"python -m tests.fault_campaign results/{out.name}{limits}"
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
-            counts, failures = run_scenario(
-                list_scenarios()[name], Path(folder) / "work", arguments.kills, arguments.faults
-            )
+            base = Path(folder) / "work"
+            if name in list_scenarios():
+                counts, failures = run_scenario(list_scenarios()[name], base, arguments.kills, arguments.faults)
+            else:
+                counts, failures = run_worker_scenario(name, base, arguments.worker_kills)
         print(name, counts, *failures, sep="\n", flush=True)
         failed += failures
-        with lock_folder(out.parent):  # several scenarios may run at once
-            known = read_json(out) if out.exists() else {}
-            rows = [row for row in known.get("rows", []) if row["scenario"] != name] + [{"scenario": name, **counts}]
-            limits = "".join(f" --{flag} {n}" for flag in ("kills", "faults") if (n := getattr(arguments, flag)))
-            command = f"python -m tests.fault_campaign results/{out.name}{limits}"
-            environment = describe_environment() | {"command": command}
-            write_json(out, known | {"what": WHAT, "command": command, "environment": environment, "rows": rows})
+        write_row(out, {"scenario": name, **counts}, command, environment)
     if failed:
         raise SystemExit(f"{len(failed)} failed")
 

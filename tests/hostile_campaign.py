@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=400, help="inputs for each kind of file")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    rows = []
+    rows, environment = [], describe_environment()
     with tempfile.TemporaryDirectory() as folder:
         for name, reader in list_readers(Path(folder)).items():
             tried, errors = reader.run(arguments.inputs, arguments.seed)
@@ -173,8 +173,7 @@ def main() -> None:
     command = f"python -m tests.hostile_campaign results/{out.name} {limits}"
     with lock_folder(out.parent):
         known = read_json(out) if out.exists() else {}
-        environment = describe_environment() | {"command": command}
-        found = {"command": command, "environment": environment, **total, "rows": rows}
+        found = {"command": command, "environment": environment | {"command": command}, **total, "rows": rows}
         write_json(out, known | {KEY: found})
     if total["tracebacks"]:
         raise SystemExit(f"{total['tracebacks']} of {total['inputs']} inputs ended in a traceback")
