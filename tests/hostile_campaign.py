@@ -22,9 +22,17 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from rich.table import Table
+from safetensors.torch import save_file
 
 from tests.conftest import make_folder
-from tests.data.test_hostile_sources import make_tar
+from tests.data.test_hostile_sources import (
+    COLUMN_SETS,
+    FEATURES,
+    make_intact_parquet,
+    make_parquet,
+    make_tar,
+    read_whole_parquet,
+)
 from tests.hostile import accepts_or_refuses, damaged_bytes, damaged_records, json_texts
 from tests.tiny import tiny_backbone
 from vitling.backbones.transfer import load_weights
@@ -32,11 +40,14 @@ from vitling.console import Console, echo
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.evaluation.bundle import load_bundle, save_bundle
+from vitling.evaluation.familiarity import fit_familiarity
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.predictions import SplitPredictions, load_predictions, save_predictions
+from vitling.evaluation.trust import Trust, load_trust, save_trust
 from vitling.files import lock_folder, make_csv, write_json
 from vitling.loading import read_json, read_json_lines, read_record
 from vitling.records import MetricsLine, RunResult
+from vitling.runs.calibration import load_calibration
 from vitling.settings.config import TrainConfig
 from vitling.settings.saved import load_config
 from vitling.training.checkpoint import Checkpoints
@@ -117,6 +128,16 @@ def _list_model_readers(base: Path) -> Iterator[tuple[str, Reader]]:
     yield "model/config.json", Reader(config, inputs, lambda: load_bundle(config.parent))
     inputs = damaged_bytes(weights.read_bytes())
     yield "model/model.safetensors", Reader(weights, inputs, lambda: load_bundle(weights.parent))
+    trust, calibration = base / "weights" / "trust.safetensors", base / "calibration.safetensors"
+    known = fit_familiarity(torch.randn(20, 64))
+    save_trust(trust.parent, Trust(torch.rand(9), known))
+    yield (
+        "model/trust.safetensors",
+        Reader(trust, damaged_bytes(trust.read_bytes()), lambda: load_trust(trust.parent, 32)),
+    )
+    save_file({"logits": torch.rand(9, 2), "labels": torch.zeros(9).long(), "distances": torch.rand(9)}, calibration)
+    inputs = damaged_bytes(calibration.read_bytes())
+    yield calibration.name, Reader(calibration, inputs, lambda: load_calibration(calibration))
     backbone, saved = tiny_backbone(), base / "a.pth"
     torch.save(backbone.timm_model.state_dict(), saved)
     yield "weights (.pth)", Reader(saved, damaged_bytes(saved.read_bytes()), lambda: load_weights(backbone, saved))
@@ -136,6 +157,9 @@ def _list_data_readers(base: Path) -> Iterator[tuple[str, Reader]]:
     tars = damaged_bytes(make_tar()) | json_texts.map(make_tar)
     for name, inputs in {"data.npz": damaged_bytes(arrays.getvalue()), "data.tar": tars, "data.csv": tables}.items():
         yield name, Reader(base / name, inputs, lambda path=base / name: read_source(str(path), DataConfig()))
+    parquet = base / "data.parquet"
+    inputs = damaged_bytes(make_intact_parquet()) | st.builds(make_parquet, COLUMN_SETS, FEATURES)
+    yield parquet.name, Reader(parquet, inputs, lambda: read_whole_parquet(parquet))
     root, labels = make_folder(base / "images", classes=2, each=1), base / "labels.csv"
     rows = st.lists(st.tuples(st.sampled_from(["class-0/image-00.png", "x"]), st.text(max_size=9)), max_size=4)
     inputs = rows.map(lambda rows: make_csv([("path", "label"), *rows]).encode("utf-8", "replace"))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import make_folder
-from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, json_texts
+from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, json_texts, values
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
+from vitling.data.sources.source import Source
 from vitling.loading import find_matches
 
 
@@ -25,6 +30,74 @@ def make_tar(label: str = '{"label": "cat"}') -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
+
+
+IMAGES = pa.array([{"bytes": b"x" * 20, "path": "a.png"}] * 3)
+COLUMNS = st.sampled_from(
+    [
+        IMAGES,
+        pa.array([b"x", None, b"y"]),
+        pa.array([b"x"] * 3, pa.large_binary()),
+        pa.array([b"xy"] * 3, pa.binary(2)),
+        pa.array([{"bytes": 1}] * 3),
+        pa.array([{"bytes": None}] * 3),
+        pa.array([None] * 3, pa.struct([("bytes", pa.binary())])),
+        pa.array([0, 1, -1]),
+        pa.array([2**63] * 3, pa.uint64()),
+        pa.array([0.5, float("nan"), None]),
+        pa.array([True, False, None]),
+        pa.array(["cat", "", None]),
+        pa.array([[0, 1], [], None]),
+        pa.array([[[0]], [["x"][:0]], [None]]),
+        pa.array([{"a": 1}] * 3),
+        pa.array([None] * 3),
+        pa.array([0, 1, 2], pa.timestamp("s")),
+        pa.array(["cat", "dog", "cat"]).dictionary_encode(),
+        pa.array([10**20] * 3, pa.decimal128(30)),
+    ]
+)
+COLUMN_SETS = st.dictionaries(st.sampled_from(["image", "img", "label", "group", ""]), COLUMNS)
+FEATURES = st.one_of(
+    json_texts, values.map(lambda names: json.dumps({"info": {"features": {"label": {"names": names}}}}))
+)
+
+
+def make_parquet(columns: dict[str, pa.Array], features: str = "{}") -> bytes:
+    table, buffer = pa.table(columns), io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({"huggingface": features.encode("utf-8", "replace")}), buffer)
+    return buffer.getvalue()
+
+
+def make_intact_parquet() -> bytes:
+    return make_parquet({"image": IMAGES, "label": pa.array([0, 1, 0])})
+
+
+def read_whole_parquet(path: Path) -> Source:
+    """Read the source and each of its images, as a scan does: a bad image raises an Exception and is listed."""
+    source = read_source(str(path), DataConfig(group_column="group"))
+    for split in source.splits.values():
+        for row in split.rows:
+            try:
+                content = split.reader(row)
+            except Exception:
+                continue
+            assert isinstance(content, bytes)
+    return source
+
+
+@QUICK
+@given(raw=damaged_bytes(make_intact_parquet()))
+def test_damaged_parquet_is_read_or_refused(raw, tmp_path):
+    (tmp_path / "a.parquet").write_bytes(raw)
+    accepts_or_refuses(read_whole_parquet, tmp_path / "a.parquet")
+
+
+@QUICK
+@given(columns=COLUMN_SETS, features=FEATURES)
+def test_parquet_columns_of_any_type_are_read_or_refused(columns, features, tmp_path):
+    (tmp_path / "a.parquet").write_bytes(make_parquet(columns, features))
+    source = accepts_or_refuses(read_whole_parquet, tmp_path / "a.parquet")
+    assert source is None or all(isinstance(name, str) for name in source.class_order or ())
 
 
 @QUICK

@@ -148,6 +148,14 @@ def test_parquet_errors(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"no column with image bytes, only x"):
         data.open(tmp_path / "b.parquet")
+    pq.write_table(pa.table({"image": [{"bytes": 1}]}), tmp_path / "c.parquet")
+    with pytest.raises(UserError, match=r"no column with image bytes, only image"):
+        data.open(tmp_path / "c.parquet")
+    write_parquet(tmp_path / "d.parquet", [0, 1], [0, 1], ["x", "y"])
+    content = (tmp_path / "d.parquet").read_bytes().replace(b"label", b"l\xffbel")
+    (tmp_path / "d.parquet").write_bytes(content)  # a column whose name is not UTF-8
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        data.open(tmp_path / "d.parquet")
 
 
 def write_tar(path, members: dict[str, bytes]):

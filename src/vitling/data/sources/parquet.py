@@ -65,16 +65,16 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     source = Source(name)
     by_split: dict[str, list[SourceSplit]] = defaultdict(list)
     for path in paths:
-        schema = _read_schema(path)
-        label = _find_label_column(schema, config)
-        names = _read_class_names(schema, label)
-        source.class_order = source.class_order or names
-        source.multi |= label is not None and _is_list(schema.field(label).type)
-        where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
         try:
+            schema = pq.read_schema(path)
+            label = _find_label_column(schema, config)
+            names = _read_class_names(schema, label)
+            source.class_order = source.class_order or names
+            source.multi |= label is not None and _is_list(schema.field(label).type)
             split = _read_split(path, schema, label, names, config)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InvalidFile(path, f"cannot be read as Parquet ({error})") from None
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8, among others
+            raise InvalidFile(path, f"cannot be read as Parquet ({error}); the copy may be incomplete") from None
+        where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
         by_split[find_split_in_name(where) or "train"].append(split)
     source.splits = {name: concat_splits(splits) for name, splits in by_split.items()}
     drop_empty_labels(source)
@@ -82,13 +82,6 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     if source.class_order is None and train is not None and train.labels is not None:
         source.class_order = sort_class_names({word for words in train.labels for word in words})
     return source
-
-
-def _read_schema(path: Path) -> pa.Schema:
-    try:
-        return pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as Parquet: {error}. Is the copy complete?") from None
 
 
 def _read_split(
@@ -116,7 +109,7 @@ def _find_image_column(path: Path, schema: pa.Schema) -> str:
 
 def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
-        return any(field.name == "bytes" for field in kind)
+        return any(field.name == "bytes" and _holds_images(field.type) for field in kind)
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
