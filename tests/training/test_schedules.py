@@ -92,3 +92,24 @@ def test_a_longer_schedule_is_cut_off():
 def test_a_schedule_shorter_than_the_run_is_refused():
     with pytest.raises(UserError, match=r"--optim\.schedule-epochs 5 is less than --epochs 10"):
         FitConfig(epochs=10, optim=OptimConfig(schedule_epochs=5)).check()
+
+
+def test_linear_decay_after_the_warm_up():
+    optim = OptimConfig(lr=1.0, min_lr=0.1, warmup_epochs=10, schedule="linear")
+    lr = lr_schedule(FitConfig(epochs=100, optim=optim))
+    assert lr(at(0, 100)) == pytest.approx(1 / 71)
+    for epoch in (10, 40, 100):
+        assert lr(at(epoch, 100)) == pytest.approx(1 - 0.9 * (epoch - 10) / 90)
+
+
+def test_steps_divide_the_learning_rate_by_ten():
+    optim = OptimConfig(lr=1.0, warmup_epochs=0.5, schedule="steps", drops=(8 / 12, 11 / 12))
+    lr = lr_schedule(FitConfig(epochs=12, optim=optim))
+    assert [round(lr(at(epoch, 12)), 6) for epoch in range(1, 12)] == [1.0] * 7 + [0.1] * 3 + [0.01]
+    assert lr(at(8 - 1 / PER_EPOCH, 12)) == 1.0
+
+
+def test_steps_and_drops_need_each_other():
+    for optim in (OptimConfig(schedule="steps"), OptimConfig(drops=(0.5,))):
+        with pytest.raises(UserError, match="need each other"):
+            FitConfig(optim=optim).check()

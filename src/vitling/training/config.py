@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from vitling.errors import UserError
-from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1, NOT_NEGATIVE, NOT_NEGATIVE_OR_INF, Range, check_ranges
+from vitling.ranges import (
+    AT_LEAST_1,
+    FRACTION,
+    FRACTION_BELOW_1,
+    NOT_NEGATIVE,
+    NOT_NEGATIVE_OR_INF,
+    Range,
+    check_ranges,
+)
 
 CosineFrom = Literal["warmup", "start", "idmm"]
 Optimiser = Literal["adamw", "sgd"]
@@ -29,6 +37,10 @@ class OptimConfig:
     """Learning rate at the first step of the warm-up."""
     schedule_epochs: Annotated[int | None, AT_LEAST_1] = None
     """Length of the cosine in epochs, by default that of the run. A longer cosine is cut off at the end of the run."""
+    schedule: Literal["cosine", "linear", "steps"] = "cosine"
+    """Decay of the learning rate: by half a cosine or linearly to --optim.min-lr, or in steps (--optim.drops)."""
+    drops: Annotated[tuple[float, ...], FRACTION] = ()
+    """With --optim.schedule steps: fractions of the run after which the learning rate is divided by 10."""
     cosine_from: CosineFrom = "warmup"
     """Start of the cosine: after the warm-up; at the first step, as in timm (the learning rate then drops a little
     after the warm-up); or as in IDMM's released formula, which does not quite reach the end."""
@@ -125,6 +137,10 @@ class FitConfig:
             raise UserError("--optim.betas are for AdamW, but --optim.name is sgd. Use --optim.momentum.")
         if self.optim.name == "adamw" and self.optim.momentum != OptimConfig.momentum:
             raise UserError("--optim.momentum is for SGD, but --optim.name is adamw. Use --optim.betas.")
+        if (self.optim.schedule == "steps") != bool(self.optim.drops):
+            raise UserError(
+                "--optim.schedule steps and --optim.drops need each other, such as --optim.drops 0.67 0.92."
+            )
         if self.optim.over_epochs(self.epochs) < self.epochs:
             raise UserError(
                 f"--optim.schedule-epochs {self.optim.schedule_epochs} is less than --epochs {self.epochs}. "

@@ -39,6 +39,34 @@ def warmup_cosine(
     return value
 
 
+def warmup_linear(peak: float, floor: float, warmup_epochs: float, over_epochs: float) -> Schedule:
+    """Return a schedule that rises linearly to `peak`, then falls linearly to `floor`."""
+
+    def value(progress: Progress) -> float:
+        per_epoch = progress.steps / progress.epochs
+        steps = over_epochs * per_epoch
+        warmup = min(warmup_epochs * per_epoch, steps - 1)
+        if progress.step < warmup:
+            return peak * (progress.step + 1) / (warmup + 1)
+        return peak + (floor - peak) * (progress.step - warmup) / max(steps - warmup, 1)
+
+    return value
+
+
+def warmup_steps(peak: float, warmup_epochs: float, drops: tuple[float, ...], over_epochs: float) -> Schedule:
+    """Return a schedule that rises linearly to `peak` and is divided by 10 after each of these fractions of the run."""
+
+    def value(progress: Progress) -> float:
+        per_epoch = progress.steps / progress.epochs
+        warmup = warmup_epochs * per_epoch
+        if progress.step < warmup:
+            return peak * (progress.step + 1) / (warmup + 1)
+        done = progress.step / (over_epochs * per_epoch) + 1e-9  # 8/12 is not exact
+        return peak * 0.1 ** sum(done >= drop for drop in drops)
+
+    return value
+
+
 def rise_and_fall(peak: float, rise_epochs: int, over_epochs: float) -> Schedule:
     """Return DRLoc's released weight, a step per epoch E: peak E / w up to E = w, then peak (1 - (E - w) / (T - w))."""
 
@@ -55,4 +83,8 @@ def lr_schedule(config: FitConfig) -> Schedule:
     """Return the learning rate's schedule."""
     optim, epochs = config.optim, config.epochs
     peak, warmup, over = optim.peak_lr(config.batch), optim.warmup(epochs), optim.over_epochs(epochs)
+    if optim.schedule == "linear":
+        return warmup_linear(peak, optim.min_lr, warmup, over)
+    if optim.schedule == "steps":
+        return warmup_steps(peak, warmup, optim.drops, over)
     return warmup_cosine(peak, optim.min_lr, warmup, optim.warmup_lr, over, optim.cosine_from)
