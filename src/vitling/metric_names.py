@@ -24,6 +24,14 @@ class MetricName:
         return f"{value:.2%}" if self.unit == "fraction" else f"{value:.4f}"
 
 
+_AP_KINDS = (
+    ("", "", ""),
+    ("50", "50", "50"),
+    ("75", "75", "75"),
+    ("_small", ", small objects", "s"),
+    ("_medium", ", medium objects", "m"),
+    ("_large", ", large objects", "l"),
+)
 METRIC_NAMES = {
     metric.key: metric
     for metric in (
@@ -35,8 +43,20 @@ METRIC_NAMES = {
         MetricName("roc_auc", "ROC-AUC", flag="roc-auc", paper="ROC-AUC"),
         MetricName("log_loss", "log loss", unit="nats", higher_is_better=False),
         MetricName("calibration_error", "calibration error", short="calib.", higher_is_better=False),
+        MetricName("mean_iou", "mIoU"),
+        MetricName("mean_class_accuracy", "mean class accuracy", short="mAcc"),
+        MetricName("pixel_accuracy", "pixel accuracy", short="pixels"),
+        *(
+            MetricName(f"{kind}_ap{suffix}", f"{kind} AP{words}", short=f"{kind} AP{short}")
+            for kind in ("box", "mask")
+            for suffix, words, short in _AP_KINDS
+        ),
     )
 }
+DENSE_METRICS = (
+    *("mean_iou", "mean_class_accuracy", "pixel_accuracy"),
+    *(f"{kind}_ap{suffix}" for kind in ("box", "mask") for suffix in ("", "50", "75")),
+)  # those that tables show
 BY_FLAG: dict[str, MetricName] = {metric.flag: metric for metric in METRIC_NAMES.values() if metric.flag}
 BY_PAPER = {metric.paper: metric for metric in METRIC_NAMES.values() if metric.paper}
 

@@ -47,6 +47,7 @@ RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
 ADDED = {
     *("explain", "report", "calibrate", "labels", "labels_hash", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
     *("dino.teacher_warmup_per", "esvit.teacher_warmup_per"),
+    *(f"{group}.{name}" for group in ("optim", "pretrain_optim") for name in ("schedule", "drops")),
 }
 NEW_SETTINGS = ADDED | {
     f"{method.field}.{name}"

@@ -40,10 +40,11 @@ from vitling.methods import METHODS
 from vitling.runs.doctor_folds import predict_by_folds
 from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.images import open_labels
-from vitling.settings.config import CONFIGS, FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.config import FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.saved import load_config
 from vitling.settings.stages import PRETRAIN_FOLDER
+from vitling.settings.verbs import CONFIGS
 from vitling.training.processes import choose_device
 
 LOW_AGREEMENT = 0.8  # digits with 5 % flips: at 0.75, 30 % of the suspects were wrong labels; at 0.93, 90 %

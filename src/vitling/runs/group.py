@@ -16,10 +16,12 @@ from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
 from vitling.files import atomic_write, claim_folder, list_names, write_json
 from vitling.loading import read_record
+from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
 from vitling.records import SeedsResult, StoredRequest
-from vitling.settings.config import Config, RunConfig, verb_of
+from vitling.settings.config import Config, RunConfig
 from vitling.settings.saved import load_config, resume_config
+from vitling.settings.verbs import verb_of
 from vitling.training.processes import init_processes
 
 REQUEST, SEEDS = "asked.json", "seeds.json"
@@ -82,7 +84,7 @@ def _summarise_all(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _list_figures(result: dict[str, Any]) -> list[tuple[str, float]]:
-    keys = ("top1", "mean_per_class", "mean_average_precision")
+    keys = ("top1", "mean_per_class", "mean_average_precision", *DENSE_METRICS)
     pairs = [(w, split) for w in ("last", "best") for split in ("val", "test") if split in result.get(w, {})]
     labelled = [
         (f"{w} {split} {key}", result[w][split][key]) for w, split in pairs for key in keys if key in result[w][split]

@@ -20,7 +20,7 @@ from vitling.views.config import ViewChanges, ViewsConfig
 from vitling.views.plan import Plan
 
 
-def _shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
+def shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
     """Show this metavar and hint in the help instead of an uninformative default such as None."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
@@ -33,51 +33,51 @@ _Preset = Literal["auto", MethodPreset]
 
 
 PLANNED = -1  # a number that the plan or the method fills in
-_OPEN_NUMBER = Range(1, planned=PLANNED)
+OPEN_NUMBER = Range(1, planned=PLANNED)
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """Settings that all training commands share."""
 
-    source: Annotated[str, tyro.conf.Positional, _shown("DATA", "(required, unless with --resume)")] = ""
+    source: Annotated[str, tyro.conf.Positional, shown("DATA", "(required, unless with --resume)")] = ""
     """Your images: a folder, CSV, Parquet file, tar, npz, torchvision:NAME?root=DIR, flowers102:DIR or embedded:digits.
     Write train=A,test=B if the splits are in different places."""
-    out: Annotated[str, _shown("DIR", "(required)")] = ""
+    out: Annotated[str, shown("DIR", "(required)")] = ""
     """Directory for the run. It must be new or empty, unless you pass --resume or --overwrite."""
-    backbone: Annotated[str | None, _shown("NAME")] = None
+    backbone: Annotated[str | None, shown("NAME")] = None
     """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images."""
-    from_: Annotated[str | None, _shown("PATH", name="from")] = None
+    from_: Annotated[str | None, shown("PATH", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file, without its head."""
-    size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Side of a view in pixels. Default: 224, less for smaller images."""
     epochs: Annotated[int, AT_LEAST_1] = 100
     """Passes over the training images."""
     batch: Annotated[int, AT_LEAST_1] = 128
     """Images per optimiser step, over all processes."""
-    minutes: Annotated[float | None, POSITIVE, _shown("MINUTES")] = None
+    minutes: Annotated[float | None, POSITIVE, shown("MINUTES")] = None
     """Fit the run into this many minutes, if needed with fewer epochs than --epochs. Compilation is included."""
     seed: Annotated[int, SEED] = 0
     """Random seed of the weights, the views and the order of images."""
     seeds: Annotated[int, AT_LEAST_1] = 1
     """Number of runs with different seeds, in --out/seed0, seed1, ...; all hold out the same images."""
-    split_seed: Annotated[int | None, SEED, _shown("INT")] = None
+    split_seed: Annotated[int | None, SEED, shown("INT")] = None
     """Random seed of the hold-out or the folds. Default: --seed."""
     aux: Literal["none", "drloc"] = "none"
     """Auxiliary loss. drloc: also predict the distance between pairs of tokens."""
-    val: Annotated[str | None, _shown("none|FRACTION")] = None
+    val: Annotated[str | None, shown("none|FRACTION")] = None
     """Images to hold out for validation: none, or a fraction such as 0.2. Default: the data's own val split, else 0.1.
     `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Place of the decoded images: GPU memory, host memory, or disk (stream). auto takes the first that has room."""
-    store_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    store_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Side of the decoded images in pixels.
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Keep decoded images on disk (in VITLING_CACHE) for the next start; --no-cache decodes them every time."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Write report.html at the end: results, curves, mistakes and a map of the images. --no-report skips it."""
-    labels: Annotated[str | None, _shown("CSV")] = None
+    labels: Annotated[str | None, shown("CSV")] = None
     """Corrected labels: a CSV with the columns path and label, such as the edited suspects.csv of `vitling doctor`.
     An image with an empty label, or the label drop, is left out."""
     allow_bad: bool = False
@@ -120,9 +120,9 @@ class RunConfig:
 class LabelledConfig(RunConfig):
     """Settings of training on labels."""
 
-    eval_every: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    eval_every: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Epochs between evaluations on the validation split. Default: about 50 evaluations per run, 10 with --minutes."""
-    test_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    test_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Side of a view in pixels for validation, test and the saved model. Default: --size, or what `train` plans.
     Random crops enlarge objects in training, so larger views at test time often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
@@ -168,27 +168,27 @@ class PretrainConfig(MethodsConfig, RunConfig):
 
     method: MethodName = "idmm"
     """Pre-training method; `vitling list methods` describes them. idmm: tell every image from every other."""
-    preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
+    preset: Annotated[_Preset, shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
     """Recipe of the optimiser, learning rate, warm-up and smoothing. paper; released: its code's (idmm); or adamw.
     adamw replaces SGD with IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
     Settings that you pass win over any preset."""
     epochs: Annotated[int, AT_LEAST_1] = 800
     """Passes over the training images. The default for esvit is higher below 2,000 images and lower above."""
-    views_budget: Annotated[float | None, POSITIVE, _shown("VIEWS")] = None
+    views_budget: Annotated[float | None, POSITIVE, shown("VIEWS")] = None
     """Instead of --epochs: train for about this many views in total (3.8e9 in the EsViT paper)."""
-    batch: Annotated[int, _OPEN_NUMBER, _shown("INT", "(default: the method's)")] = PLANNED
+    batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: the method's)")] = PLANNED
     """Images per optimiser step, over all processes.
     Default: 256; 512 for simclr, supcon, dino; 64 to 512 for esvit, depending on the number of images."""
-    size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Side of a view in pixels. Default: 112, less for smaller images."""
-    val: Annotated[str | None, _shown("none|FRACTION")] = "none"
+    val: Annotated[str | None, shown("none|FRACTION")] = "none"
     """Images to hold out: none (pre-train on everything except a test split), or a fraction such as 0.2."""
-    continue_from: Annotated[str | None, _shown("RUN")] = None
+    continue_from: Annotated[str | None, shown("RUN")] = None
     """Continue from the step, weights and optimiser state of a run or checkpoint file, with an additional loss.
     Use it for esvit after dino or after its view loss. Images, --batch and shared settings must be the same."""
     drop_path: Annotated[float, FRACTION] = 0.1
     """Stochastic depth of the last block; it decreases linearly towards the first."""
-    watch_every: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    watch_every: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Epochs between evaluations of the features: k-NN if there are labels, else their standard deviation.
     Default: 40 evaluations per run, 10 with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
@@ -208,7 +208,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
 class FinetuneConfig(LabelledConfig):
     """Settings of `vitling finetune`."""
 
-    from_: Annotated[str | None, _shown("PATH", "(required, unless with --resume)", name="from")] = None
+    from_: Annotated[str | None, shown("PATH", "(required, unless with --resume)", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file."""
     keep_head: bool = False
     """Keep the head of --from too: a run or model folder with the same classes."""
@@ -227,22 +227,22 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 
     method: _Method = "auto"
     """Method of the first stage (`vitling list methods`). supervised: no first stage, train on labels only."""
-    preset: Annotated[Literal["auto", "paper", "released"], _shown("{paper,released}", "(default: planned)")] = "auto"
+    preset: Annotated[Literal["auto", "paper", "released"], shown("{paper,released}", "(default: planned)")] = "auto"
     """Learning rate, warm-up and smoothing of the second stage and of IDMM's first: the paper's, or its code's.
     Settings that you pass win."""
-    epochs: Annotated[int, _OPEN_NUMBER, _shown("INT", "(default: planned)")] = PLANNED
+    epochs: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
-    batch: Annotated[int, _OPEN_NUMBER, _shown("INT", "(default: planned)")] = PLANNED
+    batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
     """Images per optimiser step, over all processes, in both stages."""
-    pretrain_epochs: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    pretrain_epochs: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Passes over all images in the first stage. Default: planned."""
-    pretrain_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    pretrain_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Side of a view in pixels in the first stage. Default: planned."""
-    pretrain_preset: Annotated[_Preset, _shown("{paper,released,adamw}", "(default: planned)")] = "auto"
+    pretrain_preset: Annotated[_Preset, shown("{paper,released,adamw}", "(default: planned)")] = "auto"
     """Preset of the first stage, like --preset of `vitling pretrain`."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """Stop or warn if the features of the first stage collapse (docs/watching.md)."""
-    final_size: Annotated[int | None, AT_LEAST_1, _shown("INT")] = None
+    final_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Then fine-tune at this size as well, keeping the head: 448 in the paper. --minutes does not include it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
@@ -269,9 +269,9 @@ class ComparisonConfig(TrainConfig):
     """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
     baselines: tuple[str, ...] = ()
     """Other backbones to train on labels only, such as resnet50 convnext_tiny, as further baselines."""
-    minutes: Annotated[float | None, POSITIVE, _shown("MINUTES", "(default: 8)")] = 8.0
+    minutes: Annotated[float | None, POSITIVE, shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
-    val: Annotated[str | None, _shown("FRACTION")] = None
+    val: Annotated[str | None, shown("FRACTION")] = None
     """Fraction of the training images to evaluate on. Default: the data's own val split, else 0.2."""
     # no flags here: methods are compared with one seed and their own presets
     method: Annotated[_Method, tyro.conf.Suppress] = "auto"
@@ -281,14 +281,3 @@ class ComparisonConfig(TrainConfig):
 
 
 Config = TypeVar("Config", bound=RunConfig)
-CONFIGS: dict[str, type[RunConfig]] = {  # of each training command
-    "train": TrainConfig,
-    "pretrain": PretrainConfig,
-    "finetune": FinetuneConfig,
-    "compare-methods": ComparisonConfig,
-}
-
-
-def verb_of(config: RunConfig) -> str:
-    """Return the command that these settings belong to."""
-    return next(verb for verb, kind in CONFIGS.items() if kind is type(config))

@@ -75,7 +75,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     _scale_learning_rates(draft, facts)
 
 
-def describe_plan(draft: Draft[TrainConfig], before: Draft[TrainConfig] | None = None) -> list[str]:
+def describe_plan(draft: Draft[Any], before: Draft[Any] | None = None) -> list[str]:
     """Write the plan's choices with their reasons; of a plan that replaces another, only the new ones."""
     known = {} if before is None else {name: (before.get(name), origin) for name, origin in before.origins.items()}
     chosen = [

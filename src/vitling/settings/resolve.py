@@ -19,6 +19,8 @@ from vitling.settings.config import (
     PretrainConfig,
     TrainConfig,
 )
+from vitling.settings.dense import DenseConfig
+from vitling.settings.dense_plan import resolve_dense
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft, Origin
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
@@ -43,6 +45,8 @@ def resolve(request: Config | Draft[Config], facts: Facts) -> Resolved[Config]:
         notes = resolve_pretraining(draft, facts)
     elif isinstance(draft.config, FinetuneConfig):
         notes = _resolve_finetuning(draft, facts)
+    elif isinstance(draft.config, DenseConfig):
+        notes = resolve_dense(draft, facts)
     elif isinstance(draft.config, TrainConfig) and draft.config.method != "supervised":
         _resolve_second_stage(draft)
     if isinstance(draft.config, LabelledConfig):
