@@ -1,7 +1,7 @@
 """Tables of the DRLoc paper and its supplement, and two questions that they raise.
 
 The paper's figures are those of one seed at its best test epoch, as the released code reports them; ours are of the
-last epoch. COCO and ADE20K (Tables 5 and 6, supplement Tables 10 to 13) are not included. Tables on large data are
+last epoch. COCO and ADE20K (Tables 5 and 6, supplement Tables 10 to 13) are in dense.py. Tables on large data are
 repeated on smaller data, without a figure to compare with.
 """
 

@@ -1,7 +1,7 @@
 """Tables and figures of the EsViT paper.
 
-The paper's figures are single runs, for some networks at their best epoch. Not included: COCO (Table 2 and two columns
-of Table 5), and rows of other authors' systems in Tables 1, 7, 11 and 12. A run's name ends with what is measured.
+The paper's figures are single runs, for some networks at their best epoch. Table 2 is in dense.py. Not included: rows
+of other authors' systems in Tables 1, 7, 11 and 12. A run's name ends with what is measured.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from vitling.papers.costs import TABLE_9, RegionCostTask, ThroughputTask
 from vitling.papers.costs import Figure as Cost
 from vitling.papers.counting import CountTask, ParametersTask, ViewsBudgetTask
 from vitling.papers.datasets import ENTRIES
+from vitling.papers.dense_task import detect_coco, make_dense_runs
 from vitling.papers.figures import read_figures
 from vitling.papers.probing import SUITE, Figure, FixedNetwork, FrozenTask, Network, SuiteMeanTask, make_probe_runs
 from vitling.papers.stages import pretrain_config
@@ -43,7 +44,13 @@ def studies() -> tuple[Study, ...]:
         new("esvit-t1", "Swin by size and window", f"{paper} Table 1", _sizes(), probes),
         new("esvit-t3", "other data", f"{paper} Table 3", _other_data(), f"{probes}; suite: mean of 18 datasets"),
         new("esvit-t4", "other networks", f"{paper} Table 4", _networks(), probes),
-        new("esvit-t5", "contrast or not, ResNet-50, two views", f"{paper} Table 5", _resnet(), probes),
+        new(
+            "esvit-t5",
+            "contrast or not, ResNet-50, two views",
+            f"{paper} Table 5",
+            _resnet_dense(),
+            f"{probes}; AP on COCO",
+        ),
         new("esvit-t6", "the networks", f"{paper} Table 6 and its code", _layouts(), "parameters without heads"),
         new("esvit-t8", "pace of the networks", f"{paper} Table 8", _throughput(), "images a second, no gradients"),
         new("esvit-t9", "cost of the region loss", f"{paper} Table 9", _costs(), "both losses over the view loss"),
@@ -123,6 +130,20 @@ def _resnet(figures: Iterable[Figure] = PROBES) -> Iterator[StudyRun]:
     baselines = {"densecl": "r-50-moco-v2", BOTH: f"r-50-{VIEWS}"}
     for name, network in _two_view_networks().items():
         yield from _probe(f"r-50-{name}", network, baselines.get(name, ""), figures)
+
+
+def _resnet_dense() -> Iterator[StudyRun]:
+    """Yield the probes, and the AP of Mask R-CNN on COCO, whose schedule the paper does not give."""
+    yield from _resnet()
+    dense, note, base = detect_coco("resnet50", "1x"), "1x with AdamW; the paper gives no schedule", "r-50-supervised"
+    yield from make_dense_runs(base, dense, ("box_ap", "mask_ap"), data="coco", weights="resnet50", note=note)
+    baselines = {"densecl": "r-50-moco-v2", BOTH: f"r-50-{VIEWS}"}
+    for name, network in _two_view_networks().items():
+        about = {"data": "coco", "pretrain_data": IMAGENET, "note": note}
+        runs = make_dense_runs(
+            f"r-50-{name}", dense, ("box_ap", "mask_ap"), network, baselines.get(name, base), **about
+        )
+        yield from runs
 
 
 def _resnet_linear() -> Iterator[StudyRun]:

@@ -22,6 +22,7 @@ class StudyDataset:
     train: int
     test: int  # 0: for pre-training only
     files: tuple[str, str] | None = None  # stems of the two files, if not NAME-train and NAME-test
+    annotated: str = ""  # name of the folder or tar of an annotated dataset, with all its splits
 
 
 def _convert_entry(entry: Entry) -> StudyDataset:
@@ -36,8 +37,11 @@ DATASETS = {
     "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
     # every fifth training image; not a benchmark but a substitute if the full dataset is not available
     "cifar100-10k": StudyDataset("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
-    # its labels are masks, not classes
+    # boxes and masks instead of classes; COCO and ADE20K are tested on their val split
     "camvid": StudyDataset("CamVid's training frames, without their masks", 367, 0),
+    "camvid-masks": StudyDataset("CamVid with its masks", 367, 233, annotated="camvid"),
+    "coco": StudyDataset("COCO 2017", 118_287, 5_000, annotated="coco"),
+    "ade20k": StudyDataset("ADE20K of the 2016 challenge", 20_210, 2_000, annotated="ade20k"),
 }
 
 
@@ -47,6 +51,11 @@ def find_data(name: str, folder: Path) -> tuple[str, str] | None:
     A copy as its authors distribute it is accepted too.
     """
     has_test = DATASETS[name].test > 0
+    if stem := DATASETS[name].annotated:
+        found = _find_annotated(folder, stem)
+        return (str(found), str(found)) if found else None
+    if name == "camvid" and (found := _find_annotated(folder, name)):
+        return f"frames:{found}", ""
     if name in ENTRIES and (copy := find_copy(name, folder)):
         together = "?val=train" if ENTRIES[name].val else ""
         return copy + together, copy if has_test else ""
@@ -54,6 +63,14 @@ def find_data(name: str, folder: Path) -> tuple[str, str] | None:
     if train and (test or not has_test):
         return str(train), str(test) if has_test else ""
     return None
+
+
+def _find_annotated(folder: Path, stem: str) -> Path | None:
+    """Return the folder or tar of an annotated dataset; a folder of train/ alone has no annotations."""
+    path = folder / stem
+    if path.is_dir() and not (path / "train" / "masks").exists() and [p.name for p in path.iterdir()] == ["train"]:
+        return None
+    return next((found for found in (path, path.with_suffix(".tar")) if found.exists()), None)
 
 
 def _get_stems(name: str) -> tuple[str, str]:
@@ -80,6 +97,11 @@ def describe_missing(data: Iterable[str], weights: Iterable[str], folder: Path) 
 
 def _describe_dataset(name: str, folder: Path) -> str:
     about, (train, test), others = DATASETS[name], _get_stems(name), ", ".join(SUFFIXES[1:])
+    if about.annotated:
+        place = folder / about.annotated
+        return (
+            f"{name} ({about.title}, {about.train:,} + {about.test:,} images): {place}/ as distributed, or {place}.tar"
+        )
     if not about.test:
         return (
             f"{name} ({about.title}, {about.train:,} images): {folder / name}/train/ with the images, or "

@@ -30,14 +30,16 @@ from vitling.papers.train_task import (
     shorten,
 )
 from vitling.records import Environment, RunResult, TaskResult
-from vitling.settings.config import FinetuneConfig, PretrainConfig
+from vitling.settings.config import FinetuneConfig, PretrainConfig, TrainConfig
+from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
 from vitling.settings.names import mark_all_explicit
 from vitling.views.policies import idmm_pretrain
 
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
 
-Kind = Literal["pretrain", "finetune", "enlarge"]
+Kind = Literal["pretrain", "train", "finetune", "enlarge", "detect", "segment"]
+StageConfig = PretrainConfig | TrainConfig | FinetuneConfig | DenseConfig
 FEW = 2_040  # images; larger datasets are stored at a smaller side
 
 
@@ -74,7 +76,7 @@ class StageRun:
     """One stage: a run that several tasks may share."""
 
     kind: Kind
-    config: PretrainConfig | FinetuneConfig
+    config: StageConfig
 
     @property
     def out(self) -> Path:
@@ -106,16 +108,23 @@ class StageRun:
             return read_record(self.out / "result.json", RunResult), shared
 
     def _train(self) -> dict[str, Any]:
-        from vitling.runs import finetune, pretrain
-
-        config = replace(self.config, report=False)
-        if isinstance(config, PretrainConfig):
-            result = pretrain.pretrain(config)
-        else:
-            result = finetune.finetune_from_any_start(config)
+        result = _train(replace(self.config, report=False))
         drop_checkpoints(self.out)
         free_memory()
         return result
+
+
+def _train(config: StageConfig) -> dict[str, Any]:
+    from vitling.runs import dense, finetune, pretrain, train
+
+    if isinstance(config, PretrainConfig):
+        return pretrain.pretrain(config)
+    if isinstance(config, TrainConfig):
+        return train.train(config)
+    if isinstance(config, FinetuneConfig):
+        return finetune.finetune_from_any_start(config)
+    assert isinstance(config, DetectConfig | SegmentConfig)
+    return dense.train_dense(config)
 
 
 @dataclass(frozen=True)
@@ -182,17 +191,17 @@ class StagedTask:
             yield "enlarge", self.enlarge
 
 
-def make_stage(
-    kind: Kind, config: PretrainConfig | FinetuneConfig, context: RunContext, seed: int, origin: str
-) -> StageRun:
+def make_stage(kind: Kind, config: StageConfig, context: RunContext, seed: int, origin: str) -> StageRun:
     """Make a stage that starts from `origin`: a run, a weights file or "" for random weights."""
-    config, first = shorten(config, context.epochs), kind == "pretrain"
+    config, first = shorten(config, context.epochs), kind in ("pretrain", "train")
     data = context.pretrain_data or context.data if first else context.data
     key = digest([kind, drop_later_names(changed_settings(config)), data, seed, Path(origin).name])
     out = str(context.stages / f"{kind}-{config.backbone}-{data}-seed{seed}-{key}")
     source = f"train={context.train},test={context.test}"
     if first:  # no test images
         source = f"train={context.pretrain_source or context.train}"
+    elif isinstance(config, DenseConfig):  # annotated data names its splits itself
+        source = context.train
     return StageRun(kind, replace(config, source=source, out=out, seed=seed, from_=origin or None, resume=True))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from vitling.errors import UserError
-from vitling.papers import drloc, esvit, idmm, idmm_methods, small
+from vitling.papers import dense, drloc, esvit, idmm, idmm_methods, small
 from vitling.papers.study import Study
 
 
 def all_studies() -> tuple[Study, ...]:
     """List the studies of all papers, and ours."""
-    return (*drloc.studies(), *idmm.studies(), *idmm_methods.studies(), *esvit.studies(), *small.studies())
+    modules = (drloc, idmm, idmm_methods, esvit, dense, small)
+    return tuple(study for module in modules for study in module.studies())
 
 
 def find_study(name: str) -> Study:

@@ -46,3 +46,10 @@ def register_readers() -> None:
 
     for name in ENTRIES:
         register_reader(name, partial(read_dataset, name))
+    register_reader("frames", _read_frames)
+
+
+def _read_frames(rest: str) -> Source:
+    from vitling.papers.datasets.frames import read_frames
+
+    return read_frames(rest)

@@ -1,0 +1,105 @@
+"""Studies of detection and segmentation: their figures, and each of them run through on made miniatures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import make_folder
+from tests.papers.short_stages import FIRST, QUIET
+from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
+from vitling.papers import locations
+from vitling.papers.dense_task import DenseTask
+from vitling.papers.drloc_recipes import scratch
+from vitling.papers.locations import find_data
+from vitling.papers.reproduce import reproduce
+from vitling.papers.studies import find_study
+from vitling.papers.study import Study
+from vitling.settings.config import PretrainConfig
+from vitling.settings.dense import DetectConfig
+
+NANO = "vit_nano_patch4_32"
+TABLES = ("drloc-t5", "drloc-t6", *(f"drloc-supp-t{n}" for n in (10, 11, 12, 13)), "esvit-t2", "esvit-t5")
+
+
+def figures(study: str, *names: str) -> list[float | None]:
+    known = {run.name: run.paper for run in find_study(study).runs}
+    return [known[name] for name in names]
+
+
+def test_figures_of_the_papers():
+    names = ("mask-rcnn-swin-t-box-ap", "mask-rcnn-swin-t-drloc-mask-ap", "cascade-swin-t-drloc-box-ap75")
+    assert figures("drloc-t5", *names) == figures("drloc-supp-t11", *names) == [41.8, 37.2, 40.3]
+    assert figures("drloc-supp-t10", *names) == [43.4, 39.7, 52.1]
+    for table, expected in (("t6", [36.9, 48.7]), ("supp-t12", [43.87, 55.74]), ("supp-t13", [36.93, 48.69])):
+        assert figures(f"drloc-{table}", "swin-t-mean-iou", "swin-t-drloc-mean-class-accuracy") == expected
+    assert figures("esvit-t2", "swin-t-supervised-box-ap50", "swin-t-views-mask-ap75") == [68.1, 45.1]
+    assert figures("esvit-t5", "r-50-densecl-box-ap", "r-50-supervised-mask-ap", "r-50-both-knn") == [39.1, 33.3, 61.7]
+    runs = [run for table in TABLES for run in find_study(table).runs if isinstance(run.task, DenseTask)]
+    assert all(run.paper is not None for run in runs)
+
+
+def test_only_pre_training_has_the_auxiliary_loss():
+    for run in find_study("drloc-t5").runs:
+        assert run.task.dense.aux == "none"
+        assert (run.task.before.aux == "drloc") == ("drloc" in run.name)
+
+
+def shrink(study: Study, keep: int = 1000) -> Study:
+    """Replace the networks and lengths of a study by tiny ones, and keep its tasks."""
+
+    def shrink_task(task: DenseTask) -> DenseTask:
+        tiny = {"backbone": NANO, "size": 64, "batch": 2, "width": 16, "loop": QUIET, "epochs": 1, "eval_every": 1}
+        if isinstance(task.dense, DetectConfig):
+            tiny |= {"shorter": (48, 64), "longest": 64}
+        else:
+            tiny |= {"test_scales": (1.0,), "annotations": type(task.dense.annotations)()}
+        dense, before = replace(task.dense, **tiny), task.before
+        if isinstance(before, PretrainConfig):
+            before = replace(FIRST, epochs=1, watch_every=1)
+        elif before is not None:
+            small = {"size": 32, "batch": 4, "epochs": 1, "loop": QUIET}
+            before = replace(scratch(NANO, aux=before.aux == "drloc", batch=4), **small)
+        return replace(task, dense=dense, before=before)
+
+    runs = [replace(run, task=shrink_task(run.task)) for run in study.runs if isinstance(run.task, DenseTask)]
+    return replace(study, runs=tuple(runs[:keep]))
+
+
+@pytest.fixture
+def made_data(elsewhere, tmp_path):
+    root = tmp_path / "data"
+    make_coco_folder(root / "coco", {"train": 4, "val": 2})
+    make_mask_folder(root / "ade20k", {"train": 4, "val": 2})
+    make_mask_folder(root / "camvid", {"train": 4, "val": 2, "test": 2})
+    for name in ("imagenet100", "imagenet1k", "flowers102"):
+        make_folder(root / name, each=4, split="train")
+        make_folder(root / name, each=2, split="test", first=50)
+    return str(root)
+
+
+@pytest.mark.parametrize("name", ["drloc-t5", "drloc-t6", "esvit-t2", "camvid-dense"])
+def test_studies_run_through_on_miniatures(name, made_data):
+    study = find_study(name)
+    only = {
+        "drloc-t5": ("=mask-rcnn-swin-t-drloc-box-ap", "=mask-rcnn-swin-t-drloc-mask-ap"),
+        "esvit-t2": ("=swin-t-both-box-ap",),
+    }
+    found = reproduce(shrink(study), made_data, only=only.get(name, ("pvtv2", "iou")))
+    assert not found.failed
+    rows = found.results["rows"]
+    assert all(0 <= row["value"] <= 100 for row in rows)
+    assert {row["split"] for row in rows} == {"test" if name == "camvid-dense" else "val"}
+    if name == "drloc-t5":  # the two figures share their stages
+        assert [stage["shared"] for stage in rows[1]["stages"]] == [True, True]
+
+
+def test_where_annotated_data_is_found(tmp_path):
+    make_mask_folder(tmp_path / "camvid", {"train": 1, "val": 1})
+    place = str(tmp_path / "camvid")
+    assert find_data("camvid-masks", tmp_path) == (place, place)
+    assert find_data("camvid", tmp_path) == (f"frames:{place}", "")
+    assert find_data("coco", tmp_path) is None
+    assert "coco.tar" in locations.describe_missing(["coco"], [], Path("data"))[0]
