@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitling.version import __version__
 
 if TYPE_CHECKING:
-    from vitling.runs.api import Result, TrainedModel
+    from vitling.runs.api import Result, TrainedDenseModel, TrainedModel
 
-__all__ = ["__version__", "load", "train"]
+__all__ = ["__version__", "detect", "load", "segment", "train"]
 
 
 def train(source: str, out: str, **settings: Any) -> Result:
@@ -33,8 +33,26 @@ def train(source: str, out: str, **settings: Any) -> Result:
     return Result(run(apply_overrides(TrainConfig(source=str(source), out=str(out)), settings)), out)
 
 
-def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cpu") -> TrainedModel:
-    """Load the model of a run or a model folder, ready for `predict`, `embed` and `evaluate`."""
+def detect(source: str, out: str, **settings: Any) -> dict[str, Any]:
+    """Train a detector like `vitling detect`; return what result.json contains."""
+    from vitling.runs.dense import detect as run
+    from vitling.settings.dense import DetectConfig
+    from vitling.settings.names import apply_overrides
+
+    return run(apply_overrides(DetectConfig(source=str(source), out=str(out)), settings))
+
+
+def segment(source: str, out: str, **settings: Any) -> dict[str, Any]:
+    """Train a segmentation network like `vitling segment`; return what result.json contains."""
+    from vitling.runs.dense import segment as run
+    from vitling.settings.dense import SegmentConfig
+    from vitling.settings.names import apply_overrides
+
+    return run(apply_overrides(SegmentConfig(source=str(source), out=str(out)), settings))
+
+
+def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cpu") -> TrainedModel | TrainedDenseModel:
+    """Load the model of a run or a model folder, ready for `predict` and `evaluate`, and `embed` for classifiers."""
     from vitling.runs.api import load_model
 
     return load_model(path, weights, device)

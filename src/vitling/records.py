@@ -63,6 +63,7 @@ class RunResult(_Training):
     judged_at: NotRequired[int]
     parameters: NotRequired[int]
     aux: NotRequired[str]
+    task: NotRequired[str]
     bad_files: NotRequired[int]
     warnings: NotRequired[list[str]]
     stages: NotRequired[dict[str, StageResult]]
@@ -107,6 +108,16 @@ class LabelCheck(TypedDict):
     expected_wrong: float
     suspects: list[SuspectRow]
     csv: str
+
+
+class DenseSplit(TypedDict):
+    per_class: list[dict[str, Any]]
+
+
+class DenseEvaluation(TypedDict, total=False):
+    """evaluation.json of a run of detect or segment."""
+
+    last: dict[str, DenseSplit]
 
 
 class TestOpening(TypedDict):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
+from vitling.commands.dense_results import print_dense_evaluation
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import format_percent, select_metrics
 from vitling.console import Console, echo
@@ -28,7 +29,13 @@ def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
     With --with, classifiers are trained on its frozen features. The data may have any classes, and the model need not
     have been trained on labels.
     """
-    if config.probes:
+    from vitling.runs.dense_bundle import find_dense
+
+    if (folder := find_dense(config.run, config.weights)) is not None:
+        from vitling.runs.dense_use import evaluate_dense
+
+        print_dense_evaluation(evaluate_dense(config, folder))
+    elif config.probes:
         from vitling.runs.probes import evaluate_probes
 
         _print_probes(evaluate_probes(config))

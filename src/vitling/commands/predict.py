@@ -8,6 +8,8 @@ from tyro.conf import arg
 
 from vitling.commands.flags import Images, OptionalOut, Run, Weights
 from vitling.console import echo
+from vitling.errors import UserError
+from vitling.formatting import format_count
 from vitling.ranges import AT_LEAST_1, FRACTION
 
 
@@ -20,8 +22,12 @@ def predict(
     out: OptionalOut = None,
     weights: Weights = "last",
     coverage: Annotated[float | None, arg(help_behavior_hint="")] = None,
+    min_score: Annotated[float, FRACTION] = 0.5,
 ) -> None:
-    """Classify images and print a table, CSV or JSON.
+    """Classify images and print a table, CSV or JSON; or draw boxes and masks on them.
+
+    Models of detect and segment write into the directory --out: each picture with what was found drawn on it, and
+    detections.json (COCO results) or masks/ (PNG files whose pixels are the classes).
 
     Args:
         run: A run directory or a model folder.
@@ -29,10 +35,23 @@ def predict(
         top: Number of classes to list per image.
         abstain: Answer (unsure) if the highest probability is below this.
         format: Output format.
-        out: Write to this file instead of the terminal.
+        out: Write to this file instead of the terminal; a directory for models of detect and segment.
         weights: Weights of the last epoch, or of the best epoch on validation.
         coverage: Also list, for each image, a set of classes that contains the true one with this probability (0.95).
+        min_score: Score from which a detection is drawn; detections.json has all.
     """
+    from vitling.runs.dense_bundle import find_dense
+
+    if (folder := find_dense(run, weights)) is not None:
+        if (top, abstain, format, coverage) != (5, None, "table", None):
+            raise UserError(
+                f"--top, --abstain, --format and --coverage are for classifiers; {run} detects or segments."
+            )
+        from vitling.runs.dense_use import predict_dense
+
+        _, pictures = predict_dense(folder, images, out, min_score)
+        echo(f"Saved {format_count(len(pictures), 'picture')} to {out}")
+        return
     from vitling.evaluation.predict import predict as classify
 
     classify(run, images, top, abstain, format, out, weights, coverage)

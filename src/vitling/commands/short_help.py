@@ -41,6 +41,18 @@ SHORT: dict[str, dict[str, str]] = {
         "Learning": "--preset --optim.lr --views.policy --aux",
         **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
     },
+    "detect": {
+        "Images and output": _RUN["Images and output"],
+        "Model": "--from --backbone --model --preset",
+        "Length and size": _RUN["Length and size"],
+        **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
+    },
+    "segment": {
+        "Images and output": _RUN["Images and output"],
+        "Model": "--from --backbone --preset --freeze",
+        "Length and size": _RUN["Length and size"],
+        **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
+    },
     "compare-methods": {
         "Images and output": _RUN["Images and output"],
         "Comparison": "--methods --minutes --backbone --size --batch --seed",

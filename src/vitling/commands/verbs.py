@@ -7,6 +7,7 @@ from collections.abc import Callable
 from vitling.commands.compare import compare
 from vitling.commands.compare_methods import compare_methods
 from vitling.commands.demo import demo
+from vitling.commands.detect import detect
 from vitling.commands.doctor import doctor
 from vitling.commands.embed import embed
 from vitling.commands.evaluate import evaluate
@@ -19,6 +20,7 @@ from vitling.commands.predict import predict
 from vitling.commands.pretrain import pretrain
 from vitling.commands.report import report
 from vitling.commands.reproduce import reproduce
+from vitling.commands.segment import segment
 from vitling.commands.show_views import show_views
 from vitling.commands.suite import suite
 from vitling.commands.train import train
@@ -31,6 +33,8 @@ VERBS: dict[str, Callable[..., None]] = {
         train,
         pretrain,
         finetune,
+        detect,
+        segment,
         compare_methods,
         compare,
         evaluate,

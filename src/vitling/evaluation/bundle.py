@@ -48,6 +48,11 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
     folder = Path(folder)
     config = read_config(folder)
     about = config["vitling"]
+    if is_dense(config):
+        raise UserError(
+            f"{folder} was trained by `vitling {config['vitling']['task']}`. Use it with vitling predict and vitling "
+            "evaluate, or start from it with --from."
+        )
     meta = BundleMeta.from_dict(about, folder / CONFIG)
     weights = read_safetensors(folder / WEIGHTS)
     head_weights = {name: weights.pop(name) for name in list(weights) if name.startswith(("head.", "fc."))}
@@ -164,6 +169,11 @@ def _check(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> None
         raise ValueError(f"channels differ: {backbone.channels} in the backbone, {meta} in the meta data")
     if meta.size != backbone.size:
         raise ValueError(f"the backbone was built for {backbone.size} px, the meta data say {meta.size}")
+
+
+def is_dense(config: dict[str, Any]) -> bool:
+    """Return whether a model detects or segments, and so has more parts than a backbone and a head."""
+    return config["vitling"].get("task") in ("detect", "segment")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

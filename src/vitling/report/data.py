@@ -184,6 +184,23 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class DenseClass:
+    name: str
+    count: int  # annotated pixels or instances
+    values: tuple[float | None, ...]  # of the columns, 0 to 1
+
+
+@dataclass(frozen=True)
+class DenseReport:
+    """What a detector or segmentation network found on one split."""
+
+    split: Split
+    columns: tuple[str, ...]
+    classes: tuple[DenseClass, ...]
+    worst: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
 class RunReport:
     name: str
     headline: Score | None  # None: no labelled images were held out
@@ -199,6 +216,7 @@ class RunReport:
     suspects: Suspects | None = None
     attention: tuple[AttentionImage, ...] = ()
     views: tuple[Picture, ...] = ()
+    dense: DenseReport | None = None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ SECTIONS = (
     Section("map", "Map of the images", lambda data: any(run.images for run in data.runs)),
     Section("errors", "Mistakes", lambda data: any(run.errors for run in data.runs)),
     Section("suspects", "Suspicious labels", lambda data: any(run.suspects for run in data.runs)),
+    Section("dense", "Classes and worst images", lambda data: any(run.dense for run in data.runs)),
     Section("attention", "Attention", lambda data: any(run.attention for run in data.runs)),
     Section("views", "Training views", lambda data: any(run.views for run in data.runs)),
     Section("settings", "Settings and reasons", lambda data: any(run.stages for run in data.runs)),

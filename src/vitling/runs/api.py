@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from vitling.evaluation.bundle import load
+from vitling.evaluation.bundle import find_bundle, load
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.model import Model
 from vitling.metric_names import METRIC_NAMES
+from vitling.runs.dense_bundle import find_dense, load_dense
+from vitling.runs.dense_model import DenseModel
+from vitling.runs.dense_use import evaluate_dense
 from vitling.runs.evaluate import evaluate
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.settings.names import apply_overrides
@@ -75,7 +78,7 @@ class Result(dict[str, Any]):
     @property
     def model(self) -> TrainedModel:
         """The model of the last epoch, loaded from the run."""
-        return load_model(self.run)
+        return TrainedModel(load(self.run, device="cpu"), self.run, "last")
 
     def __repr__(self) -> str:
         found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
@@ -99,7 +102,26 @@ class TrainedModel(Model):
         return f"<Model of {self.path}: {self.backbone.name} at {self.meta.size} px, {classes}>"
 
 
+class TrainedDenseModel(DenseModel):
+    """A detector or segmentation network that knows its folder, so that it can be evaluated as on the command line."""
+
+    def __init__(self, model: DenseModel, path: str | os.PathLike[str], weights: Literal["last", "best"]):
+        super().__init__(model.objective, model.meta)
+        self.path, self.weights = Path(path), weights
+
+    def evaluate(self, data: str | os.PathLike[str], **settings: Any) -> dict[str, Any]:
+        """Compute all metrics on annotated images, like `vitling evaluate`; settings are its flags (`split="val"`)."""
+        config = EvaluationConfig(str(self.path), str(data), weights=self.weights, device=str(self.device))
+        return evaluate_dense(apply_overrides(config, settings), find_bundle(self.path, self.weights))
+
+    def __repr__(self) -> str:
+        meta = self.meta
+        return f"<{meta.model} of {self.path}: {self.objective.backbone.name}, {len(meta.class_names)} classes>"
+
+
 def load_model(
     path: str | os.PathLike[str], weights: Literal["last", "best"] = "last", device: str = "cpu"
-) -> TrainedModel:
+) -> TrainedModel | TrainedDenseModel:
+    if (folder := find_dense(path, weights)) is not None:
+        return TrainedDenseModel(load_dense(folder, device), path, weights)
     return TrainedModel(load(path, weights, device), path, weights)

@@ -114,7 +114,7 @@ def decode_split(
 
 def make_opening_recorder(model_path: str) -> Callable[[str], None]:
     """Return a callback that records an opening of the test split in the model's run, if it is in one."""
-    folder = _find_run(model_path)
+    folder = find_run(model_path)
     if folder is None:
         return lambda why: None
     run = RunDirectory(folder)
@@ -128,7 +128,7 @@ def make_opening_recorder(model_path: str) -> Callable[[str], None]:
     return record
 
 
-def _find_run(model_path: str) -> Path | None:
+def find_run(model_path: str) -> Path | None:
     """Return the run directory of a run or of its model/ or best/, or None."""
     path = Path(model_path)
     names = ("checkpoints", "config.json")
@@ -143,7 +143,7 @@ def was_trained_on(model_path: str, source: str, split: str, held_out_by: int | 
     was held out of train by the seed `held_out_by` counts unless the run held out the same images. Data are compared by
     name, so a copy elsewhere is not recognised.
     """
-    folder = _find_run(model_path)
+    folder = find_run(model_path)
     if folder is None:
         return False
     config = read_record(folder / "config.json", DataSettings)

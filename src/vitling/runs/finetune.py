@@ -19,7 +19,7 @@ from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.report import report_run
 from vitling.runs.stage import Clock
-from vitling.settings.config import FinetuneConfig
+from vitling.settings.config import FinetuneConfig, RunConfig
 from vitling.settings.facts import Start
 
 NEW_HEAD = "Leave out --keep-head to train a new head."
@@ -58,7 +58,7 @@ def finetune_in(run: OpenRun[FinetuneConfig]) -> dict[str, Any]:
     return train_stage(prepare_stage(run, run.draft, splits, head, start_facts=start), run, clock)
 
 
-def describe_start(config: FinetuneConfig, source: str | None) -> Start:
+def describe_start(config: RunConfig, source: str | None) -> Start:
     """Return the network of --from, and the size of the views it was trained on."""
     backbone = config.backbone or _backbone_of(config.from_ or "")
     result = Path(source or "") / "result.json"

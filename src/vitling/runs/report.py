@@ -18,6 +18,7 @@ from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
 from vitling.runs.group import list_runs
 from vitling.runs.opening import OpenRun
+from vitling.runs.report_dense import read_dense
 from vitling.runs.report_files import (
     RunFiles,
     list_curves,
@@ -116,6 +117,8 @@ def _sum_seconds(result: dict[str, Any]) -> float:
 def collect(files: RunFiles, limits: Limits, on_test_opened: Callable[[str], None] = lambda why: None) -> RunReport:
     """Collect everything about a run. Without its images, the page has fewer sections and a warning."""
     report = collect_files(files)
+    if files.is_dense:
+        return replace(report, dense=read_dense(files))
     try:
         report = _add_images(report, RunImages(files, limits, on_test_opened))
     except (UserError, OSError, RuntimeError, MemoryError) as problem:
@@ -143,7 +146,7 @@ def collect_files(files: RunFiles) -> RunReport:
     """Collect what the files of a run contain. Mistakes are those on val; on test only if there is no val."""
     scores = list_scores(files)
     splits = {score.split: score.images for score in reversed(scores)}
-    errors = read_errors(files, "val" if "val" in splits else "test")
+    errors = None if files.is_dense else read_errors(files, "val" if "val" in splits else "test")
     return RunReport(
         name=files.name,
         headline=scores[0] if scores else None,

@@ -14,20 +14,26 @@ from vitling.errors import UserError
 from vitling.evaluation.intervals import wilson_interval
 from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
-from vitling.metric_names import METRIC_NAMES
+from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.specs import SECOND
-from vitling.settings.config import CONFIGS, TrainConfig
+from vitling.settings.config import TrainConfig
 from vitling.settings.listing import list_settings
 from vitling.settings.resolve import Resolved
 from vitling.settings.saved import load_resolved
 from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER
+from vitling.settings.verbs import CONFIGS
 
 _NOT_CURVES = ("kind", "step", "epoch", "images_per_second", "data_wait", "grad_norm")
-_OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss")
+_OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss", *DENSE_METRICS)
 _WARNING = re.compile(r"^[\d-]+ [\d:]+ Warning: (.*)$")
-_HEADLINES = {"top1": "top-1 accuracy", "mean_average_precision": "mean average precision"}
+_HEADLINES = {
+    "top1": "top-1 accuracy",
+    "mean_average_precision": "mean average precision",
+    "mean_iou": "mean IoU",
+    "box_ap": "box AP",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,11 @@ class RunFiles:
     @property
     def has_classifier(self) -> bool:
         return "classes" in self.result
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether the run detects or segments."""
+        return self.result.get("task") in ("detect", "segment")
 
     @cached_property
     def stages(self) -> list[tuple[str, RunFiles]]:
@@ -115,7 +126,8 @@ def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
     key = next(key for key in _HEADLINES if key in numbers)
     value, images = numbers[key], numbers.get("n", 0)
     interval = wilson_interval(value, images) if key == "top1" and value is not None and images else None
-    formatted = {k: METRIC_NAMES[k].format(numbers[k]).replace("%", "\u00a0%") for k in _OTHERS if k in numbers}
+    shown = (k for k in _OTHERS if k in numbers and k != key)
+    formatted = {k: METRIC_NAMES[k].format(numbers[k]).replace("%", "\u00a0%") for k in shown}
     others = ((METRIC_NAMES[k].display, text) for k, text in formatted.items())
     return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))
 

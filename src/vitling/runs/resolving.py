@@ -13,20 +13,23 @@ from vitling.data.sources.source import Source
 from vitling.errors import UserError
 from vitling.loading import read_json
 from vitling.ranges import check_ranges
+from vitling.runs.dense_images import find_start, open_dense
 from vitling.runs.finetune import describe_start, require_start
 from vitling.runs.group import load_request
 from vitling.runs.images import gather_facts, gather_stage_facts, open_for_pretraining, open_labelled
 from vitling.runs.opening import check_request
 from vitling.runs.stage import dry_run
 from vitling.runs.train import check_method
-from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig, verb_of
+from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.continuing import read_previous
+from vitling.settings.dense import DenseConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.plan import plan_run
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import load_resolved, resume_run
 from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, make_first_stage, make_large_stage
+from vitling.settings.verbs import verb_of
 from vitling.training.processes import choose_device
 
 RUN = "run"  # the stage whose directory is --out
@@ -40,13 +43,16 @@ def _keep(resolved: Resolved, facts: Facts, splits: Splits) -> Resolved:
 def resolve_stages(request: RunConfig, gpu: bool, measure: Measure = _keep) -> dict[str, Resolved]:
     """Return the settings of each stage; `measure` may shorten them to what fits into --minutes."""
     check_ranges(request)
+    if isinstance(request, DenseConfig):
+        facts = open_dense(request).gather_facts(gpu, find_start(request))
+        return {RUN: resolve(request, facts)}
     source = read_source(request.source, request.data, request.labels)
     if isinstance(request, PretrainConfig):
         return {RUN: _resolve_pretraining(Draft(request), source, gpu, measure)}
     if isinstance(request, FinetuneConfig):
         return {RUN: _resolve_labelled(Draft(request), source, gpu, measure)}
     if not isinstance(request, TrainConfig):
-        raise UserError("Only train, pretrain and finetune have settings to explain.")
+        raise UserError("Only commands that train have settings to explain.")
     facts = gather_facts(request, source, gpu)
     check_method(request, facts)
     plan = Draft(request)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from tyro.conf import Positional, arg
 
+from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.evaluation.config import Probe, ProbesConfig, check_coverage
@@ -21,7 +22,8 @@ class EvaluationConfig:
     run: Annotated[str, Positional, arg(metavar="RUN")]
     """A run directory or a model folder."""
     source: Annotated[str, Positional, arg(metavar="DATA")]
-    """Labelled images. Without --with, their classes must be those of the model."""
+    """Labelled images, or annotated ones for a model of detect or segment. Without --with, their classes must be those
+    of the model."""
     split: Literal["auto", "train", "val", "test"] = "auto"
     """Split to evaluate on; auto is test, else val, else all images (with --with: a hold-out)."""
     weights: Literal["last", "best"] = "last"
@@ -46,6 +48,8 @@ class EvaluationConfig:
     """Settings of the probes."""
     data: DataConfig = field(default_factory=DataConfig)
     """How images are read; channels and bits are always the model's."""
+    annotations: AnnotationConfig = field(default_factory=AnnotationConfig)
+    """How boxes and masks are read, for models of detect and segment. Default: as in training."""
 
     def check(self) -> None:
         """Raise UserError for values out of range and flags that do not go together."""

@@ -1,0 +1,79 @@
+"""Results of detection and segmentation that several commands print."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from vitling.console import Console, echo
+from vitling.formatting import format_count
+from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
+
+_MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
+
+
+def print_dense_run(result: dict[str, Any], config: Any) -> None:
+    """Print the results of a run, the files it wrote, and the command that uses its model."""
+    out = config.out
+    echo(
+        f"{result['method']} on {result['backbone']} at {result['size']} px, {result['images']:,} images, "
+        f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
+        f"{result['images_per_second']:,.1f} images/s"
+    )
+    rows = [
+        (f"{weights} ({result[weights]['epoch']})", split, result[weights][split])
+        for weights in ("last", "best")
+        for split in ("val", "test")
+        if split in result.get(weights, {})
+    ]
+    if rows:
+        Console().print(make_score_table(rows))
+    echo(f"Saved to {out}")
+    echo("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
+    if rows:
+        echo("  evaluation.json contains the figures of each class; pictures/ shows the worst images")
+    if (Path(out) / "report.html").exists():
+        echo("  report.html shows the results, curves and worst images")
+    echo(f"Use it: vitling predict {shlex.quote(out)} IMAGES --out drawn")
+
+
+def print_dense_evaluation(result: dict[str, Any]) -> None:
+    """Print the metrics of one split, and the classes with the lowest score."""
+    echo(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
+    console = Console()
+    console.print(make_score_table([(result["weights"], result["split"], result)]))
+    console.print(_make_class_table(result["per_class"]))
+
+
+def make_score_table(rows: list[tuple[str, str, dict[str, Any]]]) -> Table:
+    """Tabulate weights, split and every metric that a row has."""
+    metrics = [METRIC_NAMES[key] for key in DENSE_METRICS if any(row[2].get(key) is not None for row in rows)]
+    table = Table("weights", "split")
+    for column in ("images", *(metric.short or metric.display for metric in metrics)):
+        table.add_column(column, justify="right", no_wrap=True)
+    for weights, split, found in rows:
+        values = [_format(found.get(metric.key)) for metric in metrics]
+        table.add_row(weights, split, f"{found['n']:,}", *values)
+    return table
+
+
+def _make_class_table(rows: list[dict[str, Any]]) -> Table:
+    """Tabulate the classes with the lowest first figure."""
+    columns = [name for name in rows[0] if name not in ("class", "n")] if rows else []
+    worst = sorted(rows, key=lambda row: (row[columns[0]] is None, row[columns[0]] or 0.0))
+    table = Table("class")
+    for column in ("n", *columns):
+        display = METRIC_NAMES[column].display if column in METRIC_NAMES else column
+        table.add_column(display, justify="right", no_wrap=True)
+    for row in worst[:_MAX_CLASSES]:
+        table.add_row(row["class"], f"{row['n']:,}", *(_format(row[column]) for column in columns))
+    if len(rows) > _MAX_CLASSES:
+        table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest score"
+    return table
+
+
+def _format(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"

@@ -1,0 +1,181 @@
+"""`vitling detect` and `vitling segment`: open, plan, train, evaluate, save."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from vitling.backbones.backbone import Backbone
+from vitling.data.annotations.split import AnnotatedSplit
+from vitling.data.store import Store
+from vitling.dense.objective import DenseObjective
+from vitling.runs.dense_bundle import save_dense
+from vitling.runs.dense_evaluation import ScoreWatcher, SplitScores, evaluate_store
+from vitling.runs.dense_images import AnnotatedSplits, find_start, make_targets, match_store, open_dense
+from vitling.runs.dense_model import LONGEST_FACTOR, DenseMeta, DenseModel, build_objective
+from vitling.runs.dense_pictures import FOLDER, draw_worst
+from vitling.runs.images import Stores
+from vitling.runs.opening import OpenRun, open_run, start_processes
+from vitling.runs.report import report_run
+from vitling.runs.stage import Clock, begin, build_backbone, fit_to_time, summarise_fit
+from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
+from vitling.settings.facts import Facts
+from vitling.settings.resolve import Resolved, resolve
+from vitling.training.loop import fit
+from vitling.training.result import FitResult
+
+
+def detect(request: DetectConfig) -> dict[str, Any]:
+    """Train a detector, evaluate it, and return what result.json contains."""
+    return train_dense(request)
+
+
+def segment(request: SegmentConfig) -> dict[str, Any]:
+    """Train a segmentation network, evaluate it, and return what result.json contains."""
+    return train_dense(request)
+
+
+def train_dense(request: DetectConfig | SegmentConfig) -> dict[str, Any]:
+    verb = "detect" if isinstance(request, DetectConfig) else "segment"
+    with start_processes(request, verb) as processes, open_run(request, verb, processes) as run:
+        if run.result:
+            return run.result
+        clock = Clock()
+        result = run.finish(_train(_prepare(run), run, clock))
+        report_run(run, result)
+        return result
+
+
+@dataclass
+class _Job:
+    """Everything that training needs, before the pace is measured."""
+
+    resolved: Resolved[Any]
+    facts: Facts
+    backbone: Backbone
+    splits: AnnotatedSplits
+    stores: Stores
+    train: AnnotatedSplit
+    targets: Any
+    meta: DenseMeta
+
+    def build(self, config: DenseConfig, backbone: Backbone) -> DenseObjective:
+        plan = config.make_views(config.size or 0)
+        return build_objective(backbone, plan, self.meta, self.targets, config.freeze or 0)
+
+    def build_trial(self, config: DenseConfig) -> DenseObjective:
+        """Build an objective for measurements, which leaves the backbone as it is."""
+        return self.build(config, copy.deepcopy(self.backbone))
+
+
+def _prepare(run: OpenRun[Any]) -> _Job:
+    """Resolve the settings, build the network and decode the images."""
+    splits = open_dense(run.draft.config)
+    facts = splits.gather_facts(run.has_gpu, find_start(run.draft.config))
+    resolved = run.saved if run.saved is not None and run.has_checkpoint else resolve(run.draft, facts)
+    config = resolved.config
+    backbone = build_backbone(config, config.drop_path)
+    stores = begin(resolved, splits.plain, backbone, run)
+    train = match_store(splits.train, stores.train)
+    meta = make_meta(config, train, stores.train)
+    return _Job(resolved, facts, backbone, splits, stores, train, make_targets(config, train, stores.train), meta)
+
+
+def _has_masks(config: DenseConfig, train: AnnotatedSplit) -> bool:
+    instances = train.instances
+    return (
+        isinstance(config, DetectConfig) and config.masks and instances is not None and instances.segments is not None
+    )
+
+
+def make_meta(config: Any, train: AnnotatedSplit, store: Store) -> DenseMeta:
+    """Describe the model that these settings train."""
+    is_detector = isinstance(config, DetectConfig)
+    shorter = config.shorter[1] if is_detector else config.size
+    return DenseMeta(
+        task="detect" if is_detector else "segment",
+        model=config.model if is_detector else "upernet",
+        class_names=train.class_names,
+        size=config.size,
+        shorter=shorter,
+        longest=config.longest if is_detector else LONGEST_FACTOR * config.size,
+        store_size=store.size,
+        mean=store.mean,
+        std=store.std,
+        width=config.width,
+        masks=_has_masks(config, train),
+        scales=(1.0,) if is_detector else config.test_scales,
+        flip=not is_detector and config.test_flip,
+        channels=config.data.channels,
+        bits=config.data.bits,
+        max_pixels=config.data.max_pixels,
+    )
+
+
+def _train(job: _Job, run: OpenRun[Any], clock: Clock) -> dict[str, Any]:
+    """Train, evaluate the last and the best weights, save both; return the entries of result.json."""
+    stores = job.stores
+    resolved = fit_to_time(job.resolved, job.facts, job.build_trial, stores, run, clock)
+    config = resolved.config
+    objective = job.build(config, job.backbone)
+    _introduce(job, config, objective, run)
+    run.write_settings(resolved)
+    val = None if stores.val is None or job.splits.val is None else match_store(job.splits.val, stores.val)
+    watchers = [] if val is None or stores.val is None else [ScoreWatcher(job.meta, stores.val, val, config.eval_every)]
+    fit_config = config.fit_config(best=watchers[0].metric if watchers else None)
+    fitted = fit(objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes)
+    return _conclude(job, config, objective, val, fitted, run)
+
+
+def _introduce(job: _Job, config: DenseConfig, objective: DenseObjective, run: OpenRun) -> None:
+    parts = list(objective.parameters())
+    trained = sum(p.numel() for p in parts if p.requires_grad) / sum(p.numel() for p in parts)
+    frozen = "" if trained > 0.999 else f", {trained:.0%} of them trained"
+    held_out = f", {len(job.stores.val)} held out" if job.stores.val else ", none held out"
+    what = f"{job.meta.model} on {config.backbone} at {config.size} px"
+    run.directory.log.info(
+        f"{len(job.stores.train)} images{held_out}, {len(job.meta.class_names)} classes; {what}, "
+        f"{sum(p.numel() for p in parts) / 1e6:.2f} M parameters{frozen}; {job.stores.describe()}"
+    )
+
+
+def _conclude(
+    job: _Job, config: Any, objective: DenseObjective, val: AnnotatedSplit | None, fitted: FitResult, run: OpenRun
+) -> dict[str, Any]:
+    """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
+    stores, directory, log = job.stores, run.directory, run.directory.log
+    candidates: list[tuple[str, str, int, Any]] = [("last", "model", config.epochs, None)]
+    if fitted.best:
+        candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
+    pairs = [("val", stores.val, val)]
+    if stores.splits.has_test and job.splits.test is not None:
+        test = stores.open_test(f"final evaluation of {' and '.join(name for name, *_ in candidates)}")
+        pairs.append(("test", test, match_store(job.splits.test, test)))
+    found: dict[str, dict[str, SplitScores]] = {}
+    model = DenseModel(objective, job.meta)
+    for name, folder, _, weights in candidates:
+        if weights is not None:
+            objective.load_state_dict(weights)
+        objective.eval()
+        found[name] = {}
+        for split, store, annotated in pairs:
+            if store is not None and annotated is not None:
+                with log.progress(f"Evaluating {name} on {split}", len(store)) as progress:
+                    found[name][split] = evaluate_store(model, store, annotated, progress)
+                if name == "last" and directory.writes:
+                    draw_worst(directory.path / FOLDER, found[name][split], annotated, split)
+        if directory.writes:
+            save_dense(directory.path / folder, model)
+    directory.write("evaluation.json", {name: {s: e.full for s, e in splits.items()} for name, splits in found.items()})
+    return {
+        **summarise_fit(config, stores, fitted),
+        "method": job.meta.model,
+        "task": job.meta.task,
+        "parameters": sum(p.numel() for p in objective.parameters()),
+        "categories": len(job.meta.class_names),
+        **{
+            name: {"epoch": epoch, **{split: scores.short for split, scores in found[name].items()}}
+            for name, _, epoch, _ in candidates
+        },
+    }

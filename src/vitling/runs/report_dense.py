@@ -1,0 +1,46 @@
+"""Read the files of a detection or segmentation run for its report: figures by class, and the worst images."""
+
+from __future__ import annotations
+
+import base64
+from typing import TypedDict
+
+from vitling.loading import parse_json, read_bytes, read_record
+from vitling.metric_names import METRIC_NAMES
+from vitling.records import DenseEvaluation
+from vitling.report.data import DenseClass, DenseReport, Picture
+from vitling.runs.dense_pictures import FOLDER, LIST
+from vitling.runs.report_files import RunFiles
+
+
+class _Listed(TypedDict):
+    file: str
+    image: str
+    score: float
+
+
+def read_dense(files: RunFiles) -> DenseReport | None:
+    """Read what the run found on val, or on test if there is no val; None if it held out nothing."""
+    path = files.folder / "evaluation.json"
+    splits = read_record(path, DenseEvaluation).get("last", {}) if path.exists() else {}
+    split = next((name for name in ("val", "test") if name in splits), None)
+    if split is None:
+        return None
+    rows = splits[split]["per_class"]
+    columns = [name for name in rows[0] if name not in ("class", "n")] if rows else []
+    classes = (DenseClass(row["class"], row["n"], tuple(row[name] for name in columns)) for row in rows)
+    names = tuple(METRIC_NAMES[name].display if name in METRIC_NAMES else name for name in columns)
+    return DenseReport(split, names, tuple(classes), tuple(_list_pictures(files, split)))
+
+
+def _list_pictures(files: RunFiles, split: str) -> list[Picture]:
+    folder = files.folder / FOLDER
+    path = folder / f"{split}-{LIST}"
+    listed = parse_json(read_bytes(path), list[_Listed], path) if path.exists() else []
+    pictures = []
+    for one in listed:
+        if (folder / one["file"]).is_file():
+            source = f"data:image/jpeg;base64,{base64.b64encode(read_bytes(folder / one['file'])).decode()}"
+            alt = f"{one['image']}: the annotation and the prediction side by side"
+            pictures.append(Picture(f"{one['image']}, score {one['score']:.2f}", source, alt))
+    return pictures

@@ -1,0 +1,128 @@
+"""Detection and segmentation end to end on drawn images: train, resume, evaluate, predict."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitling
+from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
+from tests.tiny import Stop, StopAfter
+from vitling.cli import run
+from vitling.errors import UserError
+from vitling.evaluation.bundle import load
+from vitling.loading import read_json
+from vitling.runs.dense import detect, segment
+from vitling.settings.dense import DetectConfig, SegmentConfig
+from vitling.settings.names import apply_overrides
+from vitling.training.loop import fit
+
+TINY = {
+    "backbone": "vit_nano_patch4_32",
+    "size": 64,
+    "batch": 4,
+    "width": 16,
+    "store_size": 64,
+    "report": False,
+    "loop.trackers": ("none",),
+    "loop.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory):
+    return make_mask_folder(tmp_path_factory.mktemp("masks") / "data", {"train": 8, "val": 4, "test": 4})
+
+
+@pytest.fixture(scope="module")
+def segmented(masks, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "segmented"
+    changes = TINY | {"epochs": 12, "optim.lr": 3e-3, "report": True, "eval_every": 6, "scale": (0.9, 1.2)}
+    return out, segment(apply_overrides(SegmentConfig(str(masks), str(out)), changes))
+
+
+def test_segmentation_learns_and_saves_what_it_found(segmented):
+    out, result = segmented
+    assert result["last"]["test"]["mean_iou"] > 0.5
+    assert result["last"]["test"]["n"] == 4
+    assert {"val", "test", "epoch"} <= result["best"].keys()
+    rows = read_json(out / "evaluation.json")["last"]["test"]["per_class"]
+    assert [row["iou"] is not None for row in rows] == [True, True, True]
+    assert (out / "pictures" / "test-worst-1.jpg").exists()
+    assert read_json(out / "result.json")["task"] == "segment"
+
+
+def test_a_saved_segmentation_network_needs_no_training_data(segmented, masks):
+    out, result = segmented
+    model = vitling.load(str(out))
+    again = model.evaluate(str(masks))
+    assert again["mean_iou"] == pytest.approx(result["last"]["test"]["mean_iou"])
+    prediction, unreadable = model.predict([masks / "test" / "images" / "0.png", np.zeros((0, 3, 3), np.uint8)])
+    assert prediction.classes.shape == (48, 64)
+    assert unreadable.error
+    assert unreadable.classes is None
+    assert prediction.draw().width == 64
+
+
+def test_predict_writes_pictures_and_class_maps(segmented, masks, tmp_path, capsys):
+    out, _ = segmented
+    assert run(["predict", str(out), str(masks / "test" / "images"), "--out", str(tmp_path / "drawn")]) == 0
+    with Image.open(tmp_path / "drawn" / "masks" / "0.png") as image:
+        assert image.size == (64, 48)
+        assert set(np.unique(image)) <= {0, 1, 2}
+    assert (tmp_path / "drawn" / "0.jpg").exists()
+    assert "Saved 4 pictures" in capsys.readouterr().out
+
+
+def test_evaluate_prints_the_classes(segmented, masks, capsys):
+    out, _ = segmented
+    assert run(["evaluate", str(out), str(masks), "--split", "val"]) == 0
+    assert "mIoU" in capsys.readouterr().out
+    assert run(["evaluate", str(out), str(masks), "--with", "knn"]) == 2
+
+
+def test_a_run_continues_where_it_stopped(masks, tmp_path, monkeypatch):
+    changes = TINY | {"epochs": 2}
+    whole = segment(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "whole")), changes))
+
+    def stop_after_one(objective, store, config, watchers, **more):
+        return fit(objective, store, config, [StopAfter(1), *watchers], **more)
+
+    monkeypatch.setattr("vitling.runs.dense.fit", stop_after_one)
+    often = apply_overrides(
+        SegmentConfig(str(masks), str(tmp_path / "cut")), changes | {"checkpoint.every_seconds": 0.0}
+    )
+    with pytest.raises(Stop):
+        segment(often)
+    monkeypatch.undo()
+    resumed = segment(SegmentConfig(out=str(tmp_path / "cut"), resume=True))
+    assert resumed["last"]["test"] == whole["last"]["test"]
+
+
+def test_detection_starts_from_a_segmentation_run(segmented, tmp_path):
+    out, _ = segmented
+    data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2})
+    changes = TINY | {"epochs": 1, "backbone": None}
+    config = apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes"), from_=str(out)), changes)
+    result = detect(config)
+    assert result["backbone"] == "vit_nano_patch4_32"
+    assert result["method"] == "mask-rcnn"
+    assert {"n"} <= result["last"]["val"].keys()
+    log = (tmp_path / "boxes" / "log.txt").read_text()
+    assert "Started from" in log
+    assert "Plan" in log
+    assert run(["predict", str(tmp_path / "boxes"), str(data / "val2017"), "--out", str(tmp_path / "drawn")]) == 0
+    assert isinstance(json.loads((tmp_path / "drawn" / "detections.json").read_text()), list)
+
+
+def test_predict_without_out_says_what_to_type(segmented, masks, capsys):
+    assert run(["predict", str(segmented[0]), str(masks)]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+
+
+def test_a_dense_model_is_no_classifier(segmented):
+    with pytest.raises(UserError, match="vitling segment"):
+        load(segmented[0])
