@@ -48,10 +48,10 @@ class Scenes:
             np.full(count, 400.0, np.float32), segments,
         )  # fmt: skip
 
-    def make_store(self, size: int = 96) -> Store:
+    def make_store(self, size: int = 96, device: str = "cpu") -> Store:
         count = len(self.images)
         dataset = Dataset("scenes", [f"{i}.png" for i in range(count)], lambda i: self.images[i], np.arange(count))
-        return build_store(dataset, size, use_cache=False)
+        return build_store(dataset, size, device=device, use_cache=False)
 
 
 def small_backbone(name: str = "pvt_v2_b0_small", size: int = 64) -> Backbone:

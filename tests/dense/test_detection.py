@@ -19,7 +19,7 @@ from vitling.dense.mask_rcnn import sample_masks
 from vitling.dense.targets import InstanceTargets
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
-from vitling.training import OptimConfig, fit
+from vitling.training import CheckpointConfig, OptimConfig, fit
 from vitling.views import Flip, Group, Plan, Policy, Rescale
 
 
@@ -108,7 +108,7 @@ def test_toy_run_overfits(tmp_path, kind):
     targets = InstanceTargets(scenes.instances, "cpu")
     model = DetectionObjective(small_backbone(), make_toy_plan(), targets, 3, kind, width=32)
     model.detector.heads.fg_bg_sampler.batch_size_per_image = 32
-    settings = config(epochs=60, batch=4, optim=replace(OptimConfig(), lr=2e-3))
+    settings = config(epochs=50, batch=4, optim=OptimConfig(lr=2e-3), checkpoint=CheckpointConfig())
     fit(model, store, settings, run=run_in(tmp_path / "run"))
     hits, overlaps, count = 0, [], 0
     for i, found in detect_images(model, store, WholeView(96, 96)):

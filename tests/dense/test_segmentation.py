@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -15,8 +13,8 @@ from vitling.dense.inference import WholeView, render_whole, segment_images
 from vitling.dense.objective import freeze
 from vitling.dense.segmentation import SegmentationObjective, average_loss
 from vitling.dense.targets import MaskTargets, squash_masks
-from vitling.dense.upernet import BINS, PyramidPooling, UPerNet, average_bins
-from vitling.training import OptimConfig, fit
+from vitling.dense.upernet import BINS, AuxiliaryHead, PyramidPooling, UPerNet, average_bins
+from vitling.training import CheckpointConfig, OptimConfig, fit
 from vitling.views import Normaliser
 from vitling.views.policies import make_plan
 
@@ -36,11 +34,11 @@ def test_upernet_has_the_sizes_of_the_paper():
     net = UPerNet([96, 192, 384, 768], 150)
     assert net.pooling.fuse[0].weight.shape == (512, 768 + 4 * 512, 3, 3)
     assert net.fuse[0].weight.shape == (512, 4 * 512, 3, 3)
-    assert net.auxiliary[0][0].weight.shape == (256, 384, 3, 3)
-    net = UPerNet([4, 6, 8, 10], 5, width=8, auxiliary_width=4).eval()
+    assert AuxiliaryHead([96, 192, 384, 768], 150).conv[0].weight.shape == (256, 384, 3, 3)
+    net = UPerNet([4, 6, 8, 10], 5, width=8).eval()
     maps = [torch.randn(1, w, n, n) for w, n in zip((4, 6, 8, 10), (16, 8, 4, 2))]
     assert net(maps).shape == (1, 5, 16, 16)
-    assert net.classify_auxiliary(maps).shape == (1, 5, 4, 4)
+    assert AuxiliaryHead([4, 6, 8, 10], 5, width=4)(maps).shape == (1, 5, 4, 4)
 
 
 def test_loss_equals_a_literal_mean():
@@ -97,7 +95,7 @@ def test_toy_run_overfits(tmp_path):
     masks = MaskTargets(torch.from_numpy(squash_masks(lambda i: scenes.masks[i], 10, 96)))
     plan = make_plan("segmentation", 64)
     model = SegmentationObjective(small_backbone(), plan, masks, classes=4, width=32)
-    settings = config(epochs=40, batch=5, optim=replace(OptimConfig(), lr=2e-3))
+    settings = config(epochs=40, batch=5, optim=OptimConfig(lr=2e-3), checkpoint=CheckpointConfig())
     result = fit(model, store, settings, run=run_in(tmp_path / "run"))
     assert set(result.metrics) >= {"loss", "segmentation", "auxiliary"}
     view = WholeView(64, 256)

@@ -8,12 +8,14 @@ from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.dense.cascade import CascadeHeads
+from vitling.dense.copy_paste import copy_paste
 from vitling.dense.mask_rcnn import Heads, MaskRCNN, Sides, Targets
 from vitling.dense.objective import DenseObjective
 from vitling.dense.pyramid import Pyramid
 from vitling.dense.targets import InstanceTargets
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
+from vitling.views.draws import Draws
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
@@ -22,7 +24,10 @@ MULTIPLE = 64  # of the padded canvas; the coarsest map has this stride
 
 
 class DetectionObjective(DenseObjective):
-    """Mask R-CNN on a backbone; without `masks` Faster R-CNN. Without `targets` it only predicts."""
+    """Mask R-CNN on a backbone; without `masks` Faster R-CNN. Without `targets` it only predicts.
+
+    `copy_paste` is the probability that objects of another image of the pass are pasted onto an image.
+    """
 
     def __init__(
         self,
@@ -34,9 +39,13 @@ class DetectionObjective(DenseObjective):
         masks: bool = True,
         width: int = 256,
         frozen: int = 0,
+        copy_paste: float = 0.0,
     ):
+        if copy_paste and not masks:
+            raise ValueError("copy-paste needs masks")
         super().__init__(backbone, plan, frozen, MULTIPLE)
         self.targets, self.classes, self.kind, self.masks = targets, classes, kind, masks
+        self.copy_paste, self.compares_images = copy_paste, copy_paste > 0
         self.pyramid = Pyramid(self.maps, width)
         heads = Heads if kind == "mask-rcnn" else CascadeHeads
         self.detector = MaskRCNN(width, heads(width, classes, masks))
@@ -46,7 +55,11 @@ class DetectionObjective(DenseObjective):
         assert self.targets is not None
         assert view.boxes is not None
         targets = self.targets.view(batch.ids, view.boxes, view.pixels.shape[-1])
-        images = self.maps.pad(view.pixels)
+        pixels = view.pixels
+        if self.copy_paste:
+            draws = Draws.from_integers(batch.ids + batch.key, max(1, self.targets.most))
+            pixels, targets = copy_paste(pixels, targets, draws, self.copy_paste)
+        images = self.maps.pad(pixels)
         return self.detector.compute_losses(images, self.pyramid(self.compute_maps(images)), targets)
 
     def predict(self, pixels: Tensor, sides: Sides | None = None) -> Targets:

@@ -63,7 +63,8 @@ class StageMaps(nn.Module):
 def _probe(backbone: Backbone, example: Tensor) -> tuple[list[Tensor], bool]:
     """Run the backbone on an image of zeros; return its maps and whether a norm would follow them."""
     training = backbone.training
-    features = backbone.eval().forward(example.to(next(backbone.parameters()).device), stages=True)
+    with torch.enable_grad():
+        features = backbone.eval().forward(example.to(next(backbone.parameters()).device), stages=True)
     backbone.train(training)
     assert features.stages is not None
     return features.stages, features.raw_grid is not None
@@ -72,7 +73,10 @@ def _probe(backbone: Backbone, example: Tensor) -> tuple[list[Tensor], bool]:
 def _freeze_unused(backbone: Backbone, maps: list[Tensor]) -> None:
     """Freeze parameters without a gradient: DDP would wait for it."""
     trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
-    total = torch.stack([some.sum() for some in maps]).sum()
+    if not trained:
+        return
+    with torch.enable_grad():
+        total = torch.stack([some.sum() for some in maps]).sum()
     for parameter, gradient in zip(trained, torch.autograd.grad(total, trained, allow_unused=True)):
         parameter.requires_grad_(gradient is not None)
 

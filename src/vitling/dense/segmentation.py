@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.annotations.split import IGNORE
 from vitling.dense.objective import DenseObjective
 from vitling.dense.targets import MaskTargets
-from vitling.dense.upernet import UPerNet
+from vitling.dense.upernet import AuxiliaryHead, UPerNet
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
 from vitling.views.plan import Plan
@@ -22,6 +22,8 @@ AUXILIARY_WEIGHT = 0.4
 
 class SegmentationObjective(DenseObjective):
     """UPerNet on a backbone. Without `targets` it only predicts."""
+
+    capturable_forward = True
 
     def __init__(
         self,
@@ -34,7 +36,8 @@ class SegmentationObjective(DenseObjective):
     ):
         super().__init__(backbone, plan, frozen)
         self.targets, self.classes = targets, classes
-        self.head = UPerNet(self.maps.widths, classes, width, auxiliary_width=width // 2)
+        self.head = UPerNet(self.maps.widths, classes, width)
+        self.auxiliary = AuxiliaryHead(self.maps.widths, classes, width // 2)
         self.weights["auxiliary"] = AUXILIARY_WEIGHT
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
@@ -45,15 +48,18 @@ class SegmentationObjective(DenseObjective):
         maps = self.compute_maps(view.pixels)
         return {
             "segmentation": average_loss(self.enlarge(self.head(maps), view.pixels), targets),
-            "auxiliary": average_loss(self.enlarge(self.head.classify_auxiliary(maps), view.pixels), targets),
+            "auxiliary": average_loss(self.enlarge(self.auxiliary(maps), view.pixels), targets),
         }
+
+    def networks(self) -> list[nn.Module]:
+        return [self.backbone, self.head, self.auxiliary]
 
     def uniform_loss(self) -> dict[str, float]:
         return {"segmentation": math.log(self.classes)} if self.classes > 1 else {}
 
     def predict(self, pixels: Tensor) -> Tensor:
         """Return logits [B, K, H, W] of normalised images [B, C, H, W], without torch.compile."""
-        return self.enlarge(self.head(self.predict_maps(pixels)), pixels)
+        return self.enlarge(self.head.forward(self.predict_maps(pixels)), pixels)
 
     def enlarge(self, logits: Tensor, pixels: Tensor) -> Tensor:
         """Resize logits to the padded images, and cut off the padding."""

@@ -34,18 +34,13 @@ class PyramidPooling(nn.Module):
 class UPerNet(nn.Module):
     """Logits at stride 4 from four maps of strides 4 to 32."""
 
-    def __init__(self, widths: list[int], classes: int, width: int = 512, auxiliary_width: int = 256):
+    def __init__(self, widths: list[int], classes: int, width: int = 512):
         super().__init__()
         self.laterals = nn.ModuleList(conv_block(some, width, 1) for some in widths[:-1])
         self.pooling = PyramidPooling(widths[-1], width)
         self.smooth = nn.ModuleList(conv_block(width, width) for _ in widths[:-1])
         self.fuse = conv_block(len(widths) * width, width)
-        self.classify = nn.Sequential(nn.Dropout2d(DROPOUT), nn.Conv2d(width, classes, 1))
-        self.auxiliary = nn.Sequential(
-            conv_block(widths[AUXILIARY_STAGE], auxiliary_width),
-            nn.Dropout2d(DROPOUT),
-            nn.Conv2d(auxiliary_width, classes, 1),
-        )
+        self.classify = make_classifier(width, classes)
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         levels = [lateral(some) for lateral, some in zip(self.laterals, maps)]
@@ -56,8 +51,21 @@ class UPerNet(nn.Module):
         enlarged = [resize(level, levels[0]) for level in (*smooth, levels[-1])]
         return self.classify(self.fuse(torch.cat(enlarged, dim=1)))
 
-    def classify_auxiliary(self, maps: list[Tensor]) -> Tensor:
-        return self.auxiliary(maps[AUXILIARY_STAGE])
+
+class AuxiliaryHead(nn.Module):
+    """Logits at stride 16, from one of the four maps."""
+
+    def __init__(self, widths: list[int], classes: int, width: int = 256):
+        super().__init__()
+        self.conv = conv_block(widths[AUXILIARY_STAGE], width)
+        self.classify = make_classifier(width, classes)
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        return self.classify(self.conv(maps[AUXILIARY_STAGE]))
+
+
+def make_classifier(width: int, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Dropout2d(DROPOUT), nn.Conv2d(width, classes, 1))
 
 
 def resize(maps: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,79 @@
+"""Copy-paste: pixels, masks and boxes against drawn scenes."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.dense.shapes import Scenes, draw_view, small_backbone
+from tests.dense.test_targets import SIZE, paint
+from vitling.dense.copy_paste import copy_paste, spread_masks, uncover
+from vitling.dense.detection import DetectionObjective
+from vitling.dense.targets import InstanceTargets
+from vitling.objectives.objective import Batch
+from vitling.objectives.progress import Progress
+from vitling.views import Draws
+from vitling.views.policies import make_plan
+
+PLAN = make_plan("large-scale-jitter", SIZE)
+
+
+def draw(epoch: int = 0) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
+    scenes = Scenes(8)
+    views, ids = draw_view(PLAN, scenes.make_store(), epoch)
+    return views.pixels, InstanceTargets(scenes.instances, "cpu").view(ids, views.boxes, SIZE)
+
+
+def test_masks_spread_as_painted():
+    _, targets = draw()
+    for target in targets:
+        spread = spread_masks(target["masks"], target["mask_boxes"], SIZE)
+        for ours, mask, box in zip(spread, target["masks"], target["mask_boxes"]):
+            assert (ours != paint(mask, box)).sum() <= 0.1 * ours.sum() + 8  # bilinear, not nearest
+
+
+def test_pixels_come_from_one_of_two_images():
+    pixels, targets = draw()
+    draws = Draws.from_ids([1], torch.arange(8))
+    pasted, changed = copy_paste(pixels, targets, draws, 1.0)
+    assert sum(len(t["labels"]) for t in changed) > sum(len(t["labels"]) for t in targets)
+    for i in range(8):
+        other = pixels[(i + 1) % 8]
+        is_own, is_other = (pasted[i] == pixels[i]).all(dim=0), (pasted[i] == other).all(dim=0)
+        assert (is_own | is_other).all()
+        picked = draws.uniform("copy-paste objects", 3)[i, : len(targets[(i + 1) % 8]["labels"])] < 0.5
+        cover = torch.zeros(SIZE, SIZE, dtype=torch.bool)
+        for mask, box in zip(*(targets[(i + 1) % 8][name][picked] for name in ("masks", "mask_boxes"))):
+            cover |= spread_masks(mask[None], box[None], SIZE)[0]
+        assert (is_own | cover).all()  # nothing changes outside the cover
+        assert is_other[cover].all()
+
+
+def test_without_chance_nothing_changes():
+    pixels, targets = draw()
+    same, kept = copy_paste(pixels, targets, Draws.from_ids([1], torch.arange(8)), 0.0)
+    assert torch.equal(same, pixels)
+    for ours, theirs in zip(kept, targets):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_covered_objects_shrink_or_vanish():
+    full = torch.ones(2, 56, 56, dtype=torch.uint8)
+    boxes = torch.tensor([[10.0, 10.0, 50.0, 50.0], [60.0, 60.0, 80.0, 80.0]])
+    target = {"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": full, "mask_boxes": boxes}
+    cover = torch.zeros(SIZE, SIZE, dtype=torch.bool)
+    cover[:, :30] = True  # half of the first
+    cover[55:, 55:] = True  # all of the second
+    left = uncover(target, cover)
+    assert left["labels"].tolist() == [1]
+    assert (left["boxes"][0] - torch.tensor([30.0, 10.0, 50.0, 50.0])).abs().max() < 1
+    assert (left["masks"][0].float().mean() - 0.5).abs() < 0.02
+
+
+def test_an_objective_pastes_by_the_steps_key():
+    scenes = Scenes(3)
+    store, targets = scenes.make_store(), InstanceTargets(scenes.instances, "cpu")
+    model = DetectionObjective(small_backbone(), PLAN, targets, 3, width=8, copy_paste=1.0)
+    assert model.compares_images
+    views, ids = draw_view(PLAN, store)
+    terms = model([views], Batch(ids, None, key=torch.tensor(5)), Progress(0, 1, 1))
+    assert all(value.isfinite() for value in terms.values())
