@@ -21,6 +21,7 @@ from vitling.files import (
     atomic_write,
     check_writable,
     claim_folder,
+    is_claimed,
     is_leftover,
     remove_leftovers,
     scratch_folder,
@@ -178,14 +179,18 @@ def test_a_claimed_folder_names_its_process_and_host(tmp_path):
     holder = start(CLAIM, tmp_path)
     with pytest.raises(UserError, match=f"in use by process {holder.pid} on {socket.gethostname()}"):
         claim_folder(tmp_path)
+    assert is_claimed(tmp_path)
     kill(holder)
+    assert not is_claimed(tmp_path)
     assert names(tmp_path) == [LOCK]  # a dead process blocks nobody
     release = claim_folder(tmp_path)
     claim_folder(tmp_path)()  # re-entrant, and only the first one releases
     assert names(tmp_path) == [LOCK]
+    assert is_claimed(tmp_path)
     release()
     release()
     assert names(tmp_path) == []
+    assert not is_claimed(tmp_path)
 
 
 def test_a_line_cut_short_does_not_spoil_the_next(tmp_path):

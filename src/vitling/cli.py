@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
             return _print(format_short_help(argv[0], VERBS[argv[0]]))
         work = _parse(argv[0], argv[1:])
         register_readers()
-        if argv[0] not in _WITHOUT_TORCH:
+        if argv[0] not in _WITHOUT_TORCH and "--watch" not in argv:
             _load_torch()
         with reveal_interruptions():
             work()

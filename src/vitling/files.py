@@ -164,6 +164,18 @@ def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
     return release
 
 
+def is_claimed(folder: str | os.PathLike) -> bool:
+    """Return whether a process, this one included, has claimed a folder."""
+    try:
+        handle = os.open(Path(folder).resolve() / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return _lock(handle, wait=False) is not True
+    finally:
+        os.close(handle)
+
+
 def clean_folder(folder: str | os.PathLike) -> None:
     """Remove the lock and the temporary files that a killed process has left in a folder."""
     release = claim_folder(folder)

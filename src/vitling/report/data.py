@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Split = str  # train, val or test
 
@@ -44,6 +45,13 @@ class Curve:
     name: str  # as in metrics.jsonl: loss, lr, val/top1
     epochs: tuple[float, ...]
     values: tuple[float, ...]
+
+
+class RunCurves(NamedTuple):
+    """The curves of a run that may still be training."""
+
+    name: str
+    curves: tuple[Curve, ...]
 
 
 @dataclass(frozen=True)

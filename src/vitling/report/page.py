@@ -65,6 +65,19 @@ def render_page(data: ReportData) -> str:
     )
 
 
+def render_live_page(title: str) -> str:
+    """Render the page of a running training, which fetches data.json from its server again and again."""
+    scripts = [Markup(_read("vendor", name)) for name in VENDOR]
+    scripts += [Markup(_read("assets", name)) for name in ("charts.js", "live.js")]
+    return _ENVIRONMENT.get_template("live.html").render(
+        title=title,
+        style=Markup(_read("assets", "page.css")),
+        scripts=scripts,
+        policy=_make_policy(scripts, connect="'self'"),
+        content=embed_json({"charts": {}, "runs": []}),
+    )
+
+
 def embed_json(value: Any) -> Markup:
     """Write JSON that is safe inside a script element: no name can end the element or start a comment.
 
@@ -84,12 +97,12 @@ def _replace_non_finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _make_policy(scripts: list[Markup]) -> str:
+def _make_policy(scripts: list[Markup], connect: str = "'none'") -> str:
     """Allow these scripts only, and no request: even a name that slipped through as HTML could do nothing."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
 
 

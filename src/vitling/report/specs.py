@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitling.report.data import Curve, Errors, ImageMap, Reliability, RunReport
+from vitling.report.data import Curve, Errors, ImageMap, Reliability, RunCurves, RunReport
 
 Spec = dict[str, Any]
 MATRIX_MOST = 30  # classes of a confusion matrix; with more, its cells are too small
@@ -49,7 +49,7 @@ class Chart:
     is_detail: bool = False  # shown on request
 
 
-def make_curve_charts(runs: Sequence[RunReport]) -> list[Chart]:
+def make_curve_charts(runs: Sequence[RunReport | RunCurves]) -> list[Chart]:
     """Chart the loss, the learning rate, k-NN and validation; several runs share each chart."""
     charts = []
     by_stage: dict[str, list[tuple[str, Curve]]] = {}

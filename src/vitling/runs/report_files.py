@@ -172,11 +172,11 @@ def _describe_time(title: str, stage: RunFiles) -> str:
         return f"{title.lower()}: not finished"
     result = stage.result
     epochs = format_count(result["epochs"], "epoch")
-    text = f"{epochs} in {_format_seconds(result['seconds'])}, {result['images_per_second']:,.0f} images/s"
+    text = f"{epochs} in {format_seconds(result['seconds'])}, {result['images_per_second']:,.0f} images/s"
     return f"{title.lower()}: {text}" if title else text
 
 
-def _format_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -221,10 +221,11 @@ def list_stages(files: RunFiles) -> list[Stage]:
 
 
 def list_curves(files: RunFiles) -> list[Curve]:
-    return [curve for title, stage in files.stages for curve in _read_curves(title, stage.folder / "metrics.jsonl")]
+    return [curve for title, stage in files.stages for curve in read_curves(title, stage.folder / "metrics.jsonl")]
 
 
-def _read_curves(stage: str, path: Path) -> Iterator[Curve]:
+def read_curves(stage: str, path: Path) -> Iterator[Curve]:
+    """Read the metrics of the epochs in a metrics.jsonl."""
     points: dict[str, dict[float, float]] = {}
     for entry in read_json_lines(path, MetricsLine) if path.exists() else ():
         if entry["kind"] != "epoch":

@@ -125,7 +125,7 @@ vitling.save = (name, url) => {
     figure.dispatchEvent(new CustomEvent("drawn", { detail: view }));
     const tools = figure.querySelector(".tools");
     if (!tools.children.length) {
-      vitling.addTools(tools, chart.id, () => vitling.views.get(chart.id), chart.columns, () => chart.spec.data.values);
+      vitling.addTools(tools, chart.id, () => vitling.views.get(chart.id), chart.columns, () => vitling.data.charts[chart.id].spec.data.values);
     }
   };
 
