@@ -1,10 +1,12 @@
 """Train vision transformers on small image folders, from scratch.
 
     result = vitling.train("images/", out="runs/first")
-    result.accuracy, result.interval, result.run, result.model
+    result.accuracy, result.interval, result.run, result.report, result.model
     model = vitling.load("runs/first")
     model.predict("x.jpg")
     model.evaluate("new-images/")
+
+In Jupyter, `train` shows its progress and curves, and the result its figures.
 
 Importing this package does not import torch; the first call does.
 """

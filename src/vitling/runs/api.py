@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from vitling.evaluation.bundle import find_bundle, load
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.model import Model
+from vitling.formatting import shorten_list
+from vitling.loading import read_record
 from vitling.metric_names import METRIC_NAMES
+from vitling.notebook import CURVES, draw_curves
+from vitling.records import RunResult
 from vitling.runs.dense_bundle import find_dense, load_dense
 from vitling.runs.dense_model import DenseModel
 from vitling.runs.dense_use import evaluate_dense
 from vitling.runs.evaluate import evaluate
+from vitling.runs.report import FILE as REPORT
+from vitling.runs.report_files import read_curves
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.settings.names import apply_overrides
 
@@ -76,6 +84,12 @@ class Result(dict[str, Any]):
         return None if self.figures is None else self.figures.interval
 
     @property
+    def report(self) -> Path | None:
+        """Path of report.html; None if the run has none."""
+        path = self.run / REPORT
+        return path if path.exists() else None
+
+    @property
     def model(self) -> TrainedModel:
         """The model of the last epoch, loaded from the run."""
         return TrainedModel(load(self.run, device="cpu"), self.run, "last")
@@ -83,6 +97,15 @@ class Result(dict[str, Any]):
     def __repr__(self) -> str:
         found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
         return f"<Result of {self.run}: {self.get('backbone')}, {self.get('images', 0):,} images, {found}>"
+
+    def _repr_html_(self) -> str:
+        """Show the main figures, the curves and a link to the report in a notebook."""
+        found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
+        path = self.run / "metrics.jsonl"
+        curves = {curve.name: list(zip(curve.epochs, curve.values)) for curve in read_curves("", path)}
+        shown = {name: curves[name] for name in CURVES if name in curves}
+        network = f"{self.get('backbone')} at {self.get('size')} px, {self.get('images', 0):,} training images"
+        return f"<b>{escape(found)}</b><br>{escape(network)}<br>{_link(self.report)}{draw_curves(shown)}"
 
 
 class TrainedModel(Model):
@@ -100,6 +123,17 @@ class TrainedModel(Model):
     def __repr__(self) -> str:
         classes = f"{len(self.class_names)} classes" if self.head is not None else "no head"
         return f"<Model of {self.path}: {self.backbone.name} at {self.meta.size} px, {classes}>"
+
+    def _repr_html_(self) -> str:
+        """Show the model with the result of its run, if it is in one."""
+        path = self.path / "result.json"
+        result = Result(read_record(path, RunResult), self.path)._repr_html_() if path.exists() else ""
+        names = shorten_list(self.class_names, 20)
+        return f"<p>{escape(repr(self)[1:-1])}<br>{escape(names)}</p>{result}"
+
+
+def _link(report: Path | None) -> str:
+    return "" if report is None else f'<a href="{escape(quote(str(report)))}" target="_blank">{escape(str(report))}</a>'
 
 
 class TrainedDenseModel(DenseModel):

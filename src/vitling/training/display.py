@@ -1,16 +1,18 @@
-"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, curves in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from vitling.console import LINE_INTERVAL, Log
+from vitling.notebook import LiveView, open_handle
 
 
 class _BarOverText(Progress):
@@ -30,9 +32,12 @@ class Display:
         self.log, self.steps, self.first = log, steps, done
         self.started = self.last_output = time.monotonic()
         self.progress: _BarOverText | None = None
+        self.notebook: LiveView | None = None
 
     def __enter__(self) -> Display:
-        if self.log.console.is_terminal and not self.log.silent:
+        if not self.log.silent and (handle := open_handle()):
+            self.notebook = LiveView(handle, self.steps)
+        elif self.log.console.is_terminal and not self.log.silent:
             columns = (
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
@@ -53,18 +58,23 @@ class Display:
 
     def step(self, done: int) -> None:
         """Advance the bar. Without a terminal, print a line if nothing was printed for a while: epochs can be long."""
-        if self.progress:
+        if self.notebook:
+            self.notebook.show(done, f"left {self._time_left(done)}")
+        elif self.progress:
             self.progress.update(self.task, completed=done)
         elif self._is_time():
             self._print(f"step {done} of {self.steps}", done)
 
-    def metrics(self, done: int, text: str, last: bool) -> None:
-        """Show the metrics of an epoch. log.txt gets all of them.
+    def metrics(self, done: int, text: str, last: bool, line: Mapping[str, Any] | None = None) -> None:
+        """Show the metrics of an epoch. log.txt gets all of them. `line`: their entry in metrics.jsonl, for curves.
 
         Without a terminal, at most one line is printed in LINE_INTERVAL, and one at the end of the run.
         """
         self.log.debug(text)
-        if self.progress:
+        if self.notebook:
+            self.notebook.add(line or {}, text)
+            self.notebook.show(done, f"left {self._time_left(done)}", last)
+        elif self.progress:
             self.progress.text = text
             self.progress.update(self.task, completed=done)
         elif (last or self._is_time()) and not self.log.brief:

@@ -138,7 +138,7 @@ class Loop:
                 raise
             self._log_epochs(pace, watched)
             line = self._line("epoch", self.trainer.done, finished, self.last_metrics)
-            display.metrics(self.trainer.done, describe(line, self.config.epochs), last)
+            display.metrics(self.trainer.done, describe(line, self.config.epochs), last, line)
         self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
         self.recorder.restart_clock()
         self.stop_if_requested(stop)
