@@ -15,10 +15,11 @@ import torch
 from tests.conftest import make_folder
 from tests.made_runs import PRETRAIN_TINY, TINY, lines, make_folder_with_pool, read, refused
 from vitling.cli import run
+from vitling.evaluation.projection import project
 from vitling.runs import report
 from vitling.runs.report import collect, shorten_names
 from vitling.runs.report_files import open_files
-from vitling.runs.report_images import Limits, RunImages, measure_reliability, project
+from vitling.runs.report_images import Limits, RunImages, measure_reliability
 
 LIMITS = Limits()
 

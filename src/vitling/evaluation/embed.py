@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,19 +18,8 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_sources
 from vitling.evaluation.model import BATCH, Embeddings, Model
+from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, write_table
 from vitling.files import atomic_write, check_writable
-
-
-@dataclass
-class EmbeddedSplit:
-    """Features of a split, or of loose images; row i of each array belongs to `keys[i]`."""
-
-    split: str
-    keys: list[str]
-    embeddings: np.ndarray
-    labels: np.ndarray | None
-    class_names: tuple[str, ...]
-    errors: dict[str, str]
 
 
 def embed(
@@ -40,11 +29,17 @@ def embed(
     weights: Literal["last", "best"] = "last",
     on_test_opened: Callable[[str], None] | None = None,
     config: DataConfig | None = None,
+    tool: Tool | None = None,
 ) -> dict[str, str]:
-    """Write the features of a dataset (all splits) or of loose images; return the unreadable images and why."""
+    """Write the features of a dataset (all splits) or of loose images; return the unreadable images and why.
+
+    For a tool, write a table that it opens instead.
+    """
     out = Path(out)
-    if out.suffix not in _WRITERS:
-        raise UserError(f"--out {out} must end in {' or '.join(_WRITERS)}.")
+    suffixes = list(_WRITERS) if tool is None else [SUFFIXES[tool]]
+    if out.suffix not in suffixes:
+        wanted = "" if tool is None else f" with --for {tool}"
+        raise UserError(f"--out {out} must end in {' or '.join(suffixes)}{wanted}.")
     named = [inputs] if isinstance(inputs, str) else list(inputs)
     if not named:
         raise UserError("No images given. Name a dataset, files or globs: vitling embed RUN IMAGES ... --out PATH")
@@ -61,7 +56,12 @@ def embed(
     errors = {key: reason for part in parts for key, reason in part.errors.items()}
     if not any(len(part.keys) for part in parts):
         raise UserError(f"None of {len(errors)} images could be read. {next(iter(errors.values()), '')}.")
-    _WRITERS[out.suffix](out, parts)
+    if tool is None:
+        _WRITERS[out.suffix](out, parts)
+    elif sum(len(part.keys) for part in parts) < 2:
+        raise UserError(f"--for {tool} needs at least two images that can be read.")
+    else:
+        write_table(out, [part for part in parts if len(part.keys)], tool, model, named[0])
     return errors
 
 

@@ -22,6 +22,7 @@ from vitling.evaluation.knn import BLOCK, exact_matmul, find_nearest
 from vitling.evaluation.metrics import BINS, calibration_error
 from vitling.evaluation.model import Model
 from vitling.evaluation.predictions import hash_names, load_predictions
+from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
 from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingImages
 from vitling.report.sprites import SIDE, make_sprites
 from vitling.runs.images import open_for_pretraining, open_labelled
@@ -31,9 +32,7 @@ from vitling.training.processes import choose_device
 
 NEIGHBOURS = 6
 TSNE_SECONDS = 0.005  # of one image, on a busy core
-TSNE_LEAST = 20  # images; fewer make no clusters
 EVALUATION_SPEED = 3  # times as fast as training
-PERPLEXITY = 30.0
 
 
 @dataclass(frozen=True)
@@ -231,23 +230,6 @@ def _find_neighbours(images: RunImages) -> np.ndarray:
     with exact_matmul():
         k = min(NEIGHBOURS, len(bank) - (first is not None))
         return find_nearest(bank, queries, k, BLOCK, first)[1].cpu().numpy()
-
-
-def project(features: np.ndarray, most: int = 50) -> np.ndarray:
-    """Project centred unit vectors to their principal components, the largest first, [N, at most `most`]."""
-    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    centred = unit - unit.mean(axis=0)
-    _, vectors = np.linalg.eigh(centred.T @ centred)
-    components = vectors[:, ::-1][:, : max(2, min(most, centred.shape[1]))]
-    signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
-    return centred @ (components * signs)  # the sign of a component is arbitrary: fix it
-
-
-def compute_tsne(components: np.ndarray) -> np.ndarray:
-    from sklearn.manifold import TSNE
-
-    perplexity = min(PERPLEXITY, (len(components) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)
 
 
 def _to_pairs(points: np.ndarray) -> tuple[tuple[float, float], ...]:

@@ -1,0 +1,26 @@
+"""Features as points in the plane: principal components and t-SNE."""
+
+from __future__ import annotations
+
+import numpy as np
+
+TSNE_LEAST = 20  # images; fewer make no clusters
+PERPLEXITY = 30.0
+
+
+def project(features: np.ndarray, most: int = 50) -> np.ndarray:
+    """Project centred unit vectors to their principal components, the largest first, [N, at most `most`]."""
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    centred = unit - unit.mean(axis=0)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    components = vectors[:, ::-1][:, : max(2, min(most, centred.shape[1]))]
+    signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
+    return centred @ (components * signs)  # the sign of a component is arbitrary: fix it
+
+
+def compute_tsne(components: np.ndarray) -> np.ndarray:
+    """Place principal components in the plane, [N, 2]."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(components) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)
