@@ -106,3 +106,17 @@ def test_the_twin_shortens_its_schedules():
     assert (twin.epochs, twin.optim.warmup_epochs, twin.optim.schedule_epochs) == (50, 5, 75)
     assert twin.optim.ema == pytest.approx(0.9999**4)
     assert shorten(replace(config, epochs=1)).epochs == 1
+
+
+def test_a_larger_size_takes_over_the_calibration(finished, tmp_path):
+    """A twin that starts from the finished model has seen the images that it would leave out."""
+    source, _ = finished
+    assert train(source, tmp_path / "run", "--epochs", "4", "--final-size", "16") == 0
+    large = tmp_path / "run" / "large"
+    assert not (large / FILE).exists()
+    temperatures = [read(path / "result.json")["last"]["temperature"] for path in (tmp_path / "run", large)]
+    assert temperatures[0] == temperatures[1] != 1
+    model = vitling.load(large)
+    (answer,) = model.predict(next((source / "test" / "class-0").iterdir()), coverage=0.9)
+    assert answer.prediction_set
+    assert answer.unfamiliar is None

@@ -47,14 +47,19 @@ class Calibration:
 
     logits: Tensor  # [n, C]
     labels: Tensor  # [n], or bool [n, C]
-    distances: Tensor  # [n], to the training images
+    distances: Tensor | None  # [n], to the training images; None: those of another network
 
 
 def measure_trust(calibration: Calibration, familiarity: Familiarity, temperature: float) -> Trust:
-    """Compute the scores (for one class per image) and the threshold of unfamiliar images from the calibration."""
+    """Compute the scores (for one class per image) and the threshold of unfamiliar images from the calibration.
+
+    Without distances, the model cannot tell which images are unfamiliar.
+    """
     scores = None
     if calibration.labels.ndim == 1:
         scores = compute_scores(calibration.logits / temperature, calibration.labels)
+    if calibration.distances is None:
+        return Trust(scores)
     return Trust(scores, replace(familiarity, threshold=choose_threshold(calibration.distances)))
 
 

@@ -28,7 +28,7 @@ from vitling.loading import read_safetensors
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
-from vitling.settings.config import LabelledConfig
+from vitling.settings.config import FinetuneConfig, LabelledConfig
 from vitling.training.loop import fit
 from vitling.training.rundir import RunDirectory
 
@@ -52,6 +52,8 @@ def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun
     if not needs_twin(config, stores):
         return None
     path, log = run.directory.path / FILE, run.directory.log
+    if is_larger_size(config):
+        return _take_over(Path(config.from_ or "") / FILE)
     if path.exists():
         _delete_twin(run)  # the start that wrote the file may have been killed before it did so
         return load_calibration(path)
@@ -88,6 +90,19 @@ def load_calibration(path: Path) -> Calibration:
 def _delete_twin(run: OpenRun) -> None:
     if run.directory.writes:
         shutil.rmtree(run.directory.path / FOLDER, ignore_errors=True)
+
+
+def is_larger_size(config: LabelledConfig) -> bool:
+    """Return whether this is the stage at --final-size. It starts from a model that was trained on all images, so a
+    twin of it would know those that it leaves out."""
+    return (
+        isinstance(config, FinetuneConfig) and config.keep_head and Path(config.from_ or "") == Path(config.out).parent
+    )
+
+
+def _take_over(path: Path) -> Calibration | None:
+    """Return the outputs of the twin at the smaller size, without its distances: those are of other features."""
+    return replace(load_calibration(path), distances=None) if path.exists() else None
 
 
 def shorten(config: LabelledConfig) -> LabelledConfig:
