@@ -47,7 +47,7 @@ def test_atlas_gets_parquet_with_a_struct_of_neighbours(bundle, images, tmp_path
 
 def test_fiftyone_gets_a_csv_with_file_paths(bundle, images, tmp_path, capsys):
     assert embed(bundle, images, tmp_path / "f.csv", "fiftyone") == 0
-    assert "fiftyone.types.CSVDataset" in capsys.readouterr().out
+    assert f"CSVDataset, labels_path={str(tmp_path / 'f.csv')!r})" in capsys.readouterr().out
     rows = list(csv.DictReader((tmp_path / "f.csv").open()))
     assert len(rows) == 24
     assert all(Path(row["filepath"]).is_file() for row in rows)

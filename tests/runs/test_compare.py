@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import make_folder
 from tests.made_runs import TINY, read, refused, train, write_run
 from vitling.cli import run
+from vitling.commands.results import run_training
 from vitling.errors import Interrupted, UserError
 from vitling.evaluation.predictions import make_predictions, save_predictions
 from vitling.files import write_json
@@ -148,6 +149,15 @@ def test_seeds_side_by_side(tmp_path, capsys):
     assert run(["compare", str(tmp_path / "three"), str(tmp_path / "one"), "--out", str(tmp_path / "c.json")]) == 0
     assert "McNemar" not in capsys.readouterr().out
     assert [len(row["values"]) for row in read(tmp_path / "c.json")["runs"]] in ([3, 1], [1, 3])
+
+
+def test_seeds_end_with_one_report(monkeypatch):
+    written: list[str] = []
+    monkeypatch.setattr("vitling.runs.report.report_group", written.append)
+    monkeypatch.setattr("vitling.runs.group.train_seeds", lambda config, train: {"scores": {}})
+    for report in (True, False):
+        run_training(TrainConfig(source="images", out="runs/x", seeds=2, report=report), dict, print)
+    assert written == ["runs/x"]
 
 
 def test_warns_of_seeds_with_different_methods(tmp_path, capsys):

@@ -47,6 +47,9 @@ def test_methods_side_by_side(folder, tmp_path, capsys):
     configs = {name: read(tmp_path / "out" / name / "config.json") for name in ("simclr", "idmm")}
     assert [config["idmm"]["smoothing"] for config in configs.values()] != [0.2, 0.2]
     assert configs["idmm"]["idmm"]["smoothing"] == 0.2
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert all(f"<h3>{name}</h3>" in page for name in ("supervised", "simclr", "idmm"))
+    assert str(tmp_path / "out" / "report.html") in shown.out
     before = rows
     assert ("--idmm.smoothing 0.2" in shown.out) is (best["method"] == "idmm")
     assert f"--method {best['method']} --size 8 --backbone vit_micro_patch4_32" in shown.out

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import format_percent
+from vitling.commands.results import format_percent, print_group_report
 from vitling.console import Console, echo, is_main_process
 from vitling.evaluation.intervals import format_interval
 from vitling.settings.config import ComparisonConfig
@@ -25,9 +25,12 @@ def compare_methods(config: Annotated[ComparisonConfig, NO_PREFIX]) -> None:
     Example: vitling compare-methods images/ --out runs/methods --minutes 8
     """
     from vitling.runs.compare_methods import compare_methods as run
+    from vitling.runs.report import report_group
 
     result = run(config)
     if is_main_process():
+        if config.report:
+            report_group(config.out)
         print_comparison(result, config.out)
 
 
@@ -43,6 +46,7 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
     if short := [row["method"] for row in result["rows"] if min(row.get("epochs", [FEW_EPOCHS])) < FEW_EPOCHS]:
         echo(f"{', '.join(short)} had a stage of fewer than {FEW_EPOCHS} epochs, too few to compare; raise --minutes.")
     echo(f"Saved to {out}, a run directory for each method")
+    print_group_report(out)
     method = BASELINE if best["method"].startswith(BASELINE) else best["method"]
     flags = " ".join(filter(None, [f"--method {method}", best.get("flags", ""), "--out RUN"]))
     echo(f"Train with the best method: vitling train {shlex.quote(result['data'])} {flags}")

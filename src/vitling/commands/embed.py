@@ -12,12 +12,6 @@ from vitling.commands.flags import Images, Out, Run, Weights
 from vitling.console import echo
 from vitling.data.config import DataConfig
 
-_OPENERS = {
-    "atlas": "embedding-atlas {} --x x --y y --neighbors neighbors",
-    "fiftyone": "fiftyone.Dataset.from_dir(dataset_type=fiftyone.types.CSVDataset, labels_path=...)",
-    "spotlight": "spotlight {}",
-}
-
 
 def embed(
     run: Run,
@@ -46,4 +40,12 @@ def embed(
         echo(f"Skipped: {name}: {reason}", file=sys.stderr)
     echo(f"Saved to {out}")
     if for_ is not None:
-        echo(f"Open it: {_OPENERS[for_].format(shlex.quote(out))}")
+        echo(f"Open it: {_describe_opening(for_, out)}")
+
+
+def _describe_opening(tool: str, out: str) -> str:
+    if tool == "fiftyone":
+        return f"fiftyone.Dataset.from_dir(dataset_type=fiftyone.types.CSVDataset, labels_path={out!r})"
+    if tool == "atlas":
+        return f"embedding-atlas {shlex.quote(out)} --x x --y y --neighbors neighbors"
+    return f"spotlight {shlex.quote(out)}"

@@ -92,21 +92,33 @@ def _score_table(result: dict[str, Any]) -> Table:
 
 def run_training(
     config: Any, train: Callable[[Any], dict[str, Any]], print_result: Callable[[dict[str, Any], Any], None]
-) -> None:
-    """Train once, or once per seed, and print the result; with --explain, print the settings instead."""
+) -> dict[str, Any] | None:
+    """Train once, or once per seed, and print the result; with --explain, print the settings instead.
+
+    Return the result of a single run.
+    """
     from vitling.runs.group import resumes_group, train_seeds
+    from vitling.runs.report import report_group
 
     if config.explain:
         print_settings(config)
-        return
+        return None
     if config.seeds > 1 or resumes_group(config):
         result = train_seeds(config, train)
         if is_main_process():
+            if config.report:
+                report_group(config.out)
             _print_seeds(result, config.out)
-        return
+        return None
     result = train(config)
     if is_main_process():
         print_result(result, config)
+    return result
+
+
+def print_group_report(out: str) -> None:
+    if (path := Path(out) / "report.html").exists():
+        echo(f"  {path} shows the runs side by side")
 
 
 def _print_seeds(result: dict[str, Any], out: str) -> None:
@@ -120,3 +132,4 @@ def _print_seeds(result: dict[str, Any], out: str) -> None:
         table.add_row(shown, mean, std, str(len(found["values"])))
     Console().print(table)
     echo(f"Saved to {out}, a run directory for each seed")
+    print_group_report(out)

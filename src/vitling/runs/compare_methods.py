@@ -5,7 +5,7 @@ The methods are compared on held-out images of the training split; the test spli
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,21 @@ def _list_entries(config: ComparisonConfig) -> list[str]:
 
 
 def _make_request(config: ComparisonConfig, entry: str) -> TrainConfig:
-    """Return the request for one entry, without the settings of other methods and of stages it does not have."""
-    default, own = TrainConfig(), {"out": str(Path(config.out) / entry)}
+    own: dict[str, Any] = {"out": str(Path(config.out) / entry)}
     method = entry if entry in METHODS else BASELINE
     if method != entry:
         own["backbone"] = entry.removeprefix(f"{BASELINE}-")
+    request = make_request(config, method, **own)
+    needs_hold_out = config.val is None and _read_splits(config).val is None
+    return replace(request, test=False, val=DEFAULT_HOLD_OUT if needs_hold_out else config.val)
+
+
+def make_request(config: TrainConfig, method: str, **own: Any) -> TrainConfig:
+    """Return the settings for training with a method, without those of other methods and of stages it does not have.
+
+    `own`: settings that differ; all but --out count as explicit.
+    """
+    default = TrainConfig()
     others = {m.field for name, m in METHODS.items() if m.field and name != method}
     foreign = others | set(STAGE_SETTINGS if method == BASELINE else ())
     known: dict[str, Any] = {
@@ -111,9 +121,7 @@ def _make_request(config: ComparisonConfig, entry: str) -> TrainConfig:
     explicit = [name for name in config.explicit if name.partition(".")[0] not in foreign]
     # an explicit first stage is kept however short the time is
     known["explicit"] = (*explicit, "method", *(own.keys() - {"out"}))
-    if config.val is None and _read_splits(config).val is None:
-        known["val"] = DEFAULT_HOLD_OUT
-    return TrainConfig(**known | own | {"method": method, "test": False})
+    return TrainConfig(**known | own | {"method": method})
 
 
 def _train_row(method: str, config: TrainConfig, log: Log) -> Row:

@@ -25,6 +25,7 @@ from vitling.settings.verbs import verb_of
 from vitling.training.processes import init_processes
 
 REQUEST, SEEDS = "asked.json", "seeds.json"
+BASELINES = "baselines"  # folder within a run, with those of --baselines
 
 
 def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
@@ -65,6 +66,19 @@ def list_runs(path: str) -> list[Path]:
     if not (folder / "config.json").exists():
         raise UserError(f"{path} is not a run: it has neither config.json nor {SEEDS}.")
     return [folder]
+
+
+def list_finished(path: str) -> list[Path]:
+    """Return the run with its baselines, or the finished runs of a folder made with --seeds or by compare-methods."""
+    if read_verb(path) != "compare-methods":
+        return [*list_runs(path), *_list_results(Path(path) / BASELINES)]
+    if found := _list_results(Path(path)):
+        return found
+    raise UserError(f"No run in {path} has finished. Continue them with --resume.")
+
+
+def _list_results(folder: Path) -> list[Path]:
+    return sorted(result.parent for result in folder.glob("*/result.json"))
 
 
 def _warn_of_differences(results: list[dict[str, Any]], log: Log) -> None:

@@ -16,7 +16,7 @@ from vitling.errors import UserError
 from vitling.files import atomic_write, check_writable
 from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
-from vitling.runs.group import list_runs
+from vitling.runs.group import list_finished
 from vitling.runs.opening import OpenRun
 from vitling.runs.report_dense import read_dense
 from vitling.runs.report_files import (
@@ -47,7 +47,7 @@ def write_report(runs: Sequence[str], out: str | None = None) -> Path:
         raise UserError("No run given. Name one or more run directories: vitling report runs/first")
     path = Path(out) if out else _default_path(runs)
     check_writable(path)
-    folders = [folder for run in runs for folder in list_runs(run)]
+    folders = [folder for run in runs for folder in list_finished(run)]
     found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
     limits = Limits().share(len(found))
     write_page(path, [collect(files, limits, _log_opening(files)) for files in found])
@@ -86,8 +86,20 @@ def report_run(run: OpenRun, result: dict[str, Any]) -> None:
     written = run.result is not None and (directory.path / FILE).exists()
     if config.report and directory.writes and not written:
         free_memory()
-        seconds = report_seconds(60 * config.minutes if config.minutes else _sum_seconds(result))
+        seconds = report_seconds(60 * config.minutes if config.minutes else sum_seconds(result))
         report_finished([directory.path], directory.path / FILE, seconds, directory.log)
+
+
+def report_group(out: str) -> None:
+    """Write one report of the runs of a folder, side by side; each has a report of its own too."""
+    try:
+        folders = list_finished(out)
+    except UserError:  # none has finished
+        return
+    if len(folders) > 1:
+        free_memory()
+        seconds = sum(sum_seconds(open_files(str(folder), folder).result) for folder in folders)
+        report_finished(folders, Path(out) / FILE, report_seconds(seconds), Log())
 
 
 def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Log) -> bool:
@@ -110,7 +122,8 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
     return True
 
 
-def _sum_seconds(result: dict[str, Any]) -> float:
+def sum_seconds(result: dict[str, Any]) -> float:
+    """Add up the seconds of the stages of a run."""
     return sum(stage["seconds"] for stage in result.get("stages", {"": result}).values())
 
 

@@ -53,13 +53,14 @@ OWN_NAMES = (  # all that --overwrite may delete
     "evaluated.json",
     "pretrain",
     "large",
+    "baselines",
     "checkpoints",
     "model",
     "best",
     "tensorboard",
 )
 FOLDERS = ("checkpoints", "model", "best")
-NESTED_RUNS = ("pretrain", "large", "calibration")  # names that users may also give to runs of theirs
+NESTED_RUNS = ("pretrain", "large", "baselines", "calibration")  # names that users may also give to runs of theirs
 BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
