@@ -12,9 +12,12 @@ import vitling
 from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
 from tests.tiny import Stop, StopAfter
 from vitling.cli import run
+from vitling.data.config import DataConfig
+from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.loading import read_json
+from vitling.papers.datasets import register_readers
 from vitling.runs.dense import detect, segment
 from vitling.settings.dense import DetectConfig, SegmentConfig
 from vitling.settings.names import apply_overrides
@@ -126,3 +129,18 @@ def test_predict_without_out_says_what_to_type(segmented, masks, capsys):
 def test_a_dense_model_is_no_classifier(segmented):
     with pytest.raises(UserError, match="vitling segment"):
         load(segmented[0])
+
+
+def test_frames_of_annotated_data_are_images_without_masks(masks):
+    register_readers()
+    splits = read_splits(f"frames:{masks}", DataConfig())
+    assert (len(splits.train), splits.train.labels) == (8, None)
+    assert not any("masks" in key for key in splits.train.keys)
+
+
+def test_the_report_shows_classes_and_worst_images(segmented):
+    page = (segmented[0] / "report.html").read_text()
+    assert "Classes and worst images" in page
+    assert "mean IoU" in page
+    assert page.count("data:image/jpeg") == 4  # of val
+    assert "report could not be written" not in (segmented[0] / "log.txt").read_text()

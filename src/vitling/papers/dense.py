@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vitling.data.annotations.config import AnnotationConfig
-from vitling.methods import METHODS, MethodName
+from vitling.methods import METHODS
 from vitling.methods.method import SIZE
 from vitling.papers import esvit_recipes
 from vitling.papers.dense_task import BOXES, MASKS, SEGMENTS, detect_coco, make_dense_runs, segment_ade20k
@@ -27,7 +27,8 @@ CAMVID = "camvid-masks"
 CAMVID_CLASSES = "sky,building,pole,road,pavement,tree,sign,fence,car,pedestrian,bicyclist"  # 11: unlabelled
 CAMVID_NETWORKS = {"pvtv2-b0": "pvt_v2_b0", "swin-t": SWIN}
 CAMVID_SIZE, CAMVID_EPOCHS = 480, 100  # px; about two minutes on an H200 with PVTv2-B0
-FLOWERS_EPOCHS, FRAMES_EPOCHS = 200, 800  # of pre-training
+FLOWERS_EPOCHS, IDMM_EPOCHS, ESVIT_EPOCHS = 200, 800, 300  # of pre-training
+FRAMES_BATCH = 64  # of IDMM: six steps per epoch of 367 frames
 
 
 def studies() -> tuple[Study, ...]:
@@ -79,8 +80,8 @@ def _camvid() -> Iterator[StudyRun]:
         befores: dict[str, tuple[str, PretrainConfig | TrainConfig]] = {
             "flowers102": ("flowers102", _label_flowers(backbone, aux=False)),
             "flowers102-drloc": ("flowers102", _label_flowers(backbone, aux=True)),
-            "idmm": ("camvid", _pretrain_frames(backbone, "idmm")),
-            "esvit": ("camvid", _pretrain_frames(backbone, "esvit")),
+            "idmm": ("camvid", _idmm_on_frames(backbone)),
+            "esvit": ("camvid", _esvit_on_frames(backbone)),
         }
         yield from _drop_ending(make_dense_runs(base, dense, ("mean_iou",), data=CAMVID))
         for name, (source, before) in befores.items():
@@ -113,6 +114,14 @@ def _label_flowers(backbone: str, aux: bool) -> TrainConfig:
     return scratch(backbone, aux=aux, epochs=FLOWERS_EPOCHS, batch=256)
 
 
-def _pretrain_frames(backbone: str, method: MethodName) -> PretrainConfig:
-    size = SIZE if method == "idmm" else 224
-    return pretrain_config(METHODS[method].recipe(backbone, "paper", FRAMES_EPOCHS, size), method=method)
+def _idmm_on_frames(backbone: str) -> PretrainConfig:
+    recipe = METHODS["idmm"].recipe(backbone, "paper", IDMM_EPOCHS, SIZE)
+    optim = replace(recipe.optim, lr=recipe.lr_for(FRAMES_BATCH))
+    return pretrain_config(replace(recipe, batch=FRAMES_BATCH, optim=optim))
+
+
+def _esvit_on_frames(backbone: str) -> PretrainConfig:
+    """Leave open what EsViT's rule for few images decides."""
+    return PretrainConfig(
+        method="esvit", preset="paper", backbone=backbone, epochs=ESVIT_EPOCHS, size=224, on_collapse="warn"
+    )

@@ -10,6 +10,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.data.annotations.split import AnnotatedSplit
 from vitling.data.store import Store
 from vitling.dense.objective import DenseObjective
+from vitling.errors import UserError
 from vitling.runs.dense_bundle import save_dense
 from vitling.runs.dense_evaluation import ScoreWatcher, SplitScores, evaluate_store
 from vitling.runs.dense_images import AnnotatedSplits, find_start, make_targets, match_store, open_dense
@@ -40,6 +41,7 @@ def train_dense(request: DetectConfig | SegmentConfig) -> dict[str, Any]:
     verb = "detect" if isinstance(request, DetectConfig) else "segment"
     with start_processes(request, verb) as processes, open_run(request, verb, processes) as run:
         if run.result:
+            report_run(run, run.result)
             return run.result
         clock = Clock()
         result = run.finish(_train(_prepare(run), run, clock))
@@ -62,7 +64,8 @@ class _Job:
 
     def build(self, config: DenseConfig, backbone: Backbone) -> DenseObjective:
         plan = config.make_views(config.size or 0)
-        return build_objective(backbone, plan, self.meta, self.targets, config.freeze or 0)
+        pasted = config.copy_paste if isinstance(config, DetectConfig) else 0.0
+        return build_objective(backbone, plan, self.meta, self.targets, config.freeze or 0, pasted)
 
     def build_trial(self, config: DenseConfig) -> DenseObjective:
         """Build an objective for measurements, which leaves the backbone as it is."""
@@ -75,6 +78,8 @@ def _prepare(run: OpenRun[Any]) -> _Job:
     facts = splits.gather_facts(run.has_gpu, find_start(run.draft.config))
     resolved = run.saved if run.saved is not None and run.has_checkpoint else resolve(run.draft, facts)
     config = resolved.config
+    if isinstance(config, DetectConfig) and config.copy_paste and not _has_masks(config, splits.train):
+        raise UserError(f"--copy-paste {config.copy_paste:g} needs masks, and there are boxes only. Leave it out.")
     backbone = build_backbone(config, config.drop_path)
     stores = begin(resolved, splits.plain, backbone, run)
     train = match_store(splits.train, stores.train)

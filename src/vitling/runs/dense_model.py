@@ -82,14 +82,14 @@ class DensePrediction:
 
 
 def build_objective(
-    backbone: Backbone, plan: Plan, meta: DenseMeta, targets: Any = None, frozen: int = 0
+    backbone: Backbone, plan: Plan, meta: DenseMeta, targets: Any = None, frozen: int = 0, copy_paste: float = 0.0
 ) -> DenseObjective:
     """Build the network of a task on a backbone; without targets it only predicts."""
     classes = len(meta.class_names)
     if meta.task == "segment":
         return SegmentationObjective(backbone, plan, targets, classes, meta.width, frozen)
     kind: Detector = "cascade" if meta.model == "cascade" else "mask-rcnn"
-    return DetectionObjective(backbone, plan, targets, classes, kind, meta.masks, meta.width, frozen)
+    return DetectionObjective(backbone, plan, targets, classes, kind, meta.masks, meta.width, frozen, copy_paste)
 
 
 class DenseModel:

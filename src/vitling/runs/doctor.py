@@ -41,6 +41,7 @@ from vitling.runs.doctor_folds import predict_by_folds
 from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.images import open_labels
 from vitling.settings.config import FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.dense import DenseConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.saved import load_config
 from vitling.settings.stages import PRETRAIN_FOLDER
@@ -139,7 +140,7 @@ def read_settings(run: Path) -> RunConfig:
         )
     values = read_json(path)
     kind = CONFIGS.get(values.get("verb", "") if isinstance(values, dict) else "")
-    if kind is None:
+    if kind is None or issubclass(kind, DenseConfig):
         raise UserError(f"{run} is not a run of train, pretrain or finetune.")
     return load_config(kind, values, path)
 

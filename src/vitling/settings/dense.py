@@ -88,6 +88,8 @@ class DetectConfig(DenseConfig):
     """Limit of the longer side in pixels; longer images are resized to it."""
     jitter: Literal["none", "large"] = "none"
     """large: large-scale jitter, which resizes images to 0.1 to 2.0 times --size instead of --shorter."""
+    copy_paste: Annotated[float, FRACTION] = 0.0
+    """Probability that objects of another image of the batch are pasted onto an image; needs masks."""
 
     def make_rescale(self, size: int) -> Rescale:
         if self.jitter == "large":
