@@ -31,6 +31,7 @@ from vitling.papers.datasets import register_readers
 from vitling.settings.config import RunConfig
 from vitling.settings.names import settings_in
 from vitling.shortage import explain_shortage
+from vitling.startup import mark_start
 from vitling.version import __version__
 
 _WITHOUT_TORCH = ("inspect", "compare", "reproduce", "list")  # they import it late or not at all
@@ -55,6 +56,7 @@ def run(argv: list[str]) -> int:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
+    mark_start()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
     if count_cores() < (os.cpu_count() or 1):  # torch does not see the CPU limit of a container
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))

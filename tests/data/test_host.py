@@ -1,6 +1,6 @@
 import pytest
 
-from vitling.data.host import container_cores, container_memory, count_cores
+from vitling.data.host import container_cores, container_memory, count_cores, has_bf16
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -45,3 +45,14 @@ def test_cores_are_rounded_down_to_at_least_one(monkeypatch, shares, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr("vitling.data.host.container_cores", lambda root, groups: shares)
     assert count_cores() == expected
+
+
+def test_bf16_is_read_from_the_flags_of_the_cpu(tmp_path):
+    for flags, expected in (
+        ("flags\t\t: fpu avx2 avx512_bf16", True),
+        ("Features : asimd bf16", True),
+        ("flags : avx2", False),
+    ):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\nbugs\t\t:\n")
+        assert has_bf16(tmp_path / "cpuinfo") == expected
+    assert not has_bf16(tmp_path / "missing")

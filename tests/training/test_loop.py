@@ -448,6 +448,13 @@ def test_batches_are_even_if_compiled_or_requested(store):
         config(loop=replace(QUIET, even="on", drop_last=True)).check()
 
 
+@pytest.mark.parametrize(("part", "batches"), [(1.0, 4), (0.75, 3), (0.1, 1)])
+def test_part_of_an_epoch_has_fewer_batches(store, part, batches):
+    settings = config(batch=8, loop=replace(QUIET, epoch_part=part))
+    assert len(store) == 30
+    assert choose_batch_sizes(settings, len(store), torch.device("cpu")) == [8, 8, 8, 6][:batches]
+
+
 def test_a_run_with_even_batches_shows_other_images_each_epoch(store, tmp_path):
     settings = config(epochs=3, batch=8, loop=replace(QUIET, even="on"))
     feed = Feed(store, objective().plan, settings, Processes(0, 1, torch.device("cpu")))

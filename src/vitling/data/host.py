@@ -18,6 +18,16 @@ def count_cores() -> int:
     return max(1, math.floor(min([affinity, *container_cores(_CGROUPS, _read_own_groups())])))
 
 
+def has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether the CPU has instructions for bf16; False where that is unknown."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    flags = next((line.split() for line in lines if line.lower().startswith(("flags", "features"))), [])
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
+
+
 def container_cores(root: Path, groups: dict[str, str]) -> list[float]:
     """Return the CPU quotas, in cores, of this process's cgroups. `groups`: its paths under "" (v2) and "cpu" (v1)."""
     quotas = [_read_quota(group / "cpu.max") for group in _list_ancestors(root, "", groups)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
@@ -74,12 +74,31 @@ def summarise_map(grid: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def compute_map_features(
-    backbone: Backbone, store: Store, size: int, crop_fraction: float, ids: np.ndarray | None = None
+    backbone: Backbone,
+    store: Store,
+    size: int,
+    crop_fraction: float,
+    ids: np.ndarray | None = None,
+    most: int = SAMPLE,
 ) -> Tensor:
-    """Compute `summarise_map` for all images, or for those with `ids`, on the host; of very many images, a sample."""
+    """Compute `summarise_map` for all images, or for those with `ids`, on the host; of more than `most`, a sample."""
     ids = np.arange(len(store)) if ids is None else ids
-    if len(ids) > SAMPLE:
-        ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:SAMPLE])]
+    if len(ids) > most:
+        ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:most])]
     with eval_mode(backbone):
         views = iterate_views(store, size, crop_fraction, ids)
         return torch.cat([summarise_map(backbone.forward(images).grid).cpu() for images in views])
+
+
+@torch.inference_mode()
+def compute_logits_and_features(
+    backbone: Backbone, head: nn.Module, store: Store, size: int, crop_fraction: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the logits and `summarise_map` of all images in one pass, on the host."""
+    logits, features = [], []
+    with eval_mode(backbone):
+        for images in iterate_views(store, size, crop_fraction):
+            found = backbone.forward(images)
+            logits.append(head(found.pooled).float().cpu())
+            features.append(summarise_map(found.grid).cpu())
+    return torch.cat(logits), torch.cat(features)

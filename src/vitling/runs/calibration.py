@@ -20,8 +20,8 @@ from safetensors.torch import save
 from vitling.data.holdout import hold_out
 from vitling.data.store import Store
 from vitling.errors import InvalidFile
-from vitling.evaluation.classify import compute_logits, get_labels
-from vitling.evaluation.familiarity import compute_map_features, fit_familiarity
+from vitling.evaluation.classify import get_labels
+from vitling.evaluation.familiarity import compute_logits_and_features, compute_map_features, fit_familiarity
 from vitling.evaluation.trust import Calibration
 from vitling.files import atomic_write
 from vitling.loading import read_safetensors
@@ -130,8 +130,8 @@ def _train_twin(config: LabelledConfig, store: Store, held: np.ndarray, build: B
     objective.eval()
     view = (config.eval_size, config.views.crop_fraction)
     familiarity = fit_familiarity(compute_map_features(objective.backbone, known, *view))
-    distances = familiarity.measure(compute_map_features(objective.backbone, new, *view))
-    return Calibration(compute_logits(objective.logits, new, *view), get_labels(new), distances)
+    logits, features = compute_logits_and_features(objective.backbone, objective.head, new, *view)
+    return Calibration(logits, get_labels(new), familiarity.measure(features))
 
 
 def describe_calibration(stores: Stores, temperature: float, calibration: Calibration | None) -> str:

@@ -24,14 +24,14 @@ from vitling.methods import METHODS
 from vitling.metric_names import primary_metric
 from vitling.records import ComparisonResult, RunResult
 from vitling.runs.group import load_request, require_resume_or_overwrite, store_request
-from vitling.runs.images import check_labels
+from vitling.runs.images import check_labels, gather_stage_facts
 from vitling.runs.train import train
 from vitling.settings.checks import check_task
 from vitling.settings.config import ComparisonConfig, TrainConfig
 from vitling.settings.names import to_flags
-from vitling.settings.plan import STAGE_SETTINGS
+from vitling.settings.plan import STAGE_SETTINGS, choose_size, default_backbone
 from vitling.settings.stages import PRETRAIN_FOLDER
-from vitling.training.processes import init_processes
+from vitling.training.processes import choose_device, init_processes
 from vitling.training.rundir import describe_environment
 
 RESULT = "comparison.json"
@@ -102,8 +102,13 @@ def _make_request(config: ComparisonConfig, entry: str) -> TrainConfig:
     method = entry if entry in METHODS else BASELINE
     if method != entry:
         own["backbone"] = entry.removeprefix(f"{BASELINE}-")
+    splits = _read_splits(config)
+    if config.backbone is None and choose_device(config.loop.device).type == "cpu":
+        # without a GPU the plan has another network for a single stage, and all entries should have the same
+        size = config.size or choose_size(None, gather_stage_facts(splits, gpu=False))[0]
+        own = {"size": size, "backbone": default_backbone(size, gpu=False)[0]} | own
     request = make_request(config, method, **own)
-    needs_hold_out = config.val is None and _read_splits(config).val is None
+    needs_hold_out = config.val is None and splits.val is None
     return replace(request, test=False, val=DEFAULT_HOLD_OUT if needs_hold_out else config.val)
 
 

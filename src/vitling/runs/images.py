@@ -8,6 +8,7 @@ from dataclasses import replace
 from vitling import data
 from vitling.data.cache import decode_all
 from vitling.data.dataset import Dataset, Splits, merge_unlabelled
+from vitling.data.host import count_cores, has_bf16
 from vitling.data.inspection import describe_leakage, describe_two_labels
 from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
@@ -36,6 +37,8 @@ def gather_facts(config: RunConfig, source: Source, gpu: bool) -> Facts:
         has_test=splits.has_test and getattr(config, "test", True),
         side=measure_median_side(splits.train),
         gpu=gpu,
+        cores=count_cores(),
+        bf16=has_bf16(),
     )
 
 

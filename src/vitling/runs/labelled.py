@@ -16,8 +16,13 @@ from vitling.data.dataset import Splits
 from vitling.data.store import Store
 from vitling.evaluation.bundle import BundleMeta, save_bundle
 from vitling.evaluation.calibration import fit_temperature
-from vitling.evaluation.classify import ValidationWatcher, compute_logits, get_labels
-from vitling.evaluation.familiarity import compute_map_features, fit_familiarity
+from vitling.evaluation.classify import ValidationWatcher, get_labels
+from vitling.evaluation.familiarity import (
+    SAMPLE,
+    compute_logits_and_features,
+    compute_map_features,
+    fit_familiarity,
+)
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.mistakes import FILE as MISTAKES
 from vitling.evaluation.mistakes import Mistake, find_mistakes, write_mistakes
@@ -35,6 +40,7 @@ from vitling.runs.stage import (
     build_backbone,
     check_network,
     describe_auxiliary,
+    familiar_images,
     fit_to_time,
     make_meta,
     summarise_fit,
@@ -177,11 +183,14 @@ def _conclude(
         candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
     reason = f"final evaluation of {' and '.join(name for name, *_ in candidates)}"
     test = stores.open_test(reason) if stores.splits.has_test else None
-    directory, evaluated = run.directory, {}
+    directory, evaluated = run.directory, dict[str, _Evaluation]()
+    most = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
     for name, folder, epoch, weights in candidates:
-        if weights is not None:
-            objective.load_state_dict(weights)
-        evaluated[name] = found = _evaluate(config, objective, epoch, stores, test, calibration)
+        if weights is not None and epoch == config.epochs:
+            evaluated[name] = found = evaluated["last"]
+        else:
+            objective.load_state_dict(weights or objective.state_dict())
+            evaluated[name] = found = _evaluate(config, objective, epoch, stores, test, calibration, most)
         if directory.writes:
             backbone = resize_backbone(objective.backbone, config.eval_size)
             meta = _meta(config, stores.train, found)
@@ -209,24 +218,28 @@ def _evaluate(
     stores: Stores,
     test: Store | None,
     calibration: Calibration | None,
+    most: int,
 ) -> _Evaluation:
-    """Evaluate on val and test. The temperature is fitted on val, or on the calibration; without either it stays 1."""
+    """Evaluate on val and test. The temperature is fitted on val, or on the calibration; without either it stays 1.
+
+    Familiarity is measured on at most `most` training images.
+    """
     temperature, trust, splits, predictions, mistakes = 1.0, Trust(), {}, {}, list[Mistake]()
     view = (config.eval_size, config.views.crop_fraction)
     if calibration is not None or stores.val is not None:
-        familiarity = fit_familiarity(compute_map_features(objective.backbone, stores.train, *view))
+        features = compute_map_features(objective.backbone, stores.train, *view, most=min(most, SAMPLE))
+        familiarity = fit_familiarity(features)
     if calibration is not None:
         temperature = fit_temperature(calibration.logits, calibration.labels)
         trust = measure_trust(calibration, familiarity, temperature)
     for name, store in (("val", stores.val), ("test", test)):
         if store is None:
             continue
-        logits = compute_logits(objective.logits, store, *view)
+        logits, features = compute_logits_and_features(objective.backbone, objective.head, store, *view)
         labels, dataset = get_labels(store), store.dataset
         if name == "val":
             temperature = fit_temperature(logits, labels)
-            distances = familiarity.measure(compute_map_features(objective.backbone, store, *view))
-            trust = measure_trust(Calibration(logits, labels, distances), familiarity, temperature)
+            trust = measure_trust(Calibration(logits, labels, familiarity.measure(features)), familiarity, temperature)
         splits[name] = summarise(logits, labels, dataset.class_names, temperature)
         predictions[name] = make_predictions(logits.numpy(), labels.numpy(), dataset.keys, dataset.groups)
         mistakes += find_mistakes(logits, labels, dataset.keys, dataset.class_names, temperature, name)

@@ -39,6 +39,7 @@ from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
 
 FILE = "report.html"
+SECONDS_OF_IMAGES = 2.0  # the images of one run take longer than this, however few they are
 
 
 def write_report(runs: Sequence[str], out: str | None = None) -> Path:
@@ -86,8 +87,10 @@ def report_run(run: OpenRun, result: dict[str, Any]) -> None:
     written = run.result is not None and (directory.path / FILE).exists()
     if config.report and directory.writes and not written:
         free_memory()
-        seconds = report_seconds(60 * config.minutes if config.minutes else sum_seconds(result))
-        report_finished([directory.path], directory.path / FILE, seconds, directory.log)
+        timed = config.minutes is not None
+        seconds = report_seconds(60 * (config.minutes or 0) if timed else sum_seconds(result), timed)
+        with_images = seconds >= SECONDS_OF_IMAGES
+        report_finished([directory.path], directory.path / FILE, seconds, directory.log, with_images)
 
 
 def report_group(out: str) -> None:
@@ -99,10 +102,10 @@ def report_group(out: str) -> None:
     if len(folders) > 1:
         free_memory()
         seconds = sum(sum_seconds(open_files(str(folder), folder).result) for folder in folders)
-        report_finished(folders, Path(out) / FILE, report_seconds(seconds), Log())
+        report_finished(folders, Path(out) / FILE, report_seconds(seconds, timed=False), Log())
 
 
-def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Log) -> bool:
+def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Log, with_images: bool = True) -> bool:
     """Write the report of runs that have just finished, in about `seconds`; return whether it worked.
 
     A failure is a warning: the runs themselves are done. The test split is not opened once more, because their own
@@ -112,7 +115,10 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
         found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
         limits = Limits().share(len(found))
         share = seconds / len(found)
-        pages = [collect(files, limits.fit(share, files.result["images_per_second"])) for files in found]
+        if with_images:
+            pages = [collect(files, limits.fit(share, files.result["images_per_second"])) for files in found]
+        else:
+            pages = [_leave_out_images(collect_files(files), folder) for files, folder in zip(found, folders)]
         write_page(path, pages)
     except Exception as problem:
         log.debug(traceback.format_exc())
@@ -120,6 +126,12 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
         log.warning(f"The report could not be written ({type(problem).__name__}: {problem}). Try: {command}")
         return False
     return True
+
+
+def _leave_out_images(report: RunReport, folder: Path) -> RunReport:
+    command = shlex.join(["vitling", "report", str(folder)])
+    note = f"Sections with images are left out, because the run had little time. To add them: {command}"
+    return replace(report, warnings=(*report.warnings, note))
 
 
 def sum_seconds(result: dict[str, Any]) -> float:

@@ -31,6 +31,8 @@ from vitling.settings.names import flag_name
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
 from vitling.settings.stages import make_large_stage
+from vitling.startup import take_start
+from vitling.training.feed import choose_batch_sizes
 from vitling.training.pace import measure_pace
 from vitling.training.result import FitResult
 from vitling.training.schedules import rise_and_fall
@@ -39,8 +41,14 @@ from vitling.training.trackers import check_trackers
 
 _SAFETY = 0.96  # of the time left: checkpoints and evaluations take some of it
 _SAVING_SECONDS = 5.0  # for the last checkpoint, and for Python to exit
+_SAVING_SECONDS_CPU = 2.0  # nothing was compiled
 _REPORT_SHARE, _REPORT_LEAST, _REPORT_MOST = 0.02, 4.0, 45.0  # of the run's time; seconds
+_REPORT_WITH_IMAGES = 120.0  # seconds of a run; the report of a shorter one has no pictures
+_REPORT_OF_FILES = 1.0  # seconds
 _EVALUATION_SPEED = 3  # times as fast as training
+_EVALUATIONS_SHARE = 0.05  # of the time at most, during training on a CPU
+_FAMILIAR_SHARE, _FAMILIAR_LEAST = 0.02, 200  # of the run's time; images
+_USED_STEPS = 0.95  # of those that fit into the time, at least
 _DRLOC_RISE = 20  # epochs, of the released schedule
 
 
@@ -148,10 +156,10 @@ def start_from(backbone: Backbone, source: str | None, keep_head: bool) -> list[
 
 
 class Clock:
-    """The time that --minutes counts, from the start of the command."""
+    """The time that --minutes counts, from the start of the command, imports included."""
 
-    def __init__(self, already: float = 0.0):
-        self.began = time.monotonic() - already
+    def __init__(self) -> None:
+        self.began = take_start()
 
     @property
     def elapsed(self) -> float:
@@ -180,21 +188,46 @@ def fit_to_time(
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
         pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes)
     free_memory()
-    left = 60 * config.minutes - clock.elapsed - ending_seconds(config, stores, pace)
+    ending = ending_seconds(config, stores, pace, run.has_gpu)
+    left = 60 * config.minutes - clock.elapsed - ending
     left -= report_seconds(60 * config.minutes) if config.report else 0.0
     share = torch.tensor(fitting_epochs(left / work, pace, len(stores.train)), device=run.processes.device)
-    fitting = int(run.processes.mean(share))
-    epochs = max(1, min(config.epochs, fitting))
-    if epochs < min_epochs:
-        few = f"{max(fitting, 0)} epoch{'s' * (fitting != 1)} would fit into the time"
+    fitting = float(run.processes.mean(share))
+    fit = Fit(max(1, min(config.epochs, int(fitting))), compile_mode)
+    if fit.epochs < min_epochs:
+        few = f"{max(int(fitting), 0)} epoch{'s' * (int(fitting) != 1)} would fit into the time"
         raise TooFewEpochsError(f"only {few}, fewer than the {min_epochs} that are worth it.")
-    log.info(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {epochs}.")
+    if not run.has_gpu:
+        fit = _use_all_time(fit, fitting, config, stores, pace, ending)
+    part = "" if fit.epoch_part == 1 else f" of {fit.epoch_part:.0%} of the images each"
+    log.info(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {fit.epochs}{part}.")
     if fitting < 1:
         log.warning(
             f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, and one epoch "
             f"takes {max(1, len(stores.train) / pace):.0f} s."
         )
-    return resolve(reopen(resolved), replace(facts, fit=Fit(epochs, compile_mode)))
+    return resolve(reopen(resolved), replace(facts, fit=fit))
+
+
+def _use_all_time(fit: Fit, fitting: float, config: RunConfig, stores: Stores, pace: float, ending: float) -> Fit:
+    """Divide the steps that fit on a CPU, of which there are few, into epochs, and leave little time to evaluations.
+
+    With more than one evaluation, the best epoch is evaluated at the end too, which takes `ending` seconds.
+    """
+    per_epoch = len(choose_batch_sizes(config.fit_config(), len(stores.train), stores.train.device))
+    if fitting < config.epochs:
+        epochs, part = divide_steps(int(fitting * per_epoch), per_epoch)
+        fit = replace(fit, epochs=epochs, epoch_part=part)
+    seconds = _EVALUATIONS_SHARE * 60 * (config.minutes or 0) - ending
+    each = 0 if stores.val is None else len(stores.val) / (_EVALUATION_SPEED * pace)
+    return replace(fit, evaluations=max(1, min(10, int(seconds / each) if each else 10)))
+
+
+def divide_steps(steps: int, per_epoch: int) -> tuple[int, float]:
+    """Return a number of epochs and the part of its batches that each has, the largest that wastes few steps."""
+    steps = max(steps, 1)
+    batches = next(n for n in range(min(per_epoch, steps), 0, -1) if steps // n * n >= _USED_STEPS * steps)
+    return steps // batches, batches / per_epoch
 
 
 def fitting_epochs(seconds: float, pace: float, images: int) -> float:
@@ -202,8 +235,10 @@ def fitting_epochs(seconds: float, pace: float, images: int) -> float:
     return _SAFETY * seconds * pace / images
 
 
-def report_seconds(run: float) -> float:
+def report_seconds(run: float, timed: bool = True) -> float:
     """Return the seconds that the report may take after a run of this many seconds."""
+    if timed and run < _REPORT_WITH_IMAGES:
+        return _REPORT_OF_FILES
     return min(max(_REPORT_SHARE * run, _REPORT_LEAST), _REPORT_MOST)
 
 
@@ -213,13 +248,25 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def ending_seconds(config: RunConfig, stores: Stores, pace: float) -> float:
-    """Estimate what follows training: decode the test split, evaluate it and val, on views that may be larger."""
+def familiar_images(seconds: float, pace: float) -> int:
+    """Return how many training images the model's familiarity may be measured on, in a run of this many seconds."""
+    return max(_FAMILIAR_LEAST, int(_FAMILIAR_SHARE * seconds * _EVALUATION_SPEED * pace))
+
+
+def ending_seconds(config: RunConfig, stores: Stores, pace: float, gpu: bool = True) -> float:
+    """Estimate what follows training: decode the test split, evaluate it and val, on views that may be larger.
+
+    On a CPU a pass over training images counts too, and less for saving.
+    """
     if isinstance(config, LabelledConfig):
         pace *= (config.size or 1) ** 2 / config.eval_size**2
     hidden = stores.splits.hidden_test
     test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
-    return _SAVING_SECONDS + test * stores.seconds_per_image + (test + val) / (_EVALUATION_SPEED * pace)
+    evaluated, saving = test + val, _SAVING_SECONDS
+    if not gpu:
+        evaluated += min(len(stores.train), familiar_images(60 * (config.minutes or 0), pace))
+        saving = _SAVING_SECONDS_CPU
+    return saving + test * stores.seconds_per_image + evaluated / (_EVALUATION_SPEED * pace)
 
 
 def describe_auxiliary(config: RunConfig) -> str:

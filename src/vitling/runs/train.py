@@ -35,8 +35,6 @@ from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import load_config
 from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, make_first_stage, make_large_stage
 
-STARTUP_SECONDS = 8.0  # Python and torch take about this long before the clock starts
-
 
 def train(request: TrainConfig) -> dict[str, Any]:
     """Plan, train in one stage or two, evaluate, and return what result.json contains."""
@@ -46,7 +44,7 @@ def train(request: TrainConfig) -> dict[str, Any]:
             return run.result
         if run.evaluated is not None:
             return _conclude(run, run.evaluated)
-        clock = Clock(already=STARTUP_SECONDS)
+        clock = Clock()
         facts = gather_facts(run.draft.config, run.source, run.has_gpu)
         plan = make_plan(run, facts)
         if plan.config.method == "supervised":

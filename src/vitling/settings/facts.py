@@ -21,6 +21,8 @@ class Fit:
 
     epochs: int
     compile: str  # how the network was compiled when the pace was measured
+    epoch_part: float = 1.0  # of the batches of an epoch, so that the time is used up
+    evaluations: int = 10  # on the validation split
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Facts:
     has_test: bool = False
     side: int | None = 512  # median of the images' longer sides, px; None: unknown
     gpu: bool = True
+    cores: int = 2  # of the CPU
+    bf16: bool = False  # whether the CPU has instructions for it
     start: Start = field(default_factory=Start)
     previous: Mapping[str, Any] = field(default_factory=dict)  # settings of the run in --continue-from
     fit: Fit | None = None  # None: no --minutes, or the pace is not measured yet

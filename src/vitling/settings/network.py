@@ -37,11 +37,14 @@ def resolve_length(draft: Draft, facts: Facts) -> None:
     draft.override("epochs", epochs, "pace", reason)
     draft.override("optim.warmup_epochs", min(warmup, epochs / 10), "pace", "at most a tenth of the run")
     draft.override("loop.compile", facts.fit.compile, "pace", "as compiled when the pace was measured")
+    if facts.fit.epoch_part < 1:
+        draft.override("loop.epoch_part", facts.fit.epoch_part, "pace", reason)
 
 
-def spread_over_run(draft: Draft, name: str, times: int) -> None:
+def spread_over_run(draft: Draft, facts: Facts, name: str, times: int) -> None:
     """Set the epochs between two evaluations to get about this many per run; fewer with --minutes."""
-    times = times if draft.config.minutes is None else 10
+    if draft.config.minutes is not None:
+        times = 10 if facts.fit is None else facts.fit.evaluations
     every, reason = max(1, round(draft.config.epochs / times)), f"about {times} times per run"
     draft.fill(name, every, "method", reason)
     draft.set(name, every, "method", reason)

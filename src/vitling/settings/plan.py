@@ -17,6 +17,7 @@ from vitling.methods import METHODS
 from vitling.methods.idmm.settings import default_preset as default_idmm_preset
 from vitling.methods.idmm.settings import finetune_recipe
 from vitling.methods.method import SIZE, Recipe
+from vitling.settings import cpu
 from vitling.settings.config import MethodsConfig, TrainConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
@@ -43,16 +44,21 @@ STAGE_SETTINGS = (
 
 def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     """Fill in every setting of `train` that is still open."""
+    on_cpu = cpu.is_planned(draft, facts) and is_pretraining_optional(draft, method=True)
+    if on_cpu:
+        _choose(draft, "method", "supervised", "no GPU: there is no time for a first stage")
     _choose(draft, "method", *_method(draft.config, facts))
     two_stages = draft.config.method != "supervised"
     if not two_stages:
         _check_one_stage(draft)
     if facts.classes and not facts.has_val and not draft.config.data.folds:
         _choose(draft, "val", *_val(facts))
-        if draft.layer("val") == "plan" and draft.config.val == "none":
+        if draft.layer("val") == "plan" and draft.config.val == "none" and _has_time_for_twin(draft.config, facts):
             _choose(draft, "calibrate", "on", "no images are held out: a short twin run calibrates the probabilities")
     facts = replace(facts, images=_count_trained(draft.config, facts), own_val=0)
-    _choose(draft, "size", *_size(draft.config.backbone, facts))
+    if on_cpu:
+        cpu.choose_network(draft, facts)
+    _choose(draft, "size", *choose_size(draft.config.backbone, facts))
     _choose(draft, "backbone", *default_backbone(draft.config.size or 0, facts.gpu))
     if facts.classes and _gains_from_larger_views(draft, facts):
         _choose(draft, "test_size", TEST_VIEW, f"9/7 of {VIEW}: random crops show objects larger than they are")
@@ -72,6 +78,8 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
         _choose(draft, "epochs", *_epochs(200 if two_stages else 300, 30, facts.images, timed))
     else:
         draft.override("epochs", 1, "plan", "no labels: there is no second stage")
+    if on_cpu:
+        cpu.choose_training(draft, facts)
     _scale_learning_rates(draft, facts)
 
 
@@ -93,9 +101,9 @@ def min_pretrain_epochs(config: TrainConfig) -> int:
     return max(1, round(MIN_PRETRAIN_SHARE * (config.pretrain_epochs or 0) / TIMED_FACTOR))
 
 
-def is_pretraining_optional(draft: Draft[TrainConfig]) -> bool:
-    """Return whether the plan chose the first stage and the user set nothing of it."""
-    return not draft.is_explicit("method") and not any(map(_is_of_first_stage, draft.list_explicit()))
+def is_pretraining_optional(draft: Draft[TrainConfig], method: bool = False) -> bool:
+    """Return whether the user set nothing of a first stage; unless `method`, not even the method."""
+    return (method or not draft.is_explicit("method")) and not any(map(_is_of_first_stage, draft.list_explicit()))
 
 
 def drop_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
@@ -109,9 +117,9 @@ def drop_pretraining(plan: Draft[TrainConfig]) -> Draft[TrainConfig]:
 
 
 def default_backbone(size: int, gpu: bool) -> tuple[str, str]:
-    if size <= TINY and not gpu:
+    if size <= TINY // 2 and not gpu:
         return "vit_nano_patch4_32", "0.2 M parameters: larger networks are too slow without a GPU"
-    if size <= TINY:
+    if size <= TINY and gpu:
         return "vit_micro_patch4_32", f"1.2 M parameters, 4 px patches for {size} px views"
     return "pvt_v2_b0", "3.4 M parameters; learns best from few images among the paper's small networks"
 
@@ -201,7 +209,11 @@ def _val(facts: Facts) -> tuple[str, str]:
     return "0.1", "hold-out for validation"
 
 
-def _size(backbone: str | None, facts: Facts) -> tuple[int, str]:
+def _has_time_for_twin(config: TrainConfig, facts: Facts) -> bool:
+    return facts.gpu or (config.minutes or cpu.TWIN_MINUTES) >= cpu.TWIN_MINUTES
+
+
+def choose_size(backbone: str | None, facts: Facts) -> tuple[int, str]:
     usual, side = VIEW if facts.gpu else CPU_VIEW, facts.side or VIEW
     own = get_native_size(backbone)
     if own is not None and own < min(usual, side):

@@ -32,7 +32,7 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
     draft.set("drop_path", recipe.drop_path, "method", reason)
     draft.set_group("optim", recipe.optim, "method", reason)
     resolve_length(draft, facts)
-    spread_over_run(draft, "watch_every", 40)
+    spread_over_run(draft, facts, "watch_every", 40)
     if method.field:
         if facts.fit is not None:  # a rule for few images may depend on the length of the run
             recipe = _recipe(draft.config, method, preset, draft.config.epochs, facts.images, batch)

@@ -52,7 +52,7 @@ def resolve(request: Config | Draft[Config], facts: Facts) -> Resolved[Config]:
     if isinstance(draft.config, LabelledConfig):
         notes += resolve_network(draft, facts, VIEW)
         resolve_length(draft, facts)
-        spread_over_run(draft, "eval_every", 50)
+        spread_over_run(draft, facts, "eval_every", 50)
     check(draft.config)
     return Resolved(draft.config, dict(draft.origins), tuple(notes))
 

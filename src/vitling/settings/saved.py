@@ -23,7 +23,12 @@ _PER_START = (
     "report",
     "explicit",
 )  # settings of one start, not of the run
-_PACED = ("epochs", "optim.warmup_epochs", "loop.compile")  # --minutes lowers or replaces what was passed
+_PACED = (
+    "epochs",
+    "optim.warmup_epochs",
+    "loop.compile",
+    "loop.epoch_part",
+)  # --minutes lowers or replaces what was passed
 _OPEN = (None, PLANNED, "auto")
 
 

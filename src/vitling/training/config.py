@@ -9,6 +9,7 @@ from vitling.errors import UserError
 from vitling.ranges import (
     AT_LEAST_1,
     FRACTION,
+    FRACTION_ABOVE_0,
     FRACTION_BELOW_1,
     NOT_NEGATIVE,
     NOT_NEGATIVE_OR_INF,
@@ -91,6 +92,9 @@ class LoopConfig:
     """Bit-identical results on GPUs too, at the cost of some speed."""
     drop_last: bool = False
     """Drop the last, incomplete batch of an epoch."""
+    epoch_part: Annotated[float, FRACTION_ABOVE_0] = 1.0
+    """Share of the batches that an epoch has; each epoch leaves out different images. On CPUs --minutes sets it, so
+    that a run of few epochs uses all of its time."""
     even: Literal["auto", "on", "off"] = "auto"
     """Make all batches of an epoch the same size, at most --batch, so that only one shape is compiled. Each epoch
     leaves out different images, fewer than it has steps (times --optim.accumulate). Has no effect if it would shrink

@@ -35,8 +35,8 @@ def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> 
     usual = compute_batch_sizes(images, config.batch, remainder)
     compiled = choose_compile(loop, device, config.epochs * len(usual)) != "off"
     if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
-        return compute_batch_sizes(images, config.batch, "even", config.optim.accumulate)
-    return usual
+        usual = compute_batch_sizes(images, config.batch, "even", config.optim.accumulate)
+    return usual[: max(1, round(loop.epoch_part * len(usual)))]
 
 
 @dataclass

@@ -24,19 +24,18 @@ WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 
 
 def measure_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
-    """Return images per second of training, measured for at least a second, and how it was compiled.
+    """Return images per second of training, measured over at least a second, and how it was compiled.
 
     The clock starts once everything is compiled and captured: after an epoch, whose last batch may have graphs of its
     own. An objective with phases is measured in its last phase, in which most of it takes part.
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
-        source, steps = iterate_batches(trainer), 1
+        source, steps, seconds, images = iterate_batches(trainer), 1, 0.0, 0
         run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
-        while True:
-            seconds, images = run_steps(trainer, source, steps)
-            if processes.any(int(seconds >= 1)):
-                return images / seconds, how if trainer.compiling else "off"
-            steps *= 2
+        while not processes.any(int(seconds >= 1)):
+            further = run_steps(trainer, source, steps)
+            seconds, images, steps = seconds + further[0], images + further[1], 2 * steps
+        return images / seconds, how if trainer.compiling else "off"
 
 
 def warm_compile_cache(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> None:

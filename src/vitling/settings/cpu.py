@@ -1,0 +1,81 @@
+"""The plan of `vitling train` for labelled images without a GPU, where a run has few steps. Imports no torch.
+
+Measured on hold-outs of Flowers-102 and CIFAR-100 with 100 to 2,000 images and 1 to 10 minutes on two cores
+(results/cpu-plan.json, docs/plan.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitling.settings.config import TrainConfig
+from vitling.settings.facts import Facts
+from vitling.settings.layers import Draft
+from vitling.views.config import ViewsConfig
+
+BACKBONE, BACKBONE_REASON = "resnet10t", "4.9 M parameters, quick on a CPU: a ViT learns less in the same time"
+VIEW = 64  # px
+SMALLEST = 24  # px; smaller images get a small ViT, for which they need not be enlarged as much
+BATCH = 32
+RATE = 1e-3
+PACE = 80.0  # images per second and core of BACKBONE at VIEW in fp32; twice as many in bf16
+MIXED = 150  # epochs; in shorter runs mixed images slow learning down
+TWIN_MINUTES = 30.0  # a shorter run has no time for a twin
+LIGHT_SCALE = (0.35, 1.0)  # of an image's area
+
+
+def is_planned(draft: Draft[TrainConfig], facts: Facts) -> bool:
+    """Return whether a run is planned here: in one stage, on labels, from scratch, on images that are not tiny."""
+    config, side = draft.config, facts.side or VIEW
+    from_scratch = facts.classes > 0 and not facts.pool and config.from_ is None
+    return not facts.gpu and from_scratch and config.method in ("auto", "supervised") and side >= SMALLEST
+
+
+def choose_network(draft: Draft[TrainConfig], facts: Facts) -> None:
+    """Choose size, network and batch."""
+    if draft.is_open("backbone"):
+        small = facts.side is not None and facts.side < VIEW
+        enlarged = f"the images of {facts.side} px are enlarged for the network"
+        _fill(draft, "size", VIEW, enlarged if small else "larger views are too slow without a GPU")
+    _fill(draft, "backbone", BACKBONE, BACKBONE_REASON)
+    if _is_resnet(draft.config):
+        _fill(draft, "batch", BATCH, "small batches: more steps in the same time")
+    if facts.bf16:
+        _fill(draft, "loop.precision", "bf16", "this CPU computes in bf16 about twice as fast")
+
+
+def choose_training(draft: Draft[TrainConfig], facts: Facts) -> None:
+    """Choose learning rate and views, once the length is known."""
+    optim = draft.config.optim
+    if optim.name != "sgd" and optim.lr is None and _is_resnet(draft.config):
+        draft.set("optim.lr", RATE, "plan", "ResNets learn quickly with it, in small batches too")
+    default, views = ViewsConfig(), draft.config.views
+    if views.policy or not views.is_default_augmentation:
+        return
+    epochs = expect_epochs(draft.config, facts)
+    changes: dict[str, Any] = {"scale": LIGHT_SCALE, "erase": 0.0, "mixup": 0.0}
+    if epochs < MIXED:
+        changes["cutmix"] = 0.0
+        reason = f"about {epochs:.0f} epochs, too few to learn from mixed images and small crops"
+    else:
+        changes["mix_prob"] = 0.5
+        reason = f"about {epochs:.0f} epochs: every other image is mixed"
+    for name, value in changes.items():
+        if value != getattr(default, name):
+            draft.set(f"views.{name}", value, "plan", reason)
+
+
+def expect_epochs(config: TrainConfig, facts: Facts) -> float:
+    """Return the epochs of a run: those that fit into its time at the pace of an average core, at most --epochs."""
+    if config.minutes is None:
+        return config.epochs
+    pace = PACE * facts.cores * (2 if facts.bf16 else 1)
+    return min(config.epochs, 60 * config.minutes * pace / max(facts.images, 1))
+
+
+def _is_resnet(config: TrainConfig) -> bool:
+    return (config.backbone or "").startswith("resnet")
+
+
+def _fill(draft: Draft[TrainConfig], name: str, value: Any, reason: str) -> None:
+    draft.fill(name, value, "plan", reason)
