@@ -19,7 +19,7 @@ SMALLEST = 24  # px; smaller images get a small ViT, for which they need not be 
 BATCH = 32
 RATE = 1e-3
 PACE = 80.0  # images per second and core of BACKBONE at VIEW in fp32; twice as many in bf16
-MIXED = 150  # epochs; in shorter runs mixed images slow learning down
+MIXED = 80  # epochs; in shorter runs mixed images slow learning down
 TWIN_MINUTES = 30.0  # a shorter run has no time for a twin
 LIGHT_SCALE = (0.35, 1.0)  # of an image's area
 
