@@ -42,8 +42,8 @@ def test_every_choice_is_printed_with_its_reason():
 def test_mixing_depends_on_the_expected_epochs():
     assert plan(minutes=1.0).views.cutmix == 0
     assert plan(minutes=10.0).views.mix_prob == 0.5
-    assert plan(replace(FEW, images=1_000), minutes=10.0).views.cutmix == 0
-    assert plan(replace(FEW, images=1_000, cores=8), minutes=10.0).views.mix_prob == 0.5
+    assert plan(replace(FEW, images=2_000), minutes=10.0).views.cutmix == 0
+    assert plan(replace(FEW, images=2_000, cores=8), minutes=10.0).views.mix_prob == 0.5
     assert plan(epochs=MIXED - 1).views.cutmix == 0  # no --minutes: its own epochs
     assert plan(epochs=MIXED).views.cutmix == 1
 

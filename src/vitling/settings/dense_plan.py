@@ -44,7 +44,7 @@ def resolve_dense(draft: Draft[Any], facts: Facts) -> list[str]:
     if facts.images % draft.config.batch == 1 and facts.images > 1:
         draft.set("loop.drop_last", True, "plan", "the last batch would have one image, too few for batch norm")
     resolve_length(draft, facts)
-    spread_over_run(draft, "eval_every", 10)
+    spread_over_run(draft, facts, "eval_every", 10)
     return describe_plan(draft) if facts.fit is None else []
 
 
