@@ -25,6 +25,8 @@ def test_views_and_targets_equal_the_cpus():
         views, ids = draw_view(make_plan("large-scale-jitter", 96), scenes.make_store(96, device))
         instances = InstanceTargets(scenes.instances, device).view(ids.to(device), views.boxes, 96)
         semantic = MaskTargets(masks.to(device)).view(ids.to(device), views.boxes, 96)
+        from_host = MaskTargets(masks).view(ids.to(device), views.boxes, 96)
+        assert torch.equal(semantic, from_host)
         found[device] = views, instances, semantic
     (views, instances, semantic), (ours, ours_instances, ours_semantic) = found["cpu"], found["cuda"]
     assert (ours.pixels.cpu() - views.pixels).abs().max() < 0.1  # half precision

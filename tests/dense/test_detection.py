@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import project_masks_on_boxes
 from torchvision.ops import box_iou
 
@@ -15,12 +16,14 @@ from tests.training.helpers import config, run_in
 from vitling.data.annotations.rle import decode_mask
 from vitling.dense.detection import DetectionObjective
 from vitling.dense.inference import WholeView, detect_images, paste_mask
-from vitling.dense.mask_rcnn import sample_masks
+from vitling.dense.mask_rcnn import make_proposal_network, sample_masks
 from vitling.dense.targets import InstanceTargets
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
 from vitling.training import CheckpointConfig, OptimConfig, fit
 from vitling.views import Flip, Group, Plan, Policy, Rescale
+
+DTYPES = (torch.float32, torch.bfloat16)
 
 
 def test_mask_targets_equal_torchvisions():
@@ -42,6 +45,16 @@ def test_mask_targets_equal_torchvisions():
     ours = sample_masks([boxes], [matched], [{"masks": masks, "mask_boxes": places}], 28)
     assert (ours - theirs).abs().mean() < 0.03
     assert ((ours > 0.5) == (theirs > 0.5)).float().mean() > 0.97
+
+
+def test_anchors_are_exact_for_maps_in_bf16():
+    """In bf16, coordinates beyond 1024 px would be multiples of 8."""
+    proposals = make_proposal_network(8)
+    images = ImageList(torch.zeros(1, 3, 1280, 1280), [(1280, 1280)])
+    shapes = [(1, 8, 1280 // stride, 1280 // stride) for stride in (4, 8, 16, 32, 64)]
+    found = [proposals.anchor_generator(images, [torch.zeros(s, dtype=d) for s in shapes])[0] for d in DTYPES]
+    assert torch.equal(*found)
+    assert found[1].dtype == torch.float32
 
 
 def test_pasted_masks_equal_the_literal_rule():

@@ -108,7 +108,7 @@ def test_a_run_continues_where_it_stopped(masks, tmp_path, monkeypatch):
 def test_detection_starts_from_a_segmentation_run(segmented, tmp_path):
     out, _ = segmented
     data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2})
-    changes = TINY | {"epochs": 1, "backbone": None}
+    changes = TINY | {"epochs": 1, "backbone": None, "jitter": "large", "copy_paste": 0.5}
     config = apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes"), from_=str(out)), changes)
     result = detect(config)
     assert result["backbone"] == "vit_nano_patch4_32"
@@ -119,6 +119,13 @@ def test_detection_starts_from_a_segmentation_run(segmented, tmp_path):
     assert "Plan" in log
     assert run(["predict", str(tmp_path / "boxes"), str(data / "val2017"), "--out", str(tmp_path / "drawn")]) == 0
     assert isinstance(json.loads((tmp_path / "drawn" / "detections.json").read_text()), list)
+
+
+def test_copy_paste_needs_masks(tmp_path):
+    data = make_coco_folder(tmp_path / "coco", {"train": 4})
+    changes = TINY | {"epochs": 1, "val": "none", "masks": False, "copy_paste": 0.5}
+    with pytest.raises(UserError, match="needs masks"):
+        detect(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), changes))
 
 
 def test_predict_without_out_says_what_to_type(segmented, masks, capsys):

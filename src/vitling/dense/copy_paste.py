@@ -17,8 +17,10 @@ def copy_paste(pixels: Tensor, targets: Targets, draws: Draws, chance: float) ->
     """Paste onto each image, with `chance`, each object of the image after it in the batch with a chance of one half.
 
     Objects that are covered keep the rest of their mask and the box around it; those of which little remains are left
-    out. Targets are those of `InstanceTargets.view` with masks.
+    out. Targets are those of `InstanceTargets.view` with masks. An image that is alone in its batch stays as it is.
     """
+    if len(targets) < 2:
+        return pixels, targets
     size, most = pixels.shape[-1], max(len(target["labels"]) for target in targets)
     chosen = draws.uniform("copy-paste objects", most) < 0.5
     chosen &= draws.chance("copy-paste", chance)[:, None]

@@ -19,7 +19,6 @@ from vitling.dense.segmentation import SegmentationObjective
 from vitling.views.geometry import crop
 from vitling.views.renderer import Normaliser
 
-MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of segmentation's multi-scale test, with flips
 MAX_SCORES = 5e8  # scores of one image at its original size; beyond that, classes are enlarged instead of scores
 
 

@@ -1,8 +1,8 @@
 """Mask R-CNN (He et al., 2017) on torchvision's parts: proposals, box head and mask head over a feature pyramid.
 
 Two things differ from torchvision's own. Masks of instances are squares within their boxes, and a proposal's target is
-sampled from them, which needs no masks of the size of the canvas. Heads return float32, because bf16 cannot tell
-coordinates of neighbouring pixels apart.
+sampled from them, which needs no masks of the size of the canvas. Anchors and the outputs of heads are float32, because
+bf16 cannot tell coordinates of neighbouring pixels apart.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ SAMPLES = 512  # proposals per image that the box head is trained on, a quarter 
 BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # of the regression targets
 
 
+class Anchors(AnchorGenerator):
+    """torchvision's, in float32 whatever the type of the maps."""
+
+    def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
+        number = torch.zeros((), device=feature_maps[0].device)
+        return super().forward(image_list, [number.expand(some.shape) for some in feature_maps])
+
+
 class ProposalHead(RPNHead):
     """torchvision's, in float32."""
 
@@ -58,7 +66,7 @@ class BoxPredictor(FastRCNNPredictor):
 
 def make_proposal_network(width: int) -> RegionProposalNetwork:
     """Make a region proposal network with the settings of Mask R-CNN's paper and its implementations."""
-    anchors = AnchorGenerator(tuple((side,) for side in ANCHORS), (RATIOS,) * len(ANCHORS))
+    anchors = Anchors(tuple((side,) for side in ANCHORS), (RATIOS,) * len(ANCHORS))
     return RegionProposalNetwork(
         anchors,
         ProposalHead(width, len(RATIOS)),

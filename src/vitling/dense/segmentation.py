@@ -23,8 +23,6 @@ AUXILIARY_WEIGHT = 0.4
 class SegmentationObjective(DenseObjective):
     """UPerNet on a backbone. Without `targets` it only predicts."""
 
-    capturable_forward = True
-
     def __init__(
         self,
         backbone: Backbone,
@@ -36,6 +34,7 @@ class SegmentationObjective(DenseObjective):
     ):
         super().__init__(backbone, plan, frozen)
         self.targets, self.classes = targets, classes
+        self.capturable_forward = targets is not None and targets.masks.is_cuda  # else it waits for the host
         self.head = UPerNet(self.maps.widths, classes, width)
         self.auxiliary = AuxiliaryHead(self.maps.widths, classes, width // 2)
         self.weights["auxiliary"] = AUXILIARY_WEIGHT

@@ -69,7 +69,8 @@ def place_boxes(boxes: Tensor, views: Tensor, size: int) -> Tensor:
 
 
 class MaskTargets:
-    """Semantic masks of a split on the device, uint8 [N, S, S], squashed like the images."""
+    """Semantic masks of a split, uint8 [N, S, S], squashed like the images; on the device, or in host memory if they do
+    not fit, for which the device waits at every step."""
 
     def __init__(self, masks: Tensor):
         self.masks = masks
@@ -81,7 +82,11 @@ class MaskTargets:
         along = boxes[:, :2, None] + boxes[:, 2:, None] * centres  # x and y, [B, 2, size]
         inside = (along >= 0) & (along <= 1)
         x, y = (along * side).long().clamp(0, side - 1).unbind(1)
-        found = self.masks[ids[:, None, None], y[:, :, None], x[:, None, :]].long()
+        masks = self.masks
+        if masks.device != ids.device:
+            masks = masks[ids.cpu()].to(ids.device)
+            ids = torch.arange(len(ids), device=ids.device)
+        found = masks[ids[:, None, None], y[:, :, None], x[:, None, :]].long()
         return torch.where(inside[:, 1, :, None] & inside[:, 0, None, :], found, IGNORE)
 
 

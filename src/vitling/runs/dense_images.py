@@ -74,10 +74,11 @@ def match_store(split: AnnotatedSplit, store: Store) -> AnnotatedSplit:
 
 
 def make_targets(config: DenseConfig, split: AnnotatedSplit, store: Store) -> InstanceTargets | MaskTargets:
-    """Make the targets of training, on the device."""
+    """Make the targets of training, on the device; semantic masks only if the images are there too."""
     if isinstance(config, DetectConfig):
         assert split.instances is not None
         instances = split.instances if config.masks else replace(split.instances, segments=None)
         return InstanceTargets(instances, store.device)
     assert split.read_mask is not None
-    return MaskTargets(torch.from_numpy(squash_masks(split.read_mask, len(split), store.size)).to(store.device))
+    masks = torch.from_numpy(squash_masks(split.read_mask, len(split), store.size))
+    return MaskTargets(masks.to(store.device) if store.placement == "device" else masks)

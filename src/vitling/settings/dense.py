@@ -11,12 +11,11 @@ from vitling.data.annotations.config import AnnotationConfig
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, SIDE, Range
 from vitling.settings.config import OPEN_NUMBER, PLANNED, RunConfig, shown
-from vitling.views.plan import Flip, Group, Jitter, Plan, Policy, Rescale, Step
+from vitling.views.plan import Flip, Group, Plan, Policy, Rescale, Step
+from vitling.views.policies import DISTORTION, LARGE_JITTER
 
 _SIDES = Range(1, SIDE.high, ordered=True)  # px
 _FACTORS = Range(0, 8, low_excluded=True, ordered=True)
-LARGE_JITTER = (0.1, 2.0)  # of the canvas: Ghiasi et al., Simple Copy-Paste
-DISTORTION = Jitter(0.125, 0.5, 0.5, 0.1, prob=0.5)  # mmseg's PhotoMetricDistortion: 32/255, 0.5, 0.5, 18/180
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of the training resolution: DRLoc, appendix B.2
 
 

@@ -8,6 +8,9 @@ from difflib import get_close_matches
 from vitling.errors import UserError
 from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Mix, Plan, Policy, RandAugment, Rescale, Solarise, Step
 
+LARGE_JITTER = (0.1, 2.0)  # of the canvas: Ghiasi et al., Simple Copy-Paste
+DISTORTION = Jitter(0.125, 0.5, 0.5, 0.1, prob=0.5)  # mmseg's PhotoMetricDistortion: 32/255, 0.5, 0.5, 18/180
+
 
 def supervised(size: int = 224) -> Plan:
     """DRLoc, Swin and DeiT: RandAugment, erasing, mixup or CutMix with one draw per batch."""
@@ -83,22 +86,15 @@ def detection(size: int = 1344) -> Plan:
     return _make_dense_plan(size, Rescale((480 * unit, 800 * unit), longest=1333 * unit))
 
 
-def detection_eval(size: int = 1344) -> Plan:
-    """Evaluation of detection: the shorter side 800 px, the longer at most 1333; nothing random."""
-    unit = size / 1344
-    return _make_dense_plan(size, Rescale((800 * unit, 800 * unit), longest=1333 * unit), steps=())
-
-
 def large_scale_jitter(size: int = 1024) -> Plan:
     """Detection with large-scale jitter: the longer side 0.1 to 2 times the canvas, random crop, flip."""
-    return _make_dense_plan(size, Rescale((size, size), longest=size, factor=(0.1, 2.0), random_crop=True))
+    return _make_dense_plan(size, Rescale((size, size), longest=size, factor=LARGE_JITTER, random_crop=True))
 
 
 def segmentation(size: int = 512) -> Plan:
     """Segmentation: the shorter side 0.5 to 2 times the crop, random crop, flip, photometric distortion."""
-    steps: tuple[Step, ...] = (Flip(), Jitter(0.25, 0.5, 0.5, 0.05, prob=0.5))
     rescale = Rescale((size, size), longest=4 * size, factor=(0.5, 2.0), random_crop=True)
-    return _make_dense_plan(size, rescale, steps)
+    return _make_dense_plan(size, rescale, (Flip(), DISTORTION))
 
 
 def _make_dense_plan(size: int, rescale: Rescale, steps: tuple[Step, ...] = (Flip(),)) -> Plan:
@@ -122,7 +118,6 @@ POLICIES: dict[str, Callable[..., Plan]] = {
     "byol": byol,
     "eval": evaluation,
     "detection": detection,
-    "detection-eval": detection_eval,
     "large-scale-jitter": large_scale_jitter,
     "segmentation": segmentation,
 }
