@@ -77,6 +77,7 @@ class Cell:
 
 def main() -> None:
     options = parse()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     done = {Cell(**run["cell"]): run for run in read_json(options.out)["runs"]} if Path(options.out).exists() else {}
     work = Path(options.work)
     sets = product(options.sets, options.images, options.classes)
@@ -187,7 +188,7 @@ def run(cell: Cell, cores: str, work: Path) -> dict[str, Any]:
             "--no-cache",
             *flags.split(),
         ]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
     began = time.perf_counter()
     process = subprocess.run(
         ["taskset", "-c", cores, sys.executable, *command], env=environment, capture_output=True, text=True

@@ -46,11 +46,12 @@ class RunConfig:
     out: Annotated[str, shown("DIR", "(required)")] = ""
     """Directory for the run. It must be new or empty, unless you pass --resume or --overwrite."""
     backbone: Annotated[str | None, shown("NAME")] = None
-    """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images."""
+    """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images;
+    `train` without a GPU: resnet10t."""
     from_: Annotated[str | None, shown("PATH", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file, without its head."""
     size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
-    """Side of a view in pixels. Default: 224, less for smaller images."""
+    """Side of a view in pixels. Default: 224, less for smaller images; `train` without a GPU: 64."""
     epochs: Annotated[int, AT_LEAST_1] = 100
     """Passes over the training images."""
     batch: Annotated[int, AT_LEAST_1] = 128
