@@ -104,7 +104,7 @@ def test_what_is_not_a_run_is_refused(tmp_path, capsys):
 
 def test_page_follows_a_training_until_its_end(browser, tmp_path):
     images, out = make_folder(tmp_path / "images"), tmp_path / "run"
-    flags = [*TINY, "--epochs", "120", "--val", "none", "--loop.log-every", "1", "--no-cache"]
+    flags = [*TINY, "--epochs", "60", "--val", "none", "--loop.log-every", "1", "--no-cache"]
     command = [sys.executable, "-m", "vitling"]
     training = subprocess.Popen([*command, "train", str(images), "--out", str(out), *flags], stderr=subprocess.DEVNULL)
     try:
@@ -129,7 +129,7 @@ def test_page_follows_a_training_until_its_end(browser, tmp_path):
                 break
             page.wait_for_timeout(100)
         assert page.locator(".state").text_content() == "Finished."
-        assert page.evaluate(points) == 120 > first
+        assert page.evaluate(points) == 60 > first
         assert page.locator("figure[data-chart] svg.marks").count() == 2
         assert not problems
         page.close()

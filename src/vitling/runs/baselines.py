@@ -6,6 +6,7 @@ They see the same images and hold-out, and are evaluated on the same splits. The
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,4 +58,4 @@ def _make_request(config: TrainConfig, name: str, backbone: str, minutes: float)
     if config.resume and (out / "config.json").exists():
         return TrainConfig(out=str(out), resume=True)
     own = {"backbone": backbone if name == RANDOM else name, "minutes": minutes, "from_": None}
-    return make_request(config, BASELINE, out=str(out), resume=False, report=False, **own)
+    return replace(make_request(config, BASELINE, out=str(out), **own), resume=False, report=False)
