@@ -43,3 +43,12 @@ def put_classes(root: Path, per_class: dict[str, int], first_seed: int = 0) -> P
             put(root / name / f"{i:03}.png", seed)
             seed += 1
     return root
+
+
+def put_bursts(root: Path) -> Path:
+    """Write 40 images of two classes, 20 of them with a larger copy of the same picture, NAME-again.png."""
+    put_classes(root, {"cat": 20, "dog": 20})
+    for i in range(0, 20, 2):
+        put(root / "cat" / f"{i:03}-again.png", i, 96, 64)
+        put(root / "dog" / f"{i:03}-again.png", 20 + i, 96, 64)
+    return root

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pictures import put, put_classes
+from pictures import put, put_bursts, put_classes
 
 from vitling import data
 from vitling.data.config import DataConfig
 from vitling.data.look_alikes import group_look_alikes
+from vitling.data.scan import scan
 from vitling.data.splits import read_splits
 
 
 @pytest.fixture
 def bursts(tmp_path):
-    """40 images of two classes, 20 of them with a larger copy of the same picture."""
-    put_classes(tmp_path / "images", {"cat": 20, "dog": 20})
-    for i in range(0, 20, 2):
-        put(tmp_path / "images" / "cat" / f"{i:03}-again.png", i, 96, 64)
-        put(tmp_path / "images" / "dog" / f"{i:03}-again.png", 20 + i, 96, 64)
-    return tmp_path / "images"
+    return put_bursts(tmp_path / "images")
 
 
 def scene(key: str) -> str:
@@ -78,3 +74,12 @@ def test_images_are_decoded_once(bursts, monkeypatch):
     later, _ = group_look_alikes(read_splits(bursts, DataConfig()).train, DataConfig())  # the next start
     assert np.array_equal(first, again)
     assert np.array_equal(first, later)
+
+
+def test_known_facts_are_not_searched_again(bursts, monkeypatch):
+    train = read_splits(bursts, DataConfig()).train
+    facts = scan(train)
+    monkeypatch.setattr("vitling.data.look_alikes.scan", None)
+    groups, alike = group_look_alikes(train, DataConfig(), facts)
+    assert alike == 40
+    assert len(set(groups.tolist())) == 40

@@ -44,7 +44,9 @@ def test_two_images_and_an_explicit_query(make_bundle, tmp_path, pictures):
 
 def test_folder_is_measured(bundle, tmp_path, pictures, capsys):
     assert run(["explain", str(bundle), str(pictures), "--grey", "released", "--out", str(tmp_path / "out")]) == 0
-    assert "6 images" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "6 images" in shown
+    assert "(95 %: " in shown
     found = json.loads((tmp_path / "out" / "explained.json").read_text())
     assert found["correspondence"]["grey"] == "released"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["explained.json"]

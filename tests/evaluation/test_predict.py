@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +44,19 @@ def test_table(bundle, pictures, capsys):
     shown = capsys.readouterr().out
     assert answers[-1].label in shown
     assert "cannot be read" in shown
+
+
+def test_photos_that_cannot_be_read_are_named_and_counted(bundle, pictures, capsys):
+    for name in ("a.HEIC", "b.heic"):
+        (pictures / name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0")
+    answers = predict(bundle, [pictures], format="json")
+    assert len(answers) == 8
+    assert [Path(answer.source).name for answer in answers if answer.error] == ["a.HEIC", "b.heic"]
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)) == 8
+    message = shown.err.replace("\n", " ")
+    assert "2 of 8 images could not be read" in message
+    assert "a.HEIC" in message
 
 
 def test_no_readable_image_is_an_error(bundle, tmp_path, capsys):

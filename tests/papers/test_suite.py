@@ -265,6 +265,10 @@ def test_average_and_wins():
     assert [column["wins"] for column in found["columns"]] == [None, 1]
     notes = {row["data"]: row["notes"] for row in found["rows"]}
     assert notes["flowers102"] == []
+    low, high = next(row["intervals"][0] for row in found["rows"] if row["data"] == "flowers102")
+    assert 0.48 < low < 0.5 < high < 0.52
+    assert "50.0 (49-51)" in list(make_table(found).columns[2].cells)
+    assert Cell("sup", "pets", "knn", "mean per class", 0.6, cells[0].about).images is None
     assert notes["pets"] == ["2,040 training images, not 3,680", "6,149 test images, not 3,669"]
     assert json.dumps(found)
     assert len(make_table(found).columns) == 4

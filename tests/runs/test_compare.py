@@ -13,6 +13,7 @@ from tests.made_runs import TINY, read, refused, train, write_run
 from vitling.cli import run
 from vitling.commands.results import run_training
 from vitling.errors import Interrupted, UserError
+from vitling.evaluation.intervals import format_interval, wilson_interval
 from vitling.evaluation.predictions import make_predictions, save_predictions
 from vitling.files import write_json
 from vitling.runs.compare import compare
@@ -142,6 +143,10 @@ def test_seeds_side_by_side(tmp_path, capsys):
     values = [read(tmp_path / "three" / f"seed{s}" / "result.json")["last"]["val"]["top1"] for s in found["seeds"]]
     assert found["scores"]["last val top1"]["values"] == values
     assert found["scores"]["last val top1"]["mean"] == pytest.approx(np.mean(values))
+    assert found["scores"]["last val top1"]["images"] == 18
+    assert found["scores"]["last val top1"]["interval"] == pytest.approx(wilson_interval(np.mean(values), 18))
+    assert "interval" not in found["scores"]["last val mean_per_class"]
+    assert format_interval(np.mean(values), 18) in shown
     held = {(tmp_path / "three" / f"seed{s}" / "log.txt").read_text().count("seed 5.") for s in found["seeds"]}
     assert held == {1}  # the same images are held out
     assert train(folder, tmp_path / "one", "--seed", "5", "--val", "0.5") == 0

@@ -7,11 +7,15 @@ import shutil
 import pytest
 
 from tests.conftest import make_folder
+from tests.data.pictures import put_bursts
 from tests.made_runs import lines, read, refused
 from vitling.backbones import create
 from vitling.cli import run
+from vitling.data.config import DataConfig
 from vitling.evaluation import BundleMeta, save_bundle
+from vitling.evaluation.config import ProbesConfig
 from vitling.files import write_json
+from vitling.runs.probes import open_probe_splits
 
 QUICK = ["--linear.epochs", "20", "--linear.batch", "8", "--few-shot.shots", "1", "4", "--few-shot.draws", "2"]
 
@@ -65,6 +69,15 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
     assert "nothing was chosen on test" in shown
     assert max(map(len, shown.splitlines())) <= 160
     assert "--with knn linear logistic few-shot" in lines(pretrained / "test-openings.jsonl")[-1]["why"]
+
+
+def test_validation_has_no_look_alikes_of_train(tmp_path):
+    source = put_bursts(tmp_path / "images")
+    for seed in range(3):
+        splits = open_probe_splits(str(source), DataConfig(), "auto", ProbesConfig(val=0.3, seed=seed))
+        parts = (splits.train, splits.validation, splits.splits.val)
+        scenes = [{key.removesuffix(".png").removesuffix("-again") for key in part.keys} for part in parts]
+        assert sum(map(len, scenes)) == len(set.union(*scenes)) == 40
 
 
 def test_same_seed_is_deterministic_and_backends_agree(pretrained, labelled, tmp_path):

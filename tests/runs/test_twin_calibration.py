@@ -12,7 +12,10 @@ from safetensors.torch import load_file, save_file
 
 import vitling
 from tests.conftest import make_folder
+from tests.data.pictures import put_bursts
 from tests.made_runs import read, refused, train
+from vitling.errors import RunAborted
+from vitling.runs import calibration
 from vitling.runs.calibration import FILE, FOLDER, shorten
 from vitling.settings.config import FinetuneConfig
 from vitling.training.config import OptimConfig
@@ -71,6 +74,22 @@ def test_a_resumed_run_keeps_its_calibration(finished, tmp_path):
         assert (again / name).read_bytes() == (out / name).read_bytes()
     temperature = json.loads((again / "result.json").read_text())["last"]["temperature"]
     assert temperature == read(out / "result.json")["last"]["temperature"]
+
+
+def test_the_twin_leaves_out_look_alikes_together(tmp_path, monkeypatch):
+    source = put_bursts(tmp_path / "images")
+    found = []
+
+    def stop(config, store, held, *others):
+        names = [key.removesuffix(".png").removesuffix("-again") for key in store.dataset.keys]
+        found.append([{name for name, is_held in zip(names, held) if is_held == side} for side in (False, True)])
+        raise RunAborted("Seen enough.")
+
+    monkeypatch.setattr(calibration, "_train_twin", stop)
+    assert train(source, tmp_path / "run", "--val", "none", "--calibrate", "on") == 3
+    ((known, held),) = found
+    assert held
+    assert not known & held
 
 
 def test_a_damaged_calibration_is_named(finished, tmp_path, capsys):

@@ -10,6 +10,7 @@ from vitling.commands.flags import Run, Weights
 from vitling.commands.results import format_percent
 from vitling.console import echo
 from vitling.errors import UserError
+from vitling.evaluation.intervals import format_bounds
 from vitling.formatting import format_count
 from vitling.ranges import SEED
 
@@ -53,7 +54,9 @@ def _print_explained(found: dict[str, Any]) -> None:
     pairs, attention = found["correspondence"], found.get("attention")
     if "accuracy" in pairs:
         images = format_count(pairs["images"], "image") if "images" in pairs else "the image"
-        score = f"{format_percent(pairs['accuracy'])} of the pairs are right, {pairs['distance']:.1f} px off on average"
+        sure = f" (95 %: {format_bounds(*pairs['interval'])})" if pairs.get("interval") else ""
+        accuracy = f"{format_percent(pairs['accuracy'])}{sure}"
+        score = f"{accuracy} of the pairs are right, {pairs['distance']:.1f} px off on average"
         echo(f"Mirrored view of {images}: {score}.")
         for name, reason in pairs.get("unread", {}).items():
             echo(f"Skipped: {name}: {reason}.")

@@ -123,13 +123,15 @@ def print_group_report(out: str) -> None:
 
 def _print_seeds(result: dict[str, Any], out: str) -> None:
     table = Table("score")
-    for column in ("mean", "std", "seeds"):
+    for column in ("mean", "95 %", "std", "seeds"):
         table.add_column(column, justify="right")
     for name, found in result["scores"].items():
         *words, metric = name.split()
         shown = " ".join((*words, METRIC_NAMES[metric].display if metric in METRIC_NAMES else metric))
         mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
-        table.add_row(shown, mean, std, str(len(found["values"])))
+        interval = format_interval(found["mean"], found["images"]) if "images" in found else ""
+        table.add_row(shown, mean, interval, std, str(len(found["values"])))
+    table.caption = "95 %: interval of the mean, from the number of images; std: over the seeds"
     Console().print(table)
     echo(f"Saved to {out}, a run directory for each seed")
     print_group_report(out)

@@ -13,7 +13,7 @@ from vitling.data.cache import cache_root, hash_dataset
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Reader
 from vitling.data.duplicates import cluster_near
-from vitling.data.scan import scan
+from vitling.data.scan import ImageFacts, scan
 from vitling.files import atomic_write
 
 MAX_IMAGES = 20_000  # images; larger datasets skip the search, which decodes every image
@@ -23,14 +23,17 @@ _FORMAT = 1  # part of the file's name; increase when the search changes
 _known: WeakKeyDictionary[Reader, dict[bytes, np.ndarray]] = WeakKeyDictionary()
 
 
-def group_look_alikes(dataset: Dataset, config: DataConfig) -> tuple[np.ndarray | None, int]:
+def group_look_alikes(
+    dataset: Dataset, config: DataConfig, facts: ImageFacts | None = None
+) -> tuple[np.ndarray | None, int]:
     """Return the groups that a hold-out keeps together, and the number of images with a near duplicate.
 
     Groups of the data that contain near duplicates of each other are merged. The groups are None if there are none.
+    With the `facts` of its images, none is decoded again.
     """
     if len(dataset) > MAX_IMAGES:
         return dataset.groups, 0
-    cluster = _find_clusters(dataset, config)
+    cluster = _find_clusters(dataset, config) if facts is None else cluster_near(facts)
     sizes = np.bincount(cluster, minlength=len(dataset))[cluster]
     cluster = np.where(sizes > MAX_FRACTION * len(dataset), np.arange(len(dataset)), cluster)
     alike = int(((sizes > 1) & (sizes <= MAX_FRACTION * len(dataset))).sum())

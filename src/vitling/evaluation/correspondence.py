@@ -17,6 +17,7 @@ from torch import Tensor
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Source
+from vitling.evaluation.intervals import mean_interval
 from vitling.evaluation.model import Model
 from vitling.keys import make_key
 from vitling.views.colour import draw_jitter, jitter, per_channel, to_grey
@@ -47,6 +48,7 @@ class Matches:
 @dataclass(frozen=True)
 class Correspondence:
     accuracy: float  # fraction of the pairs whose second region is the mirror image of the first
+    interval: tuple[float, float] | None  # 95 %, from the accuracies of the images: pairs of one are not independent
     distance: float  # mean, in pixels of the view, between that mirror image and the matched region
     images: int
     pairs: int  # per image
@@ -113,6 +115,7 @@ def measure_correspondence(
     found = torch.cat(errors)
     return Correspondence(
         accuracy=float((found == 0).double().mean()),
+        interval=mean_interval((found == 0).double().mean(dim=1).tolist()),
         distance=float(found.double().mean()),
         images=len(found),
         pairs=found.shape[1],

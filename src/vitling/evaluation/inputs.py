@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,12 @@ class Source:
     read: Callable[[], Raw]
 
 
-def find_images(patterns: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Path]:
+def find_images(
+    patterns: str | os.PathLike | Iterable[str | os.PathLike], suffixes: Set[str] = IMAGE_SUFFIXES
+) -> list[Path]:
     """List files, the images in folders and below, and matches of globs; each once, in the given order."""
     named = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
-    found = [path for pattern in named for path in _find_files(os.fspath(pattern))]
+    found = [path for pattern in named for path in _find_files(os.fspath(pattern), suffixes)]
     return list(dict.fromkeys(found))
 
 
@@ -58,10 +60,10 @@ def list_dataset_sources(dataset: Dataset) -> list[Source]:
     return [Source(key, partial(dataset.read, i)) for i, key in enumerate(dataset.keys)]
 
 
-def _find_files(pattern: str) -> list[Path]:
+def _find_files(pattern: str, suffixes: Set[str]) -> list[Path]:
     path = Path(pattern)
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.is_file())
     elif path.exists():
         return [path]
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from statistics import NormalDist
 
 LEVEL = 0.95
@@ -20,8 +22,24 @@ def wilson_interval(accuracy: float, n: int, level: float = LEVEL) -> tuple[floa
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """Compute Student's interval of the mean of independent fractions, such as one of each image; None for one."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
 def format_interval(accuracy: float, n: int) -> str:
-    """Format the interval in percent: `47-78`, with a decimal if it is narrower than two points."""
-    low, high = (100 * bound for bound in wilson_interval(accuracy, n))
+    """Format the interval of an accuracy on n images."""
+    return format_bounds(*wilson_interval(accuracy, n))
+
+
+def format_bounds(low: float, high: float) -> str:
+    """Format an interval in percent: `47-78`, with a decimal if it is narrower than two points."""
+    low, high = 100 * low, 100 * high
     digits = 0 if high - low >= 2 else 1
     return f"{low:.{digits}f}-{high:.{digits}f}"

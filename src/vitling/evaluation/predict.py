@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitling.console import Console, Log
+from vitling.data.sources.source import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.config import check_coverage
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Model, Prediction
 from vitling.files import atomic_write, check_writable, make_csv
-from vitling.formatting import make_safe
+from vitling.formatting import make_safe, shorten_list
 
 Format = Literal["table", "csv", "json"]
 
@@ -47,7 +48,8 @@ def predict(
     model = load(model_path, weights)
     if coverage is not None:
         model.find_set_threshold(coverage)
-    predictions = _predict_images(model, find_images(inputs), top, abstain, coverage)
+    images = find_images(inputs, IMAGE_SUFFIXES | UNREAD_SUFFIXES)  # photos such as HEIC are listed even if unreadable
+    predictions = _predict_images(model, images, top, abstain, coverage)
     text = {"table": format_table, "csv": format_csv, "json": format_json}[format](predictions)
     if out is None:
         is_raw = format != "table" and sys.stdout.isatty()
@@ -57,6 +59,9 @@ def predict(
             file.write(text)
     if all(p.error for p in predictions):
         raise UserError(f"None of {len(predictions)} images could be read. {predictions[0].error}.")
+    if unread := [p.source for p in predictions if p.error]:
+        names = shorten_list([_shorten_path(name) for name in unread])
+        Log().warning(f"{len(unread):,} of {len(predictions):,} images could not be read: {names}.")
     return predictions
 
 

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save
 
 from vitling.data.holdout import hold_out
+from vitling.data.look_alikes import group_look_alikes
 from vitling.data.store import Store
 from vitling.errors import InvalidFile
 from vitling.evaluation.classify import get_labels
@@ -58,7 +59,8 @@ def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun
         _delete_twin(run)  # the start that wrote the file may have been killed before it did so
         return load_calibration(path)
     dataset = stores.train.dataset
-    held = hold_out(dataset.labels, dataset.groups, len(dataset), HELD_OUT, config.hold_out_seed())
+    groups, _ = group_look_alikes(dataset, config.data, stores.train.facts)
+    held = hold_out(dataset.labels, groups, len(dataset), HELD_OUT, config.hold_out_seed())
     if run.has_checkpoint or not held.any():
         reason = "it began without" if run.has_checkpoint else "there are too few images"
         log.warning(f"The probabilities of this run are not calibrated: {reason}.")

@@ -14,6 +14,7 @@ from typing import Any
 
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
+from vitling.evaluation.intervals import wilson_interval
 from vitling.files import atomic_write, claim_folder, list_names, write_json
 from vitling.loading import read_record
 from vitling.metric_names import DENSE_METRICS
@@ -91,28 +92,37 @@ def _warn_of_differences(results: list[dict[str, Any]], log: Log) -> None:
 def _summarise_all(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Summarise each figure by weights, split and metric: "last test top1"."""
     values: dict[str, list[float]] = {}
+    images: dict[str, int | None] = {}
     for result in results:
-        for name, value in _list_figures(result):
+        for name, value, count in _list_figures(result):
             values.setdefault(name, []).append(value)
-    return {name: _summarise(found) for name, found in values.items() if len(found) == len(results)}
+            images[name] = count
+    return {name: _summarise(found, images[name]) for name, found in values.items() if len(found) == len(results)}
 
 
-def _list_figures(result: dict[str, Any]) -> list[tuple[str, float]]:
+def _list_figures(result: dict[str, Any]) -> list[tuple[str, float, int | None]]:
+    """List names and figures, with the number of images for accuracies: they have an interval."""
     keys = ("top1", "mean_per_class", "mean_average_precision", *DENSE_METRICS)
     pairs = [(w, split) for w in ("last", "best") for split in ("val", "test") if split in result.get(w, {})]
     labelled = [
-        (f"{w} {split} {key}", result[w][split][key]) for w, split in pairs for key in keys if key in result[w][split]
+        (f"{w} {split} {key}", found[key], found.get("n") if key == "top1" else None)
+        for w, split in pairs
+        for found in [result[w][split]]
+        for key in keys
+        if key in found
     ]
     return labelled + [
-        (name, value)
+        (name, value, None)
         for name, value in result["last"].items()
         if name.startswith("knn/") and isinstance(value, float | int)
     ]
 
 
-def _summarise(values: list[float]) -> dict[str, Any]:
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "deviation": std, "values": values}
+def _summarise(values: list[float], images: int | None) -> dict[str, Any]:
+    """Summarise a figure of all seeds. The interval is that of the mean on so many images: all seeds have the same."""
+    mean, std = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+    interval = {} if images is None else {"images": images, "interval": wilson_interval(mean, images)}
+    return {"mean": mean, "deviation": std, "values": values, **interval}
 
 
 def resumes_group(config: RunConfig) -> bool:

@@ -21,6 +21,7 @@ from vitling.data.content import hash_records
 from vitling.data.dataset import Dataset, Splits
 from vitling.data.holdout import hold_out
 from vitling.data.inspection import describe_leakage
+from vitling.data.look_alikes import group_look_alikes
 from vitling.data.scan import ImageFacts
 from vitling.data.splits import DEFAULT_HOLD_OUT, read_splits, require_labels
 from vitling.errors import UserError
@@ -108,7 +109,7 @@ def open_probe_splits(source: str, config: DataConfig, split: str, settings: Pro
         chosen = "val" if own_val and fraction is None else "held out of train"
         found = ProbeSplits(splits, splits.train, splits.val, "test", False, chosen, splits.notes)
     else:
-        train, validation = _hold_out(splits.train, settings.val or DEFAULT_HOLD_OUT, settings.seed)
+        train, validation = _hold_out(splits.train, config, settings.val or DEFAULT_HOLD_OUT, settings.seed)
         note = f"{len(validation):,} of {len(splits.train):,} train images are held out for validation."
         notes = [*splits.notes, note]
         found = ProbeSplits(splits, train, validation, "val", not own_val, "held out of train", notes)
@@ -178,8 +179,9 @@ def hash_splits(splits: ProbeSplits, features: dict[str, SplitFeatures]) -> dict
     return {split: hash_records(*records) for split, records in parts.items()}
 
 
-def _hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    held = hold_out(dataset.labels, dataset.groups, len(dataset), fraction, seed)
+def _hold_out(dataset: Dataset, config: DataConfig, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+    groups, _ = group_look_alikes(dataset, config)
+    held = hold_out(dataset.labels, groups, len(dataset), fraction, seed)
     if not held.any() or held.all():
         raise UserError(
             f"{dataset.name} has too few images or groups to hold out {fraction:.0%} for validation; use a larger "

@@ -10,6 +10,8 @@ from typing import Any
 from rich.table import Column, Table
 
 from vitling.console import Console
+from vitling.evaluation.intervals import format_bounds, wilson_interval
+from vitling.metric_names import BY_PAPER
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.suite.config import SuiteConfig
 
@@ -31,6 +33,11 @@ class Cell:
     about: dict[str, Any]
 
     @property
+    def images(self) -> int | None:
+        """Number of images of an accuracy, which give it an interval; None for other metrics."""
+        return self.about["images"]["judged"] if BY_PAPER[self.metric].key == "top1" else None
+
+    @property
     def column(self) -> tuple[str, str]:
         return self.run, self.probe
 
@@ -39,6 +46,11 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
     """Make the summary. The average is over datasets that all columns have; wins are over the first network."""
     columns = [(run, probe) for probe in config.probes for run in config.runs]
     values = {(cell.data, cell.column): cell.value for cell in cells if cell.value is not None}
+    intervals = {
+        (cell.data, cell.column): wilson_interval(cell.value, cell.images)
+        for cell in cells
+        if cell.value is not None and cell.images
+    }
     names = [name for name in ENTRIES if any(cell.data == name for cell in cells)]
     complete = [name for name in names if all((name, column) in values for column in columns)]
     return {
@@ -58,6 +70,7 @@ def summarise(cells: Sequence[Cell], config: SuiteConfig) -> dict[str, Any]:
                 "data": name,
                 "metric": next(cell.metric for cell in cells if cell.data == name),
                 "values": [values.get((name, column)) for column in columns],
+                "intervals": [intervals.get((name, column)) for column in columns],
                 "data_hashes": next(cell.about.get("data_hashes", {}) for cell in cells if cell.data == name),
                 "notes": _list_notes(name, cells),
             }
@@ -100,7 +113,7 @@ def make_tables(summary: dict[str, Any], console: Console) -> list[Table]:
 
 def _select_probe(summary: dict[str, Any], probe: str) -> dict[str, Any]:
     at = [i for i, column in enumerate(summary["columns"]) if column["probe"] == probe]
-    rows = [row | {"values": [row["values"][i] for i in at]} for row in summary["rows"]]
+    rows = [row | {key: [row[key][i] for i in at] for key in ("values", "intervals")} for row in summary["rows"]]
     return summary | {"columns": [summary["columns"][i] for i in at], "rows": rows}
 
 
@@ -120,7 +133,7 @@ def make_table(summary: dict[str, Any], title: str | None = None) -> Table:
     for row in summary["rows"]:
         mark = "*" if row["notes"] else ""
         figures = [f"{figure:.1f}" for figure in PAPER.get(row["data"], ())] or ["", ""]
-        values = map(_format_percent, row["values"])
+        values = map(_format_figure, row["values"], row["intervals"])
         table.add_row(row["data"] + mark, row["metric"], *values, *(figures if paper else []))
     table.add_section()
     over, means = summary["averaged_over"], [_format_percent(column["average"]) for column in columns]
@@ -130,6 +143,11 @@ def make_table(summary: dict[str, Any], title: str | None = None) -> Table:
     if paper:
         table.caption = "Swin-T: EsViT's Table 11, pre-trained on ImageNet-1K, logistic probe"
     return table
+
+
+def _format_figure(value: float | None, interval: tuple[float, float] | None) -> str:
+    """Format a figure in percent with its interval, which stands in a second line if the column is narrow."""
+    return _format_percent(value) + ("" if interval is None else f" ({format_bounds(*interval)})")
 
 
 def _format_percent(value: float | None) -> str:
