@@ -15,17 +15,18 @@ from vitling.papers.dense_task import DenseTask
 from vitling.papers.drloc_recipes import scratch
 from vitling.papers.locations import find_data
 from vitling.papers.reproduce import reproduce
-from vitling.papers.studies import find_study
+from vitling.papers.studies import all_studies
 from vitling.papers.study import Study
 from vitling.settings.config import PretrainConfig
 from vitling.settings.dense import DetectConfig
 
 NANO = "vit_nano_patch4_32"
+STUDIES = {study.name: study for study in all_studies()}
 TABLES = ("drloc-t5", "drloc-t6", *(f"drloc-supp-t{n}" for n in (10, 11, 12, 13)), "esvit-t2", "esvit-t5")
 
 
 def figures(study: str, *names: str) -> list[float | None]:
-    known = {run.name: run.paper for run in find_study(study).runs}
+    known = {run.name: run.paper for run in STUDIES[study].runs}
     return [known[name] for name in names]
 
 
@@ -37,12 +38,12 @@ def test_figures_of_the_papers():
         assert figures(f"drloc-{table}", "swin-t-mean-iou", "swin-t-drloc-mean-class-accuracy") == expected
     assert figures("esvit-t2", "swin-t-supervised-box-ap50", "swin-t-views-mask-ap75") == [68.1, 45.1]
     assert figures("esvit-t5", "r-50-densecl-box-ap", "r-50-supervised-mask-ap", "r-50-both-knn") == [39.1, 33.3, 61.7]
-    runs = [run for table in TABLES for run in find_study(table).runs if isinstance(run.task, DenseTask)]
+    runs = [run for table in TABLES for run in STUDIES[table].runs if isinstance(run.task, DenseTask)]
     assert all(run.paper is not None for run in runs)
 
 
 def test_only_pre_training_has_the_auxiliary_loss():
-    for run in find_study("drloc-t5").runs:
+    for run in STUDIES["drloc-t5"].runs:
         assert run.task.dense.aux == "none"
         assert (run.task.before.aux == "drloc") == ("drloc" in run.name)
 
@@ -82,7 +83,7 @@ def made_data(elsewhere, tmp_path):
 
 @pytest.mark.parametrize("name", ["drloc-t5", "drloc-t6", "esvit-t2", "camvid-dense"])
 def test_studies_run_through_on_miniatures(name, made_data):
-    study = find_study(name)
+    study = STUDIES[name]
     only = {
         "drloc-t5": ("=mask-rcnn-swin-t-drloc-box-ap", "=mask-rcnn-swin-t-drloc-mask-ap"),
         "esvit-t2": ("=swin-t-both-box-ap",),

@@ -19,6 +19,7 @@ from vitling.evaluation.bundle import load
 from vitling.loading import read_json
 from vitling.papers.datasets import register_readers
 from vitling.runs.dense import detect, segment
+from vitling.runs.group import train_seeds
 from vitling.settings.dense import DetectConfig, SegmentConfig
 from vitling.settings.names import apply_overrides
 from vitling.training.loop import fit
@@ -151,3 +152,36 @@ def test_the_report_shows_classes_and_worst_images(segmented):
     assert "mean IoU" in page
     assert page.count("data:image/jpeg") == 4  # of val
     assert "report could not be written" not in (segmented[0] / "log.txt").read_text()
+
+
+def test_explain_prints_the_plan_without_training(masks, tmp_path, capsys):
+    assert run(["segment", str(masks), "--out", str(tmp_path / "run"), "--explain", "--loop.device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "--freeze" in printed
+    assert "--test-scales" in printed
+    assert "--drloc" not in printed
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_seeds_are_summarised(masks, tmp_path):
+    config = apply_overrides(SegmentConfig(str(masks), str(tmp_path / "group"), seeds=2), TINY | {"epochs": 1})
+    summary = train_seeds(config, segment)
+    assert len(summary["scores"]["last test mean_iou"]["values"]) == 2
+
+
+@pytest.mark.parametrize("verb", ["detect", "segment"])
+def test_wrong_input_is_named(verb, tmp_path, capsys):
+    assert run([verb, str(tmp_path / "nowhere"), "--out", str(tmp_path / "run")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert run([verb, str(tmp_path / "empty"), "--out", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_boxes_without_masks_are_enough(tmp_path):
+    data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2}, masks=False)
+    result = detect(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), TINY | {"epochs": 1}))
+    assert "mask_ap" not in result["last"]["val"]
+    pasted = apply_overrides(DetectConfig(str(data), str(tmp_path / "pasted")), TINY | {"copy_paste": 0.5})
+    with pytest.raises(UserError, match="needs masks"):
+        detect(pasted)

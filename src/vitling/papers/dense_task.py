@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from vitling.console import Log
@@ -101,11 +102,13 @@ def make_dense_runs(
         yield StudyRun(f"{name}-{ending}", DenseTask(dense, figure, before), baseline=against, **about)
 
 
+@cache
 def detect_coco(backbone: str, preset: str, model: str = "mask-rcnn") -> DetectConfig:
     """Write out DRLoc's settings for COCO with every value explicit."""
     return _write_out(DetectConfig(backbone=backbone, preset=preset, model=model), COCO)  # type: ignore[arg-type]
 
 
+@cache
 def segment_ade20k(backbone: str) -> SegmentConfig:
     """Write out DRLoc's settings for ADE20K with every value explicit."""
     return _write_out(SegmentConfig(backbone=backbone, preset="160k"), ADE20K)

@@ -26,6 +26,7 @@ from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
 from vitling.settings.checks import check
 from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.dense import DenseConfig
 from vitling.settings.facts import Facts, Fit
 from vitling.settings.names import flag_name
 from vitling.settings.resolve import Resolved, resolve
@@ -49,6 +50,7 @@ _EVALUATION_SPEED = 3  # times as fast as training
 _EVALUATIONS_SHARE = 0.05  # of the time at most, during training on a CPU
 _FAMILIAR_SHARE, _FAMILIAR_LEAST = 0.02, 200  # of the run's time; images
 _USED_STEPS = 0.95  # of those that fit into the time, at least
+_DENSE_EVALUATIONS = 6  # about ten on val during training, and masks and metrics on the host
 _DRLOC_RISE = 20  # epochs, of the released schedule
 
 
@@ -262,6 +264,8 @@ def ending_seconds(config: RunConfig, stores: Stores, pace: float, gpu: bool = T
     """
     if isinstance(config, LabelledConfig):
         pace *= (config.size or 1) ** 2 / config.eval_size**2
+    if isinstance(config, DenseConfig):
+        pace /= config.test_passes * _DENSE_EVALUATIONS
     hidden = stores.splits.hidden_test
     test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
     evaluated, saving = test + val, _SAVING_SECONDS

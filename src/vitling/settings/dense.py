@@ -70,6 +70,11 @@ class DenseConfig(RunConfig):
     def colour_steps(self) -> tuple[Step, ...]:
         return ()
 
+    @property
+    def test_passes(self) -> float:
+        """Return the work of predicting an image, in predictions at --size."""
+        return 1.0
+
 
 @dataclass(frozen=True)
 class DetectConfig(DenseConfig):
@@ -117,3 +122,7 @@ class SegmentConfig(DenseConfig):
     @property
     def colour_steps(self) -> tuple[Step, ...]:
         return (DISTORTION,) if self.colour and self.has_colours else ()
+
+    @property
+    def test_passes(self) -> float:
+        return sum(scale**2 for scale in self.test_scales or (1.0,)) * (2 if self.test_flip else 1)
