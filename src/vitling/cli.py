@@ -38,6 +38,7 @@ _WITHOUT_TORCH = ("inspect", "compare", "reproduce", "list")  # they import it l
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
+    mark_start()
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -56,7 +57,6 @@ def run(argv: list[str]) -> int:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
-    mark_start()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
     if count_cores() < (os.cpu_count() or 1):  # torch does not see the CPU limit of a container
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
