@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.made import HOSTILE, make_report, make_run
+from tests.report.made import HOSTILE, make_report, make_run, make_suspects
 from vitling.report.page import HERE, VENDOR, embed_json, render_page
 
 ROOT = Path(__file__).parents[2]
@@ -130,3 +130,11 @@ def test_metrics_are_matched_by_name():
     assert ["log loss", "0.3100", "0.2000"] in rows
     assert ["calibration error", "", "0.0500"] in rows
     assert "<strong>undefined</strong>" in page
+
+
+def test_labels_without_suspects_need_no_table():
+    checked = replace(make_suspects(), shown=(), total=0)
+    page = render_page(make_report(make_run(suspects=checked)))
+    assert "No label of 40 is suspicious" in page
+    assert "Save corrections.csv" not in page
+    assert "Save corrections.csv" in render_page(make_report(make_run(suspects=make_suspects())))
