@@ -3,7 +3,7 @@
 python -m tests.fault_campaign results/reliability.json
 python -m tests.fault_campaign results/reliability.json --faults 20 --only train export
 
-`--only` runs a part; its rows join those of other parts with the same limits and commit.
+`--only` runs a part; its rows join those of other parts with the same limits.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +82,32 @@ def _spread(count: int, wanted: int | None, part: int, parts: int) -> list[int]:
 
 def run_worker_scenario(name: str, base: Path, kills: int | None) -> tuple[dict[str, Any], list[str]]:
     began = time.monotonic()
-    counts, failures = kill_workers(list_worker_scenarios()[name], base, lambda moments: _spread(moments, kills, 1, 2))
+    with chdir("."):  # it works in folders that are deleted
+        counts, failures = kill_workers(
+            list_worker_scenarios()[name], base, lambda moments: _spread(moments, kills, 1, 2)
+        )
     return counts | {"seconds": round(time.monotonic() - began)}, failures
 
 
+def describe_counts(results: dict[str, Any]) -> str:
+    """Describe the counts of both campaigns in the words of docs/reliability.md."""
+    rows, hostile = results["rows"], results["hostile"]
+    tried = [f"{sum(row['tried'].get(fault, 0) for row in rows):,} {fault}" for fault in FAULTS]
+    moments, failures = (sum(row[key] for row in rows) for key in ("moments", "failures"))
+    return (
+        f"{len(rows)} commands, {moments:,} moments; tried {', '.join(tried)}; {failures} failures. "
+        f"{len(hostile['rows'])} kinds of file, {hostile['inputs']:,} inputs; {hostile['tracebacks']} tracebacks."
+    )
+
+
 def write_row(out: Path, row: dict[str, Any], command: str, environment: dict[str, Any]) -> None:
-    """Add a row to the file; those that were made with other limits or at another commit are dropped."""
+    """Add a row to the file, with its commit; those that were made with other limits are dropped."""
     with lock_folder(out.parent):  # several parts may run at once
         known = read_json(out) if out.exists() else {}
-        same = known.get("command") == command and known["environment"]["commit"] == environment["commit"]
-        rows = [old for old in known.get("rows", []) if same and old["scenario"] != row["scenario"]]
+        before = known.get("rows", []) if known.get("command") == command else []
+        rows = [old for old in before if old["scenario"] != row["scenario"]]
         order = [*list_scenarios(), *list_worker_scenarios()]
-        rows = sorted([*rows, row], key=lambda one: order.index(one["scenario"]))
+        rows = sorted([*rows, row | {"commit": environment["commit"]}], key=lambda one: order.index(one["scenario"]))
         about = {"what": WHAT, "command": command, "environment": environment | {"command": command}}
         write_json(out, known | about | {"rows": rows})
 

@@ -175,6 +175,16 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_full_or_failing_disk_is_no_wrong_input(tmp_path, monkeypatch, number):
+    def fail(**named: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        check_writable(tmp_path / "out.json")
+
+
 def test_a_claimed_folder_names_its_process_and_host(tmp_path):
     holder = start(CLAIM, tmp_path)
     with pytest.raises(UserError, match=f"in use by process {holder.pid} on {socket.gethostname()}"):

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from vitling.errors import UserError
 from vitling.formatting import escape_cell
+from vitling.shortage import explain_shortage
 
 try:
     import fcntl
@@ -278,7 +279,8 @@ def _lock(handle: int, wait: bool) -> bool | None:
 def check_writable(path: str | os.PathLike) -> None:
     """Raise UserError if `path` cannot be written; call it before long work, so that a wrong path fails at once.
 
-    Creates no folders, because work that fails must leave none behind.
+    A full or failing disk raises OSError, as later writes would. Creates no folders, because work that fails must leave
+    none behind.
     """
     path = Path(path)
     if path.is_dir():
@@ -289,6 +291,8 @@ def check_writable(path: str | os.PathLike) -> None:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as problem:
+        if explain_shortage(problem):  # a full or failing disk is no wrong input
+            raise
         raise UserError(f"--out {path} cannot be written: {problem.strerror}.") from problem
 
 
