@@ -52,6 +52,7 @@ def test_every_command_has_help(verb, capsys):
         "pretrain",
         "finetune",
         "compare-methods",
+        "inspect",
     )  # their nested settings have such defaults
 
 

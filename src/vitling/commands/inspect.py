@@ -10,6 +10,7 @@ from tyro.conf import arg
 
 from vitling.commands.flags import Data, Labels, Out
 from vitling.console import Console, echo
+from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
 from vitling.views.plan import Group, Plan
@@ -24,10 +25,11 @@ def inspect(
     store_loss: Annotated[str | None, arg(metavar="PX|POLICY", help_behavior_hint="")] = None,
     labels: Labels = None,
     data: DataConfig = DataConfig(),  # noqa: B008
+    annotations: AnnotationConfig = AnnotationConfig(),  # noqa: B008
 ) -> None:
     """Find unreadable files, duplicates and leakage in a dataset.
 
-    It also counts images, classes and sizes. DATA is anything that `vitling train` accepts.
+    It also counts images, classes and sizes. DATA is anything that `vitling train`, `detect` or `segment` accepts.
 
     Args:
         data_set: Your images: a folder, a CSV, a Parquet file, a tar, an npz.
@@ -36,6 +38,7 @@ def inspect(
             Name the size of random crops in pixels, or a policy (`vitling list policies`).
         labels: Corrected labels to inspect the data with: a CSV with the columns path and label.
         data: How images are read.
+        annotations: How boxes and masks are read.
     """
     from vitling.console import Log
     from vitling.data.inspection import inspect as inspect_images
@@ -45,7 +48,7 @@ def inspect(
     check_writable(out)
     plan = None if store_loss is None else _parse_store_loss(store_loss)
     with Log().progress("Reading the images") as progress:
-        found = inspect_images(data_set, data, on_progress=progress, labels=labels)
+        found = inspect_images(data_set, data, on_progress=progress, labels=labels, settings=annotations)
     print_inspection(found, Console())
     findings = found.to_json()
     if plan is not None:

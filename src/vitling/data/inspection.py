@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from vitling.data.annotations.config import AnnotationConfig
+from vitling.data.annotations.open import find_task, open_annotated
+from vitling.data.annotations.split import DenseTask
+from vitling.data.annotations.summary import AnnotationSummary, summarise_annotations
 from vitling.data.config import DataConfig
 from vitling.data.content import hash_records, make_records
-from vitling.data.dataset import BadFile, Dataset
+from vitling.data.dataset import BadFile, Dataset, Splits
 from vitling.data.duplicates import Leak, find_duplicates, find_exact_duplicates, find_leaks
 from vitling.data.scan import ImageFacts, scan
 from vitling.data.sources import read_source
@@ -62,6 +66,7 @@ class Inspection:
     leakage: list[dict[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    annotations: dict[str, AnnotationSummary] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,13 +77,19 @@ def inspect(
     config: DataConfig | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     labels: str | None = None,
+    settings: AnnotationConfig | None = None,
 ) -> Inspection:
     """Decode every image of every split once and summarise them. `on_progress` gets the number done and the total.
 
-    `labels`: a CSV of corrected labels.
+    `labels`: a CSV of corrected labels. Boxes and masks are read too, if there are any.
     """
-    config = config or DataConfig()
-    splits = read_splits(read_source(str(spec), config, labels) if labels else spec, config, needs_train=False)
+    config, settings = config or DataConfig(), settings or AnnotationConfig()
+    task = None if labels else find_task(str(spec), settings)
+    annotations: dict[str, AnnotationSummary] = {}
+    if task is None:
+        splits = read_splits(read_source(str(spec), config, labels) if labels else spec, config, needs_train=False)
+    else:
+        splits, annotations = _read_annotated(str(spec), task, settings, config)
     datasets = {"train": splits.train, "val": splits.val, "pool": splits.pool}
     datasets["test"] = splits.open_test("inspect") if splits.has_test else None
     present = {split: dataset for split, dataset in datasets.items() if dataset is not None}
@@ -87,15 +98,30 @@ def inspect(
     result = Inspection(
         spec=str(spec),
         name=posixpath.dirname(splits.train.name),
-        task=splits.train.task,
+        task=task or splits.train.task,
         splits={split: _summarise(present[split], facts[split]) for split in present},
         bad=[*splits.bad, *_list_bad_files(present, facts)],
         leakage=[_name_leak(leak, present) for leak in leaks],
         notes=[*splits.notes, *_note_mismatches(present, facts)],
         warnings=[*splits.warnings, *_warn_of_two_labels(present["train"], facts["train"])],
+        annotations=annotations,
     )
     result.warnings = _collect_warnings(result, leaks)
     return result
+
+
+def _read_annotated(
+    spec: str, task: DenseTask, settings: AnnotationConfig, config: DataConfig
+) -> tuple[Splits, dict[str, AnnotationSummary]]:
+    """Read the images of annotated data, and summarise its annotations."""
+    found = open_annotated(spec, task, settings, config, needs_train=False)
+    present = {name: split for name, split in found.items() if split is not None}
+    datasets = {name: split.dataset for name, split in present.items()}
+    first = next(iter(datasets.values()))
+    train = datasets.get("train") or first.take([], first.name.rpartition("/")[0] + "/train")
+    notes = list(dict.fromkeys(note for split in present.values() for note in split.notes))
+    splits = Splits(train, datasets.get("val"), notes=notes, hidden_test=datasets.get("test"))
+    return splits, {name: summarise_annotations(split) for name, split in present.items()}
 
 
 def describe_leakage(facts: dict[str, ImageFacts], train_name: str = "train") -> str | None:
@@ -224,6 +250,8 @@ def _collect_warnings(found: Inspection, leaks: list[Leak]) -> list[str]:
     if found.bad:
         warnings.append(f"Files that cannot be used: {len(found.bad):,}.")
     train = found.splits["train"]
+    if problems := sum(sum(split.problem_counts.values()) for split in found.annotations.values()):
+        warnings.append(f"Annotations or images that are left out: {problems:,}.")
     copies = sum(len(cluster) - 1 for cluster in train.exact_duplicates)
     if copies:
         warnings.append(f"Train images that are exact copies of others: {copies:,}.")

@@ -77,6 +77,26 @@ def test_val_is_held_out(tmp_path):
     assert not {*splits["train"].dataset.keys} & {*splits["val"].dataset.keys}
 
 
+def test_val_of_the_data_joins_train_if_asked(tmp_path, content):
+    put_coco(tmp_path / "data", content)
+    put_coco(tmp_path / "data", make_coco(3, "val", first=10), "val")
+    one = open_annotated(str(tmp_path / "data"), "detect", val="none")
+    put_coco(tmp_path / "a", content)
+    put_coco(tmp_path / "b", make_coco(3, "val", first=10), "val")
+    two = open_annotated(f"train={tmp_path / 'a'},val={tmp_path / 'b'}", "detect", val="none")
+    for splits in (one, two):
+        train = splits["train"]
+        assert splits["val"] is None
+        assert len(train) == 7
+        assert train.dataset.read(5) == (tmp_path / "b/val2017/val011.png").read_bytes()
+        assert train.instances.offsets.tolist() == list(range(0, 15, 2))
+        assert len(train.instances.crop_masks(3)) == 14
+        assert "3 images" in train.notes[-1]
+    masks = open_annotated(str(tmp_path / "data"), "segment", val="0.5")
+    assert len(masks["train"]) + len(masks["val"]) == 7
+    assert masks["val"].read_mask(0).shape == (HEIGHT, WIDTH)
+
+
 def test_semantic_masks_are_painted_from_instances(tmp_path, content):
     put_coco(tmp_path, content)
     split = open_annotated(str(tmp_path), "segment", val="none")["train"]

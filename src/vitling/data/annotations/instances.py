@@ -46,6 +46,18 @@ class Instances:
             None if self.segments is None else [self.segments[i] for i in rows],
         )
 
+    def append(self, other: Instances) -> Instances:
+        """Append the images of other instances; masks are kept if both have them."""
+        both = self.segments is not None and other.segments is not None
+        return Instances(
+            np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
+            np.concatenate([self.boxes, other.boxes]),
+            np.concatenate([self.classes, other.classes]),
+            np.concatenate([self.crowd, other.crowd]),
+            np.concatenate([self.areas, other.areas]),
+            [*(self.segments or ()), *(other.segments or ())] if both else None,
+        )
+
     def crop_masks(self, side: int = CROP_SIDE) -> np.ndarray:
         """Sample each mask inside its own box at the centres of side x side cells: uint8 [M, side, side] of 0 and 1."""
         if self.segments is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from vitling.data.annotations.config import AnnotationConfig, Format
 from vitling.data.annotations.files import Files, get_suffix, open_files
 from vitling.data.annotations.parsed import Parsed
 from vitling.data.annotations.semantic import paint_instances
-from vitling.data.annotations.split import AnnotatedSplit, DenseTask
+from vitling.data.annotations.split import AnnotatedSplit, DenseTask, merge_splits
 from vitling.data.config import DataConfig
 from vitling.data.holdout import hold_out
 from vitling.data.look_alikes import group_look_alikes
 from vitling.data.sources import NAMED_SPLIT
 from vitling.data.splits import DEFAULT_HOLD_OUT, parse_fraction
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
 from vitling.loading import parse_json
 
@@ -42,8 +43,8 @@ def open_annotated(
     """Open annotated images as the splits train, val and test, of which the last two may be None.
 
     `val`: None uses the val split of the data or, if it has none, holds out a tenth of train; "none" trains on
-    everything; a fraction holds out that much. `class_names` are those of a trained model: other classes are problems.
-    Unless `needs_train`, train may be None too, and nothing is held out.
+    everything, val of the data included; a fraction holds out that much of everything. `class_names` are those of a
+    trained model: other classes are problems. Unless `needs_train`, train may be None too, and nothing is held out.
     """
     settings, config = settings or AnnotationConfig(), config or DataConfig()
     found = _read_named(spec, task, settings, config, class_names)
@@ -56,12 +57,27 @@ def open_annotated(
     if train.counts is None or not train.counts.any():
         listed = shorten_list([f"{problem.file}: {problem.what}" for problem in train.problems], 3)
         raise UserError(f"No image of {train.dataset.name} has an annotation that can be used ({listed or 'none'}).")
-    if val is not None and splits["val"] is not None:
-        raise UserError(f"{spec} has a val split. Drop --val {val} to use it.")
     fraction = DEFAULT_HOLD_OUT if val is None else parse_fraction(val)
+    if val is not None and splits["val"] is not None:
+        train = merge_splits(train, splits["val"])
+        splits |= {"train": train, "val": None}
     if splits["val"] is None and fraction:
         splits["train"], splits["val"] = _hold_out_val(train, fraction, seed, config)
     return splits
+
+
+def find_task(spec: str, settings: AnnotationConfig) -> DenseTask | None:
+    """Return what the annotations of a folder, tar or JSON file are for; None if it has none."""
+    if NAMED_SPLIT.match(spec):
+        spec = NAMED_SPLIT.split(spec)[2]
+    path = Path(spec).expanduser()
+    if not path.is_dir() and path.suffix.lower() not in (".tar", ".json"):
+        return None
+    if settings.format != "auto":
+        return "segment" if settings.format in ("masks", "ade20k") else "detect"
+    files, wanted = open_files(spec)
+    format = _find_format(files, "detect", _read_json_files(files, wanted))
+    return None if format is None else "segment" if format in ("masks", "ade20k") else "detect"
 
 
 def _read_named(
@@ -88,6 +104,11 @@ def _read(
     files, wanted = open_files(spec)
     json_files = _read_json_files(files, wanted)
     format = settings.format if settings.format != "auto" else _find_format(files, task, json_files)
+    if format is None:
+        raise UserError(
+            f"{spec} has no annotations that vitling knows. It reads COCO and Label Studio JSON, Pascal VOC XML, YOLO "
+            "text files, and masks/ next to images/; --annotations.format names one of them."
+        )
     if format in ("masks", "ade20k"):
         if task == "detect":
             raise UserError(f"{spec} has semantic masks, which do not separate objects; use `vitling segment`.")
@@ -113,12 +134,22 @@ def _read_json_files(files: Files, wanted: str | None) -> dict[str, Any]:
     names = [wanted] if wanted else usual or [name for name in names if name.endswith(".coco.json")] or names
     if len(names) > MAX_JSON:
         return {}
-    return {name: parse_json(files.read(name), Any, name) for name in names}
+    contents = {}
+    for name in names:
+        try:
+            contents[name] = parse_json(files.read(name), Any, name)
+        except InvalidFile:  # files that look like annotations must be valid, others may be anything
+            if name == wanted or usual:
+                raise
+    return contents
 
 
-def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> Format:
-    if task == "segment" and masks.pair_masks(files).splits:
-        return "ade20k" if masks.is_ade20k(files) else "masks"
+def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> Format | None:
+    of_masks: Format | None = None
+    if masks.pair_masks(files).splits:
+        of_masks = "ade20k" if masks.is_ade20k(files) else "masks"
+    if task == "segment" and of_masks:
+        return of_masks
     if any(map(coco.is_coco, json_files.values())):
         return "coco"
     if any(map(label_studio.is_export, json_files.values())):
@@ -127,12 +158,7 @@ def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> F
         return "voc"
     if yolo.is_yolo(files):
         return "yolo"
-    if masks.pair_masks(files).splits:
-        return "masks"
-    raise UserError(
-        f"{files.name} has no annotations that vitling knows. It reads COCO and Label Studio JSON, Pascal VOC XML, "
-        "YOLO text files, and masks/ next to images/; --annotations.format names one of them."
-    )
+    return of_masks
 
 
 def _parse(format: Format, files: Files, json_files: dict[str, Any]) -> Parsed:

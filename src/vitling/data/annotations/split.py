@@ -11,6 +11,7 @@ import numpy as np
 
 from vitling.data.annotations.instances import Instances
 from vitling.data.dataset import Dataset
+from vitling.data.sources.source import ConcatReader
 
 IGNORE = 255  # in semantic masks
 MaskReader = Callable[[int], np.ndarray]  # id of an image -> uint8 [H, W]; safe to call from several threads
@@ -52,6 +53,31 @@ class AnnotatedSplit:
             read_mask=None if self.read_mask is None else _Selection(self.read_mask, ids),
             counts=None if self.counts is None else self.counts[ids],
         )
+
+
+def merge_splits(first: AnnotatedSplit, second: AnnotatedSplit) -> AnnotatedSplit:
+    """Append the images of a split with the same classes; those of the first keep their ids."""
+    n = len(first)
+    shared = first.dataset.reader is second.dataset.reader
+    start = 0 if shared else int(first.dataset.rows.max(initial=-1)) + 1
+    reader = first.dataset.reader if shared else ConcatReader([first.dataset.reader, second.dataset.reader], [0, start])
+    dataset = replace(
+        first.dataset,
+        keys=[*first.dataset.keys, *second.dataset.keys],
+        reader=reader,
+        rows=np.concatenate([first.dataset.rows, second.dataset.rows + start]),
+    )
+    read_first, read_second = first.read_mask, second.read_mask
+    return replace(
+        first,
+        dataset=dataset,
+        sizes=np.concatenate([first.sizes, second.sizes]),
+        instances=first.instances and second.instances and first.instances.append(second.instances),
+        read_mask=read_first and read_second and (lambda i: read_first(i) if i < n else read_second(i - n)),
+        counts=None if first.counts is None or second.counts is None else np.concatenate([first.counts, second.counts]),
+        problems=(*first.problems, *second.problems),
+        notes=(*first.notes, f"The val split of the data ({len(second):,} images) is used as part of train."),
+    )
 
 
 class _Selection:
