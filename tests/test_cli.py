@@ -52,7 +52,6 @@ def test_every_command_has_help(verb, capsys):
         "pretrain",
         "finetune",
         "compare-methods",
-        "inspect",
     )  # their nested settings have such defaults
 
 
