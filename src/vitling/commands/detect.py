@@ -11,7 +11,7 @@ from vitling.settings.dense import DetectConfig
 
 
 def detect(config: Annotated[DetectConfig, NO_PREFIX]) -> None:
-    """Train a detector of boxes and instance masks on your annotated images.
+    """Train a detector of boxes and masks on annotated images.
 
     What you leave open is planned from the images and the machine.
 

@@ -24,7 +24,7 @@ def predict(
     coverage: Annotated[float | None, arg(help_behavior_hint="")] = None,
     min_score: Annotated[float, FRACTION] = 0.5,
 ) -> None:
-    """Classify images and print a table, CSV or JSON; or draw boxes and masks on them.
+    """Classify images, or find boxes or masks in them and draw them.
 
     Models of detect and segment write into the directory --out: each picture with what was found drawn on it, and
     detections.json (COCO results) or masks/ (PNG files whose pixels are the classes).

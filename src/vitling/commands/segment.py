@@ -11,7 +11,7 @@ from vitling.settings.dense import SegmentConfig
 
 
 def segment(config: Annotated[SegmentConfig, NO_PREFIX]) -> None:
-    """Train a network that gives every pixel a class, on your images with masks.
+    """Train a network that gives every pixel a class.
 
     What you leave open is planned from the images and the machine.
 
