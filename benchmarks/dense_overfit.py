@@ -45,9 +45,10 @@ CAMVID_IGNORE = 11  # unlabelled pixels in camvid.tar
 def make_config(model: str, options: argparse.Namespace) -> DenseConfig:
     """Return settings without augmentation."""
     size, shared = options.size, {"backbone": options.backbone, "size": options.size, "flip": 0.0, "freeze": 0}
+    shared["width"] = options.width
     request: DenseConfig
     if model == "upernet":
-        request = SegmentConfig(**shared, scale=(1.0, 1.0), colour=False, width=options.width)
+        request = SegmentConfig(**shared, scale=(1.0, 1.0), colour=False)
     else:
         request = DetectConfig(**shared, model=model, shorter=(size, size), longest=size)  # type: ignore[arg-type]
     return replace(resolve(request, Facts(IMAGES, side=size)).config, drop_path=0.0)
@@ -91,7 +92,7 @@ def overfit(model: str, options: argparse.Namespace, device: torch.device) -> di
     seconds = time.monotonic() - began
     scores = evaluate_store(DenseModel(objective.eval(), meta), store, split)
     if options.pictures:
-        draw_worst(Path(options.pictures), scores, split, model)
+        draw_worst(Path(options.pictures), scores, split, model, meta.data)
     key = "mean_iou" if model == "upernet" else "box_ap50"
     return {
         "model": model,
@@ -112,7 +113,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--backbone", default="pvt_v2_b0")
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--size", type=int, default=512, help="side of the canvas in px")
-    parser.add_argument("--width", type=int, default=512, help="channels of UPerNet")
+    parser.add_argument(
+        "--width", type=int, help="channels of the heads; by default 512 for UPerNet, 256 for detectors"
+    )
     parser.add_argument("--ignore-index", type=int, default=CAMVID_IGNORE, help="mask value without a class")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=IMAGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -185,3 +186,17 @@ def test_boxes_without_masks_are_enough(tmp_path):
     pasted = apply_overrides(DetectConfig(str(data), str(tmp_path / "pasted")), TINY | {"copy_paste": 0.5})
     with pytest.raises(UserError, match="needs masks"):
         detect(pasted)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("task", "classify"), ("size", 0), ("width", "wide"), ("mean", [0.5]), ("class_names", []), ("masks", None)],
+)
+def test_a_damaged_description_is_named(segmented, tmp_path, key, value):
+    folder = tmp_path / "model"
+    shutil.copytree(segmented[0] / "model", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["vitling"][key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="model"):
+        vitling.load(str(folder))

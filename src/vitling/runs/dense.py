@@ -169,7 +169,7 @@ def _conclude(
                 with log.progress(f"Evaluating {name} on {split}", len(store)) as progress:
                     found[name][split] = evaluate_store(model, store, annotated, progress)
                 if name == "last" and directory.writes:
-                    draw_worst(directory.path / FOLDER, found[name][split], annotated, split)
+                    draw_worst(directory.path / FOLDER, found[name][split], annotated, split, config.data)
         if directory.writes:
             save_dense(directory.path / folder, model)
     directory.write("evaluation.json", {name: {s: e.full for s, e in splits.items()} for name, splits in found.items()})

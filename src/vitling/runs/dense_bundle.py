@@ -29,7 +29,7 @@ def save_dense(folder: Path, model: DenseModel) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.objective.state_dict().items()}
     with atomic_write(folder / WEIGHTS) as file:
         file.write(save(tensors, metadata={"format": "pt"}))
-    about = {"backbone": backbone.name, **asdict(model.meta), "network_size": backbone.size}
+    about = {"backbone": backbone.name, **asdict(model.meta)}
     network = {"architecture": backbone.architecture, "model_args": backbone.model_args}
     write_json(folder / CONFIG, {**network, "vitling": about})
 
@@ -43,19 +43,20 @@ def find_dense(path: str | os.PathLike, weights: Literal["last", "best"] = "last
 def load_dense(folder: Path, device: torch.device | str = "cpu") -> DenseModel:
     """Load a model folder; raise UserError if its description and its weights do not make a network."""
     config = read_config(folder)
-    about = dict(config["vitling"])
-    name, size = str(about.pop("backbone")), int(about.pop("network_size", about.get("size", 0)))
+    about = config["vitling"]
     meta: DenseMeta = convert(about, DenseMeta, folder / CONFIG)
     check_ranges(meta, where=folder / CONFIG)
     if not len(meta.mean) == len(meta.std) == meta.channels:
         raise InvalidFile(folder / CONFIG, f"expected {meta.channels} numbers, one per channel", "mean, std")
+    if not meta.class_names:
+        raise InvalidFile(folder / CONFIG, "expected at least one name", "class_names")
     weights = read_safetensors(folder / WEIGHTS)
     try:
         check_tensors(weights)
         shapes = {
             key.removeprefix(_BACKBONE): tuple(v.shape) for key, v in weights.items() if key.startswith(_BACKBONE)
         }
-        backbone = build_saved(name, config["architecture"], config["model_args"], size, shapes)
+        backbone = build_saved(about["backbone"], config["architecture"], config["model_args"], meta.size, shapes)
         objective = build_objective(backbone, Plan((Group(meta.size),)), meta)
         objective.load_state_dict(weights)
     except (UserError, RuntimeError) as error:

@@ -24,6 +24,7 @@ from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, list_sources
 from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, FINITE, POSITIVE, SIDE
 from vitling.runs.drawing import draw_class_map, draw_detections
+from vitling.settings.dense import WIDTH
 from vitling.version import __version__
 from vitling.views.plan import Plan
 
@@ -40,13 +41,13 @@ class DenseMeta:
     task: Task
     model: Literal["mask-rcnn", "cascade", "upernet"]
     class_names: tuple[str, ...]
-    size: Annotated[int, SIDE]  # px; canvas in training
+    size: Annotated[int, SIDE]  # px; canvas in training, for which the backbone was built
     shorter: Annotated[int, SIDE]  # px; shorter side of an image at test time
     longest: Annotated[int, SIDE]  # px; limit of the longer side
     store_size: Annotated[int, SIDE]
     mean: Annotated[tuple[float, ...], FINITE]
     std: Annotated[tuple[float, ...], POSITIVE]
-    width: Annotated[int, AT_LEAST_1]  # channels of the heads
+    width: Annotated[int, WIDTH]  # channels of the heads
     masks: bool = False  # whether a detector finds masks too
     scales: Annotated[tuple[float, ...], POSITIVE] = (1.0,)
     flip: bool = False

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from vitling.data.annotations.split import AnnotatedSplit
+from vitling.data.config import DataConfig
 from vitling.data.decode import decode
 from vitling.dense.detections import Detections
 from vitling.files import atomic_write, write_json
@@ -20,11 +21,11 @@ SIDE = 640  # px of a picture's longer side, at most
 FOLDER, LIST = "pictures", "worst.json"  # in a run; the list of a split begins with its name
 
 
-def draw_worst(folder: Path, scores: SplitScores, split: AnnotatedSplit, name: str) -> None:
+def draw_worst(folder: Path, scores: SplitScores, split: AnnotatedSplit, name: str, data: DataConfig) -> None:
     """Write pictures of the worst images of a split, and a list of them."""
     listed = []
     for rank, (score, i, found) in enumerate(scores.worst, 1):
-        image = to_picture(decode(split.dataset.read(i)).pixels)
+        image = to_picture(decode(split.dataset.read(i), data.channels, data.bits, data.max_pixels).pixels)
         picture = draw_beside_truth(image, found, split, i)
         file = f"{name}-worst-{rank}.jpg"
         with atomic_write(folder / file) as out:

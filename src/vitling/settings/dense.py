@@ -14,6 +14,7 @@ from vitling.settings.config import OPEN_NUMBER, PLANNED, RunConfig, shown
 from vitling.views.plan import Flip, Group, Plan, Policy, Rescale, Step
 from vitling.views.policies import DISTORTION, LARGE_JITTER
 
+WIDTH = Range(8, 4096)  # channels
 _SIDES = Range(1, SIDE.high, ordered=True)  # px
 _FACTORS = Range(0, 8, low_excluded=True, ordered=True)
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of the training resolution: DRLoc, appendix B.2
@@ -40,7 +41,7 @@ class DenseConfig(RunConfig):
     """Quarters of the backbone to freeze, from its input on: 0 trains all of it."""
     drop_path: Annotated[float | None, FRACTION, shown("FLOAT", "(default: planned)")] = None
     """Stochastic depth of the backbone's last block; it decreases linearly towards the first."""
-    width: Annotated[int | None, Range(8, 4096), shown("INT", "(default: planned)")] = None
+    width: Annotated[int | None, WIDTH, shown("INT", "(default: planned)")] = None
     """Channels of the layers on top of the backbone. Default: 256 to detect, 512 to segment; 128 without a GPU."""
     flip: Annotated[float, FRACTION] = 0.5
     """Probability of a horizontal flip; use 0 where it changes the meaning (text, left and right)."""
