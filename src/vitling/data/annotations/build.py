@@ -13,7 +13,7 @@ import numpy as np
 from vitling.data.annotations.files import Files
 from vitling.data.annotations.instances import Instances
 from vitling.data.annotations.parsed import Box, Parsed, ParsedImage, Shape
-from vitling.data.annotations.rle import RLE, find_box, measure_area
+from vitling.data.annotations.rle import RLE
 from vitling.data.annotations.segments import read_segment
 from vitling.data.annotations.split import AnnotatedSplit, Problem
 from vitling.data.config import DataConfig
@@ -139,11 +139,8 @@ def _add_shape(
     box = None if shape.box is None else _clip_box(shape.box, scale, height, width)
     rle, area = None, 0.0
     if shape.segment is not None:
-        rle, runs = read_segment(shape.segment, height, width, scale)
-        area = float(measure_area(runs))
-        if not area:
-            raise ValueError("empty mask")
-        box = box or find_box(runs, height)
+        rle, area, own_box = read_segment(shape.segment, height, width, scale)
+        box = box or own_box
     if box is None:
         raise ValueError("no box")
     stated = shape.area if shape.area is not None and math.isfinite(shape.area) and shape.area > 0 else None

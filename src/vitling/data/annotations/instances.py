@@ -63,14 +63,11 @@ class Instances:
         if self.segments is None:
             raise ValueError("these instances have no masks")
         crops = np.zeros((len(self), side, side), np.uint8)
-        for crop, box, rle in zip(crops, self.boxes.astype(np.float64), self.segments):
-            height, width = rle["size"]
-            x, y = (_place_centres(box[k], box[k + 2], side, length) for k, length in ((0, width), (1, height)))
-            crop[:] = sample_mask(read_runs(rle), height, x, y)
+        sizes = np.array([rle["size"] for rle in self.segments], np.int64).reshape(-1, 2)
+        start, stop = self.boxes[:, None, :2].astype(np.float64), self.boxes[:, None, 2:].astype(np.float64)
+        centres = start + (np.arange(side)[:, None] + 0.5) / side * (stop - start)  # [M, side, (x, y)]
+        limits = sizes[:, None, ::-1]
+        pixels = np.clip((centres * limits).astype(np.int64), 0, limits - 1)
+        for crop, place, rle in zip(crops, pixels, self.segments):
+            crop[:] = sample_mask(read_runs(rle), rle["size"][0], place[:, 0], place[:, 1])
         return crops
-
-
-def _place_centres(start: float, stop: float, side: int, length: int) -> np.ndarray:
-    """Return the pixels under the centres of `side` cells between two fractions of a length."""
-    centres = start + (np.arange(side) + 0.5) / side * (stop - start)
-    return np.clip((centres * length).astype(np.int64), 0, length - 1)

@@ -25,18 +25,17 @@ class RLE(TypedDict):
 def read_runs(rle: RLE) -> np.ndarray:
     """Return the lengths of the runs, int64; raise ValueError if they do not fill the mask exactly."""
     groups = np.frombuffer(rle["counts"].encode("latin-1", "replace"), np.uint8).astype(np.int64) - FIRST
-    if ((groups < 0) | (groups >= 2 * MORE)).any() or (len(groups) and groups[-1] & MORE):
+    if not len(groups):
+        raise ValueError("empty RLE")
+    if ((groups < 0) | (groups >= 2 * MORE)).any() or groups[-1] & MORE:
         raise ValueError("RLE with invalid characters")
-    is_last = (groups & MORE) == 0
-    run = np.cumsum(is_last) - is_last
-    first = np.flatnonzero(np.concatenate([[True], is_last[:-1]])) if len(groups) else np.zeros(0, np.int64)
-    place = np.arange(len(groups)) - first[run]
+    last = np.flatnonzero((groups & MORE) == 0)
+    first = np.concatenate([[0], last[:-1] + 1])
+    place = np.arange(len(groups)) - np.repeat(first, last + 1 - first)
     if (place >= MAX_GROUPS).any():
         raise ValueError("RLE with a run that is too long")
-    runs = np.zeros(len(first), np.int64)
-    np.add.at(runs, run, (groups & (MORE - 1)) << (BITS * place))
-    last = groups[is_last]
-    runs -= np.where(last & SIGN, np.int64(1) << (BITS * (place[is_last] + 1)), 0)
+    runs = np.add.reduceat((groups & (MORE - 1)) << (BITS * place), first)
+    runs -= np.where(groups[last] & SIGN, np.int64(1) << (BITS * (place[last] + 1)), 0)
     runs[1::2] = np.cumsum(runs[1::2])
     runs[2::2] = np.cumsum(runs[2::2])
     check_runs(runs, *rle["size"])

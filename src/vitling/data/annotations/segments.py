@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitling.data.annotations.parsed import Polygons, Runs
-from vitling.data.annotations.rle import RLE, check_runs, read_runs, write_runs
+from vitling.data.annotations.parsed import Box, Polygons, Runs
+from vitling.data.annotations.rle import RLE, check_runs, find_box, measure_area, read_runs, write_runs
 from vitling.errors import UserError
 
 MAX_REACH = 2  # image sizes; polygons that reach further out are broken, and would take much memory to fill
@@ -21,16 +21,25 @@ def import_pycocotools(name: str):
         raise UserError('This needs pycocotools: pip install "vitling[dense]".') from None
 
 
-def read_segment(segment: Runs | Polygons, height: int, width: int, scale: np.ndarray) -> tuple[RLE, np.ndarray]:
-    """Return the mask and its runs; raise ValueError if it is broken. `scale` (x, y) turns polygons into pixels."""
+def read_segment(segment: Runs | Polygons, height: int, width: int, scale: np.ndarray) -> tuple[RLE, float, Box]:
+    """Return the mask, its area and its box in pixels; raise ValueError if it is broken or empty.
+
+    `scale` (x, y) turns polygons into pixels.
+    """
     if isinstance(segment, list):
-        rle = _fill_polygons([np.asarray(points, np.float64) for points in segment], height, width, scale)
-        return rle, read_runs(rle)
+        return _fill_polygons([np.asarray(points, np.float64) for points in segment], height, width, scale)
+    rle, runs = _check_rle(segment, height, width)
+    if not (area := measure_area(runs)):
+        raise ValueError("empty mask")
+    return rle, float(area), find_box(runs, height)
+
+
+def _check_rle(segment: Runs, height: int, width: int) -> tuple[RLE, np.ndarray]:
     if list(segment["size"]) != [height, width]:
         raise ValueError(f"mask of another size: {segment['size']} instead of [{height}, {width}]")
     counts = segment["counts"]
     if isinstance(counts, str):
-        rle = {"size": [height, width], "counts": counts}
+        rle: RLE = {"size": [height, width], "counts": counts}
         return rle, read_runs(rle)
     try:
         runs = np.asarray(counts, np.int64).reshape(-1)
@@ -40,7 +49,7 @@ def read_segment(segment: Runs | Polygons, height: int, width: int, scale: np.nd
     return write_runs(runs, height, width), runs
 
 
-def _fill_polygons(polygons: list[np.ndarray], height: int, width: int, scale: np.ndarray) -> RLE:
+def _fill_polygons(polygons: list[np.ndarray], height: int, width: int, scale: np.ndarray) -> tuple[RLE, float, Box]:
     """Fill polygons with pycocotools, so that masks are the same, to the pixel, as everywhere else."""
     limit = np.array([width, height], np.float64)
     for points in polygons:
@@ -53,4 +62,8 @@ def _fill_polygons(polygons: list[np.ndarray], height: int, width: int, scale: n
             raise ValueError("polygon outside of the image")
     coco = import_pycocotools("mask")
     merged = coco.merge(coco.frPyObjects([points.tolist() for points in polygons], height, width))
-    return {"size": [height, width], "counts": merged["counts"].decode()}
+    if not (area := float(coco.area(merged))):
+        raise ValueError("empty mask")
+    left, top, box_width, box_height = coco.toBbox(merged).tolist()
+    rle: RLE = {"size": [height, width], "counts": merged["counts"].decode()}
+    return rle, area, (left, top, left + box_width, top + box_height)
