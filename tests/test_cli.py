@@ -150,6 +150,7 @@ NUMBERS = {  # command lines whose last number is out of range
         "--abstain nan: must be a finite number, at least 0 and at most 1",
     ),
     "show-views": ("show-views DATA --out RUN --seed 18446744073709551616", "--seed 18446744073709551616: must be"),
+    "show-views long seed": (f"show-views DATA --out RUN --seed {'9' * 400}", "must be at least 0"),
     "show-views size": ("show-views DATA --out RUN --size 100000", "--size 100000: must be at least 1"),
     "explain": ("explain RUN DATA --seed -1", "--seed -1: must be"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from rich.table import Table
 from tests.hostile import QUICK
 from vitling.console import Console, echo
 from vitling.files import make_csv
-from vitling.formatting import escape_cell, make_safe, unescape_cell
+from vitling.formatting import escape_cell, escape_json, make_safe, unescape_cell
 
 OWNED = "\x1b]0;owned\x07[red]x[/] \x9b2J \u202e"
 
@@ -47,3 +48,10 @@ def test_no_cell_is_a_formula():
 @given(text=st.text("'=+-@\t1.x"))
 def test_cells_are_read_back(text):
     assert unescape_cell(escape_cell(text)) == text
+
+
+@given(st.text())
+def test_escaped_json_is_equal_and_has_no_control_characters(text):
+    written = escape_json(json.dumps(text, ensure_ascii=False))
+    assert json.loads(written) == text
+    assert written == make_safe(written)

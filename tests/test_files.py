@@ -158,7 +158,7 @@ def test_links_devices_and_pipes_are_never_replaced(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
     for path, kind in (("link", "link"), ("dangling", "link"), ("pipe", "pipe"), (os.devnull, "device")):
-        for write in (check_writable, lambda path: write_json(path, {})):
+        for write in (check_writable, lambda path: write_json(path, {}), lambda path: append_line(path, "x")):
             with pytest.raises(UserError, match=f"is a {kind}"):
                 write(tmp_path / path)
     assert (tmp_path / "target").read_text() == "kept"
@@ -209,3 +209,11 @@ def test_a_line_cut_short_does_not_spoil_the_next(tmp_path):
     path.write_text(path.read_text() + "tw")
     append_line(path, "three \udcff")
     assert path.read_text() == "one\ntw\nthree \\udcff\n"
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / LOCK).symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"\.lock is a link"):
+        claim_folder(tmp_path)
+    assert (tmp_path / "victim").read_text() == "kept"

@@ -17,6 +17,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
+from vitling.errors import UserError
 from vitling.files import append_line
 from vitling.formatting import make_safe
 
@@ -82,7 +83,7 @@ class Log:
         if self.path is None or self.silent:
             return
         stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-        with suppress(OSError):  # such as a full disk, which the files that matter will report
+        with suppress(OSError, UserError):  # such as a full disk, which the files that matter will report
             append_line(self.path, f"{stamp} {line}")
 
     @contextmanager

@@ -103,7 +103,8 @@ def is_leftover(name: str) -> bool:
 
 
 def append_line(path: str | os.PathLike, line: str) -> None:
-    """Append a line to a text file, after ending the last line if a kill has cut it short."""
+    """Append a line to a regular text file, after ending the last line if a kill has cut it short."""
+    check_replaceable(path)
     with open(path, "ab+") as file:
         whole = file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END), file.read(1))[1] == b"\n"
         file.write(b"" if whole else b"\n")
@@ -168,7 +169,7 @@ def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
 def is_claimed(folder: str | os.PathLike) -> bool:
     """Return whether a process, this one included, has claimed a folder."""
     try:
-        handle = os.open(Path(folder).resolve() / LOCK, os.O_RDONLY)
+        handle = os.open(Path(folder).resolve() / LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -188,6 +189,7 @@ def clean_folder(folder: str | os.PathLike) -> None:
 
 def _open_lock(path: Path) -> int:
     """Open and lock a lock file, and write to it who holds it."""
+    check_replaceable(path)
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

@@ -36,7 +36,8 @@ class Range:
 
     def explain(self, flag: str, wrong: float) -> str:
         """Describe the numbers that a flag accepts, for an error about one that it does not."""
-        return f"{flag} {wrong}: must be {'' if math.isfinite(wrong) else 'a finite number, '}{self}."
+        finite = isinstance(wrong, int) or math.isfinite(wrong)
+        return f"{flag} {str(wrong)[:40]}: must be {'' if finite else 'a finite number, '}{self}."
 
 
 AT_LEAST_1 = Range(1)

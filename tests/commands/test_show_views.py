@@ -107,3 +107,9 @@ def test_planned_views_are_drawn_for_each_stage(folder, tmp_path, capsys):
     paths = [tmp_path / "views-pretrain.png", out]
     assert all(str(path) in shown for path in paths)
     assert Image.open(paths[0]).width > STEP * 8
+
+
+def test_show_views_of_four_channels(folder, tmp_path):
+    out = tmp_path / "views.png"
+    flags = ["--policy", "eval", "--size", "16", "--data.channels", "4", "--out", str(out)]
+    assert run(["show-views", str(folder), *flags]) == 0

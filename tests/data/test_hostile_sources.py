@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, json_texts, 
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.data.sources.source import Source
+from vitling.errors import UserError
 from vitling.loading import find_matches
 
 
@@ -166,3 +168,19 @@ def test_names_that_are_not_utf8_can_be_written(tmp_path):
     found = read_source(str(root), DataConfig()).splits["train"]
     assert ("caf\\xe9",) in found.labels
     assert "".join(found.keys).encode()
+
+
+@pytest.mark.parametrize(
+    "braces",
+    ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 60, f"{{0..{'9' * 5000}}}"],
+    ids=["many", "product", "words", "digits"],
+)
+def test_braces_that_stand_for_too_many_files_are_refused(tmp_path, braces):
+    with pytest.raises(UserError, match="more than 100,000 files"):
+        read_source(f"{tmp_path}/d-{braces}.tar", DataConfig())
+
+
+@pytest.mark.parametrize("name", ["LSUNClass", "VisionDataset"])
+def test_torchvision_datasets_that_cannot_be_used_are_refused(tmp_path, name):
+    with pytest.raises(UserError, match="torchvision"):
+        read_source(f"torchvision:{name}?root={tmp_path}", DataConfig())

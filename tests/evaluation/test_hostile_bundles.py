@@ -73,7 +73,7 @@ def test_damaged_weights_are_loaded_or_refused(data, folder, original):
         (("model_args", "img_size"), 0, "config.json"),
         (("model_args", "in_chans"), None, "takes None channels"),
         (("vitling", "mean"), [], "one per channel"),
-        (("vitling", "std"), [0.2, 0.2, 0.0], "above 0"),
+        (("vitling", "std"), [0.2, 0.2, 0.0], "at least"),
         (("vitling", "size"), 0, "at least 1"),
         (("vitling", "temperature"), float("nan"), "finite"),
         (("vitling", "class_names"), ["cat"], "a row for each class"),
@@ -122,3 +122,17 @@ def test_a_file_that_ends_early_is_refused(name, tmp_path):
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="cannot be read"):
         load_weights(tiny_backbone(), tmp_path / name)
+
+
+@pytest.mark.parametrize("change", [{"mean": [1e308] * 3}, {"std": [1e-300] * 3}, {"temperature": 1e308}], ids=str)
+def test_numbers_that_float32_cannot_hold_are_refused(folder, original, change):
+    (folder / "config.json").write_text(json.dumps(original | {"vitling": original["vitling"] | change}))
+    with pytest.raises(UserError, match=next(iter(change))):
+        load_bundle(folder)
+
+
+def test_a_description_without_channels_is_refused(folder, original):
+    del original["model_args"]["in_chans"]
+    (folder / "config.json").write_text(json.dumps(original))
+    with pytest.raises(UserError, match="in_chans"):
+        load_bundle(folder)

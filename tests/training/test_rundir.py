@@ -164,3 +164,14 @@ def test_a_folder_of_several_runs_in_use_is_refused(folder, tmp_path, capsys):
     holder.communicate()
     assert train(folder, out, *seeds, "--overwrite") == 0
     assert not list(out.rglob(".*"))
+
+
+@pytest.mark.parametrize("name", ["log.txt", "model"])
+def test_a_resumed_run_writes_through_no_link(folder, killed, tmp_path, capsys, name):
+    (killed / "config.json").write_text('{"checkpoint": {}, "loop": {}}')
+    (killed / "log.txt").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (killed / name).symlink_to(tmp_path / "elsewhere")
+    message = refused(capsys, "train", folder, "--out", killed, "--resume").replace("\n", " ")
+    assert f"{name} is a link" in message
+    assert not list((tmp_path / "elsewhere").iterdir())

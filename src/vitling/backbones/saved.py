@@ -41,6 +41,8 @@ def _check_description(architecture: str, model_args: Mapping[str, Any]) -> None
         raise UserError(f"The network {architecture!r} is not one that vitling builds (`vitling list backbones`).")
     if unknown := sorted(set(model_args) - ARGUMENTS):
         raise UserError(f"The network has the argument {unknown[0]!r}, which vitling does not pass.")
+    if "in_chans" not in model_args:
+        raise UserError("The network's number of channels is missing: expected an argument in_chans.")
     for key, value in model_args.items():
         numbers = [n for n in (value if isinstance(value, list | tuple) else [value]) if not isinstance(n, str | None)]
         if any(not 0 <= n <= MAX_NUMBER for n in numbers):  # NaN too

@@ -19,7 +19,7 @@ from vitling.evaluation.config import check_coverage
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Model, Prediction
 from vitling.files import atomic_write, check_writable, make_csv
-from vitling.formatting import make_safe, shorten_list
+from vitling.formatting import escape_json, make_safe, shorten_list
 
 Format = Literal["table", "csv", "json"]
 
@@ -52,8 +52,7 @@ def predict(
     predictions = _predict_images(model, images, top, abstain, coverage)
     text = {"table": format_table, "csv": format_csv, "json": format_json}[format](predictions)
     if out is None:
-        is_raw = format != "table" and sys.stdout.isatty()
-        sys.stdout.write(make_safe(text) if is_raw else text)
+        sys.stdout.write(make_safe(text) if format == "csv" else text)  # a pipe may end at a terminal
     else:
         with atomic_write(out, "w") as file:
             file.write(text)
@@ -107,7 +106,7 @@ def format_json(predictions: Sequence[Prediction]) -> str:
         ranked = [{"class": name, "probability": value} for name, value in p.top]
         rows.append({"file": p.source, "answer": format_answer(p), **asdict(p), "top": ranked})
         del rows[-1]["source"]
-    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+    return escape_json(json.dumps(rows, indent=2, ensure_ascii=False)) + "\n"
 
 
 def format_table(predictions: Sequence[Prediction]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
-from vitling.data.store import Store, build_store, choose_size
+from vitling.data.store import Store, build_store, choose_normalisation, choose_size
 from vitling.errors import UserError
 from vitling.files import atomic_write
 from vitling.views.batch import BatchKey, ViewBatch
@@ -52,6 +52,7 @@ def draw_sheet(
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
     )
+    store.mean, store.std = choose_normalisation(store, config or DataConfig())
     picture = draw_views(plan, store, draws, seed, boxes)
     with atomic_write(out) as file:
         picture.save(file, format=Image.registered_extensions()[Path(out).suffix.lower()])

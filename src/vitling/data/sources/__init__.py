@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,6 +29,8 @@ from vitling.errors import UserError
 from vitling.loading import find_matches
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
+_BRACE = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
+MAX_NAMES = 100_000  # that the braces of one pattern may stand for
 SCHEMES = {"torchvision": "tv", "embedded": "embedded"}  # to modules of this package, as below
 SINGLE_FILES = {".csv": "table", ".tsv": "table", ".npz": "arrays"}
 SHARDS = {".parquet": "parquet", ".tar": "tar"}
@@ -70,6 +73,8 @@ def _read(spec: str, config: DataConfig) -> Source:
     if scheme in READERS and ":" in spec:
         return READERS[scheme](rest)
     path = Path(spec).expanduser()
+    if _count_names(spec) > MAX_NAMES:
+        raise UserError(f"{spec[:200]}: its braces stand for more than {MAX_NAMES:,} files. Use * in their place.")
     if path.is_dir():
         return _read_folder(path, config)
     if path.is_file():
@@ -142,9 +147,17 @@ def _name_pattern(path: Path) -> str:
     return re.split(r"[*?{\[]", path.name)[0].strip("-_. ") or path.resolve().parent.name
 
 
+def _count_names(pattern: str) -> int:
+    """Count the names that the braces of a pattern stand for."""
+    return math.prod(
+        word.count(",") + 1 if word else max(0, int(last[:20]) - int(first[:20]) + 1)
+        for first, last, word in _BRACE.findall(pattern)
+    )
+
+
 def _expand(pattern: str) -> list[Path]:
     """Expand braces ({000..003}, {a,b}) and wildcards to files; numbers keep their leading zeros."""
-    brace = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", pattern)
+    brace = _BRACE.search(pattern)
     if brace is None:
         return [path for path in find_matches(pattern) if path.is_file()]
     first, last, words = brace.groups()

@@ -14,6 +14,7 @@ from vitling.errors import UserError
 
 SPLIT_ARGUMENTS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",), "pool": ("unlabeled",)}
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
+UNUSABLE = ("LSUN", "VisionDataset")  # the first unpickles a cache beside the images, which can run code; a base class
 CLASS_ATTRIBUTES = ("classes", "categories")
 
 
@@ -33,7 +34,7 @@ def read(spec: str, config: DataConfig) -> Source:
 
     name, _, query = spec.partition("?")
     kind = getattr(datasets, name, None)
-    if kind is None or not inspect.isclass(kind):
+    if kind is None or not inspect.isclass(kind) or name.startswith(UNUSABLE):
         raise UserError(
             f"torchvision has no dataset {name}. Use a class name of torchvision.datasets, such as CIFAR100."
         )
@@ -74,6 +75,8 @@ def _construct(kind: Any, arguments: dict[str, Any], needed: bool) -> Any:
         return kind(**arguments)
     except ValueError:  # raised by torchvision for an unknown split
         return None
+    except ImportError as error:
+        raise UserError(f"torchvision's {kind.__name__} cannot be used here: {error}.") from None
     except TypeError as error:
         raise UserError(f"torchvision's {kind.__name__} does not accept these arguments: {error}") from None
     except (RuntimeError, OSError) as error:

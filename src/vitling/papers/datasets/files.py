@@ -66,6 +66,8 @@ class Copy:
         self, split: str, keys: list[str], reader: Reader, names: Names | None, groups: list[str] | None = None
     ) -> None:
         labels = None if names is None else [(name,) if isinstance(name, str) else name for name in names]
+        if labels is not None and len(labels) != len(keys):
+            raise UserError(f"{self.root}: {split} has {len(keys):,} images, but {len(labels):,} labels.")
         printable = labels and [tuple(make_printable(name) for name in several) for several in labels]
         self.source.splits[split] = SourceSplit(keys, reader, np.arange(len(keys)), printable, groups)
 
