@@ -9,6 +9,7 @@ python -m tests.fault_campaign results/reliability.json --faults 20 --only train
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 import time
 import traceback
@@ -100,16 +101,23 @@ def describe_counts(results: dict[str, Any]) -> str:
     )
 
 
-def write_row(out: Path, row: dict[str, Any], command: str, environment: dict[str, Any]) -> None:
+def write_row(out: Path, row: dict[str, Any], limits: str, environment: dict[str, Any]) -> None:
     """Add a row to the file, with its commit; those that were made with other limits are dropped."""
     with lock_folder(out.parent):  # several parts may run at once
         known = read_json(out) if out.exists() else {}
-        before = known.get("rows", []) if known.get("command") == command else []
+        before = known.get("rows", []) if known.get("limits") == limits else []
         rows = [old for old in before if old["scenario"] != row["scenario"]]
         order = [*list_scenarios(), *list_worker_scenarios()]
         rows = sorted([*rows, row | {"commit": environment["commit"]}], key=lambda one: order.index(one["scenario"]))
-        about = {"what": WHAT, "command": command, "environment": environment | {"command": command}}
+        command = name_command(out.name, limits, [one["scenario"] for one in rows])
+        about = {"what": WHAT, "command": command, "limits": limits, "environment": environment | {"command": command}}
         write_json(out, known | about | {"rows": rows})
+
+
+def name_command(file: str, limits: str, present: list[str]) -> str:
+    """Return the command that makes these rows again, with --only if they are a part of all."""
+    part = [] if len(present) == len([*list_scenarios(), *list_worker_scenarios()]) else ["--only", *present]
+    return shlex.join(["python", "-m", "tests.fault_campaign", f"results/{file}", *limits.split(), *part])
 
 
 def main() -> None:
@@ -124,8 +132,7 @@ def main() -> None:
     register_readers()
     out, failed, environment = arguments.out.absolute(), [], describe_environment()
     given = {flag: getattr(arguments, flag.replace("-", "_")) for flag in ("kills", "faults", "worker-kills")}
-    limits = "".join(f" --{flag} {n}" for flag, n in given.items() if n)
-    command = f"python -m tests.fault_campaign results/{out.name}{limits}"
+    limits = " ".join(f"--{flag} {n}" for flag, n in given.items() if n)
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             base = Path(folder) / "work"
@@ -135,7 +142,7 @@ def main() -> None:
                 counts, failures = run_worker_scenario(name, base, arguments.worker_kills)
         print(name, counts, *failures, sep="\n", flush=True)
         failed += failures
-        write_row(out, {"scenario": name, **counts}, command, environment)
+        write_row(out, {"scenario": name, **counts}, limits, environment)
     if failed:
         raise SystemExit(f"{len(failed)} failed")
 
