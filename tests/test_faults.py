@@ -9,12 +9,12 @@ import os
 
 import pytest
 
-from tests.fault_campaign import run_scenario, run_worker_scenario
+from tests.fault_campaign import run_scenario
 from tests.fault_scenarios import list_scenarios
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("VITLING_TEST_KILLS", "5"))  # states that SIGKILL leaves, tried of each command
-TESTED = ("train", "train in two stages", "pretrain", "suite", "export")  # the campaign has four more
+TESTED = ("train", "train in two stages", "pretrain", "suite", "export")  # the campaign has more, and kills workers
 FAULTS = int(os.environ.get("VITLING_TEST_FAULTS", "1"))  # moments of each other fault
 
 
@@ -25,12 +25,3 @@ def test_an_interrupted_command_ends_as_if_nothing_had_happened(tmp_path, name):
     assert not failures, "\n".join(failures)
     assert counts["moments"] >= 10
     assert min(counts["tried"].values()) >= 1
-
-
-def test_a_killed_helper_is_named_and_its_run_is_finished(tmp_path, monkeypatch):
-    """`reproduce --at-once`: the process that started the helper resumes what the helper has left."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VITLING_CACHE", str(tmp_path))
-    counts, failures = run_worker_scenario("reproduce --at-once 2, helper", tmp_path / "work", kills=1)
-    assert not failures, "\n".join(failures)
-    assert counts["tried"] == {"SIGKILL": 1}
