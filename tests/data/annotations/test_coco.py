@@ -59,6 +59,16 @@ def test_a_single_file_can_be_named(tmp_path, content):
     assert len(split) == 4
 
 
+def test_a_folder_may_have_only_val_and_a_file_is_train_whatever_its_name(tmp_path):
+    put_coco(tmp_path, make_coco(3, "val"), "val")
+    splits = open_annotated(str(tmp_path), "detect", needs_train=False)
+    assert {name: split and len(split) for name, split in splits.items()} == {"train": None, "val": 3, "test": None}
+    with pytest.raises(UserError, match="its splits are val"):
+        open_annotated(str(tmp_path), "detect")
+    file = tmp_path / "annotations/instances_val2017.json"
+    assert len(open_annotated(str(file), "detect", val="none")["train"]) == 3
+
+
 def test_named_splits_share_the_classes_of_train(tmp_path, content):
     put_coco(tmp_path / "a", content)
     other = make_coco(2)

@@ -46,18 +46,18 @@ def is_coco(content: Any) -> bool:
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
 
 
-def read(files: Files, contents: dict[str, Any]) -> Parsed:
-    """Read annotation files: their names and contents. A single file is train, whatever its name."""
+def read(files: Files, contents: dict[str, Any], split: str | None = None) -> Parsed:
+    """Read annotation files: their names and contents. Without `split`, the names give the splits."""
     parsed = Parsed()
     order: dict[str, Id] = {}
     for name, content in contents.items():
-        split = find_split(name) if len(contents) > 1 else "train"
+        own_split = split or find_split(name)
         convert(content, CocoFile, name)
-        categories = _read_categories(parsed, split, name, content["categories"])
+        categories = _read_categories(parsed, own_split, name, content["categories"])
         for id, label in categories.items():
             order.setdefault(label, id)
-        images = _read_images(parsed, files, split, name, content["images"])
-        _read_annotations(parsed, split, name, content["annotations"], images, categories)
+        images = _read_images(parsed, files, own_split, name, content["images"])
+        _read_annotations(parsed, own_split, name, content["annotations"], images, categories)
     parsed.class_names = tuple(sorted(order, key=lambda label: (isinstance(order[label], str), order[label], label)))
     return parsed
 

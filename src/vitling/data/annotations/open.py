@@ -116,7 +116,7 @@ def _read(
         if not pairs.splits:
             raise UserError(f"{spec} has no pairs of images and masks. Put them into images/ and masks/.")
         return masks.read(files, pairs, replace(settings, format=format), config, class_names)
-    parsed = _parse(format, files, json_files)
+    parsed = _parse(format, files, json_files, "train" if wanted else None)
     if not any(parsed.splits.values()):
         listed = [f"{problem.file}: {problem.what}" for found in parsed.problems.values() for problem in found]
         raise UserError(f"None of the annotated images of {spec} can be used ({shorten_list(listed, 3) or 'none'}).")
@@ -161,9 +161,10 @@ def _find_format(files: Files, task: DenseTask, json_files: dict[str, Any]) -> F
     return of_masks
 
 
-def _parse(format: Format, files: Files, json_files: dict[str, Any]) -> Parsed:
+def _parse(format: Format, files: Files, json_files: dict[str, Any], split: str | None) -> Parsed:
     if format == "coco":
-        return coco.read(files, {name: content for name, content in json_files.items() if coco.is_coco(content)})
+        contents = {name: content for name, content in json_files.items() if coco.is_coco(content)}
+        return coco.read(files, contents, split)
     if format == "label-studio":
         exports = {name: content for name, content in json_files.items() if label_studio.is_export(content)}
         return label_studio.read(files, exports)
