@@ -1,7 +1,7 @@
 """The plan of `vitling train` for labelled images without a GPU, where a run has few steps. Imports no torch.
 
-Measured on hold-outs of Flowers-102 and CIFAR-100 with 100 to 2,000 images and 1 to 10 minutes on two cores
-(results/cpu-plan.json, docs/plan.md).
+Chosen after a screening on hold-outs of Flowers-102 and CIFAR-100 with one seed (results/cpu-plan-screening.json) and
+short trials that are not recorded; docs/plan.md says which choice rests on what. `benchmarks/cpu_plan.py` checks them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ VIEW = 64  # px
 SMALLEST = 24  # px; smaller images get a small ViT, for which they need not be enlarged as much
 BATCH = 32
 RATE = 1e-3
-PACE = 80.0  # images per second and core of BACKBONE at VIEW in fp32; twice as many in bf16
-MIXED = 80  # epochs; in shorter runs mixed images slow learning down
+PACE = 80.0  # images per second and core of BACKBONE at VIEW in fp32, roughly; twice as many in bf16
+MIXED = 80  # epochs; a guess between 20, where CutMix lost, and 85, where it won, with one seed each
 TWIN_MINUTES = 30.0  # a shorter run has no time for a twin
 LIGHT_SCALE = (0.35, 1.0)  # of an image's area
 
