@@ -122,8 +122,9 @@ def make_opening_recorder(model_path: str) -> Callable[[str], None]:
     def record(why: str) -> None:
         try:
             run.log_test_opening(why)
-        except OSError as problem:  # somebody else's run
-            Log().warning(f"Cannot record the opening of the test split in {folder}: {problem.strerror}.")
+        except (OSError, UserError) as problem:  # somebody else's run, or something else in place of the file
+            reason = (isinstance(problem, OSError) and problem.strerror) or str(problem).rstrip(".")
+            Log().warning(f"Cannot record the opening of the test split in {folder}: {reason}.")
 
     return record
 
