@@ -316,3 +316,7 @@ def test_a_system_error_is_one_line(folder, tmp_path, capsys, monkeypatch, probl
     assert message.startswith("Error: ")
     assert (problem.strerror or "odd") in message
     assert (problem.filename or "") in message
+
+
+def test_an_empty_out_is_refused(capsys):
+    assert "--out is empty" in refused(capsys, "export", "RUN", "--out", "")

@@ -1,6 +1,7 @@
 import pytest
 
-from vitling.data.host import container_cores, container_memory, count_cores, has_bf16
+from vitling.data.host import container_cores, container_memory, count_cores, has_bf16, read_number
+from vitling.errors import UserError
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -56,3 +57,12 @@ def test_bf16_is_read_from_the_flags_of_the_cpu(tmp_path):
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\nbugs\t\t:\n")
         assert has_bf16(tmp_path / "cpuinfo") == expected
     assert not has_bf16(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "nan", "inf"])
+def test_environment_variables_that_are_no_number_are_named(monkeypatch, text):
+    monkeypatch.setenv("VITLING_CACHE_GB", text)
+    with pytest.raises(UserError, match=f"VITLING_CACHE_GB is '{text}'"):
+        read_number("VITLING_CACHE_GB", 20)
+    monkeypatch.setenv("VITLING_CACHE_GB", "")
+    assert read_number("VITLING_CACHE_GB", 20) == 20

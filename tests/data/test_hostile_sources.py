@@ -184,3 +184,9 @@ def test_braces_that_stand_for_too_many_files_are_refused(tmp_path, braces):
 def test_torchvision_datasets_that_cannot_be_used_are_refused(tmp_path, name):
     with pytest.raises(UserError, match="torchvision"):
         read_source(f"torchvision:{name}?root={tmp_path}", DataConfig())
+
+
+def test_no_data_starts_a_download_by_itself(tmp_path):
+    with pytest.raises(UserError, match="leave out download"):
+        read_source(f"torchvision:MNIST?root={tmp_path}&download=true", DataConfig())
+    assert not list(tmp_path.iterdir())

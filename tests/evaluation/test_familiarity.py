@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vitling.errors import RunAborted
 from vitling.evaluation.familiarity import (
     DIRECTIONS,
     choose_threshold,
@@ -63,3 +64,8 @@ def test_map_is_summarised_per_channel():
         means = [float(channel.mean()) for channel in image]
         stds = [float(((channel - channel.mean()) ** 2).mean().sqrt()) for channel in image]
         assert row.tolist() == pytest.approx(means + stds, abs=1e-6)
+
+
+def test_features_that_are_not_finite_end_the_run():
+    with pytest.raises(RunAborted, match="not finite"):
+        fit_familiarity(torch.full((4, 3), torch.nan))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from vitling.data.config import DataConfig
 from vitling.settings.config import PLANNED, PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts, Fit
 from vitling.settings.layers import Draft, list_explicit
 from vitling.settings.names import apply_overrides, mark_all_explicit
 from vitling.settings.resolve import resolve
-from vitling.settings.saved import load_resolved, reopen, to_json
+from vitling.settings.saved import load_config, load_resolved, reopen, to_json
 from vitling.training.config import OptimConfig
 
 FLOWERS = Facts(2_040, classes=102, has_test=True)
@@ -103,3 +104,8 @@ def test_settings_and_origins_survive_json(tmp_path):
     loaded = load_resolved(PretrainConfig, json.loads(json.dumps(to_json(resolved))), "config.json")
     assert loaded.config == resolved.config
     assert loaded.origins == resolved.origins
+
+
+def test_a_saved_run_starts_no_download():
+    values = asdict(TrainConfig(data=DataConfig(download=True)))
+    assert not load_config(TrainConfig, values, "config.json").data.download

@@ -65,6 +65,8 @@ def _read(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _check_value(flag: Flag, value: str) -> None:
+    if flag.name == "--out" and not value.strip():
+        raise UserError("--out is empty; name a file or a directory.")
     if flag.choices and value not in flag.choices:
         near = suggest_name(value, flag.choices)
         raise UserError(f"{flag.name} {value}: choose from {', '.join(flag.choices)}.{near}")

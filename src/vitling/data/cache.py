@@ -22,7 +22,7 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.content import read_digests
 from vitling.data.dataset import Dataset
-from vitling.data.host import count_cores
+from vitling.data.host import count_cores, read_number
 from vitling.data.scan import ImageFacts, scan
 from vitling.files import remove_leftovers, scratch_folder, write_json
 from vitling.loading import read_npz, read_record
@@ -154,7 +154,7 @@ def _compute_checksums(array: np.ndarray) -> np.ndarray:
 
 def _make_room(folder: Path, wanted: int) -> None:
     """Delete the least recently used entries until the new one fits into VITLING_CACHE_GB (default 20)."""
-    limit = float(os.environ.get("VITLING_CACHE_GB", "20")) * 1e9
+    limit = read_number("VITLING_CACHE_GB", 20.0) * 1e9
     if wanted > limit:
         raise OSError(f"{wanted / 1e9:.1f} GB exceeds the cache limit of {limit / 1e9:.0f} GB (VITLING_CACHE_GB)")
     remove_leftovers(folder)

@@ -6,10 +6,24 @@ import math
 import os
 from pathlib import Path
 
+from vitling.errors import UserError
+
 _CGROUPS = Path("/sys/fs/cgroup")
 # cgroup version: folder of the controller, files of limit and usage, and the reclaimable line of memory.stat
 _V2 = ("", "memory.max", "memory.current", "inactive_file")
 _V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def read_number(variable: str, default: float) -> float:
+    """Read a number from an environment variable; raise UserError for another text."""
+    text = os.environ.get(variable) or str(default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UserError(f"The environment variable {variable} is {text!r}; expected a number from 0.")
+    return number
 
 
 def count_cores() -> int:

@@ -287,6 +287,8 @@ def _make_dataset(source: Source, name: str, class_names: tuple[str, ...], group
 
 def _number_labels(labels: Sequence[tuple[str, ...]], class_names: tuple[str, ...], multi: bool) -> np.ndarray:
     number = {name: c for c, name in enumerate(class_names)}
+    if unknown := {name for names in labels for name in names} - number.keys():
+        raise UserError(f"Images are labelled {shorten_list(sorted(unknown))}, which is not in the list of classes.")
     if not multi:
         return np.array([number[name] for (name,) in labels], np.int64)
     table = np.zeros((len(labels), len(class_names)), bool)

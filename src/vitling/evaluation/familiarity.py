@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
+from vitling.errors import RunAborted
 from vitling.evaluation.config import rank_for
 from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.keys import make_rng
@@ -51,6 +52,8 @@ class Familiarity:
 def fit_familiarity(features: Tensor) -> Familiarity:
     """Estimate the distribution of training images' features [N, D]; the threshold is set with `choose_threshold`."""
     features = features.double().cpu()
+    if not features.isfinite().all():
+        raise RunAborted("The network's features are not finite. Train again with a lower --optim.lr.")
     mean = features.mean(dim=0)
     _, singular, directions = torch.linalg.svd(features - mean, full_matrices=False)
     spectrum = singular.square() / len(features)

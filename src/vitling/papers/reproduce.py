@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.console import Log
+from vitling.data.host import read_number
 from vitling.errors import Interrupted, RunAborted, UserError
 from vitling.files import check_writable, try_lock_folder
 from vitling.loading import read_record
@@ -101,7 +102,7 @@ def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) 
             raise UserError(f"--{flag} must be at least 1, not {value}.")
     if minutes is not None and minutes < 0:
         raise UserError(f"--minutes must not be negative, but is {minutes:g}.")
-    if int(os.environ.get("WORLD_SIZE") or "1") > 1:
+    if read_number("WORLD_SIZE", 1) > 1:
         raise UserError("A study runs in one process; start it without torchrun.")
     if at_once > 1 and os.name == "nt":
         raise UserError("--at-once needs file locks that Windows does not have; leave it out.")

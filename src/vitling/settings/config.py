@@ -14,7 +14,7 @@ from vitling.methods.idmm.settings import default_preset as default_idmm_preset
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import MethodPreset
 from vitling.methods.supervised.settings import SupervisedConfig
-from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, SEED, Range
+from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, SEED, SIDE, Range
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 from vitling.views.plan import Plan
@@ -50,7 +50,7 @@ class RunConfig:
     `train` without a GPU: resnet10t."""
     from_: Annotated[str | None, shown("PATH", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file, without its head."""
-    size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    size: Annotated[int | None, SIDE, shown("INT")] = None
     """Side of a view in pixels. Default: 224, less for smaller images; `train` without a GPU: 64."""
     epochs: Annotated[int, AT_LEAST_1] = 100
     """Passes over the training images."""
@@ -71,7 +71,7 @@ class RunConfig:
     `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Place of the decoded images: GPU memory, host memory, or disk (stream). auto takes the first that has room."""
-    store_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    store_size: Annotated[int | None, SIDE, shown("INT")] = None
     """Side of the decoded images in pixels.
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
@@ -123,7 +123,7 @@ class LabelledConfig(RunConfig):
 
     eval_every: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Epochs between evaluations on the validation split. Default: about 50 evaluations per run, 10 with --minutes."""
-    test_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    test_size: Annotated[int | None, SIDE, shown("INT")] = None
     """Side of a view in pixels for validation, test and the saved model. Default: --size, or what `train` plans.
     Random crops enlarge objects in training, so larger views at test time often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
@@ -180,7 +180,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
     batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: the method's)")] = PLANNED
     """Images per optimiser step, over all processes.
     Default: 256; 512 for simclr, supcon, dino; 64 to 512 for esvit, depending on the number of images."""
-    size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    size: Annotated[int | None, SIDE, shown("INT")] = None
     """Side of a view in pixels. Default: 112, less for smaller images."""
     val: Annotated[str | None, shown("none|FRACTION")] = "none"
     """Images to hold out: none (pre-train on everything except a test split), or a fraction such as 0.2."""
@@ -237,13 +237,13 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     """Images per optimiser step, over all processes, in both stages."""
     pretrain_epochs: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
     """Passes over all images in the first stage. Default: planned."""
-    pretrain_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    pretrain_size: Annotated[int | None, SIDE, shown("INT")] = None
     """Side of a view in pixels in the first stage. Default: planned."""
     pretrain_preset: Annotated[_Preset, shown("{paper,released,adamw}", "(default: planned)")] = "auto"
     """Preset of the first stage, like --preset of `vitling pretrain`."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """Stop or warn if the features of the first stage collapse (docs/watching.md)."""
-    final_size: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    final_size: Annotated[int | None, SIDE, shown("INT")] = None
     """Then fine-tune at this size as well, keeping the head: 448 in the paper. --minutes does not include it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)

@@ -22,6 +22,7 @@ _PER_START = (
     "explain",
     "report",
     "explicit",
+    "data.download",
 )  # settings of one start, not of the run
 _PACED = (
     "epochs",
@@ -57,7 +58,8 @@ def load_config(kind: type[Config], values: Any, where: str | os.PathLike) -> Co
     convert(values, _MethodName, where)
     method = METHODS.get(values.get("method", ""))
     others = {f.name for f in fields(MethodsConfig)} - {method.field} if method else set()
-    return convert({name: value for name, value in values.items() if name not in others}, kind, where)
+    config = convert({name: value for name, value in values.items() if name not in others}, kind, where)
+    return replace(config, data=replace(config.data, download=False))  # only a flag starts a download, no file
 
 
 def resume_config(request: Config, saved: Config) -> Config:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitling.data.host import read_number
 from vitling.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # the main process may have many images to decode while the others wait
@@ -61,8 +61,8 @@ class Processes:
 def init_processes(device: str = "auto") -> Iterator[Processes]:
     """Join the processes that torchrun started into one group. A nested call reuses the outer group: a second group
     would find the keys of the first in torchrun's store and could wait forever."""
-    world, rank = int(os.environ.get("WORLD_SIZE") or "1"), int(os.environ.get("RANK") or "0")
-    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if world > 1 else None)
+    world, rank = int(read_number("WORLD_SIZE", 1)), int(read_number("RANK", 0))
+    chosen = choose_device(device, int(read_number("LOCAL_RANK", 0)) if world > 1 else None)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world == 1:

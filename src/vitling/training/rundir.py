@@ -19,7 +19,7 @@ from typing import Any
 
 from vitling.console import Log
 from vitling.data.dataset import BadFile
-from vitling.data.host import count_cores
+from vitling.data.host import count_cores, read_number
 from vitling.errors import InvalidFile, UserError
 from vitling.files import (
     append_line,
@@ -240,7 +240,7 @@ def describe_environment() -> dict[str, Any]:
         "system": platform.platform(),
         "cpus": count_cores(),
         "gpu": gpu,
-        "processes": int(os.environ.get("WORLD_SIZE") or "1"),
+        "processes": int(read_number("WORLD_SIZE", 1)),
     }
 
 

@@ -42,8 +42,10 @@ def read(spec: str, config: DataConfig) -> Source:
     arguments = {key: _parse_value(text) for key, text in parse_qsl(query)}
     if "root" in parameters and "root" not in arguments:
         raise UserError(f"torchvision:{name} needs the folder of its files: torchvision:{name}?root=DIR")
+    if "download" in arguments:
+        raise UserError(f"torchvision:{spec}: leave out download, and pass --data.download instead.")
     if "download" in parameters:
-        arguments.setdefault("download", config.download)
+        arguments["download"] = config.download
     source = Source(name)
     for split, choices in _list_choices(parameters, arguments).items():
         for choice in choices:
