@@ -140,6 +140,13 @@ def test_a_named_pipe_is_not_waited_for(tmp_path):
             read(tmp_path / "pipe")
 
 
+def test_a_folder_in_place_of_a_file_is_named(tmp_path):
+    for read in (read_bytes, read_json, read_npz, read_torch, read_safetensors):
+        with pytest.raises(IsADirectoryError) as caught:
+            read(tmp_path)
+        assert caught.value.filename == str(tmp_path)
+
+
 @pytest.mark.parametrize("shape", [(10**12,), (10**6, 10**6), (-1,)])
 def test_an_array_larger_than_its_file_is_refused_before_it_is_allocated(shape, tmp_path):
     header = str({"descr": "<f8", "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, is_typeddict
+from typing import TYPE_CHECKING, Any, TextIO, is_typeddict
 
 import msgspec
 
@@ -27,25 +28,46 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+MAX_UNPACKED = 10**9  # bytes that any file may unpack to
+MAX_RATIO = 100  # larger ones may unpack to so many times their size; deflate reaches 1,000, but not with images
 MAX_DEPTH = 64  # nested lists and objects; our own files have fewer than 10
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe would block; Windows would change lines
 _INT64 = range(-(2**63), 2**63)
 _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:\$\.?)?(?P<field>.*)`)?$", re.DOTALL)
 
 
-def open_regular(path: str | os.PathLike) -> BinaryIO:
+def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file for reading. Others, such as a named pipe that nobody writes to, raise OSError."""
-    file = open(os.open(path, os.O_RDONLY | _FLAGS), "rb")  # noqa: SIM115
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path))
+    handle = os.open(path, os.O_RDONLY | _FLAGS)
+    if stat.S_ISREG(mode := os.fstat(handle).st_mode):
+        return open(handle, "rb")
+    os.close(handle)
+    code, problem = (errno.EISDIR, "Is a directory") if stat.S_ISDIR(mode) else (errno.EINVAL, "Not a regular file")
+    raise OSError(code, problem, os.fspath(path))
+
+
+def check_regular(path: str | os.PathLike) -> None:
+    """Raise OSError for anything but a regular file, before a library opens it by its name."""
+    open_regular(path).close()
+
+
+def open_text(
+    path: str | os.PathLike, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
+) -> TextIO:
+    """Open a regular file as text."""
+    return io.TextIOWrapper(open_regular(path), encoding, errors, newline)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
     """Read a regular file."""
     with open_regular(path) as file:
         return file.read()
+
+
+def check_expansion(path: str | os.PathLike, size: int) -> None:
+    """Raise InvalidFile if `size` bytes, which a file unpacks to, are far more than real data would."""
+    if size > max(MAX_UNPACKED, MAX_RATIO * os.stat(path).st_size):
+        raise InvalidFile(path, f"unpacks to {size / 1e9:.1f} GB, over {MAX_RATIO} times its size, so it is not read")
 
 
 def find_matches(pattern: str) -> list[Path]:
@@ -153,7 +175,7 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
     """Load a safetensors file."""
     from safetensors.torch import load_file
 
-    open_regular(path).close()
+    check_regular(path)
     try:
         return load_file(path)
     except Exception as error:  # SafetensorError, and KeyError for a type that torch does not have

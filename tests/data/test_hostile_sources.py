@@ -134,6 +134,21 @@ def test_labels_of_any_type_are_read_or_refused(shape, dtype, tmp_path):
     accepts_or_refuses(read_source, str(tmp_path / "a.npz"), DataConfig())
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.parquet"])
+def test_a_pipe_is_not_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name}.*Not a regular file"):
+        read_source(str(tmp_path), DataConfig())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
+def test_labels_from_a_pipe_or_device_are_refused(make, tmp_path):
+    root = make_folder(tmp_path / "images", classes=2, each=1)
+    make(tmp_path / "labels.csv")
+    with pytest.raises(UserError, match=r"labels\.csv cannot be read: Not a regular file"):
+        read_source(str(root), DataConfig(), str(tmp_path / "labels.csv"))
+
+
 def test_folders_that_link_to_each_other_end(tmp_path):
     root = make_folder(tmp_path / "images", classes=8, each=1)
     names = sorted(path.name for path in root.iterdir())

@@ -15,6 +15,7 @@ from vitling.data.dataset import Dataset, Reader
 from vitling.data.duplicates import cluster_near
 from vitling.data.scan import ImageFacts, scan
 from vitling.files import atomic_write
+from vitling.loading import open_regular
 
 MAX_IMAGES = 20_000  # images; larger datasets skip the search, which decodes every image
 MAX_FRACTION = 0.1  # of all images; larger clusters are blank or placeholder images, which a hold-out may separate
@@ -65,7 +66,8 @@ def _find_clusters(dataset: Dataset, config: DataConfig) -> np.ndarray:
 def _load_or_search(dataset: Dataset, config: DataConfig) -> np.ndarray:
     path = cache_root() / "look-alikes" / f"{hash_dataset(dataset, _FORMAT, config)}.npy"
     with suppress(OSError, ValueError, EOFError):  # none yet, or damaged
-        found = np.load(path, allow_pickle=False)
+        with open_regular(path) as file:
+            found = np.load(file, allow_pickle=False)
         if found.shape == (len(dataset),) and ((found >= 0) & (found < len(dataset))).all():
             return found
     found = cluster_near(scan(dataset, config=config))

@@ -16,7 +16,7 @@ from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
 from vitling.files import atomic_write, claim_folder, list_names, write_json
-from vitling.loading import read_record
+from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
 from vitling.records import SeedsResult, StoredRequest
@@ -150,7 +150,7 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
     out, done, rejected = Path(config.out), [], False
     _check_folder(config)
     release = claim_folder(out)
-    before = (out / REQUEST).read_bytes() if (out / REQUEST).exists() else None
+    before = read_bytes(out / REQUEST) if (out / REQUEST).exists() else None
     names = list_names(out)
     try:
         _check_folder(config)  # again: until the claim, another process may have used the folder

@@ -37,7 +37,7 @@ def make_server(run: str) -> ThreadingHTTPServer:
             if path == "/data.json":
                 return "application/json", embed_json(describe_progress(folder)).encode()
             if path == f"/{_REPORT}" and (folder / _REPORT).exists():
-                return "text/html; charset=utf-8", (folder / _REPORT).read_bytes()
+                return "text/html; charset=utf-8", read_bytes(folder / _REPORT)
             return None
 
     server = ThreadingHTTPServer((HOST, 0), Handler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _codecs
+import os
 import pickle
 import shutil
 import sys
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
 
+from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes
 from tests.made_runs import train
 from tests.papers.datasets import copies
 from vitling.cli import run
@@ -19,9 +23,10 @@ from vitling.data.config import DataConfig
 from vitling.data.decode import decode
 from vitling.data.sources import read_source
 from vitling.data.splits import read_splits
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.papers import datasets
 from vitling.papers.datasets import ENTRIES
+from vitling.papers.datasets.pickles import read_pickle
 
 
 def made(name: str, root: Path) -> Path:
@@ -134,6 +139,109 @@ def test_a_pickle_runs_no_code(tmp_path):
     (tmp_path / "cifar-100-python/train").write_bytes(pickle.dumps(shutil.rmtree))
     with pytest.raises(UserError, match=r"asks for shutil.rmtree"):
         read_source(f"cifar100:{tmp_path}", DataConfig())
+
+
+class Reduced:
+    """Pickled as a call of a function, with a state."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return self.parts
+
+
+OBJECTS = Reduced(np.dtype, ("V8", False, True), (4, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0))
+BYTES = np.dtype("u1")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        (1, (1, 3072), OBJECTS, False, b"A" * 8 * 3072),
+        (1, (1, 3072), Reduced(np.dtype, ("O", False, True)), False, [0] * 3072),
+        (1, (1, 3072), Reduced(np.dtype, ("u1",), (4, "|", (BYTES, (2,)), None, None, 2, 1, 0)), False, b"A" * 6144),
+        (1, (1, 3072), BYTES, False, b"A" * 3071),
+        (1, (-1, -3072), BYTES, False, b"A" * 3072),
+        (1, (2**70, 3072), BYTES, False, b"A" * 3072),
+        (1, [1, 3072], BYTES, False, b"A" * 3072),
+        (1, (1, 3072), "u1", False, b"A" * 3072),
+        (1,),
+    ],
+)
+def test_pickled_arrays_are_plain_numbers(state, tmp_path):
+    """A state that numpy accepts can crash Python: bytes of the file become pointers to objects."""
+    copies.cifar100(tmp_path)
+    path = tmp_path / "cifar-100-python/train"
+    array = Reduced(np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), state)
+    path.write_bytes(pickle.dumps({"data": array, "fine_labels": [0]}))
+    with pytest.raises(InvalidFile, match=str(path)):
+        read_source(f"cifar100:{tmp_path}", DataConfig())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pickle.dumps({"fine_label_names": Reduced(_codecs.encode, ("\u4e00" * 60_000, "punycode"))}),
+        b"\x80\x04}r\xff\xff\xff\xff.",  # a memo of 2 ** 32 places
+        b"\x80\x04})" + b"\x86".join([b"2"] * 60) + b"K\x01s.",  # a key whose hash takes 2 ** 60 steps
+        b"\x80\x05}\x96\xff\xff\xff\xff\x01\x00\x00\x00.",  # a bytearray of 8 GB
+        pickle.dumps({"fine_label_names": [Reduced(_codecs.encode, ("x" * 99, "latin1")) for _ in range(50)]}),
+        pickle.dumps({1: 2}),
+        pickle.dumps([]),
+        b"",
+        b"0.",
+        b"e.",
+        b"}b.",
+    ],
+)
+def test_pickles_that_take_long_or_much_memory_are_refused(raw, tmp_path):
+    copies.cifar100(tmp_path)
+    path = tmp_path / "cifar-100-python/meta"
+    path.write_bytes(raw)
+    with pytest.raises(InvalidFile, match=str(path)):
+        read_source(f"cifar100:{tmp_path}", DataConfig())
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_pickles_of_every_protocol(protocol, tmp_path):
+    rows = np.arange(12, dtype=">u2").reshape(3, 4)
+    content = {"data": np.asfortranarray(rows), "labels": [1, -1, 2**40], "names": ["a", "\xe9\n"], "none": None}
+    (tmp_path / "a").write_bytes(pickle.dumps(content, protocol))
+    found = read_pickle(tmp_path / "a")
+    assert np.array_equal(found.pop("data"), content.pop("data"))
+    assert found == content
+
+
+@QUICK
+@given(raw=damaged_bytes(pickle.dumps({"data": np.zeros((2, 3), np.uint8), "labels": [0, 1]}, 2)))
+def test_damaged_pickles_are_read_or_refused(raw, tmp_path):
+    (tmp_path / "a").write_bytes(raw)
+    accepts_or_refuses(read_pickle, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("cifar100", "cifar-100-python/meta"),
+        ("cifar100", "cifar-100-python/train"),
+        ("food101", "food-101/meta/train.txt"),
+        ("mnist", "MNIST/raw/train-images-idx3-ubyte"),
+        ("stl10", "stl10_binary/train_X.bin"),
+        ("stl10", "stl10_binary/train_y.bin"),
+        ("svhn", "train_32x32.mat"),
+        ("fer2013", "fer2013.csv"),
+        ("gtsrb", "GT-final_test.csv"),
+        ("voc2007", "Annotations/*.xml"),
+    ],
+)
+def test_a_pipe_in_a_copy_is_not_waited_for(name, file, tmp_path):
+    root = made(name, tmp_path)
+    path = next(iter(root.glob(file)), None) or next(root.rglob(file))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=path.name):
+        read_source(f"{name}:{root}", DataConfig())
 
 
 def test_mnist_packed_and_cut_short(tmp_path):

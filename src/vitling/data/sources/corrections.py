@@ -11,6 +11,7 @@ from vitling.data.sources.source import Source, SourceSplit
 from vitling.data.sources.table import Row, read_rows
 from vitling.errors import UserError
 from vitling.formatting import format_count, shorten_list, unescape_cell
+from vitling.loading import read_bytes
 
 DROP = "drop"  # as a label: leave the image out, unless a class has this name. An empty label does so too
 SPLITS = ("train", "val", "test")
@@ -21,7 +22,7 @@ _COLUMNS = DataConfig()  # the columns are path, label and split, whatever those
 def hash_labels(path: str) -> str:
     """Hash the content of a file of labels, which a resumed run must find unchanged."""
     try:
-        return hashlib.blake2b(Path(path).expanduser().read_bytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(read_bytes(Path(path).expanduser()), digest_size=16).hexdigest()
     except OSError as problem:
         raise UserError(f"--labels {path} cannot be read: {problem.strerror}.") from None
 

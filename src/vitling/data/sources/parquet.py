@@ -23,7 +23,7 @@ from vitling.data.sources.source import (
     sort_class_names,
 )
 from vitling.errors import InvalidFile, UserError
-from vitling.loading import parse_json
+from vitling.loading import check_regular, parse_json
 
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
 
@@ -66,6 +66,7 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     by_split: dict[str, list[SourceSplit]] = defaultdict(list)
     for path in paths:
         try:
+            check_regular(path)
             schema = pq.read_schema(path)
             label = _find_label_column(schema, config)
             names = _read_class_names(schema, label)

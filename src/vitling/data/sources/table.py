@@ -15,6 +15,7 @@ from vitling.data.dataset import BadFile
 from vitling.data.sources.folder import FileReader
 from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, drop_empty_labels
 from vitling.errors import UserError
+from vitling.loading import open_text
 
 Row = dict[str, str]
 _FIX_QUOTES = 'Check for an unclosed quote (").'
@@ -63,7 +64,8 @@ def read(path: Path, config: DataConfig) -> Source:
 def read_rows(path: Path, config: DataConfig) -> tuple[list[Row], list[str]]:
     """Read the rows and the columns of a CSV or TSV; raise UserError for one that cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_text(path, "utf-8-sig") as file:
+            text = file.read()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
     header = text.split("\n", 1)[0]

@@ -28,7 +28,7 @@ from vitling.data.sources.source import (
 )
 from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
-from vitling.loading import parse_json
+from vitling.loading import open_regular, parse_json
 
 MAX_LABEL = 1000  # characters
 LABEL_KEYS = ("label", "labels", "class", "cls")
@@ -54,7 +54,8 @@ class TarReader:
         offset, size = (int(n) for n in self.spans[row])
         with self.lock:
             if self.handle is None:
-                self.handle = os.open(self.path, os.O_RDONLY)
+                with open_regular(self.path) as file:
+                    self.handle = os.dup(file.fileno())
         chunks = []
         while size > 0 and (chunk := os.pread(self.handle, size, offset)):
             chunks.append(chunk)
@@ -91,7 +92,7 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
 
 def list_members(path: Path) -> dict[str, Span]:
     try:
-        with tarfile.open(path, "r:") as file:
+        with open_regular(path) as raw, tarfile.open(fileobj=raw, mode="r:") as file:
             members = {m.name.removeprefix("./"): (m.offset_data, m.size) for m in file if m.isfile()}
     except Exception as error:  # damaged headers raise errors of many kinds
         hint = "Check that the copy is complete and not compressed."

@@ -13,6 +13,7 @@ from vitling.data.sources.folder import FileReader
 from vitling.data.sources.layout import make_printable
 from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
+from vitling.loading import open_text
 from vitling.papers.datasets.entry import Entry
 
 Names = Sequence[str] | Sequence[tuple[str, ...]]  # the class of each image, or its classes
@@ -37,8 +38,8 @@ class Copy:
 
     def read_lines(self, *names: str) -> list[str]:
         """Read the non-empty lines of a text file."""
-        text = self.require(*names).read_text(encoding="utf-8", errors="surrogateescape")
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        with open_text(self.require(*names), errors="surrogateescape") as file:
+            return [line.strip() for line in file.read().splitlines() if line.strip()]
 
     def pop_number(self, option: str, largest: int) -> int:
         """Take an option such as ?split=2; it is 1 by default."""

@@ -10,6 +10,7 @@ import numpy as np
 from vitling.data.dataset import interleave_classes
 from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
+from vitling.loading import open_text
 from vitling.papers.datasets.files import Copy
 from vitling.papers.datasets.lists import load_mat
 
@@ -58,7 +59,7 @@ def read_gtsrb(copy: Copy) -> None:
     tracks = [path.rpartition("_")[0] for path in paths]
     copy.order_classes(str(c) for c in sorted({int(name) for name in names}))
     copy.add_files("train", folder, paths, [str(int(name)) for name in names], tracks)
-    with copy.require(*GTSRB_TABLES).open(newline="") as file:
+    with open_text(copy.require(*GTSRB_TABLES), newline="") as file:
         rows = list(csv.DictReader(file, delimiter=";", skipinitialspace=True))
     if rows and "ClassId" not in rows[0]:
         raise UserError(f"{copy.root}: GT-final_test.csv has no ClassId; it seems to be GT-final_test.test.csv.")
@@ -88,7 +89,8 @@ def read_imagenet100(copy: Copy) -> None:
     if listed:
         if not listed.is_file():
             raise UserError(f"The list of classes {listed} does not exist.")
-        chosen = {line.split()[0] for line in listed.read_text().splitlines() if line.strip()}
+        with open_text(listed) as file:
+            chosen = {line.split()[0] for line in file if line.strip()}
         if missing := sorted(chosen - classes):
             raise UserError(f"{copy.root} has no class {missing[0]} of the list ({len(missing)} are missing).")
         for name, split in splits.items():
@@ -103,7 +105,7 @@ def read_imagenet100(copy: Copy) -> None:
 def _list_flat_val(copy: Copy, val: Path) -> tuple[list[str], list[str]]:
     """Find the classes of ILSVRC2012_val_00000001.JPEG and so on."""
     if (table := copy.root / "LOC_val_solution.csv").exists():
-        with table.open(newline="") as file:
+        with open_text(table, newline="") as file:
             rows = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in csv.DictReader(file)]
         return [path for path, _ in rows], [name for _, name in rows]
     truth = "ILSVRC2012_validation_ground_truth.txt"

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from vitling.errors import UserError
+from vitling.loading import open_regular, read_bytes
 from vitling.papers.datasets.files import Copy
 
 
@@ -150,7 +151,7 @@ def read_voc2007(copy: Copy) -> None:
 def _read_objects(path: Path) -> tuple[set[str], set[str]]:
     """Return the classes of the objects that are not difficult, and of those that are."""
     try:
-        objects = ElementTree.parse(path).getroot().findall("object")
+        objects = ElementTree.fromstring(read_bytes(path)).findall("object")
     except (OSError, ElementTree.ParseError) as error:
         raise UserError(f"{path} cannot be read: {error}. The test images are in a separate archive.") from None
     named = [(found.findtext("name", ""), found.findtext("difficult", "0") == "1") for found in objects]
@@ -193,6 +194,7 @@ def load_mat(path: Path) -> dict[str, Any]:
     from scipy.io.matlab import MatReadError
 
     try:
-        return {key: np.asarray(value) for key, value in loadmat(path, squeeze_me=True).items()}
+        with open_regular(path) as file:
+            return {key: np.asarray(value) for key, value in loadmat(file, squeeze_me=True).items()}
     except (MatReadError, ValueError, TypeError, OSError, NotImplementedError) as error:
         raise UserError(f"{path} cannot be read as a MATLAB file: {error}") from None

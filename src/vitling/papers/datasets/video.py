@@ -12,6 +12,7 @@ import numpy as np
 
 from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
+from vitling.loading import check_regular
 from vitling.papers.datasets.files import Copy
 
 GROUP = re.compile(r"_(g\d+)_c\d+$")
@@ -25,6 +26,7 @@ class MiddleFrameReader:
         self.folder, self.videos = folder, videos
 
     def __call__(self, row: int) -> np.ndarray:
+        check_regular(self.folder / self.videos[row])
         with _import_av().open(str(self.folder / self.videos[row])) as video:
             stream = video.streams.video[0]
             count = stream.frames or sum(1 for _ in video.decode(stream))

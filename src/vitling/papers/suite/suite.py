@@ -24,7 +24,7 @@ from vitling.evaluation.model import Model
 from vitling.evaluation.probe_features import FrozenFeatures
 from vitling.evaluation.probes import PROBES, ProbeTask, SplitFeatures, default_ks
 from vitling.files import atomic_write, write_json
-from vitling.loading import read_record, read_torch
+from vitling.loading import open_regular, read_bytes, read_record, read_torch
 from vitling.metric_names import BY_PAPER, flag_of_paper_metric
 from vitling.papers import datasets
 from vitling.papers.datasets.entry import Entry
@@ -108,8 +108,8 @@ def find_source(name: str, root: Path) -> str | None:
 def hash_model(run: str, weights: Literal["last", "best"]) -> str:
     """Hash the weights and everything else that decides answers: sizes, mean and std of the pixels."""
     folder = find_bundle(run, weights)
-    digest = hashlib.blake2b((folder / CONFIG).read_bytes())
-    with (folder / WEIGHTS).open("rb") as file:
+    digest = hashlib.blake2b(read_bytes(folder / CONFIG))
+    with open_regular(folder / WEIGHTS) as file:
         digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()[:8]
 
