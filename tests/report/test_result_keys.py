@@ -33,7 +33,7 @@ def list_writers(content: dict[str, Any]) -> tuple[Path, ...]:
     script = re.match(r"python benchmarks/(\w+)\.py", content["command"])
     if script:
         assert (ROOT / "benchmarks" / f"{script[1]}.py").exists()
-        return (*benchmarks, *(SOURCE / "papers").glob("*.py"), *SHARED)
+        return (*benchmarks, *(SOURCE / "papers").glob("*.py"), SOURCE / "dense" / "metrics.py", *SHARED)
     if content["command"].startswith("python -m tests."):  # several campaigns add to one file
         return (*(ROOT / "tests").glob("*_campaign.py"), ROOT / "tests" / "faults.py", *SHARED)
     if content["command"].startswith("vitling "):
@@ -62,6 +62,7 @@ def list_names(path: Path) -> tuple[frozenset[str], tuple[str, ...]]:
 
 def is_known(key: str, writers: tuple[Path, ...]) -> bool:
     found = [list_names(path) for path in writers]
+    key = re.sub(r"^(box|mask)_(?=ap)", "", key)  # `AveragePrecision` of boxes and of masks
     return any(key in names for names, _ in found) or any(
         re.fullmatch(pattern, key) for _, patterns in found for pattern in patterns
     )
