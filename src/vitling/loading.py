@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, is_typeddict
+from typing import IO, TYPE_CHECKING, Any, TextIO, is_typeddict
 
 import msgspec
 
@@ -68,6 +68,19 @@ def check_expansion(path: str | os.PathLike, size: int) -> None:
     """Raise InvalidFile if `size` bytes, which a file unpacks to, are far more than real data would."""
     if size > max(MAX_UNPACKED, MAX_RATIO * os.stat(path).st_size):
         raise InvalidFile(path, f"unpacks to {size / 1e9:.1f} GB, over {MAX_RATIO} times its size, so it is not read")
+
+
+def check_zip(path: str | os.PathLike, file: IO[bytes]) -> None:
+    """Check what the members of a zip file (npz, torch) unpack to together; other and damaged files pass."""
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except Exception:  # the caller's reader describes what is wrong
+        size = 0
+    file.seek(0)
+    check_expansion(path, size)
 
 
 def find_matches(pattern: str) -> list[Path]:
@@ -133,6 +146,7 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
     import numpy as np
 
     with open_regular(path) as raw:
+        check_zip(path, raw)
         try:
             with zipfile.ZipFile(raw) as archive:
                 for member in archive.infolist():
@@ -156,6 +170,7 @@ def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> d
     import torch
 
     with open_regular(path) as file:
+        check_zip(path, file)
         try:
             content = torch.load(file, map_location=device, weights_only=True)
         except pickle.UnpicklingError:

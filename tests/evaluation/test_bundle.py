@@ -180,6 +180,12 @@ def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
     save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=familiarity))
     with pytest.raises(UserError, match="parts are inconsistent"):
         load_bundle(tmp_path)
+    intact = fit_familiarity(torch.randn(20, 2 * backbone.dim))
+    for dtype in (torch.int64, torch.float16, torch.float64):
+        mixed = replace(intact, directions=intact.directions.to(dtype))
+        save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=mixed))
+        with pytest.raises(UserError, match="parts are inconsistent"):
+            load_bundle(tmp_path)
     of_another = fit_familiarity(torch.randn(20, 2 * backbone.dim + 2))
     save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=of_another))
     with pytest.raises(UserError, match="belong to another network"):

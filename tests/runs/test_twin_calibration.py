@@ -14,9 +14,9 @@ import vitling
 from tests.conftest import make_folder
 from tests.data.pictures import put_bursts
 from tests.made_runs import read, refused, train
-from vitling.errors import RunAborted
+from vitling.errors import InvalidFile, RunAborted
 from vitling.runs import calibration
-from vitling.runs.calibration import FILE, FOLDER, shorten
+from vitling.runs.calibration import FILE, FOLDER, load_calibration, shorten
 from vitling.settings.config import FinetuneConfig
 from vitling.training.config import OptimConfig
 
@@ -90,6 +90,27 @@ def test_the_twin_leaves_out_look_alikes_together(tmp_path, monkeypatch):
     ((known, held),) = found
     assert held
     assert not known & held
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logits": torch.zeros(4, 3, dtype=torch.int64)},
+        {"logits": torch.zeros(4, 3, dtype=torch.float16)},
+        {"labels": torch.zeros(4)},
+        {"labels": torch.tensor([0, 1, 2, 3])},
+        {"labels": torch.tensor([0, 1, 2, -1])},
+        {"labels": torch.zeros(4, 3)},
+        {"distances": torch.zeros(4, dtype=torch.complex64)},
+    ],
+)
+def test_a_calibration_of_other_types_is_refused(changes, tmp_path):
+    intact = {"logits": torch.zeros(4, 3), "labels": torch.zeros(4, dtype=torch.int64), "distances": torch.zeros(4)}
+    save_file(intact, tmp_path / FILE)
+    assert load_calibration(tmp_path / FILE).labels.tolist() == [0, 0, 0, 0]
+    save_file(intact | changes, tmp_path / FILE)
+    with pytest.raises(InvalidFile, match=FILE):
+        load_calibration(tmp_path / FILE)
 
 
 def test_a_damaged_calibration_is_named(finished, tmp_path, capsys):

@@ -16,7 +16,7 @@ from tests.training.helpers import QUIET, Score, close, config, equal, lines, ob
 from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
-from vitling.errors import Interrupted, RunAborted, UserError
+from vitling.errors import Interrupted, InvalidFile, RunAborted, UserError
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives.progress import Progress
 from vitling.training import (
@@ -26,6 +26,7 @@ from vitling.training import (
     RunDirectory,
     precision,
 )
+from vitling.training.checkpoint import Checkpoints
 from vitling.training.feed import Feed, choose_batch_sizes
 from vitling.training.schedules import warmup_cosine
 from vitling.training.signals import catch_signals
@@ -504,3 +505,40 @@ def test_one_rank_of_two_reads_its_half(store, tmp_path):
     run.write("x.json", {})
     assert not (tmp_path / "run").exists()
     assert not Processes(1, 2, torch.device("cpu")).is_main
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("data"),
+        lambda state: state.pop("optimiser"),
+        lambda state: state["optimiser"]["param_groups"].pop(),
+        lambda state: state["optimiser"]["param_groups"][0].pop("weight_decay"),
+        lambda state: state["optimiser"]["state"].update({0: {"exp_avg": torch.zeros(7)}}),
+        lambda state: state["optimiser"]["state"].update({10**6: {}}),
+        lambda state: state["objective"].update(extra=torch.zeros(1)),
+        lambda state: state["objective"].popitem(),
+        lambda state: state["objective"].update(dict.fromkeys(state["objective"], torch.zeros(3, 3, 3))),
+        lambda state: state["objective"].update(dict.fromkeys(state["objective"], 1.0)),
+        lambda state: state.update(seconds="x"),
+        lambda state: state.update(step=None),
+        lambda state: state.update(step=-1),
+        lambda state: state.update(best={}),
+        lambda state: state["recorder"].update(totals={0: torch.zeros(2)}),
+        lambda state: state["scaler"].update(scale="x"),
+    ],
+)
+def test_a_checkpoint_of_wrong_content_is_passed_over_or_named(change, store, tmp_path):
+    train(store, tmp_path / "run", config(epochs=2))
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", keep=2)
+    newest = checkpoints.all()[-1]
+    state = torch.load(newest, weights_only=True)
+    change(state)
+    checkpoints.save(int(newest.stem.removeprefix("step-")), state)
+    train(store, tmp_path / "run", config(epochs=2))
+    assert f"{newest.name}" in (tmp_path / "run" / "log.txt").read_text()
+    for path in checkpoints.all():
+        path.unlink()
+    checkpoints.save(int(newest.stem.removeprefix("step-")), state)
+    with pytest.raises(InvalidFile, match=newest.name):
+        train(store, tmp_path / "run", config(epochs=2))

@@ -87,7 +87,7 @@ def load_trust(folder: Path, width: int) -> Trust:
     except InvalidFile as problem:
         raise InvalidFile(path, f"{problem.problem}{_ADVICE}") from None
     scores, parts = found.get("scores"), [found[name] for name in _PARTS if name in found]
-    wrong = any(not value.is_floating_point() for value in found.values()) or (scores is not None and scores.ndim != 1)
+    wrong = any(value.dtype != torch.float32 for value in found.values()) or (scores is not None and scores.ndim != 1)
     if wrong or (parts and not _fit_together(parts, width)):
         raise InvalidFile(path, f"its parts are inconsistent, or belong to another network{_ADVICE}")
     if not parts:

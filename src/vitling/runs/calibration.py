@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 from vitling.data.holdout import hold_out
 from vitling.data.look_alikes import group_look_alikes
@@ -84,9 +85,17 @@ def load_calibration(path: Path) -> Calibration:
     shapes = {name: tuple(value.shape) for name, value in found.items()}
     count, classes = shapes["logits"] if len(shapes.get("logits", ())) == 2 else (0, 0)
     fits = shapes.get("labels") in ((count,), (count, classes)) and shapes.get("distances") == (count,)
-    if not count or not fits or found.keys() != {"logits", "labels", "distances"}:
+    if not count or not fits or found.keys() != {"logits", "labels", "distances"} or not _has_types(**found):
         raise InvalidFile(path, "expected logits, labels and distances of the same images; delete it to train it again")
     return Calibration(**found)
+
+
+def _has_types(logits: Tensor, labels: Tensor, distances: Tensor) -> bool:
+    if (logits.dtype, distances.dtype) != (torch.float32, torch.float32):
+        return False
+    if labels.ndim == 2:
+        return labels.dtype == torch.bool
+    return labels.dtype == torch.int64 and bool(((labels >= 0) & (labels < logits.shape[1])).all())
 
 
 def _delete_twin(run: OpenRun) -> None:

@@ -10,12 +10,13 @@ from typing import IO, Any
 
 import torch
 
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.files import atomic_write
-from vitling.loading import open_regular
+from vitling.loading import check_zip, open_regular
 from vitling.shortage import is_out_of_memory
 
 FORMAT = 1
+Check = Callable[[Path, dict[str, Any]], None]
 _MARK = b"\nvitling blake2b "  # comes before the digest, after the zip archive, whose readers skip what follows it
 _DIGEST_SIZE = 32  # bytes
 
@@ -43,24 +44,40 @@ class Checkpoints:
     def all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.pt"))
 
-    def load_latest(self, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any] | None:
-        """Load the newest checkpoint that is intact, or return None."""
+    def load_latest(
+        self, device: torch.device, warn: Callable[[str], None], check: Check = lambda path, state: None
+    ) -> dict[str, Any] | None:
+        """Load the newest checkpoint that is intact, or return None.
+
+        `check` raises InvalidFile for content that cannot be resumed. If no older checkpoint can be resumed either,
+        this is raised: the run must not start again and replace checkpoints that, say, another version can read.
+        """
+        invalid: InvalidFile | None = None
         for path in reversed(self.all()):
             try:
-                return self.load(path, device)
+                state = self.load(path, device)
+                check(path, state)
+                return state
+            except InvalidFile as problem:
+                warn(f"{problem} Trying the one before.")
+                invalid = invalid or problem
             except (UserError, OSError):  # such as too many open files: the checkpoint may be intact
                 raise
             except Exception as problem:
                 if is_out_of_memory(problem):
                     raise
                 warn(f"{path.name} is damaged ({type(problem).__name__}); trying the one before.")
+        if invalid:
+            raise invalid
         return None
 
     @staticmethod
     def load(path: Path, device: torch.device) -> dict[str, Any]:
         """Load a checkpoint; only tensors and plain containers are unpickled."""
         _check_digest(path)
-        state = torch.load(path, map_location=device, weights_only=True)
+        with open_regular(path) as file:
+            check_zip(path, file)
+            state = torch.load(file, map_location=device, weights_only=True)
         if not isinstance(state, dict):
             raise DamagedCheckpointError(f"{path} holds a {type(state).__name__}")
         if state.get("format") != FORMAT:

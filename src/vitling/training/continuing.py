@@ -10,22 +10,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.training.checkpoint import Checkpoints, DamagedCheckpointError
+from vitling.training.checkpoint_content import check_types
 
 
 def load_checkpoint(path: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any]:
     """Load a checkpoint file, or the latest checkpoint of a run directory."""
     folder = Checkpoints(path / "checkpoints", 1)
     try:
-        state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn)
+        state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn, _check)
     except DamagedCheckpointError:
         raise UserError(f"{path} is damaged: it does not match its digest. Name another checkpoint.") from None
     if state is None:
         raise UserError(f"There is no checkpoint in {path} to continue from.")
-    if "parameters" not in state:
-        raise UserError(f"{path} was written by an older vitling without parameter names; train that run again.")
+    _check(path, state)
     return state
+
+
+def _check(path: Path, state: dict[str, Any]) -> None:
+    if "parameters" not in state:
+        raise InvalidFile(path, "written by an older vitling without parameter names; train that run again")
+    check_types(path, state)
 
 
 def list_parameter_names(objective: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:

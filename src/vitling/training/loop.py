@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vitling.objectives.objective import Objective
 from vitling.objectives.progress import Progress
 from vitling.shortage import stop_on_shortage
 from vitling.training.checkpoint import Checkpoints
+from vitling.training.checkpoint_content import check_content
 from vitling.training.config import FitConfig
 from vitling.training.continuing import load_checkpoint
 from vitling.training.display import Display
@@ -192,7 +194,7 @@ class Loop:
 
     def resume(self, start: Path | None = None) -> None:
         trainer, log = self.trainer, self.run.log
-        state = self.checkpoints.load_latest(trainer.store.device, log.warning)
+        state = self.checkpoints.load_latest(trainer.store.device, log.warning, partial(check_content, trainer))
         if state is not None:
             self._load_state(restore(trainer, state))
             self.saved_step = trainer.done

@@ -1,0 +1,95 @@
+"""Types of a checkpoint's content, and whether it fits a trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
+from torch import Tensor
+
+from vitling.errors import InvalidFile
+from vitling.loading import convert
+from vitling.training.trainer import Trainer
+
+Count = Annotated[int, Meta(ge=0)]
+Tensors = dict[str, Tensor]
+
+
+class _Optimiser(TypedDict):
+    state: dict[int, dict[str, Any]]
+    param_groups: list[dict[str, Any]]
+
+
+class _Average(TypedDict):
+    updates: Count
+    shadow: Tensors
+
+
+class _Best(TypedDict):
+    epoch: Count
+    value: float
+    weights: Tensors
+
+
+class _Recorder(TypedDict):
+    names: list[str]
+    totals: dict[int, Tensor]
+
+
+class _Content(TypedDict):
+    step: Count
+    data: str
+    accumulate: Annotated[int, Meta(ge=1)]
+    objective: Tensors
+    optimiser: _Optimiser
+    parameters: NotRequired[list[str]]
+    per_epoch: Annotated[int, Meta(ge=1)]
+    scaler: dict[str, float]
+    average: _Average | None
+    seconds: NotRequired[float]
+    best: _Best | None
+    last_metrics: dict[str, float]
+    recorder: _Recorder
+
+
+def check_types(path: Path, state: dict[str, Any]) -> None:
+    """Raise InvalidFile if a part is missing or has another type."""
+    convert(state, _Content, path)
+    recorder = state["recorder"]
+    if any(t.ndim != 2 or t.shape[1] != len(recorder["names"]) or not len(t) for t in recorder["totals"].values()):
+        raise InvalidFile(path, "its metrics have the wrong shape")
+
+
+def check_content(trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
+    """Raise InvalidFile if the content has wrong types, or belongs to another network."""
+    check_types(path, state)
+    own = trainer.objective.state_dict()
+    _check_tensors(trainer, path, state["objective"], own)
+    if trainer.ema and state["average"]:
+        _check_tensors(trainer, path, state["average"]["shadow"], trainer.ema.shadow)
+    if state["best"]:
+        _check_tensors(trainer, path, state["best"]["weights"], own)
+    _check_moments(trainer, path, state["optimiser"])
+
+
+def _check_tensors(trainer: Trainer, path: Path, found: Tensors, own: Tensors) -> None:
+    if different := sorted(found.keys() ^ own.keys()):
+        raise InvalidFile(path, f"{different[0][:100]} is in only one of the checkpoint and this run's network")
+    for name, value in own.items():
+        if name not in trainer.shards.rows and found[name].shape != value.shape:
+            raise InvalidFile(path, f"{name} has shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
+
+
+def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
+    groups = trainer.optimiser.state_dict()["param_groups"]
+    if [group.get("params") for group in found["param_groups"]] != [group["params"] for group in groups]:
+        raise InvalidFile(path, "its optimiser has other parameters")
+    if any(saved.keys() != group.keys() for saved, group in zip(found["param_groups"], groups)):
+        raise InvalidFile(path, "its optimiser has other settings")
+    order = [p for group in trainer.optimiser.param_groups for p in group["params"]]
+    for index, moments in found["state"].items():
+        shape = order[index].shape if index in range(len(order)) else None
+        tensors = [moment for moment in moments.values() if isinstance(moment, Tensor) and moment.ndim]
+        if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):
+            raise InvalidFile(path, "the moments of its optimiser do not fit this run's network")
