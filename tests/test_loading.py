@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, damaged_records, json_texts, values
+from vitling import loading
 from vitling.errors import InvalidFile
 from vitling.files import write_json
 from vitling.loading import (
@@ -155,6 +156,14 @@ def test_an_array_larger_than_its_file_is_refused_before_it_is_allocated(shape, 
         archive.writestr("x.npy", npy + bytes(64))
     with pytest.raises(InvalidFile, match="does not fit"):
         read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("read", [read_npz, read_torch])
+def test_archives_that_unpack_to_much_more_than_their_size_are_refused(read, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "MAX_UNPACKED", 10**5)
+    np.savez_compressed(tmp_path / "a", x=np.zeros(10**6, np.uint8))
+    with pytest.raises(InvalidFile, match="unpacks to"):
+        read(tmp_path / "a.npz")
 
 
 def test_text_that_is_no_text_is_refused(tmp_path):

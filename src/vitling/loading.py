@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+MAX_FILE = 2 * 10**9  # bytes of a file that is read as a whole: an image, or COCO annotations (LVIS has 1.2 GB)
 MAX_UNPACKED = 10**9  # bytes that any file may unpack to
 MAX_RATIO = 100  # larger ones may unpack to so many times their size; deflate reaches 1,000, but not with images
 MAX_DEPTH = 64  # nested lists and objects; our own files have fewer than 10
@@ -59,9 +60,17 @@ def open_text(
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Read a regular file."""
+    """Read a regular file; one of more than MAX_FILE bytes, which no caller expects, raises OSError."""
     with open_regular(path) as file:
+        check_size(path, os.fstat(file.fileno()).st_size)
         return file.read()
+
+
+def check_size(path: str | os.PathLike, size: int) -> None:
+    """Raise OSError if `size` bytes, a file or a part of one, are too many to read into memory."""
+    if size > MAX_FILE:
+        problem = f"Too large: {size / 1e9:.1f} GB, over {MAX_FILE / 1e9:g} GB"
+        raise OSError(errno.EINVAL, problem, os.fspath(path))
 
 
 def check_expansion(path: str | os.PathLike, size: int) -> None:

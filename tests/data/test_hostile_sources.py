@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 
 from tests.conftest import make_folder
 from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, json_texts, values
+from vitling import loading
 from vitling.data.config import DataConfig
-from vitling.data.sources import read_source
+from vitling.data.scan import scan
+from vitling.data.sources import parquet, read_source
 from vitling.data.sources.source import Source
+from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.loading import find_matches
 
@@ -147,6 +150,38 @@ def test_labels_from_a_pipe_or_device_are_refused(make, tmp_path):
     make(tmp_path / "labels.csv")
     with pytest.raises(UserError, match=r"labels\.csv cannot be read: Not a regular file"):
         read_source(str(root), DataConfig(), str(tmp_path / "labels.csv"))
+
+
+def test_rows_without_content_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "MAX_ROWS", 1000)
+    (tmp_path / "a.parquet").write_bytes(make_parquet({"image": pa.nulls(10**6, pa.binary())}))
+    with pytest.raises(UserError, match=r"a\.parquet: 1,000,000 rows in .* bytes cannot be images"):
+        read_source(str(tmp_path / "a.parquet"), DataConfig())
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_parquet_values_that_are_repeated_often_are_refused(column, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "MAX_UNPACKED", 10**6)
+    columns = {"image": pa.array([b"x"] * 3000), "label": pa.array(["a"] * 3000)}
+    value = pa.array([b"y" * 10_000] * 3000) if column == "image" else pa.array(["y" * 10_000] * 3000)
+    (tmp_path / "a.parquet").write_bytes(make_parquet({**columns, column: value}))
+    read = parquet.ParquetReader(tmp_path / "a.parquet", "image") if column == "image" else None
+    for row in range(2):
+        with pytest.raises(UserError, match=r"a\.parquet: unpacks to"):
+            read(row) if read else read_source(str(tmp_path / "a.parquet"), DataConfig())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_image_file_that_is_too_large_is_bad_and_the_others_are_read(packed, tmp_path, monkeypatch):
+    root = make_folder(tmp_path / "images", classes=2, each=2)
+    (root / "class-0" / "big.png").write_bytes(b"")
+    os.truncate(root / "class-0" / "big.png", 10**6)
+    if packed:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            archive.add(root, ".")
+    monkeypatch.setattr(loading, "MAX_FILE", 10**5)
+    split = read_splits(str(tmp_path / "a.tar" if packed else root), DataConfig()).train
+    assert list(scan(split).reasons.values()) == ["cannot be read: Too large: 0.0 GB, over 0.0001 GB"]
 
 
 def test_folders_that_link_to_each_other_end(tmp_path):

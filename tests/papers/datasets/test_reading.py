@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import _codecs
+import gzip
 import os
 import pickle
 import shutil
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
+from scipy.io import savemat
 
 from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes
 from tests.made_runs import train
 from tests.papers.datasets import copies
+from vitling import loading
 from vitling.cli import run
 from vitling.data import open as open_data
 from vitling.data.config import DataConfig
@@ -26,6 +30,7 @@ from vitling.data.splits import read_splits
 from vitling.errors import InvalidFile, UserError
 from vitling.papers import datasets
 from vitling.papers.datasets import ENTRIES
+from vitling.papers.datasets.lists import load_mat
 from vitling.papers.datasets.pickles import read_pickle
 
 
@@ -251,6 +256,26 @@ def test_mnist_packed_and_cut_short(tmp_path):
     labels.write_bytes(b"\0\0")
     with pytest.raises(UserError, match="not a complete IDX file"):
         read_source(f"mnist:{tmp_path}", DataConfig())
+
+
+def test_packed_mnist_is_unpacked_as_far_as_its_header_says(tmp_path, monkeypatch):
+    copies.mnist(tmp_path, packed=True)
+    path = tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">4i", 2051, 100, 100, 100) + bytes(10**6)))
+    monkeypatch.setattr(loading, "MAX_UNPACKED", 10**5)
+    with pytest.raises(InvalidFile, match=f"{path.name}: unpacks to"):
+        read_source(f"mnist:{tmp_path}", DataConfig())
+    path.write_bytes(gzip.compress(struct.pack(">4i", 2051, 1, 1, 1) + bytes(10**6)))
+    with pytest.raises(UserError, match="not a complete IDX file"):
+        read_source(f"mnist:{tmp_path}", DataConfig())
+
+
+def test_a_matlab_file_that_unpacks_to_much_more_than_its_size_is_refused(tmp_path, monkeypatch):
+    savemat(tmp_path / "a.mat", {"X": np.zeros(10**6, np.uint8)}, do_compression=True)
+    assert load_mat(tmp_path / "a.mat")["X"].shape == (10**6,)
+    monkeypatch.setattr(loading, "MAX_UNPACKED", 10**5)
+    with pytest.raises(InvalidFile, match=r"a\.mat: unpacks to"):
+        load_mat(tmp_path / "a.mat")
 
 
 def test_caltech101_is_drawn_by_class_and_always_alike(tmp_path):

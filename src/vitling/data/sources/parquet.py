@@ -23,8 +23,10 @@ from vitling.data.sources.source import (
     sort_class_names,
 )
 from vitling.errors import InvalidFile, UserError
-from vitling.loading import check_regular, parse_json
+from vitling.loading import check_expansion, check_regular, parse_json
 
+MAX_ROWS = 10**6  # in a file of any size; larger files may have one row per byte
+BATCH = 64  # rows that are read at a time
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
 
 
@@ -36,7 +38,8 @@ class ParquetReader:
         metadata = pq.read_metadata(path)
         sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
         self.starts = np.cumsum([0, *sizes]).tolist()
-        self.groups: dict[int, pa.Array] = {}
+        self.groups: dict[int, pa.Array | InvalidFile] = {}
+        self.size = 0  # bytes of the groups
         self.lock = threading.Lock()
 
     def __reduce__(self):
@@ -52,13 +55,21 @@ class ParquetReader:
     def _load_group(self, group: int) -> pa.Array:
         with self.lock:
             if group not in self.groups:
-                with pq.ParquetFile(self.path) as file:
-                    column = file.read_row_group(group, columns=[self.column], use_threads=False).column(0)
-                images = column.combine_chunks()
-                if isinstance(images, pa.ChunkedArray):
-                    images = pa.concat_arrays(images.chunks)
-                self.groups[group] = images.field("bytes") if pa.types.is_struct(images.type) else images
-            return self.groups[group]
+                try:
+                    self.groups[group] = self._read_group(group)
+                except InvalidFile as problem:
+                    self.groups[group] = problem  # raised for every row, without unpacking the group again
+            found = self.groups[group]
+        if isinstance(found, InvalidFile):
+            raise found
+        return found
+
+    def _read_group(self, group: int) -> pa.Array:
+        images = _read_columns(self.path, [self.column], [group], self.size).column(0).combine_chunks()
+        if isinstance(images, pa.ChunkedArray):
+            images = pa.concat_arrays(images.chunks)
+        self.size += images.nbytes
+        return images.field("bytes") if pa.types.is_struct(images.type) else images
 
 
 def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
@@ -90,15 +101,32 @@ def _read_split(
 ) -> SourceSplit:
     group = config.group_column if config.group_column in schema.names else None
     columns = [column for column in (label, group) if column]
-    table = pq.read_table(path, columns=columns, partitioning=None) if columns else None
     reader = ParquetReader(path, _find_image_column(path, schema))
     n = reader.starts[-1]
+    if n > max(MAX_ROWS, path.stat().st_size):  # nulls take no space in the file, but in memory
+        raise InvalidFile(path, f"{n:,} rows in {path.stat().st_size:,} bytes cannot be images")
+    table = _read_columns(path, columns) if columns else None
     split = SourceSplit([f"{path.name}[{i}]" for i in range(n)], reader, np.arange(n))
     if table is not None and label:
         split.labels = [_name_labels(path, value, names) for value in table.column(label).to_pylist()]
     if table is not None and group:
         split.groups = ["" if value is None else str(value) for value in table.column(group).to_pylist()]
     return split
+
+
+def _read_columns(path: Path, columns: list[str], groups: list[int] | None = None, size: int = 0) -> pa.Table:
+    """Read columns a few rows at a time: a value that is stored once may be repeated in a million rows.
+
+    `size` is the number of bytes that were read from the file before.
+    """
+    batches = []
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BATCH, groups, columns, use_threads=False):
+            batches.append(batch)
+            size += batch.nbytes
+            check_expansion(path, size)
+        schema = pa.schema([file.schema_arrow.field(column) for column in columns])
+    return pa.Table.from_batches(batches, None if batches else schema)
 
 
 def _find_image_column(path: Path, schema: pa.Schema) -> str:

@@ -28,7 +28,7 @@ from vitling.data.sources.source import (
 )
 from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
-from vitling.loading import open_regular, parse_json
+from vitling.loading import check_size, open_regular, parse_json
 
 MAX_LABEL = 1000  # characters
 LABEL_KEYS = ("label", "labels", "class", "cls")
@@ -52,6 +52,7 @@ class TarReader:
 
     def __call__(self, row: int) -> bytes:
         offset, size = (int(n) for n in self.spans[row])
+        check_size(self.path, size)
         with self.lock:
             if self.handle is None:
                 with open_regular(self.path) as file:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitling.errors import InvalidFile, UserError
-from vitling.loading import check_expansion, check_regular, open_regular, open_text, read_bytes
+from vitling.loading import check_expansion, check_regular, check_size, open_regular, open_text, read_bytes
 from vitling.papers.datasets.files import Copy
 from vitling.papers.datasets.lists import load_mat
 from vitling.papers.datasets.pickles import read_pickle
@@ -162,6 +162,7 @@ def read_patchcamelyon(copy: Copy) -> None:
         for path in (images, labels):
             check_regular(path)
         with _import_h5py().File(labels, "r") as file:
+            check_expansion(labels, file["y"].nbytes)
             names = [copy.entry.class_names[c] for c in np.asarray(file["y"]).ravel().astype(int)]
         copy.add_split(split, [f"{word}[{i}]" for i in range(len(names))], H5Reader(images), names)
 
@@ -180,7 +181,9 @@ class H5Reader:
         with self.lock:
             if self.opened is None or self.opened[0] != os.getpid():
                 self.opened = (os.getpid(), _import_h5py().File(self.path, "r")["x"])
-            return np.asarray(self.opened[1][row])
+            images = self.opened[1]
+            check_size(self.path, images.dtype.itemsize * math.prod(images.shape[1:]))
+            return np.asarray(images[row])
 
 
 def _import_h5py() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from vitling.errors import UserError
-from vitling.loading import open_regular, read_bytes
+from vitling.loading import check_expansion, open_regular, read_bytes
 from vitling.papers.datasets.files import Copy
 
 
@@ -190,11 +191,12 @@ def read_cars(copy: Copy) -> None:
 
 def load_mat(path: Path) -> dict[str, Any]:
     """Load a MATLAB file."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
     from scipy.io.matlab import MatReadError
 
     try:
         with open_regular(path) as file:
+            check_expansion(path, sum(8 * math.prod(shape) for _, shape, _ in whosmat(file)))  # at most 8 bytes each
             return {key: np.asarray(value) for key, value in loadmat(file, squeeze_me=True).items()}
     except (MatReadError, ValueError, TypeError, OSError, NotImplementedError) as error:
         raise UserError(f"{path} cannot be read as a MATLAB file: {error}") from None
