@@ -77,3 +77,20 @@ def test_an_objective_pastes_by_the_steps_key():
     views, ids = draw_view(PLAN, store)
     terms = model([views], Batch(ids, None, key=torch.tensor(5)), Progress(0, 1, 1))
     assert all(value.isfinite() for value in terms.values())
+
+
+def test_an_object_that_leaves_the_canvas_and_is_covered_disappears():
+    target = {
+        "boxes": torch.tensor([[0.0, 8.0, 32.0, 16.0]]),
+        "labels": torch.ones(1, dtype=torch.int64),
+        "masks": torch.ones(1, 56, 56, dtype=torch.uint8),
+        "mask_boxes": torch.tensor([[-32.0, 8.0, 64.0, 16.0]]),  # two thirds are outside
+    }
+    cover = torch.zeros(32, 32, dtype=torch.bool)
+    assert uncover(target, cover)["boxes"].tolist() == target["boxes"].tolist()
+    cover[8:16] = True
+    assert not len(uncover(target, cover)["labels"])
+    cover[:, :16] = False
+    (box,) = uncover(target, cover)["boxes"].tolist()
+    assert box[0] == 0
+    assert abs(box[2] - 16) < 2

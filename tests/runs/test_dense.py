@@ -130,6 +130,16 @@ def test_copy_paste_needs_masks(tmp_path):
         detect(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), changes))
 
 
+def test_predict_replaces_no_input(segmented, masks, tmp_path, capsys):
+    photo = tmp_path / "photos" / "0.jpg"
+    photo.parent.mkdir()
+    Image.open(masks / "test" / "images" / "0.png").convert("RGB").save(photo)
+    before = photo.read_bytes()
+    assert run(["predict", str(segmented[0]), str(photo), "--out", str(photo.parent)]) == 2
+    assert "would replace" in capsys.readouterr().err
+    assert photo.read_bytes() == before
+
+
 def test_predict_without_out_says_what_to_type(segmented, masks, capsys):
     assert run(["predict", str(segmented[0]), str(masks)]) == 2
     assert "--out DIR" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def predict(
             )
         from vitling.runs.dense_use import predict_dense
 
-        _, pictures = predict_dense(folder, images, out, min_score)
+        pictures = predict_dense(folder, images, out, min_score)
         echo(f"Saved {format_count(len(pictures), 'picture')} to {out}")
         return
     from vitling.evaluation.predict import predict as classify

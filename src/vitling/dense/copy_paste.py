@@ -59,13 +59,15 @@ def uncover(target: dict[str, Tensor], cover: Tensor) -> dict[str, Tensor]:
         return target
     side, size = masks.shape[-1], cover.shape[-1]
     rows = torch.cat([torch.zeros_like(places[:, :1]), places], dim=1)
-    hidden = roi_align(cover[None, None].float(), rows, side, sampling_ratio=1, aligned=True)[:, 0] > 0.5
-    left = masks * ~hidden
-    touched = (left != masks).flatten(1).any(dim=1)
+    canvas = torch.stack([torch.ones_like(cover), ~cover])[None].float()
+    before, visible = (roi_align(canvas, rows, side, sampling_ratio=1, aligned=True) > 0.5).unbind(1)
+    whole, left = masks * before, masks * visible  # on the canvas
+    touched = (left != whole).flatten(1).any(dim=1)
     boxes = torch.where(touched[:, None], _find_boxes(left, places).clamp(0, size), target["boxes"])
-    remains = left.flatten(1).sum(dim=1) >= MIN_LEFT * masks.flatten(1).sum(dim=1)
+    remains = left.flatten(1).sum(dim=1) >= MIN_LEFT * whole.flatten(1).sum(dim=1)
+    masks = torch.where(touched[:, None, None], left, masks)
     kept = remains & ((boxes[:, 2:] - boxes[:, :2]) >= MIN_SIDE).all(dim=1)
-    return {"boxes": boxes[kept], "labels": target["labels"][kept], "masks": left[kept], "mask_boxes": places[kept]}
+    return {"boxes": boxes[kept], "labels": target["labels"][kept], "masks": masks[kept], "mask_boxes": places[kept]}
 
 
 def _find_boxes(masks: Tensor, places: Tensor) -> Tensor:

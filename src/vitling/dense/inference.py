@@ -19,7 +19,7 @@ from vitling.dense.segmentation import SegmentationObjective
 from vitling.views.geometry import crop
 from vitling.views.renderer import Normaliser
 
-MAX_SCORES = 5e8  # scores of one image at its original size; beyond that, classes are enlarged instead of scores
+MAX_SCORES = 5e8  # in memory at once; limits a batch, and of an original with more, classes are enlarged
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class WholeView:
     longest: float
     """Most pixels of the longer side."""
 
-    def measure(self, aspect: float, scale: float = 1.0) -> tuple[int, int]:
+    def measure(self, aspect: float) -> tuple[int, int]:
         """Return height and width in pixels of an image of `aspect` = width / height."""
-        shorter = min(self.shorter, self.longest / max(aspect, 1 / aspect)) * scale
+        shorter = min(self.shorter, self.longest / max(aspect, 1 / aspect))
         return max(1, round(shorter * max(1, 1 / aspect))), max(1, round(shorter * max(1, aspect)))
 
 
@@ -65,12 +65,13 @@ def segment_images(
     """
     objective.eval()
     normalise, sizes = Normaliser(store.mean, store.std), list_sizes(store)
-    for ids in _group_by_sides(sizes, view, batch):
-        pixels, aspect = store.fetch(ids), sizes[ids[0]][1] / sizes[ids[0]][0]
-        base = view.measure(aspect)
+    largest = objective.classes * max(scales) ** 2 * view.shorter * min(view.longest, 4 * view.shorter)
+    for ids in _group_by_sides(sizes, view, max(1, min(batch, int(MAX_SCORES / largest)))):
+        pixels, base = store.fetch(ids), view.measure(sizes[ids[0]][1] / sizes[ids[0]][0])
         scores = torch.zeros((), device=pixels[0].device)
         for scale in scales:
-            images = render_whole(pixels[0], [view.measure(aspect, scale)] * len(ids), normalise)
+            sides = (max(1, round(base[0] * scale)), max(1, round(base[1] * scale)))
+            images = render_whole(pixels[0], [sides] * len(ids), normalise)
             for mirrored in (False, True) if flip else (False,):
                 with autocast(images.device):
                     logits = objective.predict(images.flip(3) if mirrored else images)

@@ -13,7 +13,7 @@ from typing import Any
 from vitling.backbones.backbone import make_entry
 from vitling.backbones.names import find_entry
 from vitling.console import Log, is_main_process
-from vitling.errors import RunAborted, UserError
+from vitling.errors import MachineFault, RunAborted, UserError
 from vitling.runs.compare_methods import BASELINE, make_request
 from vitling.runs.group import BASELINES
 from vitling.runs.report import report_group, sum_seconds
@@ -46,6 +46,8 @@ def train_baselines(config: TrainConfig, result: dict[str, Any], names: Sequence
         log.info(f"Baseline {name}: labels only, at most {minutes:.3g} minutes.")
         try:
             found[name] = train(_make_request(config, name, result["backbone"], minutes))
+        except MachineFault:
+            raise
         except RunAborted as problem:
             log.warning(f"The baseline {name} stopped: {problem}")
     if config.report and is_main_process():

@@ -31,8 +31,7 @@ def draw_worst(folder: Path, scores: SplitScores, split: AnnotatedSplit, name: s
         with atomic_write(folder / file) as out:
             out.write(_encode_jpeg(picture))
         listed.append({"file": file, "image": split.dataset.keys[i], "split": name, "score": round(score, 4)})
-    if listed:
-        write_json(folder / f"{name}-{LIST}", listed)
+    write_json(folder / f"{name}-{LIST}", listed)
 
 
 def draw_beside_truth(image: Image.Image, found: Detections | np.ndarray, split: AnnotatedSplit, i: int) -> Image.Image:

@@ -95,12 +95,10 @@ def _choose_split(splits: dict[str, AnnotatedSplit | None], wanted: str, source:
     return found
 
 
-def predict_dense(
-    folder: Path, inputs: Sequence[str], out: str | None, min_score: float
-) -> tuple[list[DensePrediction], list[Path]]:
+def predict_dense(folder: Path, inputs: Sequence[str], out: str | None, min_score: float) -> list[Path]:
     """Predict files, folders and globs; write pictures with the predictions drawn, and the predictions themselves.
 
-    Detections are written as COCO results, class maps as PNG files whose pixels are the classes.
+    Returns the pictures. Detections are written as COCO results, class maps as PNG files whose pixels are the classes.
     """
     if not out:
         raise UserError("No output directory given. Pass --out DIR for the pictures and the predictions.")
@@ -110,18 +108,20 @@ def predict_dense(
     if target.is_file():
         raise UserError(f"--out {out} is a file. Pass a directory.")
     model, images = load_dense(folder, choose_device("auto")), find_images(inputs)
-    names, listed, found = _name_files(images), list[dict[str, Any]](), list[DensePrediction]()
+    names, listed, errors = _name_files(images), list[dict[str, Any]](), list[str | None]()
+    pictures = [target / f"{name}.jpg" for name in names]
+    if same := {path.resolve() for path in pictures} & {Path(image).resolve() for image in images}:
+        raise UserError(f"--out {out} would replace {min(same)}. Pass a different directory.")
     with Log().progress("Predicting", len(images)) as progress:
         for start in range(0, len(images), BATCH):
             for prediction in model.predict(images[start : start + BATCH]):
-                listed += _write(target, names[len(found)], prediction, len(found), min_score)
-                prediction.image = None  # free it
-                found.append(prediction)
-            progress(len(found))
-    if all(one.error for one in found):
-        raise UserError(f"None of {len(found)} images could be read. {found[0].error}.")
+                listed += _write(target, names[len(errors)], prediction, len(errors), min_score)
+                errors.append(prediction.error)
+            progress(len(errors))
+    if all(errors):
+        raise UserError(f"None of {len(errors)} images could be read. {errors[0]}.")
     _write_lists(target, model, listed)
-    return found, [target / f"{name}.jpg" for name, one in zip(names, found) if not one.error]
+    return [picture for picture, error in zip(pictures, errors) if not error]
 
 
 def _write(out: Path, name: str, found: DensePrediction, number: int, min_score: float) -> list[dict[str, Any]]:

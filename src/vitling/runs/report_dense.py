@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import TypedDict
 
 from vitling.loading import parse_json, read_bytes, read_record
@@ -39,7 +40,7 @@ def _list_pictures(files: RunFiles, split: str) -> list[Picture]:
     listed = parse_json(read_bytes(path), list[_Listed], path) if path.exists() else []
     pictures = []
     for one in listed:
-        if (folder / one["file"]).is_file():
+        if Path(one["file"]).name == one["file"] and (folder / one["file"]).is_file():  # no path leaves the run
             source = f"data:image/jpeg;base64,{base64.b64encode(read_bytes(folder / one['file'])).decode()}"
             alt = f"{one['image']}: the annotation and the prediction side by side"
             pictures.append(Picture(f"{one['image']}, score {one['score']:.2f}", source, alt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,8 +69,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
         for name, value in (headers | {"X-Content-Type-Options": "nosniff"}).items():
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # the page was closed
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing."""

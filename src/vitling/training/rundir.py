@@ -50,6 +50,8 @@ OWN_NAMES = (  # all that --overwrite may delete
     "mistakes.csv",
     "calibration.safetensors",
     "calibration",
+    "doctor",
+    "pictures",
     "evaluated.json",
     "pretrain",
     "large",
@@ -60,7 +62,7 @@ OWN_NAMES = (  # all that --overwrite may delete
     "tensorboard",
 )
 FOLDERS = ("checkpoints", "model", "best")
-NESTED_RUNS = ("pretrain", "large", "baselines", "calibration")  # names that users may also give to runs of theirs
+COMMON_NAMES = ("pretrain", "large", "baselines", "calibration", "doctor", "pictures")  # users may have such folders
 BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
@@ -135,7 +137,7 @@ class RunDirectory:
     def _is_run(self, there: list[str]) -> bool:
         """Recognise a run by its config.json. One killed before writing that has only files that vitling names."""
         if not (self.path / "config.json").exists():
-            return set(there) <= set(OWN_NAMES) - set(NESTED_RUNS)
+            return set(there) <= set(OWN_NAMES) - set(COMMON_NAMES)
         try:
             return {"checkpoint", "loop"} <= self.read("config.json").keys()
         except (UserError, OSError):
