@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -42,7 +42,15 @@ class AnnotatedSplits:
 def open_dense(config: DenseConfig) -> AnnotatedSplits:
     """Open annotated data for training; problems become warnings."""
     task: DenseTask = "detect" if isinstance(config, DetectConfig) else "segment"
-    found = open_annotated(config.source, task, config.annotations, config.data, config.val, config.hold_out_seed())
+    found = open_annotated(
+        config.source,
+        task,
+        config.annotations,
+        config.data,
+        config.val,
+        config.hold_out_seed(),
+        with_masks=not isinstance(config, DetectConfig) or config.masks,
+    )
     train, val, test = found["train"], found["val"], found["test"] if config.test else None
     assert train is not None
     held, hidden = (None if split is None else split.dataset for split in (val, test))
@@ -77,8 +85,7 @@ def make_targets(config: DenseConfig, split: AnnotatedSplit, store: Store) -> In
     """Make the targets of training, on the device; semantic masks only if the images are there too."""
     if isinstance(config, DetectConfig):
         assert split.instances is not None
-        instances = split.instances if config.masks else replace(split.instances, segments=None)
-        return InstanceTargets(instances, store.device)
+        return InstanceTargets(split.instances, store.device)
     assert split.read_mask is not None
     masks = torch.from_numpy(squash_masks(split.read_mask, len(split), store.size))
     return MaskTargets(masks.to(store.device) if store.placement == "device" else masks)

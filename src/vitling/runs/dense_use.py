@@ -36,7 +36,13 @@ def evaluate_dense(config: EvaluationConfig, folder: Path) -> dict[str, Any]:
     model, log = load_dense(folder, choose_device(config.device)), Log()
     annotations = _choose_annotations(config)
     splits = open_annotated(
-        config.source, model.meta.task, annotations, model.meta.data, class_names=model.class_names, needs_train=False
+        config.source,
+        model.meta.task,
+        annotations,
+        model.meta.data,
+        class_names=model.class_names,
+        needs_train=False,
+        with_masks=model.meta.masks or model.meta.task == "segment",
     )
     split, annotated = _choose_split(splits, config.split, config.source)
     if split == "test":

@@ -9,7 +9,7 @@ from pycocotools import mask as pycoco
 from tests.data.annotations.made import HEIGHT, WIDTH, make_coco, pack, put_coco
 from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.rle import decode_mask
-from vitling.data.annotations.split import count_problems
+from vitling.data.annotations.split import IGNORE, count_problems
 from vitling.errors import UserError
 
 
@@ -107,6 +107,15 @@ def test_val_of_the_data_joins_train_if_asked(tmp_path, content):
     assert masks["val"].read_mask(0).shape == (HEIGHT, WIDTH)
 
 
+def test_a_val_split_without_instances_joins_train(tmp_path, content):
+    put_coco(tmp_path, content)
+    put_coco(tmp_path, make_coco(3, "val", first=10) | {"annotations": []}, "val")
+    train = open_annotated(str(tmp_path), "detect", val="none")["train"]
+    assert len(train) == 7
+    assert train.instances.offsets.tolist() == [0, 2, 4, 6, 8, 8, 8, 8]
+    assert len(train.instances.segments) == 8
+
+
 def test_semantic_masks_are_painted_from_instances(tmp_path, content):
     put_coco(tmp_path, content)
     split = open_annotated(str(tmp_path), "segment", val="none")["train"]
@@ -117,6 +126,41 @@ def test_semantic_masks_are_painted_from_instances(tmp_path, content):
     assert mask[30, 30] == 0
     assert split.counts[0].tolist() == [(mask == k).sum() for k in range(3)]
     assert split.take([2, 0]).read_mask(1).tolist() == mask.tolist()
+
+
+@pytest.mark.parametrize("changed", [{"segmentation": []}, {"segmentation": [[1, 2, 3]]}, {"category_id": 5}])
+def test_the_box_of_an_annotation_left_out_is_no_background(tmp_path, content, changed):
+    content["annotations"][2].update(bbox=[20.5, 4, 20, 10], **changed)  # around the dog of the second image
+    content["categories"].append({"id": 5, "name": "cow"})
+    put_coco(tmp_path, content)
+    names = ("background", "dog", "cat")
+    split = open_annotated(str(tmp_path), "segment", val="none", class_names=names)["train"]
+    expected = np.zeros((HEIGHT, WIDTH))
+    expected[4:14, 20:41] = IGNORE
+    expected[5:15, 30:32] = 1
+    np.testing.assert_array_equal(split.read_mask(1), expected)
+    assert split.counts[1].tolist() == [(expected == k).sum() for k in range(3)]
+    assert len(split.problems) == 1
+
+
+@pytest.mark.parametrize("segmentation", [[], [[1, 2, 3]]])
+def test_boxes_without_a_mask_are_kept_if_masks_are_not_wanted(tmp_path, content, segmentation):
+    content["annotations"][0]["segmentation"] = segmentation
+    split = open_train(tmp_path, content, with_masks=False)
+    assert not split.problems
+    assert len(split.instances) == 8
+    assert split.instances.segments is None
+    np.testing.assert_allclose(split.instances.boxes[0], [2 / WIDTH, 4 / HEIGHT, 22 / WIDTH, 14 / HEIGHT])
+
+
+def test_classes_of_a_model_begin_with_the_background_in_painted_masks(tmp_path, content):
+    put_coco(tmp_path, content)
+    names = ("background", "cat", "dog")
+    split = open_annotated(str(tmp_path), "segment", val="none", class_names=names)["train"]
+    assert split.class_names == names
+    assert not split.problems
+    with pytest.raises(UserError, match=r"\(road, cat, dog\) come from masks without a background"):
+        open_annotated(str(tmp_path), "segment", val="none", class_names=("road", "cat", "dog"))
 
 
 def change(key, **values):

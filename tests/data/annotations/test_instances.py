@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from vitling.data.annotations.instances import Instances
@@ -30,6 +32,14 @@ def test_take_selects_the_instances_of_images():
         np.testing.assert_array_equal(getattr(taken, name), getattr(instances, name)[rows])
     assert taken.segments == [instances.segments[i] for i in rows]
     assert len(instances.take([])) == 0
+
+
+def test_instances_without_masks_drop_the_masks_of_others_unless_they_are_none():
+    instances = draw_instances()
+    empty = replace(instances.take([1, 1]), segments=None)
+    assert instances.append(empty).segments == empty.append(instances).segments == instances.segments
+    assert empty.append(instances).offsets.tolist() == [0, 0, 0, *instances.offsets[1:]]
+    assert instances.append(replace(instances, segments=None)).segments is None
 
 
 def test_masks_are_sampled_inside_their_boxes():

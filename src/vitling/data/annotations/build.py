@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from vitling.data.scan import describe_error
 from vitling.shortage import raise_if_short
 
 Item = TypeVar("Item")
+LeftOut = dict[int, list[Box]]  # image -> boxes of annotations that are left out, in pixels
 MIN_SIDE = 1e-3  # pixels; smaller boxes are empty
 CHUNK = 16  # files per task of the thread pool
 
@@ -32,29 +34,32 @@ CHUNK = 16  # files per task of the thread pool
 class Rows:
     """Columns of `Instances` while they grow."""
 
-    boxes: list[Box] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)  # pixels
     classes: list[int] = field(default_factory=list)
     crowd: list[bool] = field(default_factory=list)
     areas: list[float] = field(default_factory=list)
     segments: list[RLE | None] = field(default_factory=list)
     images: list[int] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=lambda: defaultdict(list))
 
 
 def build_split(
-    files: Files, parsed: Parsed, split: str, class_names: tuple[str, ...], config: DataConfig
-) -> AnnotatedSplit:
-    """Build a split of boxes and instance masks; what is broken is left out and listed in `problems`."""
+    files: Files, parsed: Parsed, split: str, class_names: tuple[str, ...], config: DataConfig, with_masks: bool = True
+) -> tuple[AnnotatedSplit, LeftOut]:
+    """Build a split of boxes and, if wanted, instance masks.
+
+    Broken annotations are left out and listed in `problems`; their boxes are returned too, as far as they have one.
+    """
     problems = list(parsed.problems.get(split, ()))
     images = _drop_repeated(parsed.splits[split], problems)
     images, sizes = check_sizes(files, images, config, problems)
-    instances = _collect_instances(images, sizes, class_names, problems)
+    instances, left_out = _collect_instances(images, sizes, class_names, problems, with_masks)
     counts = np.zeros((len(images), len(class_names)), np.int64)
     np.add.at(counts, (instances.images, instances.classes), 1)
     dataset = make_dataset(files, split, [image.file for image in images])
-    return AnnotatedSplit(
-        dataset, class_names, sizes, instances, None, counts, tuple(problems), notes=tuple(parsed.notes)
-    )
+    notes = tuple(parsed.notes)
+    return AnnotatedSplit(dataset, class_names, sizes, instances, None, counts, tuple(problems), notes), left_out
 
 
 def make_dataset(files: Files, split: str, names: Sequence[str]) -> Dataset:
@@ -105,24 +110,30 @@ def _drop_repeated(images: list[ParsedImage], problems: list[Problem]) -> list[P
 
 
 def _collect_instances(
-    images: list[ParsedImage], sizes: np.ndarray, class_names: tuple[str, ...], problems: list[Problem]
-) -> Instances:
+    images: list[ParsedImage], sizes: np.ndarray, class_names: tuple[str, ...], problems: list[Problem], masks: bool
+) -> tuple[Instances, LeftOut]:
     numbers = {name: c for c, name in enumerate(class_names)}
     rows = Rows()
     for i, (image, (height, width)) in enumerate(zip(images, sizes.tolist())):
+        scale = np.array([width, height] if image.relative else [1, 1], np.float64)
         for shape in image.shapes:
+            box = None
             try:
-                _add_shape(rows, i, shape, numbers, height, width, image.relative)
+                box = None if shape.box is None else _clip_box(shape.box, scale, height, width)
+                _add_shape(rows, i, shape, box, numbers, height, width, scale, masks)
             except ValueError as error:
                 problems.append(Problem(image.file, _describe(str(error), shape)))
+                if box is not None:
+                    rows.left_out[i].append(box)
     kept = np.ones(len(rows.classes), bool)
     has_mask = np.array([segment is not None for segment in rows.segments], bool)
-    use_masks = has_mask.sum() * 2 > len(has_mask)
+    use_masks = masks and has_mask.sum() * 2 > len(has_mask)
     if use_masks and not has_mask.all():
         kept = has_mask
         for k in np.flatnonzero(~has_mask):
             problems.append(Problem(images[rows.images[k]].file, _describe("no mask", rows.shapes[k])))
-    return _make_instances(rows, len(images), np.flatnonzero(kept), bool(use_masks))
+            rows.left_out[rows.images[k]].append(rows.boxes[k])
+    return _make_instances(rows, sizes, np.flatnonzero(kept), bool(use_masks)), rows.left_out
 
 
 def _describe(what: str, shape: Shape) -> str:
@@ -130,21 +141,31 @@ def _describe(what: str, shape: Shape) -> str:
 
 
 def _add_shape(
-    rows: Rows, i: int, shape: Shape, numbers: dict[str, int], height: int, width: int, relative: bool
+    rows: Rows,
+    i: int,
+    shape: Shape,
+    box: Box | None,
+    numbers: dict[str, int],
+    height: int,
+    width: int,
+    scale: np.ndarray,
+    masks: bool,
 ) -> None:
-    """Append a shape, or raise ValueError with what is wrong with it."""
+    """Append a shape, or raise ValueError with what is wrong with it; its mask may be broken unless `masks`."""
     if shape.label not in numbers:
         raise ValueError(f"unknown category: {shape.label}")
-    scale = np.array([width, height] if relative else [1, 1], np.float64)
-    box = None if shape.box is None else _clip_box(shape.box, scale, height, width)
     rle, area = None, 0.0
     if shape.segment is not None:
-        rle, area, own_box = read_segment(shape.segment, height, width, scale)
-        box = box or own_box
+        try:
+            rle, area, own_box = read_segment(shape.segment, height, width, scale)
+            box = box or own_box
+        except ValueError:
+            if masks or box is None:
+                raise
     if box is None:
         raise ValueError("no box")
     stated = shape.area if shape.area is not None and math.isfinite(shape.area) and shape.area > 0 else None
-    rows.boxes.append((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+    rows.boxes.append(box)
     rows.classes.append(numbers[shape.label])
     rows.crowd.append(shape.crowd)
     rows.areas.append(stated or area or (box[2] - box[0]) * (box[3] - box[1]))
@@ -169,11 +190,12 @@ def _clip_box(box: Box, scale: np.ndarray, height: int, width: int) -> Box:
     return left, top, right, bottom
 
 
-def _make_instances(rows: Rows, n: int, kept: np.ndarray, with_masks: bool) -> Instances:
+def _make_instances(rows: Rows, sizes: np.ndarray, kept: np.ndarray, with_masks: bool) -> Instances:
     images = np.array(rows.images, np.int64)[kept]
+    boxes = np.array(rows.boxes, np.float64).reshape(-1, 4)[kept] / sizes[images][:, [1, 0, 1, 0]]
     return Instances(
-        offsets=np.concatenate([[0], np.cumsum(np.bincount(images, minlength=n))]).astype(np.int64),
-        boxes=np.array(rows.boxes, np.float32).reshape(-1, 4)[kept],
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(images, minlength=len(sizes)))]).astype(np.int64),
+        boxes=boxes.astype(np.float32),
         classes=np.array(rows.classes, np.int64)[kept],
         crowd=np.array(rows.crowd, bool)[kept],
         areas=np.array(rows.areas, np.float32)[kept],

@@ -43,7 +43,8 @@ class Files:
     def find_image(self, name: str, near: str = "") -> str | None:
         """Find an image by the name that the annotation file `near` gives it.
 
-        Of several with the same ending, the one whose path is most like `near` is taken.
+        Of several with the same ending, the one whose path is most like `near` is taken. If the folders of the
+        name are those of no image, it must be the only image of that name: annotations must not go to another one.
         """
         name = posixpath.normpath(make_printable(name).replace("\\", "/"))
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(near), name))
@@ -51,7 +52,10 @@ class Files:
             if exact in self.rows:
                 return exact
         found = self._by_base.get(posixpath.basename(name), [])
-        longer = [image for image in found if image.endswith("/" + name.lstrip("./"))]
+        name = name.lstrip("./")
+        longer = [image for image in found if _ends_with(image, name)]
+        if not longer and "/" in name and len(found) > 1:
+            return max((image for image in found if "/" in image and _ends_with(name, image)), key=len, default=None)
         return _choose_nearest(longer or found, near)
 
     def find_partner(self, name: str) -> str | None:
@@ -74,12 +78,20 @@ def open_files(spec: str) -> tuple[Files, str | None]:
     root = path.parent.parent if path.parent.name.lower() in ANNOTATION_FOLDERS else path.parent
     files = _open_folder(root)
     wanted = make_printable(path.relative_to(root).as_posix())
-    return files, next(name for name in files.names if wanted.endswith(name))
+    found = max((name for name in files.names if _ends_with(wanted, name)), key=len, default=None)
+    if found is None:
+        raise UserError(f"{path} is hidden or cannot be read. Rename it so that its name does not begin with a dot.")
+    return files, found
 
 
 def _open_folder(root: Path) -> Files:
     names = [path for path, kind in walk_files(str(root), "", set()) if kind == "file"]
     return Files(make_printable(root.resolve().name), names, FileReader(root, names))
+
+
+def _ends_with(path: str, ending: str) -> bool:
+    """Return whether the last folders and the name of a path are those of the ending."""
+    return f"/{path}".endswith(f"/{ending}")
 
 
 def _strip_shared_folders(names: list[str]) -> list[str]:

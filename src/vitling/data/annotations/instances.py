@@ -47,15 +47,15 @@ class Instances:
         )
 
     def append(self, other: Instances) -> Instances:
-        """Append the images of other instances; masks are kept if both have them."""
-        both = self.segments is not None and other.segments is not None
+        """Append the images of other instances; masks are kept if all instances have one."""
+        missing = any(one.segments is None for one in (self, other) if len(one))
         return Instances(
             np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
             np.concatenate([self.boxes, other.boxes]),
             np.concatenate([self.classes, other.classes]),
             np.concatenate([self.crowd, other.crowd]),
             np.concatenate([self.areas, other.areas]),
-            [*(self.segments or ()), *(other.segments or ())] if both else None,
+            None if missing else [*(self.segments or ()), *(other.segments or ())],
         )
 
     def crop_masks(self, side: int = CROP_SIDE) -> np.ndarray:

@@ -110,8 +110,9 @@ def _read_task(parsed: Parsed, files: Files, name: str, data: dict[str, Any], re
 
 def _find_image(files: Files, url: str, name: str) -> str | None:
     path = _strip_url(url)
-    original = UPLOAD_PREFIX.sub("", posixpath.basename(path))
-    return files.find_image(path, near=name) or files.find_image(original, near=name)
+    base = posixpath.basename(path)
+    original = UPLOAD_PREFIX.sub("", base)
+    return files.find_image(path, near=name) or (files.find_image(original, near=name) if original != base else None)
 
 
 def _strip_url(url: str) -> str:

@@ -15,7 +15,7 @@ from vitling.data.annotations.build import build_split
 from vitling.data.annotations.config import AnnotationConfig, Format
 from vitling.data.annotations.files import Files, get_suffix, open_files
 from vitling.data.annotations.parsed import Parsed
-from vitling.data.annotations.semantic import paint_instances
+from vitling.data.annotations.semantic import BACKGROUND, paint_instances
 from vitling.data.annotations.split import AnnotatedSplit, DenseTask, merge_splits
 from vitling.data.config import DataConfig
 from vitling.data.holdout import hold_out
@@ -39,15 +39,17 @@ def open_annotated(
     seed: int = 0,
     class_names: tuple[str, ...] | None = None,
     needs_train: bool = True,
+    with_masks: bool = True,
 ) -> Splits:
     """Open annotated images as the splits train, val and test, of which the last two may be None.
 
     `val`: None uses the val split of the data or, if it has none, holds out a tenth of train; "none" trains on
     everything, val of the data included; a fraction holds out that much of everything. `class_names` are those of a
     trained model: other classes are problems. Unless `needs_train`, train may be None too, and nothing is held out.
+    Unless `with_masks`, instances are boxes only, and those whose mask is missing or broken are kept.
     """
     settings, config = settings or AnnotationConfig(), config or DataConfig()
-    found = _read_named(spec, task, settings, config, class_names)
+    found = _read_named(spec, task, settings, config, class_names, with_masks)
     splits: Splits = {name: found.get(name) for name in ("train", "val", "test")}
     train = splits["train"]
     if not needs_train:
@@ -81,17 +83,22 @@ def find_task(spec: str, settings: AnnotationConfig) -> DenseTask | None:
 
 
 def _read_named(
-    spec: str, task: DenseTask, settings: AnnotationConfig, config: DataConfig, class_names: tuple[str, ...] | None
+    spec: str,
+    task: DenseTask,
+    settings: AnnotationConfig,
+    config: DataConfig,
+    class_names: tuple[str, ...] | None,
+    with_masks: bool,
 ) -> Mapping[str, AnnotatedSplit]:
     """Read one spec, or one per split: `train=a.json,test=b.json`. Train comes first and decides the classes."""
     if not NAMED_SPLIT.match(spec):
-        return _read(spec, task, settings, config, class_names)
+        return _read(spec, task, settings, config, class_names, with_masks)
     words = NAMED_SPLIT.split(spec)[1:]
     parts = dict(zip(words[::2], words[1::2]))
     splits: dict[str, AnnotatedSplit] = {}
     for name in sorted(parts.keys() & {"train", "val", "test"}, key=["train", "val", "test"].index):
         known = class_names or (splits["train"].class_names if "train" in splits else None)
-        found = _read(parts[name], task, settings, config, known)
+        found = _read(parts[name], task, settings, config, known, with_masks)
         if name not in found and len(found) != 1:
             raise UserError(f"{name}={parts[name]} has {', '.join(found)}, but not {name}. Pass that split alone.")
         splits[name] = found[name] if name in found else next(iter(found.values()))
@@ -99,7 +106,12 @@ def _read_named(
 
 
 def _read(
-    spec: str, task: DenseTask, settings: AnnotationConfig, config: DataConfig, class_names: tuple[str, ...] | None
+    spec: str,
+    task: DenseTask,
+    settings: AnnotationConfig,
+    config: DataConfig,
+    class_names: tuple[str, ...] | None,
+    with_masks: bool,
 ) -> Mapping[str, AnnotatedSplit]:
     files, wanted = open_files(spec)
     json_files = _read_json_files(files, wanted)
@@ -121,10 +133,15 @@ def _read(
         listed = [f"{problem.file}: {problem.what}" for found in parsed.problems.values() for problem in found]
         raise UserError(f"None of the annotated images of {spec} can be used ({shorten_list(listed, 3) or 'none'}).")
     names = class_names or parsed.class_names
-    if task == "segment":
-        names = names[1:] if class_names else names
-    splits = {split: build_split(files, parsed, split, names, config) for split in parsed.splits}
-    return {name: paint_instances(split) if task == "segment" else split for name, split in splits.items()}
+    if task == "segment" and class_names:
+        if names[0] != BACKGROUND:
+            raise UserError(
+                f"{spec} has instances, which leave a background; the model's classes ({shorten_list(names, 3)}) come "
+                "from masks without a background. Pass data with semantic masks, in images/ and masks/."
+            )
+        names = names[1:]
+    built = {split: build_split(files, parsed, split, names, config, with_masks) for split in parsed.splits}
+    return {name: paint_instances(*found) if task == "segment" else found[0] for name, found in built.items()}
 
 
 def _read_json_files(files: Files, wanted: str | None) -> dict[str, Any]:

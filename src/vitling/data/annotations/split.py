@@ -68,11 +68,12 @@ def merge_splits(first: AnnotatedSplit, second: AnnotatedSplit) -> AnnotatedSpli
         rows=np.concatenate([first.dataset.rows, second.dataset.rows + start]),
     )
     read_first, read_second = first.read_mask, second.read_mask
+    ours, theirs = first.instances, second.instances  # may be empty, and then false
     return replace(
         first,
         dataset=dataset,
         sizes=np.concatenate([first.sizes, second.sizes]),
-        instances=first.instances and second.instances and first.instances.append(second.instances),
+        instances=None if ours is None or theirs is None else ours.append(theirs),
         read_mask=read_first and read_second and (lambda i: read_first(i) if i < n else read_second(i - n)),
         counts=None if first.counts is None or second.counts is None else np.concatenate([first.counts, second.counts]),
         problems=(*first.problems, *second.problems),
