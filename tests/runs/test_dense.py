@@ -198,6 +198,19 @@ def test_boxes_without_masks_are_enough(tmp_path):
         detect(pasted)
 
 
+def test_boxes_whose_mask_is_missing_count_without_masks(tmp_path):
+    data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2})
+    file = data / "annotations/instances_val2017.json"
+    content = read_json(file)
+    content["annotations"][0]["segmentation"] = []
+    file.write_text(json.dumps(content))
+    out = tmp_path / "boxes"
+    detect(apply_overrides(DetectConfig(str(data), str(out)), TINY | {"epochs": 1, "masks": False}))
+    assert "no mask" not in (out / "log.txt").read_text()
+    assert run(["evaluate", str(out), str(data), "--split", "val", "--out", str(tmp_path / "scores.json")]) == 0
+    assert "mask_ap" not in read_json(tmp_path / "scores.json")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("task", "classify"), ("size", 0), ("width", "wide"), ("mean", [0.5]), ("class_names", []), ("masks", None)],
