@@ -6,12 +6,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from vitling.console import Console, echo
 from vitling.formatting import format_count
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 
+_MAX_COLUMNS = 6  # metrics beside each other; a terminal has 80 characters
 _MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
@@ -49,8 +50,14 @@ def print_dense_evaluation(result: dict[str, Any]) -> None:
 
 
 def make_score_table(rows: list[tuple[str, str, dict[str, Any]]]) -> Table:
-    """Tabulate weights, split and every metric that a row has."""
+    """Tabulate weights, split and every metric that a row has; with many metrics, one in each line."""
     metrics = [METRIC_NAMES[key] for key in DENSE_METRICS if any(row[2].get(key) is not None for row in rows)]
+    if len(metrics) > _MAX_COLUMNS:
+        table = Table("metric", *(Column(f"{weights}, {split}", justify="right") for weights, split, _ in rows))
+        table.add_row("images", *(f"{found['n']:,}" for _, _, found in rows))
+        for metric in metrics:
+            table.add_row(metric.display, *(_format(found.get(metric.key)) for _, _, found in rows))
+        return table
     table = Table("weights", "split")
     for column in ("images", *(metric.short or metric.display for metric in metrics)):
         table.add_column(column, justify="right", no_wrap=True)

@@ -47,6 +47,8 @@ def evaluate_dense(config: EvaluationConfig, folder: Path) -> dict[str, Any]:
     split, annotated = _choose_split(splits, config.split, config.source)
     if split == "test":
         make_opening_recorder(config.run)(format_command(config))
+    for note in annotated.notes:
+        log.warning(note)
     if annotated.problems:
         log.warning(describe_problems(split, annotated))
     if was_trained_on(config.run, config.source, split):

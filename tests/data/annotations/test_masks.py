@@ -10,7 +10,7 @@ from tests.data.annotations.made import HEIGHT, WIDTH, draw_mask, pack, put_mask
 from tests.data.pictures import put
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.annotations.open import open_annotated
-from vitling.data.annotations.split import count_problems
+from vitling.data.annotations.split import compare_classes, count_problems
 from vitling.errors import UserError
 
 
@@ -81,7 +81,7 @@ def test_names_of_classes(tmp_path):
     (tmp_path / "classes.txt").write_text("sky\nroad\n")
     split = open_train(tmp_path)
     assert split.class_names == ("sky", "road")
-    assert count_problems(split.problems) == {"unknown category": 6}
+    assert count_problems(split.problems) == {"mask value without a class name, ignored": 6}
     assert split.read_mask(0).max() == 255
     assert open_train(tmp_path, classes="a, b, c").class_names == ("a", "b", "c")
     assert open_train(tmp_path, classes="a,b,void", ignore_index=2).class_names == ("a", "b")
@@ -127,3 +127,11 @@ def test_masks_are_no_boxes(tmp_path):
     put_masks(tmp_path)
     with pytest.raises(UserError, match="vitling segment"):
         open_annotated(str(tmp_path), "detect")
+
+
+def test_other_classes_are_named_or_refused():
+    assert compare_classes("data", ("cat", "dog"), ("dog", "cat", "cow")) == ()
+    (note,) = compare_classes("data", ("cat", "bird"), ("dog", "cat"))
+    assert note == "Classes of data that are left out: bird; expected: dog, cat."
+    with pytest.raises(UserError, match="data has only other classes: bird; expected: dog, cat"):
+        compare_classes("data", ("bird",), ("dog", "cat"))

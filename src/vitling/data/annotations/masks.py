@@ -11,7 +11,7 @@ import numpy as np
 from vitling.data.annotations.build import make_dataset, map_files
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.annotations.files import IMAGE_FOLDERS, Files, find_split, read_lists, read_names, strip_folder
-from vitling.data.annotations.split import IGNORE, AnnotatedSplit, Problem
+from vitling.data.annotations.split import IGNORE, AnnotatedSplit, Problem, compare_classes
 from vitling.data.config import DataConfig
 from vitling.data.decode import decode_indices, read_size
 from vitling.data.scan import describe_error
@@ -103,6 +103,7 @@ def read(
     used = np.flatnonzero(sum(masks.values.sum(axis=0) for masks in checked.values()))
     names, notes = _name_values(files, settings, used)
     order = class_names or tuple(names.values())
+    notes += compare_classes(files.name, tuple(names.values()), order) if names else ()
     if len(order) > IGNORE:
         raise UserError(f"The masks of {files.name} have {len(order)} classes; up to {IGNORE} are supported.")
     number = {name: c for c, name in enumerate(order)}
@@ -184,7 +185,7 @@ def _note_unknown_values(masks: Masks, table: np.ndarray, ignored: set[int]) -> 
     for (_, mask), values in zip(masks.pairs, masks.values):
         for value in unknown[values[unknown] > 0]:
             pixels = format_count(int(values[value]), "pixel")
-            masks.problems.append(Problem(mask, f"unknown category: value {value} in {pixels}, which are ignored"))
+            masks.problems.append(Problem(mask, f"mask value without a class name, ignored: {value} in {pixels}"))
 
 
 def _read_class_names(files: Files, settings: AnnotationConfig) -> list[str]:

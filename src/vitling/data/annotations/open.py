@@ -16,7 +16,7 @@ from vitling.data.annotations.config import AnnotationConfig, Format
 from vitling.data.annotations.files import Files, get_suffix, open_files
 from vitling.data.annotations.parsed import Parsed
 from vitling.data.annotations.semantic import BACKGROUND, paint_instances
-from vitling.data.annotations.split import AnnotatedSplit, DenseTask, merge_splits
+from vitling.data.annotations.split import AnnotatedSplit, DenseTask, compare_classes, merge_splits
 from vitling.data.config import DataConfig
 from vitling.data.holdout import hold_out
 from vitling.data.look_alikes import group_look_alikes
@@ -128,6 +128,8 @@ def _read(
         if not pairs.splits:
             raise UserError(f"{spec} has no pairs of images and masks. Put them into images/ and masks/.")
         return masks.read(files, pairs, replace(settings, format=format), config, class_names)
+    if settings.classes:
+        raise UserError(f"--annotations.classes names the values of masks; {spec} names its classes itself ({format}).")
     parsed = _parse(format, files, json_files, "train" if wanted else None)
     if not any(parsed.splits.values()):
         listed = [f"{problem.file}: {problem.what}" for found in parsed.problems.values() for problem in found]
@@ -140,6 +142,8 @@ def _read(
                 "from masks without a background. Pass data with semantic masks, in images/ and masks/."
             )
         names = names[1:]
+    if class_names:
+        parsed.notes += compare_classes(spec, parsed.class_names, names)
     built = {split: build_split(files, parsed, split, names, config, with_masks) for split in parsed.splits}
     return {name: paint_instances(*found) if task == "segment" else found[0] for name, found in built.items()}
 

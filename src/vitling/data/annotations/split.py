@@ -12,6 +12,8 @@ import numpy as np
 from vitling.data.annotations.instances import Instances
 from vitling.data.dataset import Dataset
 from vitling.data.sources.source import ConcatReader
+from vitling.errors import UserError
+from vitling.formatting import shorten_list
 
 IGNORE = 255  # in semantic masks
 MaskReader = Callable[[int], np.ndarray]  # id of an image -> uint8 [H, W]; safe to call from several threads
@@ -89,6 +91,17 @@ class _Selection:
 
     def __call__(self, i: int) -> np.ndarray:
         return self.read_mask(int(self.ids[i]))
+
+
+def compare_classes(source: str, found: Sequence[str], expected: Sequence[str]) -> tuple[str, ...]:
+    """Note classes of the data that are not expected; raise UserError if none of them is."""
+    other = [name for name in found if name not in expected]
+    if not other:
+        return ()
+    known = f"expected: {shorten_list(expected)}"
+    if len(other) == len(found):
+        raise UserError(f"{source} has only other classes: {shorten_list(other)}; {known}. Rename them to agree.")
+    return (f"Classes of {source} that are left out: {shorten_list(other)}; {known}.",)
 
 
 def count_problems(problems: Sequence[Problem]) -> dict[str, int]:
