@@ -54,8 +54,8 @@ def open_annotated(
     train = splits["train"]
     if not needs_train:
         return splits
-    if train is None or not len(train):
-        raise UserError(f"{spec} has no annotated images to train on; its splits are {', '.join(found) or 'empty'}.")
+    if train is None:
+        raise UserError(f"{spec} has no split to train on; its splits are {', '.join(found) or 'empty'}.")
     if train.counts is None or not train.counts.any():
         listed = shorten_list([f"{problem.file}: {problem.what}" for problem in train.problems], 3)
         raise UserError(f"No image of {train.dataset.name} has an annotation that can be used ({listed or 'none'}).")
