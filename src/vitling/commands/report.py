@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import suppress
 from typing import Annotated
@@ -41,6 +42,7 @@ def _watch(runs: tuple[str, ...], out: str | None) -> None:
 
     if len(runs) != 1 or out is not None:
         raise UserError("--watch shows one run and writes no file: vitling report --watch runs/first")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
     with make_server(runs[0]) as server:
         echo(f"Watching {runs[0]} at http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
         sys.stdout.flush()
