@@ -175,3 +175,9 @@ def test_a_resumed_run_writes_through_no_link(folder, killed, tmp_path, capsys, 
     message = refused(capsys, "train", folder, "--out", killed, "--resume").replace("\n", " ")
     assert f"{name} is a link" in message
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_name_that_is_not_utf_8_is_refused(folder, tmp_path, capsys):
+    out = tmp_path / "run\udcff"
+    assert "not UTF-8" in refused(capsys, "train", folder, "--out", out, "--method", "supervised", "--size", "8")
+    assert not out.exists()

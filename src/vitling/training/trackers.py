@@ -33,7 +33,13 @@ class _TensorBoard:
     def __init__(self, folder: Path, config: dict[str, Any]):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
+        try:
+            self.writer = SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
+        except UnicodeEncodeError:
+            raise UserError(
+                f"TensorBoard cannot write to {folder}, whose name is not UTF-8. Pass --loop.trackers none, or a "
+                "different --out."
+            ) from None
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
