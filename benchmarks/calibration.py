@@ -4,8 +4,9 @@
 
 Trains `vitling train DATA` with the default plan for each seed, three runs at once: with --calibrate on, with it off,
 and on without the last --left-out classes. DATA is a folder with train/ and test/. The accuracies of the first two must
-be equal, apart from the GPU's own noise. "unfamiliar" has the false alarms on the test split and the AUROC against
-other images; the classes left out are those of the test split. Flags after -- go to `train`.
+be equal, apart from the GPU's own noise; --no-plain skips the second. "unfamiliar" has the false alarms on the test
+split and the AUROC against other images; the classes left out are those of the test split. Flags after -- go to
+`train`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--other", nargs="*", default=[], metavar="NAME=FOLDER", help="images of other things")
     parser.add_argument("--left-out", type=int, default=0, help="classes left out of a third run")
+    parser.add_argument("--no-plain", action="store_true", help="skip the run without calibration")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("runs/calibration"))
     parser.add_argument("--out", required=True)
@@ -52,7 +54,11 @@ def main() -> None:
 
 def measure_seed(options: argparse.Namespace, seed: int, flags: list[str]) -> dict[str, Any]:
     kept, left_out = split_classes(options.data, options.left_out, options.runs) if options.left_out else (None, None)
-    runs = {"twin": (options.data, "on"), "plain": (options.data, "off")} | ({"kept": (kept, "on")} if kept else {})
+    runs = {"twin": (options.data, "on")}
+    if not options.no_plain:
+        runs["plain"] = (options.data, "off")
+    if kept:
+        runs["kept"] = (kept, "on")
     started = [
         start_training(data, options.runs / f"{name}-{seed}", seed, ["--calibrate", calibrate, *flags])
         for name, (data, calibrate) in runs.items()

@@ -32,8 +32,10 @@ def format_command(script: str, options: Namespace, exclude: str = "") -> str:
     """Return the command that repeats a benchmark, with DATA in place of the path of the images and without --out."""
     flags = []
     for name, value in vars(options).items():
-        if name not in ("data", "out", *exclude.split()):
-            flags += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+        if name in ("data", "out", *exclude.split()) or value is False:
+            continue
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
     return " ".join([f"python benchmarks/{script}.py", *(["DATA"] if hasattr(options, "data") else []), *flags])
 
 
