@@ -21,21 +21,26 @@ from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
 
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
+SETTLED = 1.2  # ratio of the paces of two rounds up to which they agree
 
 
 def measure_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
-    """Return images per second of training, measured over at least a second, and how it was compiled.
+    """Return images per second of training, and how it was compiled.
 
     The clock starts once everything is compiled and captured: after an epoch, whose last batch may have graphs of its
-    own. An objective with phases is measured in its last phase, in which most of it takes part.
+    own. Rounds of steps are measured until one takes a second and is hardly faster than the round before: the first
+    steps on a CPU can be ten times slower than the others. An objective with phases is measured in its last phase, in
+    which most of it takes part.
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
-        source, steps, seconds, images = iterate_batches(trainer), 1, 0.0, 0
+        source, steps, pace = iterate_batches(trainer), 1, 0.0
         run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
-        while not processes.any(int(seconds >= 1)):
-            further = run_steps(trainer, source, steps)
-            seconds, images, steps = seconds + further[0], images + further[1], 2 * steps
-        return images / seconds, how if trainer.compiling else "off"
+        while True:
+            before, (seconds, images) = pace, run_steps(trainer, source, steps)
+            pace = images / seconds
+            if processes.any(int(seconds >= 1 and pace <= SETTLED * before)):
+                return pace, how if trainer.compiling else "off"
+            steps *= 2 if seconds < 1 else 1
 
 
 def warm_compile_cache(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> None:

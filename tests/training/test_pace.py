@@ -1,0 +1,58 @@
+"""The measured pace: images per second of training without the slow first steps."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vitling.training import pace
+from vitling.training.processes import Processes
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+BATCH = 32
+
+
+@pytest.mark.parametrize(
+    ("first", "steps_at_most"),
+    [([], 16), ([2.7], 16), ([2.7, 2.7, 1.0, 0.5], 24), ([0.9, 0.9], 20)],
+    ids=["even", "one slow step", "four slow steps", "just below a second"],
+)
+def test_slow_first_steps_do_not_count(monkeypatch, first, steps_at_most):
+    durations = take_turns(first, 0.2)
+    measured, taken = measure(monkeypatch, durations)
+    assert measured == pytest.approx(BATCH / 0.2, rel=0.2)
+    assert taken <= steps_at_most
+
+
+def test_steps_of_seconds_are_measured_in_few(monkeypatch):
+    measured, taken = measure(monkeypatch, take_turns([], 8.0))
+    assert measured == BATCH / 8
+    assert taken == 3
+
+
+def take_turns(first, then):
+    yield from first
+    while True:
+        yield then
+
+
+def measure(monkeypatch, durations):
+    """Measure a trainer whose steps take these seconds; return the pace and the number of steps."""
+    taken = []
+
+    def run_steps(trainer, source, steps):
+        seconds = [next(durations) for _ in range(steps)]
+        taken.extend(seconds)
+        return sum(seconds), BATCH * steps
+
+    @contextmanager
+    def trial(*_):
+        yield SimpleNamespace(compiling=False, per_epoch=10), "off"
+
+    monkeypatch.setattr(pace, "_trial_trainer", trial)
+    monkeypatch.setattr(pace, "run_steps", run_steps)
+    monkeypatch.setattr(pace, "iterate_batches", lambda _: None)
+    return pace.measure_pace(None, None, None, ALONE)[0], len(taken)
