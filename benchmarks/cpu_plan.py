@@ -28,9 +28,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from record import format_command, write_rows
+from record import write_rows
 
 from vitling.loading import read_json
+from vitling.training.rundir import describe_environment
 
 LIGHT = "--views.augment none --views.erase 0 --views.mixup 0 --views.cutmix 0 --views.scale 0.35 1"
 ONE_STAGE = "--method supervised"
@@ -84,7 +85,7 @@ def main() -> None:
     made = [point for point in sets if make_folder(*point, Path(options.data), work)]
     grid = product(made, options.minutes, options.candidates, options.seeds)
     cells = [cell for cell in (Cell(*point, *rest) for point, *rest in grid) if cell not in done]
-    command = format_command("cpu_plan", options, "work")
+    command = "python benchmarks/cpu_plan.py DATA"  # the whole grid, also if a call measures a part of it
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
     for cell in sorted(cells, key=rank):
         waiting.put(cell)
@@ -195,6 +196,7 @@ def run(cell: Cell, cores: str, work: Path) -> dict[str, Any]:
     )
     whole = round(time.perf_counter() - began, 1)  # seconds, from the start of the process to its end
     row: dict[str, Any] = {"cell": asdict(cell), "flags": flags, "top1": None, "whole_seconds": whole}
+    row |= {name: describe_environment()[name] for name in ("commit", "system")}
     if process.returncode:
         return row | {"error": process.stderr[-400:]}
     if cell.candidate in PLAIN:
