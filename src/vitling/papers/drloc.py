@@ -52,7 +52,7 @@ def studies() -> tuple[Study, ...]:
             f"{paper} Table 3",
             _from_scratch("released"),
         ),
-        new("drloc-t3-causes", "Flowers-102: possible causes of the gap to Table 3", f"{paper} Table 3", _causes()),
+        new("drloc-t3-causes", "possible causes of the gap to Table 3", f"{paper} Table 3", _causes()),
         new("drloc-t4", "fine-tuning from ImageNet-1K", f"{paper} Table 4", _fine_tuning()),
         new("drloc-t7", "the exhaustive variant beside pairs", f"{paper} Table 7", _pair_counts(exhaustive=True)),
         new("drloc-supp-t7", "ImageNet-1K, 300 epochs", f"{supplement} Table 7", _imagenet()),
@@ -156,6 +156,7 @@ def _causes() -> Iterator[StudyRun]:
         _, _, *others = _make_group(net, data, raw | {f"weight{weight}": {"weight": weight}})  # drloc-t3 has two
         yield from (replace(run, baseline="") for run in others)
         yield from _make_group(net, data, raw, "-batch128", batch=128)
+        yield from _annotate(_make_group(net, "cifar100-10k", raw, "-batch128", batch=128), ELSEWHERE)
         yield from _change_settings(_make_pairs([net], data, "-parts8"), {"views.mix_parts": GPUS})
     group = {"loop.batch_norm_group": 128}
     yield from _change_settings(_make_pairs(["cvt-13"], data, "-group128"), group)
