@@ -20,6 +20,15 @@ class Scores(TypedDict, total=False):
     mean_average_precision: Number
     log_loss: float
     calibration_error: float
+    mean_iou: Number
+    mean_class_accuracy: Number
+    pixel_accuracy: Number
+    box_ap: Number
+    box_ap50: Number
+    box_ap75: Number
+    mask_ap: Number
+    mask_ap50: Number
+    mask_ap75: Number
 
 
 class Figures(TypedDict, total=False):
@@ -110,8 +119,22 @@ class LabelCheck(TypedDict):
     csv: str
 
 
+class _DenseFigures(TypedDict, total=False):
+    iou: Number
+    accuracy: Number
+    box_ap: Number
+    mask_ap: Number
+
+
+DENSE_COLUMNS = tuple(_DenseFigures.__annotations__)
+_ClassSize = TypedDict("_ClassSize", {"class": str, "n": int})
+
+
+class DenseClassScores(_ClassSize, _DenseFigures): ...
+
+
 class DenseSplit(TypedDict):
-    per_class: list[dict[str, Any]]
+    per_class: list[DenseClassScores]
 
 
 class DenseEvaluation(TypedDict, total=False):

@@ -105,6 +105,12 @@ def test_parquet_columns_of_any_type_are_read_or_refused(columns, features, tmp_
     assert source is None or all(isinstance(name, str) for name in source.class_order or ())
 
 
+def test_times_that_python_cannot_express_are_refused(tmp_path):
+    times = pa.array([2**62] * 2, pa.duration("s"))
+    pq.write_table(pa.table({"image": [b"", b""], "label": times}), tmp_path / "a.parquet")
+    accepts_or_refuses(read_whole_parquet, tmp_path / "a.parquet")
+
+
 @QUICK
 @given(raw=damaged_bytes(make_tar()))
 def test_damaged_tars_are_read_or_refused(raw, tmp_path):

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from tests.made_runs import refused
 from vitling.cli import run
@@ -30,6 +32,14 @@ def test_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, class
     assert 0 <= found["correspondence"]["accuracy"] <= 1
     assert len(found["attention"]["entropy_bits"]) == 4
     assert 0 <= found["attention"]["redundant"] < 4
+
+
+def test_weights_that_overflow_are_named(make_bundle, tmp_path, image, capsys):
+    make_bundle(tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    save_file({name: torch.full_like(value, 3e38) for name, value in weights.items()}, tmp_path / "m/model.safetensors")
+    assert run(["explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out")]) == 2
+    assert "not finite" in capsys.readouterr().err
 
 
 def test_two_images_and_an_explicit_query(make_bundle, tmp_path, pictures):

@@ -165,6 +165,24 @@ def test_the_report_shows_classes_and_worst_images(segmented):
     assert "report could not be written" not in (segmented[0] / "log.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("evaluation.json", '"class":', '"klass":'),
+        ("evaluation.json", '"accuracy":', '"accuracy": [], "other":'),
+        ("result.json", '"mean_iou":', '"mean_iou": "x", "other":'),
+    ],
+)
+def test_damaged_figures_are_named(segmented, tmp_path, capsys, file, old, new):
+    folder = tmp_path / "run"
+    shutil.copytree(segmented[0], folder)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    assert run(["report", str(folder)]) == 2
+    assert file in capsys.readouterr().err
+
+
 def test_explain_prints_the_plan_without_training(masks, tmp_path, capsys):
     assert run(["segment", str(masks), "--out", str(tmp_path / "run"), "--explain", "--loop.device", "cpu"]) == 0
     printed = capsys.readouterr().out

@@ -16,6 +16,7 @@ from vitling.errors import UserError
 ARGUMENTS = frozenset(key for entry in list_backbones() for key in entry.model_args) | {
     *("in_chans", "drop_path_rate", "img_size", "strict_img_size")
 }
+NUMBERS = ("in_chans", "drop_path_rate", "img_size")  # arguments that are one number
 MAX_NUMBER = 65_536  # of an argument: widths, sizes
 MAX_DEPTH = 512  # blocks in all
 
@@ -44,6 +45,8 @@ def _check_description(architecture: str, model_args: Mapping[str, Any]) -> None
     if "in_chans" not in model_args:
         raise UserError("The network's number of channels is missing: expected an argument in_chans.")
     for key, value in model_args.items():
+        if key in NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UserError(f"The network's {key} is {value!r}; expected a number.")
         numbers = [n for n in (value if isinstance(value, list | tuple) else [value]) if not isinstance(n, str | None)]
         if any(not 0 <= n <= MAX_NUMBER for n in numbers):  # NaN too
             raise UserError(f"The network's {key} is {value}; expected numbers from 0 to {MAX_NUMBER:,}.")

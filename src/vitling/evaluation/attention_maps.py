@@ -66,6 +66,8 @@ def rank_heads(backbone: Backbone, features: Features, query: Query) -> RankedHe
     share = seen.sum(dim=(1, 2))
     maps = seen / share[:, None, None]
     entropy = -torch.xlogy(maps, maps).sum(dim=(1, 2)) / math.log(2)
+    if not entropy.isfinite().all():
+        raise UserError("The attention is not finite; the weights may be damaged.")
     order = entropy.argsort(descending=True, stable=True)
     return RankedHeads(region, order, maps[order], entropy[order], (1 - share)[order])
 

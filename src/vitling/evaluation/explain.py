@@ -82,6 +82,8 @@ def _draw_pictures(model: Model, images: list[str], out: Path, query: Query, gre
 
 def _draw_correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:
     features = model.backbone(views)
+    if not features.grid.isfinite().all():
+        raise UserError("The network's features are not finite; the weights may be damaged.")
     matches = match_regions(features.grid[:1], features.grid[1:])
     errors = measure_mirror_errors(matches, model.meta.size)[0].cpu().numpy() if len(images) == 1 else None
     names = (Path(images[0]).name, Path(images[1]).name if len(images) > 1 else "mirrored")

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from vitling.loading import parse_json, read_bytes, read_record
 from vitling.metric_names import METRIC_NAMES
-from vitling.records import DenseEvaluation
+from vitling.records import DENSE_COLUMNS, DenseEvaluation
 from vitling.report.data import DenseClass, DenseReport, Picture
 from vitling.runs.dense_pictures import FOLDER, LIST
 from vitling.runs.report_files import RunFiles
@@ -28,8 +28,8 @@ def read_dense(files: RunFiles) -> DenseReport | None:
     if split is None:
         return None
     rows = splits[split]["per_class"]
-    columns = [name for name in rows[0] if name not in ("class", "n")] if rows else []
-    classes = (DenseClass(row["class"], row["n"], tuple(row[name] for name in columns)) for row in rows)
+    columns = [name for name in DENSE_COLUMNS if any(name in row for row in rows)]
+    classes = (DenseClass(row["class"], row["n"], tuple(row.get(name) for name in columns)) for row in rows)
     names = tuple(METRIC_NAMES[name].display if name in METRIC_NAMES else name for name in columns)
     return DenseReport(split, names, tuple(classes), tuple(_list_pictures(files, split)))
 

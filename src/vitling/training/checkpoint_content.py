@@ -7,6 +7,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 from torch import Tensor
+from torch.optim import AdamW
 
 from vitling.errors import InvalidFile
 from vitling.loading import convert
@@ -88,7 +89,10 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
     if any(saved.keys() != group.keys() for saved, group in zip(found["param_groups"], groups)):
         raise InvalidFile(path, "its optimiser has other settings")
     order = [p for group in trainer.optimiser.param_groups for p in group["params"]]
+    needed = {"step", "exp_avg", "exp_avg_sq"} if isinstance(trainer.optimiser, AdamW) else set()
     for index, moments in found["state"].items():
+        if not all(isinstance(moments.get(name), Tensor) for name in needed):
+            raise InvalidFile(path, "moments of its optimiser are missing")
         shape = order[index].shape if index in range(len(order)) else None
         tensors = [moment for moment in moments.values() if isinstance(moment, Tensor) and moment.ndim]
         if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):

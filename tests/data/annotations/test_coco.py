@@ -177,6 +177,9 @@ BROKEN = {
     "unreadable annotation": change("annotations", bbox=["a"]),
     "broken polygon": change("annotations", segmentation=[[1, 2, 3]]),
     "polygon outside of the image": change("annotations", segmentation=[[1, 2, 3, 4, 1e9, 5]]),
+    "polygon with an outline of more than 4,000,000 pixels": change(
+        "annotations", segmentation=[[0, 0, WIDTH, HEIGHT] * 90_000]
+    ),
     "empty mask": change("annotations", segmentation={"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH]}),
     "mask of another size": change("annotations", segmentation={"size": [2, 2], "counts": [4]}),
     "RLE that does not fill 48 x 32 pixels": change("annotations", segmentation={"size": [32, 48], "counts": "00"}),

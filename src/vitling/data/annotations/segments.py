@@ -9,6 +9,7 @@ from vitling.data.annotations.rle import RLE, check_runs, find_box, measure_area
 from vitling.errors import UserError
 
 MAX_REACH = 2  # image sizes; polygons that reach further out are broken, and would take much memory to fill
+MAX_OUTLINE = 4_000_000  # px of all edges: pycocotools stores 25 points per pixel and crashes if there is no memory
 
 
 def import_pycocotools(name: str):
@@ -60,6 +61,9 @@ def _fill_polygons(polygons: list[np.ndarray], height: int, width: int, scale: n
             pairs *= scale
         if not np.isfinite(pairs).all() or ((pairs < -MAX_REACH * limit) | (pairs > (1 + MAX_REACH) * limit)).any():
             raise ValueError("polygon outside of the image")
+    edges = (np.abs(np.diff(points.reshape(-1, 2), axis=0, append=points[None, :2])).max(axis=1) for points in polygons)
+    if sum(float(lengths.sum()) for lengths in edges) > MAX_OUTLINE:
+        raise ValueError(f"polygon with an outline of more than {MAX_OUTLINE:,} pixels")
     coco = import_pycocotools("mask")
     merged = coco.merge(coco.frPyObjects([points.tolist() for points in polygons], height, width))
     if not (area := float(coco.area(merged))):

@@ -103,8 +103,9 @@ def _read_class_names(files: Files) -> dict[int, str]:
             continue
         try:
             content = yaml.safe_load(files.read(name))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InvalidFile(name, f"not valid YAML ({str(error).splitlines()[0][:200]})") from None
+        except Exception as error:  # PyYAML fails on odd values in many ways, such as IndexError for !!float ""
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise InvalidFile(name, f"not valid YAML ({reason})") from None
         names = content.get("names") if isinstance(content, dict) else None
         pairs = names.items() if isinstance(names, dict) else enumerate(names) if isinstance(names, list) else ()
         if known := {int(c): make_printable(str(word)) for c, word in pairs if str(c).isdecimal()}:

@@ -84,7 +84,8 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
             source.class_order = source.class_order or names
             source.multi |= label is not None and _is_list(schema.field(label).type)
             split = _read_split(path, schema, label, names, config)
-        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8, among others
+        # ValueError: names that are not UTF-8, among others; OverflowError: times that Python cannot express
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise InvalidFile(path, f"cannot be read as Parquet ({error}); the copy may be incomplete") from None
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
         by_split[find_split_in_name(where) or "train"].append(split)
