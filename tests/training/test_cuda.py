@@ -200,6 +200,7 @@ REPLAYED = [
     ("bf16", "blocks", "adamw"),
     ("bf16", "views", "adamw"),
     ("bf16", "on", "sgd"),
+    ("bf16", "on", "muon"),
 ]
 
 

@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(store, tm
     assert not equal(one, other)
 
 
-@pytest.mark.parametrize(("stop_after", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd")])
+@pytest.mark.parametrize(("stop_after", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd"), (2, "muon")])
 def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
     """Stochastic depth, averaged weights and a best epoch all have state to restore."""
     settings = config(optim=OptimConfig(name=name, lr=2e-3, ema=0.9), best="score")

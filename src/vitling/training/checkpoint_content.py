@@ -89,9 +89,10 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
     if any(saved.keys() != group.keys() for saved, group in zip(found["param_groups"], groups)):
         raise InvalidFile(path, "its optimiser has other settings")
     order = [p for group in trainer.optimiser.param_groups for p in group["params"]]
-    needed = {"step", "exp_avg", "exp_avg_sq"} if isinstance(trainer.optimiser, AdamW) else set()
+    adamw = {"step", "exp_avg", "exp_avg_sq"} if isinstance(trainer.optimiser, AdamW) else set()
+    muon = {index for group in groups if group.get("matrices") for index in group["params"]}
     for index, moments in found["state"].items():
-        if not all(isinstance(moments.get(name), Tensor) for name in needed):
+        if not all(isinstance(moments.get(name), Tensor) for name in ({"momentum"} if index in muon else adamw)):
             raise InvalidFile(path, "moments of its optimiser are missing")
         shape = order[index].shape if index in range(len(order)) else None
         tensors = [moment for moment in moments.values() if isinstance(moment, Tensor) and moment.ndim]

@@ -18,7 +18,7 @@ from vitling.ranges import (
 )
 
 CosineFrom = Literal["warmup", "start", "idmm"]
-Optimiser = Literal["adamw", "sgd"]
+Optimiser = Literal["adamw", "sgd", "muon"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class OptimConfig:
     """The optimiser and its schedule. Methods and presets override the defaults shown here; what you pass wins."""
 
     name: Optimiser | None = None
-    """The optimiser; AdamW unless the preset (--preset) uses SGD."""
+    """The optimiser; AdamW unless the preset (--preset) uses SGD. muon: Muon for the matrices of the network's blocks,
+    AdamW for the rest, at AdamW's learning rates."""
     lr: Annotated[float | None, NOT_NEGATIVE] = None
     """Peak learning rate. By default that of the plan, the preset or the method; otherwise 5e-4 per 256 images of the
     batch, at most 1e-3, or with SGD 0.03 per 256 images."""
@@ -135,12 +136,12 @@ class FitConfig:
     def check(self) -> None:
         """Raise UserError for values out of range and for settings that exclude each other."""
         check_ranges(self)
-        if self.optim.name == "sgd" and self.optim.final_weight_decay is not None:
-            raise UserError("--optim.final-weight-decay is for AdamW, but --optim.name is sgd.")
+        if self.optim.name in ("sgd", "muon") and self.optim.final_weight_decay is not None:
+            raise UserError(f"--optim.final-weight-decay is for AdamW, but --optim.name is {self.optim.name}.")
         if self.optim.name == "sgd" and self.optim.betas != OptimConfig.betas:
             raise UserError("--optim.betas are for AdamW, but --optim.name is sgd. Use --optim.momentum.")
-        if self.optim.name == "adamw" and self.optim.momentum != OptimConfig.momentum:
-            raise UserError("--optim.momentum is for SGD, but --optim.name is adamw. Use --optim.betas.")
+        if self.optim.name in ("adamw", "muon") and self.optim.momentum != OptimConfig.momentum:
+            raise UserError(f"--optim.momentum is for SGD, but --optim.name is {self.optim.name}. Use --optim.betas.")
         if (self.optim.schedule == "steps") != bool(self.optim.drops):
             raise UserError(
                 "--optim.schedule steps and --optim.drops need each other, such as --optim.drops 0.67 0.92."

@@ -1,4 +1,4 @@
-"""AdamW or SGD with explicit parameter groups, gradient clipping, and the moving average of the weights."""
+"""AdamW, SGD or Muon with explicit parameter groups, gradient clipping, and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from vitling.objectives.objective import Objective
 from vitling.training.config import OptimConfig
+from vitling.training.muon import Muon, split_groups
 
 EPS = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
 
@@ -27,7 +28,10 @@ def make_optimiser(objective: Objective, config: OptimConfig) -> torch.optim.Opt
         if fused and config.momentum:
             sgd.register_step_pre_hook(fill_momentum_buffers)
         return sgd
-    return torch.optim.AdamW(groups, lr, config.betas, fused=fused, capturable=device is not None)
+    options: dict[str, Any] = {"fused": fused, "capturable": device is not None}
+    if config.name == "muon":
+        return Muon(split_groups(groups, objective), lr, config.betas, **options)
+    return torch.optim.AdamW(groups, lr, config.betas, **options)
 
 
 def fill_momentum_buffers(optimiser: torch.optim.Optimizer, *_: Any) -> None:

@@ -1,0 +1,108 @@
+"""Muon (Jordan et al. 2024): momentum whose direction is made orthogonal, for the matrices inside a backbone.
+
+Everything else (biases, norms, embeddings, depthwise convolutions, heads) is trained with AdamW. Muon's steps are
+scaled to the root mean square of AdamW's (Liu et al. 2025, Eq. 4), so both take the same learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+from vitling.objectives.objective import Objective
+
+MOMENTUM = 0.95
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration; brings singular values to about 0.7 to 1.2
+ITERATIONS = 5
+ADAMW_RMS = 0.2  # typical root mean square of an AdamW step at learning rate 1
+SMALLEST = 16  # rows or columns; a depthwise convolution has 9 columns
+
+
+class Muon(torch.optim.AdamW):
+    """Muon for groups with `matrices`, AdamW for the others."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float | Tensor, betas: tuple[float, float], **options: Any):
+        super().__init__(groups, lr, betas, **options)
+        self._step_supports_amp_scaling = False  # in fp16 the scaler skips steps that overflow
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        torch.optim.Optimizer.__setstate__(self, state)  # AdamW's expects its own moments for every parameter
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        self._cuda_graph_capture_health_check()
+        for group in self.param_groups:
+            if group["matrices"]:
+                self._step_matrices(group)
+            else:
+                self._step_others(group)
+
+    def _step_matrices(self, group: dict[str, Any]) -> None:
+        moved = [p for p in group["params"] if p.grad is not None]
+        if not moved:
+            return
+        gradients = [p.grad for p in moved]
+        momenta = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in moved]
+        torch._foreach_mul_(momenta, MOMENTUM)
+        torch._foreach_add_(momenta, gradients)
+        directions = torch._foreach_add(gradients, momenta, alpha=MOMENTUM)  # Nesterov's
+        torch._foreach_mul_(moved, 1 - group["lr"] * group["weight_decay"])
+        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for i, p in enumerate(moved):
+            alike[p.shape[0], p[0].numel()].append(i)
+        for shape, chosen in alike.items():
+            steps = orthogonalise(torch.stack([directions[i].flatten(1) for i in chosen]))
+            steps = steps * (group["lr"] * (ADAMW_RMS * math.sqrt(max(shape))))
+            torch._foreach_sub_(
+                [moved[i] for i in chosen], [step.view_as(moved[i]) for i, step in zip(chosen, steps.unbind())]
+            )
+
+    def _step_others(self, group: dict[str, Any]) -> None:
+        moved, gradients, means, squares, largest, steps = ([] for _ in range(6))  # type: ignore[var-annotated]
+        self._init_group(group, moved, gradients, means, squares, largest, steps)
+        if moved:
+            beta1, beta2 = group["betas"]
+            shared = {name: group[name] for name in ("fused", "capturable", "lr", "weight_decay", "eps")}
+            options = {"decoupled_weight_decay": True, "amsgrad": False, "maximize": False, **shared}
+            adam(moved, gradients, means, squares, largest, steps, beta1=beta1, beta2=beta2, **options)
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Bring the singular values of matrices [N, rows, columns] close to 1; the singular vectors stay.
+
+    On GPUs this is computed in bfloat16: small errors in the direction of a step do not matter.
+    """
+    a, b, c = COEFFICIENTS
+    wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+    x = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-7)
+    x = x.bfloat16() if x.is_cuda else x
+    for _ in range(ITERATIONS):
+        squares = x @ x.mT
+        x = a * x + (b * squares + c * squares @ squares) @ x
+    return (x if wide is matrices else x.mT).to(matrices.dtype)
+
+
+def split_groups(groups: list[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
+    """Split the groups of AdamW into matrices for Muon and other parameters."""
+    backbone = objective.backbone
+    exempt = backbone.no_decay()  # embeddings and tables
+    named = backbone.named_parameters()
+    chosen = {p for name, p in named if name not in exempt and _is_hidden_matrix(p, backbone.channels)}
+    return [
+        {**group, "params": params, "matrices": matrices}
+        for group in groups
+        for matrices in (True, False)
+        if (params := [p for p in group["params"] if (p in chosen) == matrices])
+    ]
+
+
+def _is_hidden_matrix(p: nn.Parameter, channels: int) -> bool:
+    """Return whether a parameter maps features to features; a convolution of the image does not."""
+    of_image = p.ndim == 4 and p.shape[1] == channels
+    return p.ndim in (2, 4) and not of_image and min(p.shape[0], p[0].numel()) >= SMALLEST

@@ -1,0 +1,68 @@
+"""Muon: equal to a literal version of its equations, and AdamW for everything that is no hidden matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.helpers import objective
+from vitling.errors import UserError
+from vitling.training import OptimConfig
+from vitling.training.config import FitConfig
+from vitling.training.muon import MOMENTUM, orthogonalise, split_groups
+from vitling.training.optim import make_optimiser, set_lr
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (16, 48), (48, 16), (1, 7)])
+def test_singular_values_become_one_and_vectors_stay(shape):
+    torch.manual_seed(0)
+    matrix = torch.randn(shape, dtype=torch.float64)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    found = u.mT @ orthogonalise(matrix[None])[0] @ v.mT  # diagonal: the new singular values
+    values = found.diagonal()
+    assert (values > 0.6).all()
+    assert (values < 1.3).all()
+    assert (found - values.diag()).abs().max() < 1e-9
+
+
+def test_steps_equal_the_equations():
+    """M <- mu M + G; O = orthogonal(G + mu M); W <- (1 - lr wd) W - lr 0.2 sqrt(max(n, m)) O. AdamW for the rest."""
+    torch.manual_seed(0)
+    model, other = objective(), objective()
+    other.load_state_dict(model.state_dict())
+    optimiser = make_optimiser(model, OptimConfig(name="muon", weight_decay=0.1))
+    adamw = make_optimiser(other, OptimConfig(name="adamw", weight_decay=0.1))
+    matrices = {p for group in optimiser.param_groups if group["matrices"] for p in group["params"]}
+    momentum = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for _ in range(3):
+        expected = {}
+        for (name, p), q in zip(model.named_parameters(), other.parameters()):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+            momentum[name] = MOMENTUM * momentum[name] + p.grad
+            if p in matrices:
+                step = orthogonalise((p.grad + MOMENTUM * momentum[name]).flatten(1)[None])[0].view_as(p)
+                scale = 0.2 * max(p.shape[0], p[0].numel()) ** 0.5
+                expected[name] = (1 - 0.01 * 0.1) * p.detach() - 0.01 * scale * step
+        for one in (optimiser, adamw):
+            set_lr(one, 0.01)
+            one.step()
+        expected |= {name: p.detach() for name, p in other.named_parameters() if name not in expected}
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[name], msg=name)
+
+
+def test_only_matrices_inside_the_backbone_are_orthogonalised():
+    model = objective()
+    groups = split_groups(model.param_groups(0.1), model)
+    names = {p: name for name, p in model.named_parameters()}
+    chosen = {names[p] for group in groups if group["matrices"] for p in group["params"]}
+    assert any("mlp.fc1.weight" in name for name in chosen)
+    assert not any("embed" in name or "head" in name or "bias" in name or "norm" in name for name in chosen)
+    assert sum(len(group["params"]) for group in groups) == len(names)
+
+
+@pytest.mark.parametrize("wrong", [{"momentum": 0.5}, {"final_weight_decay": 0.1}])
+def test_settings_of_other_optimisers_are_refused(wrong):
+    with pytest.raises(UserError, match="muon"):
+        FitConfig(optim=OptimConfig(name="muon", **wrong)).check()
