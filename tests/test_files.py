@@ -75,6 +75,12 @@ def test_a_killed_write_leaves_the_old_file_and_the_next_one_cleans_up(tmp_path)
     assert names(tmp_path) == ["file.json"]
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_named_like_a_leftover_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".report.html.abcdefgh.part")
+    remove_leftovers(tmp_path)
+
+
 def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(TypeError), atomic_write(tmp_path / "a") as file:
         file.write("text")

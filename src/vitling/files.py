@@ -256,7 +256,7 @@ def _open_for_lock(path: Path) -> Iterator[int]:
     if fcntl is None:
         yield -1
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place would wait for a writer
     try:
         yield handle
     finally:

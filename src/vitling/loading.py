@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, is_typeddict
 
 import msgspec
 
-from vitling.errors import InvalidFile
+from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
 
 if TYPE_CHECKING:
@@ -73,10 +73,23 @@ def check_size(path: str | os.PathLike, size: int) -> None:
         raise OSError(errno.EINVAL, problem, os.fspath(path))
 
 
+def expand_home(path: str | os.PathLike) -> Path:
+    """Replace a leading ~ by the home directory; raise UserError if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no such user. For a file of this name, use ./{path}.") from None
+
+
 def check_expansion(path: str | os.PathLike, size: int) -> None:
     """Raise InvalidFile if `size` bytes, which a file unpacks to, are far more than real data would."""
-    if size > max(MAX_UNPACKED, MAX_RATIO * os.stat(path).st_size):
+    if size > find_limit(path):
         raise InvalidFile(path, f"unpacks to {size / 1e9:.1f} GB, over {MAX_RATIO} times its size, so it is not read")
+
+
+def find_limit(path: str | os.PathLike) -> int:
+    """Return how many bytes a file may unpack to."""
+    return max(MAX_UNPACKED, MAX_RATIO * os.stat(path).st_size)
 
 
 def check_zip(path: str | os.PathLike, file: IO[bytes]) -> None:

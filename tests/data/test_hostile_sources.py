@@ -105,6 +105,27 @@ def test_parquet_columns_of_any_type_are_read_or_refused(columns, features, tmp_
     assert source is None or all(isinstance(name, str) for name in source.class_order or ())
 
 
+@pytest.mark.parametrize("label", [["a"] * 2, pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((2, 3), np.int64))])
+def test_odd_label_columns_are_read_or_refused(label, tmp_path):
+    columns = {"image": [b"", b""], "label": label, "other": ["a", "b"]}
+    names = ["image", "label", "label" if isinstance(label, list) else "other"]
+    table = pa.table([pa.array(c) if isinstance(c, list) else c for c in columns.values()], names=names)
+    pq.write_table(table, tmp_path / "a.parquet")
+    accepts_or_refuses(read_splits, str(tmp_path / "a.parquet"), DataConfig())
+
+
+def test_torchvisions_own_failures_are_named(tmp_path):
+    (tmp_path / "gtsrb/GTSRB/Training").mkdir(parents=True)
+    with pytest.raises(UserError, match="GTSRB"):
+        read_source(f"torchvision:GTSRB?root={tmp_path}", DataConfig())
+
+
+@pytest.mark.parametrize("spec", ["~no-such-user/images", f"embedded:digits?labels={'9' * 5000}"])
+def test_odd_names_of_data_are_refused(spec):
+    with pytest.raises(UserError, match=r"no such user|use labels"):
+        read_source(spec, DataConfig())
+
+
 def test_times_that_python_cannot_express_are_refused(tmp_path):
     times = pa.array([2**62] * 2, pa.duration("s"))
     pq.write_table(pa.table({"image": [b"", b""], "label": times}), tmp_path / "a.parquet")

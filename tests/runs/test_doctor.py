@@ -152,6 +152,16 @@ def test_an_edited_file_is_not_overwritten(features, tmp_path, capsys):
     assert mine.read_text().endswith("\n\n")
 
 
+def test_a_link_in_the_run_is_not_followed(features, tmp_path, capsys):
+    run_folder = tmp_path / "run"
+    shutil.copytree(features, run_folder)
+    (tmp_path / "elsewhere").mkdir()
+    (run_folder / "doctor").symlink_to(tmp_path / "elsewhere")
+    assert run(["doctor", str(run_folder)]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 def test_folds_do_not_start_from_weights_that_know_the_labels(images, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert train(images, first, "--no-report", "--epochs", "1") == 0

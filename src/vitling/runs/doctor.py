@@ -74,6 +74,8 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     settings = read_settings(run)
     settings = replace(settings, labels=config.labels or settings.labels)
     out = Path(config.out or run / FOLDER)
+    if config.out is None and out.is_symlink():
+        raise UserError(f"{out} is a link, and a run writes only into its own directory. Pass --out.")
     check_writable(out / FILE)
     _check_unedited(out)
     start = find_label_free(run, required=not config.folds)

@@ -113,6 +113,7 @@ def test_voc_with_any_content(label, box, size, raw, tmp_path):
     | damaged_bytes(b"0 0.25 0.25 0.75 0.25 0.75 0.75\n1 0.5 0.5 0.1 0.1\n"),
     data=st.none() | st.binary(max_size=40) | damaged_bytes(b"names: {0: cat, 1: dog}\n"),
 )
+@example(raw=b"", data=b"a: &a [x]\nb: &b [*a, *a]\nnames: [*b, *b]")
 @example(raw=b"", data=b"names: !!timestamp x")
 @example(raw=b"", data=b'names: !!float ""')
 def test_yolo_with_any_content(raw, data, tmp_path):

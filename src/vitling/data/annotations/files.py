@@ -16,6 +16,7 @@ from vitling.data.sources.layout import make_printable
 from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF
 from vitling.data.sources.tar import TarReader, list_members
 from vitling.errors import UserError
+from vitling.loading import expand_home
 
 ANNOTATION_FOLDERS = frozenset(["annotations", "labels"])
 IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages"])
@@ -65,7 +66,7 @@ class Files:
 
 def open_files(spec: str) -> tuple[Files, str | None]:
     """List the files of a folder or tar. For an annotation file, list those beside it; also return its name."""
-    path = Path(spec).expanduser()
+    path = expand_home(spec)
     if path.is_dir():
         return _open_folder(path), None
     if not path.is_file():

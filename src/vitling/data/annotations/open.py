@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from vitling.data.sources import NAMED_SPLIT
 from vitling.data.splits import DEFAULT_HOLD_OUT, parse_fraction
 from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
-from vitling.loading import parse_json
+from vitling.loading import expand_home, parse_json
 
 MAX_JSON = 50  # JSON files to look into; more are annotations of single images, which are not supported
 Splits = dict[str, AnnotatedSplit | None]
@@ -72,7 +71,7 @@ def find_task(spec: str, settings: AnnotationConfig) -> DenseTask | None:
     """Return what the annotations of a folder, tar or JSON file are for; None if it has none."""
     if NAMED_SPLIT.match(spec):
         spec = NAMED_SPLIT.split(spec)[2]
-    path = Path(spec).expanduser()
+    path = expand_home(spec)
     if not path.is_dir() and path.suffix.lower() not in (".tar", ".json"):
         return None
     if settings.format != "auto":

@@ -96,13 +96,22 @@ def _make_shape(label: str, values: list[float], where: str) -> Shape:
     return Shape(label, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), where=where)
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, of which a few lines can stand for billions of values."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        return super().compose_node(parent, index)
+
+
 def _read_class_names(files: Files) -> dict[int, str]:
     """Read the names from data.yaml or a text file: number -> name; {} without one."""
     for name in files.names:
         if get_suffix(name) not in (".yaml", ".yml") or name.count("/") > 1:
             continue
         try:
-            content = yaml.safe_load(files.read(name))
+            content = yaml.load(files.read(name), _PlainLoader)
         except Exception as error:  # PyYAML fails on odd values in many ways, such as IndexError for !!float ""
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise InvalidFile(name, f"not valid YAML ({reason})") from None

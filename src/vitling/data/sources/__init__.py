@@ -26,7 +26,7 @@ from vitling.data.sources.layout import make_printable
 from vitling.data.sources.schemes import READERS
 from vitling.data.sources.source import Source, separate_unlabelled
 from vitling.errors import UserError
-from vitling.loading import find_matches
+from vitling.loading import expand_home, find_matches
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
 _BRACE = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
@@ -72,7 +72,7 @@ def _read(spec: str, config: DataConfig) -> Source:
         return _import_reader(SCHEMES[scheme]).read(rest, config)
     if scheme in READERS and ":" in spec:
         return READERS[scheme](rest)
-    path = Path(spec).expanduser()
+    path = expand_home(spec)
     if _count_names(spec) > MAX_NAMES:
         raise UserError(f"{spec[:200]}: its braces stand for more than {MAX_NAMES:,} files. Use * in their place.")
     if path.is_dir():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from vitling.data.config import DataConfig
 from vitling.data.sources.source import Source, SourceSplit
 from vitling.data.sources.table import Row, read_rows
 from vitling.errors import UserError
 from vitling.formatting import format_count, shorten_list, unescape_cell
-from vitling.loading import read_bytes
+from vitling.loading import expand_home, read_bytes
 
 DROP = "drop"  # as a label: leave the image out, unless a class has this name. An empty label does so too
 SPLITS = ("train", "val", "test")
@@ -22,7 +21,7 @@ _COLUMNS = DataConfig()  # the columns are path, label and split, whatever those
 def hash_labels(path: str) -> str:
     """Hash the content of a file of labels, which a resumed run must find unchanged."""
     try:
-        return hashlib.blake2b(read_bytes(Path(path).expanduser()), digest_size=16).hexdigest()
+        return hashlib.blake2b(read_bytes(expand_home(path)), digest_size=16).hexdigest()
     except OSError as problem:
         raise UserError(f"--labels {path} cannot be read: {problem.strerror}.") from None
 
@@ -38,7 +37,7 @@ def check_same_labels(path: str, digest: str, out: str) -> None:
 def correct_labels(source: Source, path: str) -> None:
     """Replace the labels of the images that the CSV names, and remove those without a label or marked `drop`."""
     hash_labels(path)
-    rows, columns = read_rows(Path(path).expanduser(), _COLUMNS)
+    rows, columns = read_rows(expand_home(path), _COLUMNS)
     if missing := [name for name in ("path", "label") if name not in columns]:
         has = ", ".join(columns)
         raise UserError(f"--labels {path} has no column {missing[0]}, only {has}. It needs the columns path and label.")

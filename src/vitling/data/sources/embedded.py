@@ -17,6 +17,7 @@ from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 
 TEST_EVERY, CLASSES = 6, 10
+MAX_DIGITS = 18  # of a number in a query
 
 
 def read(spec: str, config: DataConfig) -> Source:
@@ -50,7 +51,7 @@ def _draw_labelled(query: str, classes: np.ndarray, among: np.ndarray) -> np.nda
     if (
         "labels" not in options
         or not options.keys() <= {"labels", "seed"}
-        or not all(map(str.isdecimal, options.values()))
+        or not all(value.isdecimal() and len(value) <= MAX_DIGITS for value in options.values())
     ):
         raise UserError(f"embedded:digits?{query}: use labels and seed, as in embedded:digits?labels=100&seed=0.")
     count, seed = int(options["labels"]), int(options.get("seed", "0"))

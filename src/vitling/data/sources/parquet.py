@@ -79,6 +79,8 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
         try:
             check_regular(path)
             schema = pq.read_schema(path)
+            if len(set(schema.names)) < len(schema.names):
+                raise InvalidFile(path, "has two columns of the same name")
             label = _find_label_column(schema, config)
             names = _read_class_names(schema, label)
             source.class_order = source.class_order or names
@@ -153,6 +155,7 @@ def _find_label_column(schema: pa.Schema, config: DataConfig) -> str | None:
 
 
 def _is_list(kind: pa.DataType) -> bool:
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 

@@ -162,9 +162,19 @@ def read_patchcamelyon(copy: Copy) -> None:
         for path in (images, labels):
             check_regular(path)
         with _import_h5py().File(labels, "r") as file:
-            check_expansion(labels, file["y"].nbytes)
-            names = [copy.entry.class_names[c] for c in np.asarray(file["y"]).ravel().astype(int)]
+            classes = get_array(labels, file, "y")
+            check_expansion(labels, classes.nbytes)
+            names = [copy.entry.class_names[c] for c in np.asarray(classes).ravel().astype(int)]
         copy.add_split(split, [f"{word}[{i}]" for i in range(len(names))], H5Reader(images), names)
+
+
+def get_array(path: Path, file: Any, name: str) -> Any:
+    """Return an array of an HDF5 file; raise InvalidFile if its values are in other files."""
+    h5py = _import_h5py()
+    found = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+    if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+        raise InvalidFile(path, f"expected an array {name!r}, stored in this file")
+    return found
 
 
 class H5Reader:
@@ -180,7 +190,7 @@ class H5Reader:
     def __call__(self, row: int) -> np.ndarray:
         with self.lock:
             if self.opened is None or self.opened[0] != os.getpid():
-                self.opened = (os.getpid(), _import_h5py().File(self.path, "r")["x"])
+                self.opened = (os.getpid(), get_array(self.path, _import_h5py().File(self.path, "r"), "x"))
             images = self.opened[1]
             check_size(self.path, images.dtype.itemsize * math.prod(images.shape[1:]))
             return np.asarray(images[row])

@@ -10,7 +10,7 @@ import numpy as np
 from vitling.data.dataset import interleave_classes
 from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import UserError
-from vitling.loading import open_text
+from vitling.loading import expand_home, open_text
 from vitling.papers.datasets.files import Copy
 from vitling.papers.datasets.lists import load_mat
 
@@ -82,7 +82,7 @@ def read_imagenet100(copy: Copy) -> None:
     """Read the classes of a list, given by ?list=FILE or lying in the folder; or all, if there are 100."""
     option = copy.options.pop("list", None)
     inside = next((copy.root / name for name in LISTS if (copy.root / name).exists()), None)
-    listed = Path(option).expanduser() if option else inside
+    listed = expand_home(option) if option else inside
     read_imagenet1k(copy)
     splits = copy.source.splits
     classes = {names[0] for names in splits["train"].labels or ()}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from urllib.parse import parse_qsl
 
 from vitling.data.sources.source import Source, concat_splits
 from vitling.errors import UserError
+from vitling.loading import expand_home
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.datasets.files import Copy, find_home
 
@@ -16,7 +16,7 @@ def read_entry(entry: Entry, rest: str) -> Source:
     where, _, query = rest.partition("?")
     if not where:
         raise UserError(f"The folder is missing; type {entry.name}:DIR.")
-    copy = Copy(entry, find_home(Path(where).expanduser(), entry), dict(parse_qsl(query, keep_blank_values=True)))
+    copy = Copy(entry, find_home(expand_home(where), entry), dict(parse_qsl(query, keep_blank_values=True)))
     val = copy.options.pop("val", None)
     found = _run_reader(copy)
     if unknown := [*copy.options, *(["val"] if val not in (None, "train") else [])]:

@@ -27,7 +27,7 @@ class MiddleFrameReader:
 
     def __call__(self, row: int) -> np.ndarray:
         check_regular(self.folder / self.videos[row])
-        with _import_av().open(str(self.folder / self.videos[row])) as video:
+        with _import_av().open(str(self.folder / self.videos[row]), format="avi") as video:
             stream = video.streams.video[0]
             count = stream.frames or sum(1 for _ in video.decode(stream))
             video.seek(0)
