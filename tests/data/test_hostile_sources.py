@@ -120,6 +120,12 @@ def test_torchvisions_own_failures_are_named(tmp_path):
         read_source(f"torchvision:GTSRB?root={tmp_path}", DataConfig())
 
 
+def test_torchvision_creates_no_folder(tmp_path):
+    with pytest.raises(UserError, match="there is no folder"):
+        read_source(f"torchvision:Caltech101?root={tmp_path / 'new'}&x={'9' * 5000}", DataConfig())
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("spec", ["~no-such-user/images", f"embedded:digits?labels={'9' * 5000}"])
 def test_odd_names_of_data_are_refused(spec):
     with pytest.raises(UserError, match=r"no such user|use labels"):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.console import Console, echo
-from vitling.errors import RunAborted
+from vitling.errors import RunAborted, UserError
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import make_tables
 
@@ -25,7 +25,10 @@ def suite(config: Annotated[SuiteConfig, NO_PREFIX]) -> None:
     _print_suite(outcome.summary)
     echo(f"Saved to {outcome.path}")
     if outcome.failed:
-        raise RunAborted(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}.")
+        first = next(iter(outcome.failed.values()))
+        wrong_input = all(isinstance(problem, UserError) for problem in outcome.failed.values())
+        kind = UserError if wrong_input else RunAborted
+        raise kind(f"{len(outcome.failed)} failed: {'; '.join(outcome.failed)}. The first: {first}")
 
 
 def _print_suite(summary: dict[str, Any]) -> None:

@@ -55,7 +55,8 @@ def embed(
     parts = [part for part in parts if len(part.keys) or part.errors]
     errors = {key: reason for part in parts for key, reason in part.errors.items()}
     if not any(len(part.keys) for part in parts):
-        raise UserError(f"None of {len(errors)} images could be read. {next(iter(errors.values()), '')}.")
+        first = next((f" {key}: {reason}." for key, reason in errors.items()), "")
+        raise UserError(f"None of {len(errors)} images could be read.{first}")
     if tool is None:
         _WRITERS[out.suffix](out, parts)
     elif sum(len(part.keys) for part in parts) < 2:

@@ -57,7 +57,9 @@ def predict(
         with atomic_write(out, "w") as file:
             file.write(text)
     if all(p.error for p in predictions):
-        raise UserError(f"None of {len(predictions)} images could be read. {predictions[0].error}.")
+        raise UserError(
+            f"None of {len(predictions)} images could be read. {predictions[0].source}: {predictions[0].error}."
+        )
     if unread := [p.source for p in predictions if p.error]:
         names = shorten_list([_shorten_path(name) for name in unread])
         Log().warning(f"{len(unread):,} of {len(predictions):,} images could not be read: {names}.")

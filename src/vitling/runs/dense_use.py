@@ -127,7 +127,7 @@ def predict_dense(folder: Path, inputs: Sequence[str], out: str | None, min_scor
                 errors.append(prediction.error)
             progress(len(errors))
     if all(errors):
-        raise UserError(f"None of {len(errors)} images could be read. {errors[0]}.")
+        raise UserError(f"None of {len(errors)} images could be read. {images[0]}: {errors[0]}.")
     _write_lists(target, model, listed)
     return [picture for picture, error in zip(pictures, errors) if not error]
 

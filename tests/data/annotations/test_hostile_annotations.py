@@ -114,6 +114,7 @@ def test_voc_with_any_content(label, box, size, raw, tmp_path):
     data=st.none() | st.binary(max_size=40) | damaged_bytes(b"names: {0: cat, 1: dog}\n"),
 )
 @example(raw=b"", data=b"a: &a [x]\nb: &b [*a, *a]\nnames: [*b, *b]")
+@example(raw=b"", data=b"names: [0x" + b"f" * 5000 + b"]")
 @example(raw=b"", data=b"names: !!timestamp x")
 @example(raw=b"", data=b'names: !!float ""')
 def test_yolo_with_any_content(raw, data, tmp_path):

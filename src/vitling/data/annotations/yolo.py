@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import yaml
 
@@ -111,12 +112,16 @@ def _read_class_names(files: Files) -> dict[int, str]:
         if get_suffix(name) not in (".yaml", ".yml") or name.count("/") > 1:
             continue
         try:
-            content = yaml.load(files.read(name), _PlainLoader)
+            known = _list_names(yaml.load(files.read(name), _PlainLoader))
         except Exception as error:  # PyYAML fails on odd values in many ways, such as IndexError for !!float ""
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise InvalidFile(name, f"not valid YAML ({reason})") from None
-        names = content.get("names") if isinstance(content, dict) else None
-        pairs = names.items() if isinstance(names, dict) else enumerate(names) if isinstance(names, list) else ()
-        if known := {int(c): make_printable(str(word)) for c, word in pairs if str(c).isdecimal()}:
+        if known:
             return known
     return dict(enumerate(read_names(files, CLASS_FILES)))
+
+
+def _list_names(content: Any) -> dict[int, str]:
+    names = content.get("names") if isinstance(content, dict) else None
+    pairs = names.items() if isinstance(names, dict) else enumerate(names) if isinstance(names, list) else ()
+    return {int(c): make_printable(str(word)) for c, word in pairs if str(c).isdecimal()}

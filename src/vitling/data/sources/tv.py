@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -13,6 +14,7 @@ from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 
 SPLIT_ARGUMENTS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",), "pool": ("unlabeled",)}
+MAX_DIGITS = 18  # of a number in a query
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
 UNUSABLE = ("LSUN", "VisionDataset")  # the first unpickles a cache beside the images, which can run code; a base class
 CLASS_ATTRIBUTES = ("classes", "categories")
@@ -44,6 +46,9 @@ def read(spec: str, config: DataConfig) -> Source:
         raise UserError(f"torchvision:{name} needs the folder of its files: torchvision:{name}?root=DIR")
     if "download" in arguments:
         raise UserError(f"torchvision:{spec}: leave out download, and pass --data.download instead.")
+    root = arguments.get("root")
+    if root is not None and not config.download and not Path(str(root)).is_dir():  # some datasets would create it
+        raise UserError(f"torchvision:{name}: there is no folder {root}. Put the files there, or pass --data.download.")
     if "download" in parameters:
         arguments["download"] = config.download
     source = Source(name)
@@ -59,7 +64,7 @@ def read(spec: str, config: DataConfig) -> Source:
 def _parse_value(text: str) -> str | int | bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    return int(text) if text.isdecimal() else text
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else text
 
 
 def _list_choices(parameters: Any, arguments: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -66,7 +66,7 @@ class SuiteResult:
 
     summary: dict[str, Any]  # content of suite.json
     path: Path
-    failed: tuple[str, ...]  # in this session
+    failed: dict[str, Exception]  # in this session, by what was being measured
 
 
 def run_suite(config: SuiteConfig) -> SuiteResult:
@@ -84,17 +84,17 @@ def run_suite(config: SuiteConfig) -> SuiteResult:
         for entry in entries
         if (source := sources.get(entry.name))
     ]
-    path, failed = out / RESULT, []
+    path, failed = out / RESULT, dict[str, Exception]()
     with raise_on_signal(f"Stopped. Run the same command again to continue; finished figures are in {out}."):
         for job in jobs:
             if any(not job.has_finished(probe) for probe in config.probes):
-                failed += _evaluate(job, config, log)
+                failed |= _evaluate(job, config, log)
             if all(job.has_finished(probe) for probe in config.probes):
                 for features in job.folder.glob("features-*.pt"):
                     features.unlink()
         summary = summarise(_read_cells(jobs, config), config)
         write_json(path, summary)
-    return SuiteResult(summary, path, tuple(failed))
+    return SuiteResult(summary, path, failed)
 
 
 def find_source(name: str, root: Path) -> str | None:
@@ -137,7 +137,7 @@ def _report_missing(entries: Sequence[Entry], sources: dict[str, str], root: Pat
         log.info(f"Skipped, because {root} does not have them: {', '.join(missing)}.")
 
 
-def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
+def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> dict[str, Exception]:
     """Evaluate the missing cells. A failure is logged, and ends neither the others nor the suite."""
     missing = tuple(probe for probe in config.probes if not job.has_finished(probe))
     if other := [probe for probe in missing if job.path(probe).exists()]:
@@ -149,15 +149,15 @@ def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> list[str]:
         task, about = _prepare_task(job, missing, config, log)
     except (UserError, OSError, torch.OutOfMemoryError) as problem:
         log.warning(f"{job.entry.name} is skipped for {job.run}: {problem}")
-        return [f"{job.entry.name} of {job.run}"]
-    failed = []
+        return {f"{job.entry.name} of {job.run}": problem}
+    failed: dict[str, Exception] = {}
     for probe in missing:
         log.info(f"{job.entry.name}, {job.run}: {probe}")
         try:
             _write_cell(job, probe, task, about, config, log)
         except (UserError, OSError, torch.OutOfMemoryError) as problem:
             log.warning(f"{probe} on {job.entry.name} failed for {job.run}: {problem}")
-            failed.append(f"{probe} on {job.entry.name} of {job.run}")
+            failed[f"{probe} on {job.entry.name} of {job.run}"] = problem
     return failed
 
 
