@@ -15,6 +15,7 @@ from vitling.dense.segmentation import SegmentationObjective, average_loss
 from vitling.dense.targets import MaskTargets, squash_masks
 from vitling.dense.upernet import BINS, AuxiliaryHead, PyramidPooling, UPerNet, average_bins
 from vitling.training import CheckpointConfig, OptimConfig, fit
+from vitling.training.batch_norm import group_batch_norm
 from vitling.views import Normaliser
 from vitling.views.policies import make_plan
 
@@ -62,9 +63,14 @@ def test_freezing_stops_at_a_block(quarters, share):
     assert backbone.timm_model.patch_embed.proj.weight.requires_grad == (quarters == 0)
 
 
-def test_frozen_modules_stay_in_evaluation_mode():
+@pytest.mark.parametrize("change", ["none", "train", "group"])
+def test_frozen_modules_stay_in_evaluation_mode(change):
+    """From the start, in training mode, and after the batch norms were replaced."""
     model = SegmentationObjective(small_backbone("resnet18"), make_plan("segmentation", 64), None, 3, 8, frozen=1)
-    model.train()
+    if change == "group":
+        group_batch_norm(model, 4)
+    if change != "none":
+        model.train()
     assert not model.backbone.timm_model.bn1.training
     assert model.backbone.timm_model.layer4[1].bn2.training
     assert model.head.training

@@ -21,13 +21,16 @@ class DenseObjective(Objective):
             raise ValueError(f"frozen is a number of quarters from 0 to 4, not {frozen}")
         super().__init__(backbone, plan)
         self.maps = StageMaps(backbone, multiple)
-        self.frozen_modules = freeze(backbone, frozen)
+        self.frozen = frozen
+        freeze(backbone, frozen)
+        self.train()
 
     def train(self, mode: bool = True) -> Self:
         """Keep frozen modules in evaluation mode: without drop path, and with the statistics of their batch norms."""
         super().train(mode)
-        for module in self.frozen_modules:
-            module.eval()
+        for module in self.backbone.modules() if self.frozen else ():  # norms may have been replaced since the start
+            if _is_frozen(module):
+                module.eval()
         return self
 
     def compute_maps(self, pixels: Tensor) -> list[Tensor]:
@@ -41,17 +44,16 @@ class DenseObjective(Objective):
         return self.maps(stages)
 
 
-def freeze(backbone: Backbone, quarters: int) -> list[nn.Module]:
-    """Freeze the first blocks and all parameters registered before them; return the modules that are frozen whole."""
+def freeze(backbone: Backbone, quarters: int) -> None:
+    """Freeze the first blocks and all parameters registered before them."""
     if quarters == 0:
-        return []
+        return
     blocks = backbone.blocks()
     last = list(blocks[max(1, len(blocks) * quarters // 4) - 1].parameters())[-1]
     for parameter in backbone.parameters():
         parameter.requires_grad_(False)
         if parameter is last and quarters < 4:
             break
-    return [module for module in backbone.modules() if _is_frozen(module)]
 
 
 def _is_frozen(module: nn.Module) -> bool:

@@ -30,6 +30,7 @@ from vitling.loading import read_safetensors
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
+from vitling.runs.origins import knows_labels
 from vitling.settings.config import FinetuneConfig, LabelledConfig
 from vitling.training.loop import fit
 from vitling.training.rundir import RunDirectory
@@ -59,6 +60,12 @@ def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun
     if path.exists():
         _delete_twin(run)  # the start that wrote the file may have been killed before it did so
         return load_calibration(path)
+    if knows_labels(config.from_, config.source):
+        log.warning(
+            f"The probabilities of this run are not calibrated: {config.from_} was trained on the same labels, so a "
+            "twin would know the images that it leaves out. Hold out images with --val 0.1."
+        )
+        return None
     dataset = stores.train.dataset
     groups, _ = group_look_alikes(dataset, config.data, stores.train.facts)
     held = hold_out(dataset.labels, groups, len(dataset), HELD_OUT, config.hold_out_seed())

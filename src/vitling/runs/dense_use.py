@@ -21,7 +21,8 @@ from vitling.runs.dense_evaluation import evaluate_store
 from vitling.runs.dense_images import describe_problems, match_store
 from vitling.runs.dense_model import BATCH, DenseModel, DensePrediction
 from vitling.runs.drawing import encode_class_map
-from vitling.runs.evaluate import find_run, format_command, make_opening_recorder, was_trained_on
+from vitling.runs.evaluate import format_command, make_opening_recorder, was_trained_on
+from vitling.runs.origins import find_run
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.data.dataset import Dataset, Splits
+from vitling.data.dataset import Splits
 from vitling.data.holdout import assign_folds
 from vitling.data.look_alikes import group_look_alikes
 from vitling.data.store import Store
@@ -35,17 +35,12 @@ from vitling.evaluation.suspects import (
     write_suspects,
 )
 from vitling.files import check_writable, write_json
-from vitling.loading import read_json
-from vitling.methods import METHODS
 from vitling.runs.doctor_folds import predict_by_folds
 from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.images import open_labels
-from vitling.settings.config import FinetuneConfig, LabelledConfig, PretrainConfig, RunConfig, TrainConfig
-from vitling.settings.dense import DenseConfig
+from vitling.runs.origins import find_label_free, read_settings
+from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
-from vitling.settings.saved import load_config
-from vitling.settings.stages import PRETRAIN_FOLDER
-from vitling.settings.verbs import CONFIGS
 from vitling.training.processes import choose_device
 
 LOW_AGREEMENT = 0.8  # digits with 5 % flips: at 0.75, 30 % of the suspects were wrong labels; at 0.93, 90 %
@@ -132,41 +127,6 @@ def _check_unedited(out: Path) -> None:
         raise UserError(f"{mine} has been edited and is not overwritten. Pass another --out, or delete it.")
 
 
-def read_settings(run: Path) -> RunConfig:
-    """Read the settings of a run; raise UserError for anything else."""
-    path = run / "config.json"
-    if not path.is_file():
-        raise UserError(
-            f"{run} is not a run. Name the directory of one; to make one for unchecked images, "
-            f"vitling pretrain {run} --out runs/features"
-        )
-    values = read_json(path)
-    kind = CONFIGS.get(values.get("verb", "") if isinstance(values, dict) else "")
-    if kind is None or issubclass(kind, DenseConfig):
-        raise UserError(f"{run} is not a run of train, pretrain or finetune.")
-    return load_config(kind, values, path)
-
-
-def find_label_free(run: Path, required: bool) -> Path | None:
-    """Return the run whose weights were trained without labels: the first stage, or what finetune started from."""
-    settings = read_settings(run)
-    if isinstance(settings, PretrainConfig) and METHODS[settings.method].labels == "ignored":
-        before = settings.continue_from or settings.from_
-        if not before or not (Path(before) / "config.json").is_file():
-            return run
-        return run if find_label_free(Path(before), required) else None
-    if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
-        return find_label_free(run / PRETRAIN_FOLDER, required)
-    if isinstance(settings, FinetuneConfig) and settings.from_ and (Path(settings.from_) / "config.json").is_file():
-        return find_label_free(Path(settings.from_), required)
-    if required:
-        raise UserError(
-            f"The weights of {run} were trained on the labels and have memorised the wrong ones. Pass --folds 5, which "
-            "trains them again without each fifth of the images, or a run of `vitling pretrain`."
-        )
-    return None
-
-
 def _predict_by_features(
     config: DoctorConfig, start: Path, data: DataConfig, splits: Splits, log: Log
 ) -> tuple[Store, np.ndarray]:
@@ -175,13 +135,8 @@ def _predict_by_features(
     data = match_model_input(model, data)
     store = decode_split(model, splits.train, "train", data, config.allow_bad, log, splits.bad)
     features = compute_pooled_features(model.backbone, store, model.meta.size, model.meta.crop_fraction)
-    folds = make_folds(store.dataset, data, FOLDS, config.seed)
+    groups, _ = group_look_alikes(store.dataset, data, store.facts)  # groups and near duplicates stay together
+    folds = assign_folds(store.dataset.labels, groups, len(store.dataset), FOLDS, config.seed)
     labels = get_labels(store).to(features.device)
     with log.progress("Classifying", FOLDS) as progress:
         return store, predict_out_of_fold(features, labels, len(store.dataset.class_names), folds, progress)
-
-
-def make_folds(dataset: Dataset, data: DataConfig, count: int, seed: int) -> np.ndarray:
-    """Assign folds by class, with groups and near duplicates kept together."""
-    groups, _ = group_look_alikes(dataset, data)
-    return assign_folds(dataset.labels, groups, len(dataset), count, seed)

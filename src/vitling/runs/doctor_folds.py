@@ -22,10 +22,10 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import compute_logits
-from vitling.loading import read_json
 from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.finetune import finetune_in
 from vitling.runs.opening import open_run
+from vitling.runs.origins import knows_labels
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.stages import make_fold_stage
@@ -61,16 +61,6 @@ def _name_folds(config: DoctorConfig, settings: LabelledConfig) -> str:
     return f"{config.folds}-seed{config.seed}{corrected}"
 
 
-def _check_start(settings: LabelledConfig) -> None:
-    """Raise UserError if the run started from weights that were trained on these labels, those held out included."""
-    config = Path(settings.from_ or "") / "config.json"
-    if settings.from_ and config.is_file() and read_json(config).get("source") == settings.source:
-        raise UserError(
-            f"The run started from {settings.from_}, which was trained on the same labels. Use a run that starts from "
-            "random weights or from a run of `vitling pretrain`."
-        )
-
-
 def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | None, out: Path, log: Log) -> None:
     """Train the folds, several at once on a GPU. Folds that have finished already are kept."""
     device = choose_device(config.device)
@@ -80,8 +70,11 @@ def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | No
         split_seed=config.seed,
         allow_bad=config.allow_bad or settings.allow_bad,
     )
-    if start is None:
-        _check_start(settings)
+    if start is None and knows_labels(settings.from_, settings.source):
+        raise UserError(
+            f"The run started from {settings.from_}, which was trained on the same labels. Use a run that starts from "
+            "random weights or from a run of `vitling pretrain`."
+        )
     weights = str(start) if start is not None else settings.from_
     train = partial(_train_fold, settings, config.folds, out, weights)
     at_once = min(config.folds, config.at_once or (_AT_ONCE if device.type == "cuda" else 1))

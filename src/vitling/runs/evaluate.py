@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from vitling.files import check_writable, write_json
 from vitling.formatting import shorten_list
 from vitling.loading import read_record
 from vitling.records import DataSettings
+from vitling.runs.origins import find_run, is_same_data, strip_val
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
 from vitling.training.rundir import RunDirectory
@@ -129,14 +129,6 @@ def make_opening_recorder(model_path: str) -> Callable[[str], None]:
     return record
 
 
-def find_run(model_path: str) -> Path | None:
-    """Return the run directory of a run or of its model/ or best/, or None."""
-    path = Path(model_path)
-    names = ("checkpoints", "config.json")
-    candidates = (path, path.resolve().parent)
-    return next((folder for folder in candidates if all((folder / name).exists() for name in names)), None)
-
-
 def was_trained_on(model_path: str, source: str, split: str, held_out_by: int | None = None) -> bool:
     """Return whether the run was trained on images of this split.
 
@@ -148,22 +140,15 @@ def was_trained_on(model_path: str, source: str, split: str, held_out_by: int | 
     if folder is None:
         return False
     config = read_record(folder / "config.json", DataSettings)
-    (trained, val), (evaluated, _) = (_strip_val(name) for name in (str(config.get("source", "")), source))
-    if trained != evaluated and Path(trained).resolve() != Path(evaluated).resolve():
+    trained = str(config.get("source", ""))
+    if not is_same_data(trained, source):
         return False
+    val = strip_val(trained)[1]
     merged = config.get("val") is not None or config.get("data", {}).get("folds", 0) > 0 or val == "train"
     if held_out_by is not None:
         split_seed = config.get("split_seed")  # None: the seed of the run
         return merged or (config.get("seed") if split_seed is None else split_seed) != held_out_by
     return split == "train" or (split == "val" and merged)
-
-
-def _strip_val(source: str) -> tuple[str, str]:
-    """Split the name of the data into itself without the option `val`, and the value of that."""
-    name, _, query = source.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    val = options.pop("val", "")
-    return f"{name}?{urlencode(options)}" if options else name, val
 
 
 def _choose_split(splits: Splits, split: str) -> str:

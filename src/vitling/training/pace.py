@@ -38,9 +38,10 @@ def measure_pace(objective: Objective, store: Store, config: FitConfig, processe
         while True:
             before, (seconds, images) = pace, run_steps(trainer, source, steps)
             pace = images / seconds
-            if processes.any(int(seconds >= 1 and pace <= SETTLED * before)):
+            is_long, settled = processes.any(int(seconds >= 1)), processes.any(int(pace <= SETTLED * before))
+            if is_long and settled:
                 return pace, how if trainer.compiling else "off"
-            steps *= 2 if seconds < 1 else 1
+            steps *= 1 if is_long else 2  # all processes take the same number of steps
 
 
 def warm_compile_cache(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> None:

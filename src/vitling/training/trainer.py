@@ -56,6 +56,7 @@ class Trainer:
             group_batch_norm(objective, config.loop.batch_norm_group)
         elif processes.world > 1 and store.device.type == "cuda":
             nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+        objective.train()  # sets the mode of replaced modules too
         self.model = _wrap_parallel(objective, processes)
         self.optimiser = make_optimiser(objective, config.optim)
         final = config.optim.final_weight_decay

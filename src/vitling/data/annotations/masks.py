@@ -102,7 +102,7 @@ def read(
     checked = {split: _check_pairs(files, pairs, split, config) for split in pairs.splits}
     used = np.flatnonzero(sum(masks.values.sum(axis=0) for masks in checked.values()))
     names, notes = _name_values(files, settings, used)
-    order = class_names or tuple(names.values())
+    order = class_names or tuple(dict.fromkeys(names.values()))
     notes += compare_classes(files.name, tuple(names.values()), order) if names else ()
     if len(order) > IGNORE:
         raise UserError(f"The masks of {files.name} have {len(order)} classes; up to {IGNORE} are supported.")
@@ -165,7 +165,8 @@ def _name_values(files: Files, settings: AnnotationConfig, used: np.ndarray) -> 
     ade20k = settings.format == "ade20k"
     ignored = settings.ignore_index if settings.ignore_index is not None else 0 if ade20k else None
     if listed:
-        first = 1 if ignored == 0 and (ade20k or len(listed) <= used.max(initial=0)) else 0
+        largest = used[used != IGNORE].max(initial=0)
+        first = 1 if ignored == 0 and (ade20k or len(listed) <= largest) else 0
         names = {value: name for value, name in enumerate(listed, first) if value != ignored and value < IGNORE}
         return names, ()
     if ignored is None and used.tolist() == [0, IGNORE]:

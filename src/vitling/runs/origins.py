@@ -1,0 +1,96 @@
+"""Origins of weights: the run they come from, what it was trained on, and whether it used labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
+
+from vitling.errors import UserError
+from vitling.loading import read_json
+from vitling.methods import METHODS
+from vitling.settings.config import PretrainConfig, RunConfig, TrainConfig
+from vitling.settings.dense import DenseConfig
+from vitling.settings.saved import load_config
+from vitling.settings.stages import PRETRAIN_FOLDER
+from vitling.settings.verbs import CONFIGS
+
+
+def find_run(model_path: str) -> Path | None:
+    """Return the run directory of a run or of its model/ or best/, or None."""
+    path = Path(model_path)
+    names = ("checkpoints", "config.json")
+    candidates = (path, path.resolve().parent)
+    return next((folder for folder in candidates if all((folder / name).exists() for name in names)), None)
+
+
+def is_same_data(one: str, other: str) -> bool:
+    """Return whether two names of data mean the same, whatever their val. A copy elsewhere is not recognised."""
+    first, second = strip_val(one)[0], strip_val(other)[0]
+    return first == second or Path(first).resolve() == Path(second).resolve()
+
+
+def strip_val(source: str) -> tuple[str, str]:
+    """Split the name of the data into itself without the option `val`, and the value of that."""
+    name, _, query = source.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    val = options.pop("val", "")
+    return f"{name}?{urlencode(options)}" if options else name, val
+
+
+def read_settings(run: Path) -> RunConfig:
+    """Read the settings of a run; raise UserError for anything else."""
+    path = run / "config.json"
+    if not path.is_file():
+        raise UserError(
+            f"{run} is not a run. Name the directory of one; to make one for unchecked images, "
+            f"vitling pretrain {run} --out runs/features"
+        )
+    values = read_json(path)
+    kind = CONFIGS.get(values.get("verb", "") if isinstance(values, dict) else "")
+    if kind is None or issubclass(kind, DenseConfig):
+        raise UserError(f"{run} is not a run of train, pretrain or finetune.")
+    return load_config(kind, values, path)
+
+
+def find_label_free(run: Path, required: bool) -> Path | None:
+    """Return the run whose weights were trained without labels: the first stage, or what finetune started from."""
+    settings = read_settings(run)
+    before = _find_start(settings)
+    if _ignores_labels(settings):
+        return run if before is None or find_label_free(before, required) else None
+    if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
+        return find_label_free(run / PRETRAIN_FOLDER, required)
+    if before is not None:
+        return find_label_free(before, required)
+    if required:
+        raise UserError(
+            f"The weights of {run} were trained on the labels and have memorised the wrong ones. Pass --folds 5, which "
+            "trains them again without each fifth of the images, or a run of `vitling pretrain`."
+        )
+    return None
+
+
+def knows_labels(start: str | None, source: str) -> bool:
+    """Return whether weights come from a run that learned the labels of `source`, or that itself started from one.
+
+    Weights files without a run beside them are taken for weights of other data.
+    """
+    run = find_run(start) if start else None
+    if run is None:
+        return False
+    settings = read_settings(run)
+    if not _ignores_labels(settings) and is_same_data(settings.source, source):
+        return True
+    before = _find_start(settings)
+    return before is not None and knows_labels(str(before), source)
+
+
+def _ignores_labels(settings: RunConfig) -> bool:
+    return isinstance(settings, PretrainConfig) and METHODS[settings.method].labels == "ignored"
+
+
+def _find_start(settings: RunConfig) -> Path | None:
+    """Return the run that a run started from; None if it started from random weights or from a file."""
+    named = settings.continue_from if isinstance(settings, PretrainConfig) else None
+    start = named or settings.from_
+    return find_run(start) if start else None

@@ -1,0 +1,57 @@
+"""Origins of weights: which runs know the labels of which data."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.conftest import make_folder
+from tests.made_runs import pretrain, read, train
+from vitling.runs.origins import find_label_free, knows_labels
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(folder, data) with the runs `labelled`, `free` (pre-trained) and `after` (pre-trained from `labelled`)."""
+    root = tmp_path_factory.mktemp("origins")
+    source = make_folder(root / "images", each=20, split="train")
+    make_folder(source, each=5, split="test", first=50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITLING_CACHE", str(root / "cache"))
+        assert train(source, root / "labelled") == 0
+        assert pretrain(source, root / "free") == 0
+        assert pretrain(source, root / "after", "--from", str(root / "labelled")) == 0
+    return root, source
+
+
+@pytest.mark.parametrize(
+    ("start", "known"),
+    [("labelled", True), ("labelled/model", True), ("free", False), ("free/model", False), ("after", True)],
+)
+def test_labels_are_known_by_runs_and_by_those_that_start_from_them(made, start, known):
+    root, source = made
+    assert knows_labels(str(root / start), str(source)) == known
+    assert knows_labels(str(root / start), f"{source}?val=train") == known
+    assert not knows_labels(str(root / start), str(root / "other images"))
+
+
+def test_files_and_random_weights_know_nothing(made, tmp_path):
+    root, source = made
+    shutil.copy(root / "labelled/model/model.safetensors", tmp_path)
+    assert not knows_labels(str(tmp_path / "model.safetensors"), str(source))
+    assert not knows_labels(None, str(source))
+
+
+def test_the_label_free_start_of_a_model_folder_is_found(made, tmp_path):
+    root, source = made
+    assert train(source, tmp_path / "run", "--from", str(root / "free/model")) == 0
+    assert find_label_free(tmp_path / "run", required=True) == root / "free"
+
+
+def test_a_twin_of_weights_that_know_the_labels_calibrates_nothing(made, tmp_path):
+    root, source = made
+    assert train(source, tmp_path / "run", "--from", str(root / "labelled")) == 0
+    assert read(tmp_path / "run/config.json")["calibrate"] == "on"
+    assert read(tmp_path / "run/result.json")["last"]["temperature"] == 1
+    assert "was trained on the same labels" in (tmp_path / "run/log.txt").read_text()
