@@ -112,6 +112,19 @@ def compute_terms(model: DetectionObjective, scenes: Scenes) -> dict[str, torch.
     return model([views], Batch(ids, None), Progress(0, 1, 1))
 
 
+def test_detections_do_not_depend_on_other_images():
+    """A batch holds images of one size: padding for a larger one would change what a transformer sees."""
+    torch.manual_seed(0)
+    scenes = Scenes(4)
+    assert len({image.shape for image in scenes.images}) > 1
+    model = DetectionObjective(small_backbone(), make_toy_plan(), None, 3, width=16)
+    store, view = scenes.make_store(96), WholeView(96, 96)
+    together, alone = (dict(detect_images(model, store, view, batch)) for batch in (4, 1))
+    for i, found in together.items():
+        np.testing.assert_allclose(found.boxes, alone[i].boxes, atol=1e-2)
+        np.testing.assert_allclose(found.scores, alone[i].scores, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["mask-rcnn", "cascade"])
 def test_toy_run_overfits(tmp_path, kind):
     """AP50 of four drawn images above 0.8."""

@@ -37,17 +37,11 @@ class WholeView:
         return max(1, round(shorter * max(1, 1 / aspect))), max(1, round(shorter * max(1, aspect)))
 
 
-def render_whole(pixels: Tensor, sides: Sequence[tuple[int, int]], normalise: Normaliser) -> Tensor:
-    """Resize stored images to `sides` (height, width) each, at the top left of a batch just large enough; 0 outside."""
-    size = max(max(pair) for pair in sides)
-    height, width = (max(pair[k] for pair in sides) for k in (0, 1))
-    rows = [(0.0, 0.0, size / wide, size / high) for high, wide in sides]
-    boxes = torch.tensor(rows, device=pixels.device)
-    images = normalise(crop(pixels, boxes, size, "bilinear", outside=True))[:, :, :height, :width]
-    y, x = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
-    limits = torch.tensor(sides, device=pixels.device)
-    inside = (y[None, :, None] < limits[:, :1, None]) & (x[None, None, :] < limits[:, 1:, None])
-    return images * inside[:, None]
+def render_whole(pixels: Tensor, sides: tuple[int, int], normalise: Normaliser) -> Tensor:
+    """Resize stored images to `sides` (height, width)."""
+    (height, width), size = sides, max(sides)
+    boxes = torch.tensor([(0.0, 0.0, size / width, size / height)] * len(pixels), device=pixels.device)
+    return normalise(crop(pixels, boxes, size, "bilinear", outside=True))[:, :, :height, :width]
 
 
 @torch.inference_mode()
@@ -71,7 +65,7 @@ def segment_images(
         scores = torch.zeros((), device=pixels[0].device)
         for scale in scales:
             sides = (max(1, round(base[0] * scale)), max(1, round(base[1] * scale)))
-            images = render_whole(pixels[0], [sides] * len(ids), normalise)
+            images = render_whole(pixels[0], sides, normalise)
             for mirrored in (False, True) if flip else (False,):
                 with autocast(images.device):
                     logits = objective.predict(images.flip(3) if mirrored else images)
@@ -85,17 +79,19 @@ def segment_images(
 def detect_images(
     objective: DetectionObjective, store: Store, view: WholeView, batch: int = 8
 ) -> Iterator[tuple[int, Detections]]:
-    """Yield the id and the detections, in pixels of the original, of all images of a store."""
+    """Yield the id and the detections, in pixels of the original, of all images of a store.
+
+    Images are grouped by their size, so that what a network sees does not depend on other images.
+    """
     objective.eval()
     normalise, sizes = Normaliser(store.mean, store.std), list_sizes(store)
-    for ids in np.array_split(np.arange(len(store)), -(-len(store) // batch)):
-        pixels, _ = store.fetch(ids)
-        sides = [view.measure(sizes[i][1] / sizes[i][0]) for i in ids]
-        images = render_whole(pixels, sides, normalise)
+    for ids in _group_by_sides(sizes, view, batch):
+        sides = view.measure(sizes[ids[0]][1] / sizes[ids[0]][0])
+        images = render_whole(store.fetch(ids)[0], sides, normalise)
         with autocast(images.device):
-            found = objective.predict(images, sides)
-        for i, side, some in zip(ids.tolist(), sides, found):
-            yield i, restore_detections(some, side, sizes[i])
+            found = objective.predict(images, [sides] * len(ids))
+        for i, some in zip(ids.tolist(), found):
+            yield i, restore_detections(some, sides, sizes[i])
 
 
 def restore_detections(found: dict[str, Tensor], side: tuple[int, int], size: tuple[int, int]) -> Detections:

@@ -22,7 +22,7 @@ class PyramidPooling(nn.Module):
 
     def __init__(self, width_in: int, width: int):
         super().__init__()
-        # one average has no batch statistics if a pass has one image
+        # one average has no batch statistics if a batch that ran out of memory is split into single images
         self.branches = nn.ModuleList(conv_block(width_in, width, 1, norm=bins > 1) for bins in BINS)
         self.fuse = conv_block(width_in + len(BINS) * width, width)
 

@@ -55,8 +55,9 @@ def fit_familiarity(features: Tensor) -> Familiarity:
     if not features.isfinite().all():
         raise RunAborted("The network's features are not finite. Train again with a lower --optim.lr.")
     mean = features.mean(dim=0)
-    _, singular, directions = torch.linalg.svd(features - mean, full_matrices=False)
-    spectrum = singular.square() / len(features)
+    covariance = torch.cov(features.T, correction=0).reshape(len(mean), len(mean))
+    spectrum, directions = torch.linalg.eigh(covariance)  # the largest last
+    spectrum, directions = spectrum.clamp(min=0).flip(0), directions.T.flip(0)
     kept = max(0, min(DIRECTIONS, len(features) // 4, len(mean) - 1))
     rest = spectrum[kept:].sum() / max(1, len(mean) - kept)
     variances = torch.cat([spectrum[:kept], rest[None]]) + TINY

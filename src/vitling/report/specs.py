@@ -17,6 +17,9 @@ _NAMES = {
     "val/top1": "validation accuracy",
     "val/mean_average_precision": "validation mAP",
     "val/log_loss": "validation log loss",
+    "val/mean_iou": "validation mIoU",
+    "val/box_ap": "validation AP of boxes",
+    "val/mask_ap": "validation AP of masks",
     "knn/top1": "k-NN accuracy",
     "knn/mean_average_precision": "k-NN mAP",
 }
@@ -25,7 +28,7 @@ _LOSS = "training loss"
 _ORDER = (_LOSS, *(name for key, name in _NAMES.items() if key != "lr"), _NAMES["lr"])
 _EPOCHS = {"tickMinStep": 1, "tickCount": 6, "grid": False, "labelFlush": False, "labelSeparation": 8}
 _NOT_TERMS = ("lr", "grad_norm", "images_per_second", "data_wait")
-_FRACTIONS = ("top1", "mean_average_precision")
+_FRACTIONS = ("top1", "mean_average_precision", "mean_iou", "box_ap", "mask_ap")
 
 
 @dataclass(frozen=True)

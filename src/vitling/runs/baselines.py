@@ -59,5 +59,5 @@ def _make_request(config: TrainConfig, name: str, backbone: str, minutes: float)
     out = Path(config.out) / BASELINES / name
     if config.resume and (out / "config.json").exists():
         return TrainConfig(out=str(out), resume=True)
-    own = {"backbone": backbone if name == RANDOM else name, "minutes": minutes, "from_": None}
+    own = {"backbone": backbone if name == RANDOM else name, "minutes": minutes, "from_": None, "final_size": None}
     return replace(make_request(config, BASELINE, out=str(out), **own), resume=False, report=False)

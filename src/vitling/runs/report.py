@@ -129,6 +129,8 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
 
 
 def _leave_out_images(report: RunReport, folder: Path) -> RunReport:
+    if report.dense is not None:  # it has its pictures already
+        return report
     command = shlex.join(["vitling", "report", str(folder)])
     note = f"Sections with images are left out, because the run had little time. To add them: {command}"
     return replace(report, warnings=(*report.warnings, note))
@@ -143,7 +145,7 @@ def collect(files: RunFiles, limits: Limits, on_test_opened: Callable[[str], Non
     """Collect everything about a run. Without its images, the page has fewer sections and a warning."""
     report = collect_files(files)
     if files.is_dense:
-        return replace(report, dense=read_dense(files))
+        return report
     try:
         report = _add_images(report, RunImages(files, limits, on_test_opened))
     except (UserError, OSError, RuntimeError, MemoryError) as problem:
@@ -183,5 +185,6 @@ def collect_files(files: RunFiles) -> RunReport:
         origin=read_origin(files),
         class_names=tuple(one.name for one in errors.classes) if errors else (),
         errors=errors,
+        dense=read_dense(files) if files.is_dense else None,
         suspects=collect_suspects(files.folder, files.resolved.config),
     )

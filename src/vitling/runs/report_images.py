@@ -288,7 +288,8 @@ def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:
         return ()
     truth, temperature = torch.from_numpy(labels), images.model.meta.temperature
     lines = [("as trained", images.logits)]
-    lines += [("calibrated on val", images.logits / temperature)] if temperature != 1 else []
+    how = "calibrated on these images" if images.split == "val" else "calibrated"
+    lines += [(how, images.logits / temperature)] if temperature != 1 else []
     return tuple(
         Reliability(name, calibration_error(logits, truth), tuple(_make_bins(logits, truth))) for name, logits in lines
     )

@@ -58,6 +58,24 @@ def test_lists_of_pascal_voc_decide_the_splits(tmp_path):
     assert splits["val"].dataset.keys == ["JPEGImages/001.png"]
 
 
+def test_the_void_value_does_not_shift_listed_classes(tmp_path):
+    put_masks(tmp_path)
+    (first, *_) = sorted((tmp_path / "masks").iterdir())
+    values = np.array(Image.open(first))
+    values[:2] = 255
+    Image.fromarray(values).save(first)
+    split = open_train(tmp_path, classes="background,cat,dog", ignore_index=0)
+    assert split.class_names == ("cat", "dog")
+    np.testing.assert_array_equal(split.read_mask(0) == 0, values == 1)
+
+
+def test_a_repeated_class_name_is_one_class(tmp_path):
+    put_masks(tmp_path)
+    split = open_train(tmp_path, classes="void,car,void")
+    assert split.class_names == ("void", "car")
+    np.testing.assert_array_equal(split.read_mask(0) == 1, draw_mask(0) == 1)
+
+
 @pytest.mark.parametrize(("ignored", "classes"), [(2, (0, 1, 3)), (0, (1, 2, 3)), (None, (0, 1, 2, 3))])
 def test_any_value_can_be_ignored(tmp_path, ignored, classes):
     put_masks(tmp_path, values=(0, 1, 2, 3, 255))
