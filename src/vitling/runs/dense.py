@@ -159,17 +159,20 @@ def _conclude(
         pairs.append(("test", test, match_store(job.splits.test, test)))
     found: dict[str, dict[str, SplitScores]] = {}
     model = DenseModel(objective, job.meta)
-    for name, folder, _, weights in candidates:
-        if weights is not None:
-            objective.load_state_dict(weights)
-        objective.eval()
-        found[name] = {}
-        for split, store, annotated in pairs:
-            if store is not None and annotated is not None:
-                with log.progress(f"Evaluating {name} on {split}", len(store)) as progress:
-                    found[name][split] = evaluate_store(model, store, annotated, progress)
-                if name == "last" and directory.writes:
-                    draw_worst(directory.path / FOLDER, found[name][split], annotated, split, config.data)
+    for name, folder, epoch, weights in candidates:
+        if weights is not None and epoch == config.epochs:
+            found[name] = found["last"]
+        else:
+            if weights is not None:
+                objective.load_state_dict(weights)
+            objective.eval()
+            found[name] = {}
+            for split, store, annotated in pairs:
+                if store is not None and annotated is not None:
+                    with log.progress(f"Evaluating {name} on {split}", len(store)) as progress:
+                        found[name][split] = evaluate_store(model, store, annotated, progress)
+                    if name == "last" and directory.writes:
+                        draw_worst(directory.path / FOLDER, found[name][split], annotated, split, config.data)
         if directory.writes:
             save_dense(directory.path / folder, model)
     directory.write("evaluation.json", {name: {s: e.full for s, e in splits.items()} for name, splits in found.items()})

@@ -189,7 +189,8 @@ def _conclude(
         if weights is not None and epoch == config.epochs:
             evaluated[name] = found = evaluated["last"]
         else:
-            objective.load_state_dict(weights or objective.state_dict())
+            if weights is not None:
+                objective.load_state_dict(weights)
             evaluated[name] = found = _evaluate(config, objective, epoch, stores, test, calibration, most)
         if directory.writes:
             backbone = resize_backbone(objective.backbone, config.eval_size)
