@@ -36,7 +36,7 @@ def test_every_choice_is_printed_with_its_reason():
     text = "\n".join(describe_plan(draft))
     for flag in ("--method supervised", "--backbone resnet10t", "--views.cutmix 0", "--optim.lr 0.001"):
         assert flag in text
-    assert "about 40 epochs, too few to learn from mixed images" in text
+    assert "about 18 epochs, too few to learn from mixed images" in text
 
 
 def test_mixing_depends_on_the_expected_epochs():
@@ -50,8 +50,8 @@ def test_mixing_depends_on_the_expected_epochs():
 
 def test_expected_epochs():
     config, facts = plan(minutes=2.0), replace(FEW, images=240)
-    assert expect_epochs(config, facts) == pytest.approx(80)
-    assert expect_epochs(config, replace(facts, bf16=True)) == pytest.approx(160)
+    assert expect_epochs(config, facts) == pytest.approx(35)
+    assert expect_epochs(config, replace(facts, bf16=True)) == pytest.approx(70)
     assert expect_epochs(replace(config, epochs=7), facts) == 7
 
 

@@ -72,9 +72,3 @@ def test_views_place_whole_images_on_a_square():
     assert group.policy.rescale.factor == (0.5, 2.0)
     assert group.policy.rescale.random_crop
     assert group.policy.keeps_boxes
-
-
-def test_a_last_batch_of_one_image_is_dropped():
-    for images, dropped in ((33, True), (32, False), (34, False)):
-        config = resolve(SegmentConfig("data", batch=16), Facts(images, side=480)).config
-        assert config.loop.drop_last == dropped

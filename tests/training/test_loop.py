@@ -206,12 +206,21 @@ def test_a_batch_of_all_images_is_warned_about(store, tmp_path):
     assert "at once" not in (tmp_path / "two" / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("batch", "accumulate"), [(29, 1), (1, 1), (8, 4)])
+@pytest.mark.parametrize(("batch", "accumulate"), [(1, 1), (8, 4)])
 def test_batch_norm_is_not_given_single_images(store, tmp_path, batch, accumulate):
     model = Supervised(create("resnet18", 32), ViewsConfig().plan(32), classes=3)
     settings = config(batch=batch, optim=OptimConfig(accumulate=accumulate))
     with pytest.raises(UserError, match=r"--loop\.drop-last"):
         train(store, tmp_path / "run", settings, model=model)
+
+
+def test_a_last_batch_of_one_image_is_left_out(store):
+    """Batch norm cannot use it, and the plan cannot know: 97 images in batches of 32 are common."""
+    device = torch.device("cpu")
+    assert choose_batch_sizes(config(batch=32), 97, device) == [32, 32, 32]
+    assert choose_batch_sizes(config(batch=32), 98, device) == [32, 32, 32, 2]
+    assert choose_batch_sizes(config(batch=1), 3, device) == [1, 1, 1]
+    assert choose_batch_sizes(config(batch=32), 1, device) == [1]
 
 
 def test_only_the_latest_checkpoints_stay(store, tmp_path):

@@ -17,6 +17,10 @@ from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
 
+class NoAttention(UserError):
+    """A network without attention was asked for it."""
+
+
 @contextmanager
 def record_input(module: nn.Module) -> Iterator[dict[str, Any]]:
     """Record the arguments of `module` while the context is open."""
@@ -42,7 +46,7 @@ def find_last_block(model: nn.Module) -> Any:
         or not hasattr(blocks[-1], "attn")
         or not (isinstance(blocks[-1].attn, kinds) or _dot_product(blocks[-1]) is not None)
     ):
-        raise UserError(
+        raise NoAttention(
             f"{type(model).__name__} has no attention to show. Use ViT, DeiT, T2T-ViT, Swin, PVT, PVTv2, CvT or ViL."
         )
     return blocks[-1]

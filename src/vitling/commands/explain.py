@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from vitling.commands.flags import Run, Weights
 from vitling.commands.results import format_percent
-from vitling.console import echo
+from vitling.console import Log, echo
 from vitling.errors import UserError
 from vitling.evaluation.intervals import format_bounds
 from vitling.formatting import format_count
@@ -47,6 +47,8 @@ def explain(
     _print_explained(found)
     echo(f"Saved to {out}")
     if reason := found.get("no_attention"):
+        Log().warning(f"{reason} Only the matched regions were drawn.")
+    if reason := found.get("wrong_query"):
         raise UserError(f"{reason} Only the matched regions were drawn.")
 
 

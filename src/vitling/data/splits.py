@@ -82,6 +82,11 @@ def require_labels(splits: Splits) -> None:
             "label column; to train without labels, use `vitling pretrain --method idmm`."
         )
     present = [train.class_names[c] for c in sorted(_find_classes(train))]
+    if {"images", "masks"} <= set(present) or {"images", "annotations"} <= set(present):
+        raise UserError(
+            f"{_format_name(train)} has folders {' and '.join(present[:2])}, which are no classes. Use `vitling "
+            "segment` or `vitling detect` for annotated images, or frames:DATA to pre-train on the images alone."
+        )
     if len(present) < 2:
         has = f'images of one class only, "{present[0]}"' if present else "no image with a class"
         raise UserError(
@@ -101,8 +106,8 @@ def drop_bad(
 ) -> tuple[Dataset, list[BadFile]]:
     """Separate the images that can be decoded from the bad ones.
 
-    Unless `allow_bad`, raises UserError if more than 1 % are bad or a class of train loses all images. `known_bad` are
-    files that were bad before decoding (`Splits.bad`); those of this split are counted too.
+    Unless `allow_bad`, raises UserError if more than one image and 1 % are bad, or a class of train loses all images.
+    `known_bad` are files that were bad before decoding (`Splits.bad`); those of this split are counted too.
     """
     bad = [BadFile(dataset.keys[i], reason, split) for i, reason in facts.reasons.items()]
     all_bad = [file for file in known_bad if file.split == split] + bad
@@ -116,8 +121,8 @@ def drop_bad(
     kept = dataset.take(np.flatnonzero(facts.ok))
     if not allow_bad:
         fix = "Fix or remove them, or pass --allow-bad to continue without them."
-        if len(all_bad) > MAX_BAD_FRACTION * total:
-            raise UserError(f"{count} ({len(all_bad) / total:.1%}; up to 1 % is allowed): {listed}. {fix}")
+        if len(all_bad) > max(1, MAX_BAD_FRACTION * total):
+            raise UserError(f"{count} ({len(all_bad) / total:.1%}; up to 1 %, or one, is allowed): {listed}. {fix}")
         if split == "train" and (lost := _find_classes(dataset) - _find_classes(kept)):
             names = shorten_list([dataset.class_names[c] for c in sorted(lost)])
             raise UserError(f"{count}, and no image of {names} is left: {listed}. {fix}")

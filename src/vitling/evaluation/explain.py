@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitling.backbones.attention import NoAttention
 from vitling.backbones.features import Features
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
@@ -77,7 +78,8 @@ def _draw_pictures(model: Model, images: list[str], out: Path, query: Query, gre
     try:
         return found | {"attention": _draw_attention(model, views[:1], query, out)}
     except UserError as problem:
-        return found | {"no_attention": str(problem)}
+        key = "no_attention" if isinstance(problem, NoAttention) else "wrong_query"
+        return found | {key: str(problem)}
 
 
 def _draw_correspondences(model: Model, views: Tensor, images: list[str], out: Path) -> dict[str, Any]:

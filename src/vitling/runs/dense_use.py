@@ -130,6 +130,10 @@ def predict_dense(folder: Path, inputs: Sequence[str], out: str | None, min_scor
     if all(errors):
         raise UserError(f"None of {len(errors)} images could be read. {images[0]}: {errors[0]}.")
     _write_lists(target, model, listed)
+    best = max((row["score"] for row in listed), default=None)
+    if model.meta.task == "detect" and (best is None or best < min_score):
+        highest = "" if best is None else f"; the highest is {best:.2f}. Try --min-score {best / 2:.2g}"
+        Log().warning(f"No detection has a score of {min_score} or more{highest}.")
     return [picture for picture, error in zip(pictures, errors) if not error]
 
 

@@ -41,8 +41,6 @@ def resolve_dense(draft: Draft[Any], facts: Facts) -> list[str]:
         _fill_160k(draft, facts)
     _fill_views(draft, facts)
     _plan(draft, "backbone", *default_backbone(draft.config.size, facts.gpu))
-    if facts.images % draft.config.batch == 1 and facts.images > 1:
-        draft.set("loop.drop_last", True, "plan", "the last batch would have one image, too few for batch norm")
     resolve_length(draft, facts)
     spread_over_run(draft, facts, "eval_every", 10)
     return describe_plan(draft) if facts.fit is None else []

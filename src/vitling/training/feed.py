@@ -29,13 +29,16 @@ from vitling.views.renderer import Views
 
 
 def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> list[int]:
-    """Return the sizes of an epoch's batches."""
+    """Return the sizes of an epoch's batches. A last batch of one image is left out: batch norm cannot use it, and
+    each epoch leaves out a different one."""
     loop = config.loop
     remainder: Remainder = "drop" if loop.drop_last else "keep"
     usual = compute_batch_sizes(images, config.batch, remainder)
     compiled = choose_compile(loop, device, config.epochs * len(usual)) != "off"
     if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
         usual = compute_batch_sizes(images, config.batch, "even", config.optim.accumulate)
+    if usual[-1] == 1 and len(usual) > 1 and config.batch > 1:
+        usual = usual[:-1]
     return usual[: max(1, round(loop.epoch_part * len(usual)))]
 
 

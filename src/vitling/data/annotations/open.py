@@ -197,9 +197,11 @@ def _hold_out_val(
     assert train.counts is not None
     groups, alike = group_look_alikes(train.dataset, config)
     held = hold_out(train.counts > 0, groups, len(train), fraction, seed)
+    if not held.any():  # every class is too rare to be divided
+        held = hold_out(None, groups, len(train), fraction, seed)
     if not held.any() or held.all():
         raise UserError(
-            f"{train.dataset.name} has too few images to hold out {fraction:.0%} of them. Pass --val none to train on "
+            f"There are too few images ({len(train)}) to hold out {fraction:.0%} of them. Pass --val none to train on "
             "everything, or --val 0.5."
         )
     note = f"{held.sum():,} of {len(train):,} train images are held out as val (by class), seed {seed}."
