@@ -155,6 +155,12 @@ def test_opening_the_test_split_is_reported(tmp_path):
     assert reasons == ["the end"]
 
 
+def test_images_and_masks_are_no_classes(tmp_path):
+    put_classes(tmp_path / "street", {"images": 2, "masks": 2})
+    with pytest.raises(UserError, match="vitling"):
+        require_labels(data.open(tmp_path / "street", val="none"))
+
+
 def test_require_labels(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 4, 4), np.uint8))
     with pytest.raises(UserError, match=r"has no labels\. Put the images into one folder per class"):

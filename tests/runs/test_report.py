@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_unfinished_and_other_folders_are_refused(finished, tmp_path, capsys):
     assert "has not finished" in refused(capsys, "report", tmp_path / "half")
     (tmp_path / "half" / "result.json").write_text("[")
     assert "not valid JSON" in refused(capsys, "report", tmp_path / "half")
+
+
+def test_a_confusion_matrix_of_another_size_is_named(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    evaluation = read(finished / "evaluation.json")
+    evaluation["last"]["val"]["confusion"].append([0, 0, 0])
+    (tmp_path / "run/evaluation.json").write_text(json.dumps(evaluation))
+    assert run(["report", str(tmp_path / "run")]) == 2
+    assert "evaluation.json: expected a confusion matrix of 3 by 3" in capsys.readouterr().err
 
 
 def test_names_are_short_and_different(tmp_path):

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
 from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
@@ -138,8 +138,11 @@ def read_errors(files: RunFiles, split: str) -> Errors | None:
     if not full:
         return None
     confusion = tuple(tuple(row) for row in full.get("confusion", ()))
-    classes = (ClassScore(r["class"], r["n"], r["recall"], r["precision"]) for r in full["per_class"])
-    return Errors(split, confusion, tuple(classes))
+    classes = tuple(ClassScore(r["class"], r["n"], r["recall"], r["precision"]) for r in full["per_class"])
+    if confusion and {len(confusion), *map(len, confusion)} != {len(classes)}:
+        expected = f"expected a confusion matrix of {len(classes)} by {len(classes)} classes"
+        raise InvalidFile(files.folder / "evaluation.json", expected)
+    return Errors(split, confusion, classes)
 
 
 def list_facts(files: RunFiles, held_out: dict[str, int]) -> list[tuple[str, str]]:
