@@ -62,7 +62,7 @@ def test_a_class_may_be_called_drop(tmp_path):
 
 def test_unknown_paths_and_classes_are_named_and_counted(folder, tmp_path):
     message = refuse(folder, write(tmp_path / "a.csv", "class-0/none.png,class-1", "x.png,class-1"))
-    assert "names 2 images that the data does not have" in message
+    assert "names 2 images not among the labelled images" in message
     assert "class-0/none.png, x.png" in message
     assert "class-0/image-00.png" in message  # how paths look
     message = refuse(folder, write(tmp_path / "b.csv", "class-0/image-00.png,clas-1", "class-0/image-01.png,clas-1"))

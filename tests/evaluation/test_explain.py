@@ -23,7 +23,7 @@ def image(pictures):
 def test_image_and_its_mirrored_view(make_bundle, tmp_path, image, capsys, classes):
     make_bundle(tmp_path / "m", classes=classes, task="single" if classes else "none")
     assert run(["explain", str(tmp_path / "m"), image, "--out", str(tmp_path / "out")]) == 0
-    assert "of the pairs are right" in capsys.readouterr().out
+    assert "of the regions are matched correctly" in capsys.readouterr().out
     for name in DRAWN:
         assert Image.open(tmp_path / "out" / name).width >= 400
         assert (tmp_path / "out" / name).stat().st_size < 500_000

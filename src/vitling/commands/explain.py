@@ -58,7 +58,7 @@ def _print_explained(found: dict[str, Any]) -> None:
         images = format_count(pairs["images"], "image") if "images" in pairs else "the image"
         sure = f" (95 %: {format_bounds(*pairs['interval'])})" if pairs.get("interval") else ""
         accuracy = f"{format_percent(pairs['accuracy'])}{sure}"
-        score = f"{accuracy} of the pairs are right, {pairs['distance']:.1f} px off on average"
+        score = f"{accuracy} of the regions are matched correctly, with a mean error of {pairs['distance']:.1f} px"
         echo(f"Mirrored view of {images}: {score}.")
         for name, reason in pairs.get("unread", {}).items():
             echo(f"Skipped: {name}: {reason}.")

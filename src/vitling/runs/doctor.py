@@ -94,7 +94,8 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     if agreement < LOW_AGREEMENT:
         advice = "train longer" if config.folds else "pass --folds 5, or train the first stage longer"
         log.warning(
-            f"Only {agreement:.0%} of the labels are predicted, so most suspects are labelled correctly; {advice}."
+            f"The classifiers agree with only {agreement:.0%} of the labels, so most suspects are labelled correctly; "
+            f"{advice}."
         )
     origin = dict(zip(splits.train.rows.tolist(), names))
     found = list_suspects(

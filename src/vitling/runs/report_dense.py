@@ -13,6 +13,8 @@ from vitling.report.data import DenseClass, DenseReport, Picture
 from vitling.runs.dense_pictures import FOLDER, LIST
 from vitling.runs.report_files import RunFiles
 
+_NAMES = {"iou": "IoU", "accuracy": "accuracy"}
+
 
 class _Listed(TypedDict):
     file: str
@@ -30,7 +32,7 @@ def read_dense(files: RunFiles) -> DenseReport | None:
     rows = splits[split]["per_class"]
     columns = [name for name in DENSE_COLUMNS if any(name in row for row in rows)]
     classes = (DenseClass(row["class"], row["n"], tuple(row.get(name) for name in columns)) for row in rows)
-    names = tuple(METRIC_NAMES[name].display if name in METRIC_NAMES else name for name in columns)
+    names = tuple(METRIC_NAMES[name].display if name in METRIC_NAMES else _NAMES[name] for name in columns)
     return DenseReport(split, names, tuple(classes), tuple(_list_pictures(files, split)))
 
 
@@ -38,10 +40,11 @@ def _list_pictures(files: RunFiles, split: str) -> list[Picture]:
     folder = files.folder / FOLDER
     path = folder / f"{split}-{LIST}"
     listed = parse_json(read_bytes(path), list[_Listed], path) if path.exists() else []
+    what = "mIoU" if files.result.get("task") == "segment" else "F1 at IoU 0.5"
     pictures = []
     for one in listed:
         if Path(one["file"]).name == one["file"] and (folder / one["file"]).is_file():  # no path leaves the run
             source = f"data:image/jpeg;base64,{base64.b64encode(read_bytes(folder / one['file'])).decode()}"
             alt = f"{one['image']}: the annotation and the prediction side by side"
-            pictures.append(Picture(f"{one['image']}, score {one['score']:.2f}", source, alt))
+            pictures.append(Picture(f"{one['image']}, {what} {one['score']:.2f}", source, alt))
     return pictures

@@ -48,7 +48,7 @@ def resolve_dense(draft: Draft[Any], facts: Facts) -> list[str]:
 
 def _choose_preset(config: DenseConfig, facts: Facts) -> tuple[str, str]:
     if facts.images <= SMALL:
-        return "small", f"{facts.images:,} images: fewer than the papers' data have"
+        return "small", f"for small datasets ({facts.images:,} images)"
     return "1x" if isinstance(config, DetectConfig) else "160k", f"the paper's, for {facts.images:,} images"
 
 
@@ -62,7 +62,7 @@ def _plan_small(draft: Draft[Any], facts: Facts) -> None:
         _plan(draft, "minutes", CPU_MINUTES, "no GPU; epochs are an upper limit")
     _plan(draft, "epochs", *_choose_epochs(n, draft.config.minutes is not None))
     _plan(draft, "freeze", *_choose_freeze(draft.config.from_, n))
-    _plan(draft, "drop_path", 0.1, "half of the papers': the run is shorter")
+    _plan(draft, "drop_path", 0.1, "half the papers' value, because the run is shorter")
     peak = (1e-4 if detect else 6e-5) * (2 if draft.config.from_ else 4) * math.sqrt(draft.config.batch / BATCH)
     start = "pre-trained weights" if draft.config.from_ else "random weights"
     draft.set("optim.lr", float(f"{peak:.2g}"), "plan", f"above the paper's: a shorter run from {start}")
@@ -114,7 +114,7 @@ def _fill_views(draft: Draft[Any], facts: Facts) -> None:
     if isinstance(draft.config, DetectConfig):
         draft.fill("longest", size, "plan", "")
         longest = min(draft.config.longest, size)
-        draft.fill("shorter", (longest * 3 // 5, longest), "plan", f"up to what fits into {longest} px")
+        draft.fill("shorter", (longest * 3 // 5, longest), "plan", f"what fits into {longest} px")
         useful = 2 * size if draft.config.jitter == "large" else longest
     else:
         draft.fill("test_scales", (1.0,), "plan", "")
@@ -148,4 +148,7 @@ def _choose_epochs(images: int, timed: bool) -> tuple[int, str]:
 def _choose_freeze(start: str | None, images: int) -> tuple[int, str]:
     if start and images < FEW_TO_FREEZE:
         return 1, f"fewer than {FEW_TO_FREEZE} images: the first quarter stays as it was pre-trained"
-    return 0, "enough images to train all of it" if start else "random weights have to learn"
+    return (
+        0,
+        "enough images to train all of it" if start else "nothing: the backbone starts from random weights",
+    )

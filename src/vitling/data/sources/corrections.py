@@ -90,7 +90,7 @@ def _find_images(splits: Mapping[str, SourceSplit], rows: Sequence[Row], path: s
     if unknown:
         example = next(iter(places), "")
         raise UserError(
-            f"--labels {path} names {format_count(len(unknown), 'image')} that the data does not have with a label: "
+            f"--labels {path} names {format_count(len(unknown), 'image')} not among the labelled images: "
             f"{shorten_list(unknown)}. Write paths as the data does, such as {example}, or remove these rows."
         )
     if several:
