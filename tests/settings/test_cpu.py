@@ -48,6 +48,17 @@ def test_mixing_depends_on_the_expected_epochs():
     assert plan(epochs=MIXED).views.cutmix == 1
 
 
+@pytest.mark.parametrize(("expected", "fitting", "mixed"), [(1.0, 200, True), (10.0, 7, False)])
+def test_mixing_follows_the_measured_pace(expected, fitting, mixed):
+    draft = plan_for(TrainConfig(minutes=expected), FEW)
+    assert (draft.config.views.cutmix > 0) != mixed
+    resolved = resolve(draft, replace(FEW, fit=Fit(fitting, "off")))
+    assert (resolved.config.views.cutmix > 0) == mixed
+    assert resolved.origins["views.cutmix"].layer == "pace"
+    explicit = apply_overrides(TrainConfig(minutes=expected), {"views.cutmix": 0.7})
+    assert resolve(plan_for(explicit, FEW), replace(FEW, fit=Fit(fitting, "off"))).config.views.cutmix == 0.7
+
+
 def test_expected_epochs():
     config, facts = plan(minutes=2.0), replace(FEW, images=240)
     assert expect_epochs(config, facts) == pytest.approx(35)

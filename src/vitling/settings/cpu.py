@@ -52,17 +52,28 @@ def choose_training(draft: Draft[TrainConfig], facts: Facts) -> None:
     default, views = ViewsConfig(), draft.config.views
     if views.policy or not views.is_default_augmentation:
         return
-    epochs = expect_epochs(draft.config, facts)
-    changes: dict[str, Any] = {"scale": LIGHT_SCALE, "erase": 0.0, "mixup": 0.0}
-    if epochs < MIXED:
-        changes["cutmix"] = 0.0
-        reason = f"about {epochs:.0f} epochs, too few to learn from mixed images and small crops"
-    else:
-        changes["mix_prob"] = 0.5
-        reason = f"about {epochs:.0f} epochs: every other image is mixed"
-    for name, value in changes.items():
+    mixing, reason = _choose_mixing(expect_epochs(draft.config, facts))
+    for name, value in {"scale": LIGHT_SCALE, "erase": 0.0, "mixup": 0.0, **mixing}.items():
         if value != getattr(default, name):
             draft.set(f"views.{name}", value, "plan", reason)
+
+
+def follow_pace(draft: Draft[Any], facts: Facts) -> None:
+    """Mix images or not by the epochs that fit at the measured pace, if the plan chose the views."""
+    planned = draft.layer("views.scale") == "plan" and draft.config.views.scale == LIGHT_SCALE
+    if facts.fit is None or facts.gpu or not planned:
+        return
+    mixing, reason = _choose_mixing(draft.config.epochs * draft.config.loop.epoch_part)
+    for name, value in mixing.items():
+        if value != draft.get(f"views.{name}"):
+            draft.override(f"views.{name}", value, "pace", reason)
+
+
+def _choose_mixing(epochs: float) -> tuple[dict[str, float], str]:
+    if epochs < MIXED:
+        reason = f"about {epochs:.0f} epochs, too few to learn from mixed images and small crops"
+        return {"cutmix": 0.0}, reason
+    return {"cutmix": ViewsConfig.cutmix, "mix_prob": 0.5}, f"about {epochs:.0f} epochs: every other image is mixed"
 
 
 def expect_epochs(config: TrainConfig, facts: Facts) -> float:

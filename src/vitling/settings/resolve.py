@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from vitling.methods.idmm.settings import finetune_recipe
+from vitling.settings import cpu
 from vitling.settings.checks import check
 from vitling.settings.config import (
     FINETUNE_POLICY,
@@ -52,6 +53,7 @@ def resolve(request: Config | Draft[Config], facts: Facts) -> Resolved[Config]:
     if isinstance(draft.config, LabelledConfig):
         notes += resolve_network(draft, facts, VIEW)
         resolve_length(draft, facts)
+        cpu.follow_pace(draft, facts)
         spread_over_run(draft, facts, "eval_every", 50)
     check(draft.config)
     return Resolved(draft.config, dict(draft.origins), tuple(notes))
