@@ -44,7 +44,8 @@ def read_runs(rle: RLE) -> np.ndarray:
 
 def check_runs(runs: np.ndarray, height: int, width: int) -> None:
     """Raise ValueError unless the runs fill a mask of this size exactly."""
-    if (runs < 0).any() or runs.sum() != height * width:
+    pixels = height * width
+    if (runs < 0).any() or (runs > pixels).any() or runs.sum() != pixels:  # a sum of larger runs may overflow
         raise ValueError(f"RLE that does not fill {width} x {height} pixels")
 
 
