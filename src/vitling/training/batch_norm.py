@@ -15,13 +15,18 @@ from vitling.objectives.heads import BatchNorm
 from vitling.training.processes import Processes
 
 
+def has_batch_norm(objective: nn.Module) -> bool:
+    """Return whether training needs at least two images in every batch."""
+    return any(isinstance(module, _BatchNorm) for module in objective.modules())
+
+
 def check_batch_norm(
     objective: nn.Module, smallest_batch: int, processes: Processes, accumulate: int, warn: Callable[[str], None]
 ) -> None:
     """Raise UserError if a pass can have fewer than two images, and warn if statistics are not over the whole batch."""
-    norms = [module for module in objective.modules() if isinstance(module, _BatchNorm)]
-    if not norms:
+    if not has_batch_norm(objective):
         return
+    norms = [module for module in objective.modules() if isinstance(module, _BatchNorm)]
     passes = processes.world * accumulate
     if smallest_batch // passes < 2:
         raise UserError(

@@ -28,16 +28,16 @@ from vitling.views.plan import Plan
 from vitling.views.renderer import Views
 
 
-def choose_batch_sizes(config: FitConfig, images: int, device: torch.device) -> list[int]:
-    """Return the sizes of an epoch's batches. A last batch of one image is left out: batch norm cannot use it, and
-    each epoch leaves out a different one."""
+def choose_batch_sizes(config: FitConfig, images: int, device: torch.device, least: int = 1) -> list[int]:
+    """Return the sizes of an epoch's batches. A last batch of fewer than `least` images is left out; each epoch leaves
+    out different ones."""
     loop = config.loop
     remainder: Remainder = "drop" if loop.drop_last else "keep"
     usual = compute_batch_sizes(images, config.batch, remainder)
     compiled = choose_compile(loop, device, config.epochs * len(usual)) != "off"
     if loop.even == "on" or (loop.even == "auto" and compiled and not loop.drop_last):
         usual = compute_batch_sizes(images, config.batch, "even", config.optim.accumulate)
-    if usual[-1] == 1 and len(usual) > 1 and config.batch > 1:
+    if usual[-1] < least and len(usual) > 1 and config.batch >= least:
         usual = usual[:-1]
     return usual[: max(1, round(loop.epoch_part * len(usual)))]
 
@@ -67,9 +67,9 @@ class Feed:
     """Source of batches. `accumulate`, the number of passes per batch, may change during a run; `waited` counts the
     seconds that the loop waited for data."""
 
-    def __init__(self, store: Store, plan: Plan, config: FitConfig, processes: Processes):
+    def __init__(self, store: Store, plan: Plan, config: FitConfig, processes: Processes, least: int = 1):
         self.store, self.plan, self.config, self.processes = store, plan, config, processes
-        self.sizes = choose_batch_sizes(config, len(store), store.device)
+        self.sizes = choose_batch_sizes(config, len(store), store.device, least)
         self.accumulate = config.optim.accumulate
         self.waited = 0.0
 

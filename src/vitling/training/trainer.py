@@ -20,7 +20,7 @@ from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.shortage import explain_shortage, is_out_of_memory
 from vitling.training import precision
-from vitling.training.batch_norm import check_batch_norm, group_batch_norm
+from vitling.training.batch_norm import check_batch_norm, group_batch_norm, has_batch_norm
 from vitling.training.config import FitConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
 from vitling.training.optim import (
@@ -66,7 +66,7 @@ class Trainer:
         self.scaler = self.precision.scaler()
         self.ema = EMA(objective, config.optim.ema) if config.optim.ema else None
         self.lr = lr_schedule(config)
-        self.feed = Feed(store, objective.plan, config, processes)
+        self.feed = Feed(store, objective.plan, config, processes, least=2 if has_batch_norm(objective) else 1)
         self.source: Iterator[LoadedBatch] = iter(())
         self.upcoming: LoadedBatch | None = None
         self.per_epoch = len(self.feed.sizes)
