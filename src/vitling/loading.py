@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_FILE = 2 * 10**9  # bytes of a file that is read as a whole: an image, or COCO annotations (LVIS has 1.2 GB)
 MAX_UNPACKED = 10**9  # bytes that any file may unpack to
 MAX_RATIO = 100  # larger ones may unpack to so many times their size; deflate reaches 1,000, but not with images
+MAX_DIGITS = 18  # of a number in a name of data; all such numbers fit into 64 bits
 MAX_DEPTH = 64  # nested lists and objects; our own files have fewer than 10
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe would block; Windows would change lines
 _INT64 = range(-(2**63), 2**63)

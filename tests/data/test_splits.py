@@ -155,7 +155,7 @@ def test_opening_the_test_split_is_reported(tmp_path):
     assert reasons == ["the end"]
 
 
-def test_images_and_masks_are_no_classes(tmp_path):
+def test_images_and_masks_are_not_classes(tmp_path):
     put_classes(tmp_path / "street", {"images": 2, "masks": 2})
     with pytest.raises(UserError, match="vitling"):
         require_labels(data.open(tmp_path / "street", val="none"))

@@ -84,7 +84,7 @@ def require_labels(splits: Splits) -> None:
     present = [train.class_names[c] for c in sorted(_find_classes(train))]
     if {"images", "masks"} <= set(present) or {"images", "annotations"} <= set(present):
         raise UserError(
-            f"{_format_name(train)} has folders {' and '.join(present[:2])}, which are no classes. Use `vitling "
+            f"{_format_name(train)} has folders {' and '.join(present[:2])}, which are not classes. Use `vitling "
             "segment` or `vitling detect` for annotated images, or frames:DATA to pre-train on the images alone."
         )
     if len(present) < 2:

@@ -165,9 +165,8 @@ def list_facts(files: RunFiles, held_out: dict[str, int]) -> list[tuple[str, str
 
 def _describe_method(files: RunFiles) -> str:
     methods = [stage.result.get("method", "") for _, stage in files.stages if (stage.folder / "result.json").exists()]
-    shown = " then ".join(
-        dict.fromkeys("supervised (labels only)" if name == "supervised" else name for name in methods if name)
-    )
+    shown = " then ".join(dict.fromkeys(name for name in methods if name))
+    shown += " (labels only)" if shown == "supervised" else ""
     aux = files.result.get("aux", "none")
     return shown + (f", with {aux}" if aux != "none" else "")
 

@@ -24,9 +24,9 @@ def check_batch_norm(
     objective: nn.Module, smallest_batch: int, processes: Processes, accumulate: int, warn: Callable[[str], None]
 ) -> None:
     """Raise UserError if a pass can have fewer than two images, and warn if statistics are not over the whole batch."""
-    if not has_batch_norm(objective):
-        return
     norms = [module for module in objective.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        return
     passes = processes.world * accumulate
     if smallest_batch // passes < 2:
         raise UserError(

@@ -79,7 +79,7 @@ def _check_tensors(trainer: Trainer, path: Path, found: Tensors, own: Tensors) -
     if different := sorted(found.keys() ^ own.keys()):
         raise InvalidFile(path, f"{different[0][:100]} is in only one of the checkpoint and this run's network")
     for name, value in own.items():
-        if found[name].layout is not torch.strided or found[name].is_quantized:
+        if not _is_plain(found[name]):
             raise InvalidFile(path, f"{name} is not a plain tensor")
         if name not in trainer.shards.rows and found[name].shape != value.shape:
             raise InvalidFile(path, f"{name} has shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
@@ -99,7 +99,12 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
             raise InvalidFile(path, "moments of its optimiser are missing")
         shape = order[index].shape if index in range(len(order)) else None
         tensors = [moment for moment in moments.values() if isinstance(moment, Tensor) and moment.ndim]
-        if any(t.layout is not torch.strided or t.is_quantized for t in tensors):
+        if not all(map(_is_plain, tensors)):
             raise InvalidFile(path, "a moment of its optimiser is not a plain tensor")
         if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):
             raise InvalidFile(path, "the moments of its optimiser do not fit this run's network")
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is neither sparse nor quantised."""
+    return tensor.layout is torch.strided and not tensor.is_quantized

@@ -15,9 +15,9 @@ from vitling.data.dataset import interleave_classes
 from vitling.data.sources.arrays import ArrayReader
 from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
+from vitling.loading import MAX_DIGITS
 
 TEST_EVERY, CLASSES = 6, 10
-MAX_DIGITS = 18  # of a number in a query
 
 
 def read(spec: str, config: DataConfig) -> Source:

@@ -12,9 +12,9 @@ import numpy as np
 from vitling.data.config import DataConfig
 from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
+from vitling.loading import MAX_DIGITS
 
 SPLIT_ARGUMENTS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",), "pool": ("unlabeled",)}
-MAX_DIGITS = 18  # of a number in a query
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
 UNUSABLE = ("LSUN", "VisionDataset")  # the first unpickles a cache beside the images, which can run code; a base class
 CLASS_ATTRIBUTES = ("classes", "categories")
