@@ -24,7 +24,7 @@ from record import format_command, hash_data, write_rows
 
 import vitling
 from vitling import data as datasets
-from vitling.evaluation.familiarity import summarise_map
+from vitling.evaluation.familiarity import summarise_images
 from vitling.evaluation.inputs import Source, find_images, list_dataset_sources, list_sources
 from vitling.evaluation.metrics import roc_aucs
 from vitling.evaluation.model import Model
@@ -128,8 +128,14 @@ def measure_unfamiliar(model: Model, data: str, others: list[str]) -> dict[str, 
 def measure_distances(model: Model, sources: list[Source]) -> torch.Tensor:
     familiarity = model.trust.familiarity
     assert familiarity is not None
-    batches = [batch for batch in model.batches(sources) if batch.rows]
-    return torch.cat([familiarity.measure(summarise_map(model.backbone(batch.images).grid)) for batch in batches])
+    found = []
+    for batch in model.batches(sources):
+        if batch.rows:
+            images = batch.images.to(model.device)
+            features = model.backbone(images)
+            logits = model.require_head()(features.pooled.float()) / model.meta.temperature
+            found.append(familiarity.measure(summarise_images(images, features.grid), logits))
+    return torch.cat(found)
 
 
 if __name__ == "__main__":

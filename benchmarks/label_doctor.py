@@ -90,11 +90,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out")
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
-    hashes: dict[str, dict[str, str]] = {}
     extra = [part for flag in options.train_flags for part in f"--{flag}".split("=", 1)]
     for named in options.data:
         name, _, source = named.partition("=")
-        hashes[name] = hash_data(source)
+        hashes = hash_data(source)
         for seed in range(options.seeds):
             with tempfile.TemporaryDirectory() as folder:
                 flips, out = Path(folder) / "flipped.csv", Path(folder) / "run"
@@ -103,11 +102,12 @@ def main(argv: list[str] | None = None) -> None:
                 fixed = ["--val", "none", "--no-test", "--no-report", "--labels", str(flips), "--seed", str(seed)]
                 call(["train", source, "--out", str(out), "--minutes", str(options.minutes), *fixed, *extra])
                 about = {"data": name, "seed": seed, "training_seconds": time.perf_counter() - began}
+                about["data_hashes"] = hashes
                 for flags in ([], ["--folds", str(options.folds)]) if options.folds else ([],):
                     rows.append(about | measure(out, flipped, flags))
                     print(rows[-1])
                     command = format_command("label_doctor", options)
-                    write_rows(options.out, "flipped labels found", command, rows, data_hashes=hashes)
+                    write_rows(options.out, "flipped labels found", command, rows)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def _describe_run(result: dict[str, Any]) -> str:
 
 def _tabulate_rows(rows: list[dict[str, Any]]) -> str:
     """Tabulate a list of measurements: a column for each key with plain values, empty where a row has none."""
-    rows = [_flatten(row) for row in rows]
+    rows = [_flatten({key: value for key, value in row.items() if key != "data_hashes"}) for row in rows]
     columns = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, str | int | float))
     titles = [column.replace("_", " ") for column in columns]
     return _make_table(titles, ([_format_cell(row.get(column, "")) for column in columns] for row in rows))
