@@ -40,7 +40,7 @@ from vitling.console import Console, echo
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.evaluation.bundle import load_bundle, save_bundle
-from vitling.evaluation.familiarity import fit_familiarity
+from vitling.evaluation.familiarity import Features, calibrate_familiarity, fit_familiarity
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.predictions import SplitPredictions, load_predictions, save_predictions
 from vitling.evaluation.trust import Trust, load_trust, save_trust
@@ -129,13 +129,13 @@ def _list_model_readers(base: Path) -> Iterator[tuple[str, Reader]]:
     inputs = damaged_bytes(weights.read_bytes())
     yield "model/model.safetensors", Reader(weights, inputs, lambda: load_bundle(weights.parent))
     trust, calibration = base / "weights" / "trust.safetensors", base / "calibration.safetensors"
-    known = fit_familiarity(torch.randn(20, 64))
-    save_trust(trust.parent, Trust(torch.rand(9), known))
+    known = fit_familiarity(Features(torch.randn(20, 64), torch.randn(20, 12)))
+    save_trust(trust.parent, Trust(torch.rand(9), calibrate_familiarity(known, torch.rand(9, 3))))
     yield (
         "model/trust.safetensors",
-        Reader(trust, damaged_bytes(trust.read_bytes()), lambda: load_trust(trust.parent, 32)),
+        Reader(trust, damaged_bytes(trust.read_bytes()), lambda: load_trust(trust.parent, 32, 12)),
     )
-    save_file({"logits": torch.rand(9, 2), "labels": torch.zeros(9).long(), "distances": torch.rand(9)}, calibration)
+    save_file({"logits": torch.rand(9, 2), "labels": torch.zeros(9).long(), "distances": torch.rand(9, 2)}, calibration)
     inputs = damaged_bytes(calibration.read_bytes())
     yield calibration.name, Reader(calibration, inputs, lambda: load_calibration(calibration))
     backbone, saved = tiny_backbone(), base / "a.pth"

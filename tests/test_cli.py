@@ -272,6 +272,12 @@ def test_an_out_that_is_a_file(folder, tmp_path, capsys):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_an_error_is_one_line_even_if_a_name_has_two(tmp_path, capsys):
+    message = refused(capsys, "train", tmp_path / "no\nError: forged", "--out", tmp_path / "run")
+    assert message.strip().count("\n") == 0
+    assert "no\\nError: forged" in message
+
+
 def test_list_backbones_fits_a_terminal(capsys):
     assert run(["list", "backbones"]) == 0
     shown = capsys.readouterr().out

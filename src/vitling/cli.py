@@ -161,5 +161,6 @@ def _suggest(verb: str) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    echo(f"Error: {message}", file=sys.stderr)
+    """Print one line, even if a name in it has several."""
+    echo(f"Error: {message}".replace("\n", "\\n"), file=sys.stderr)
     return code

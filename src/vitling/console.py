@@ -75,8 +75,9 @@ class Log:
         self.debug(line)
 
     def warning(self, line: str) -> None:
-        self.console.print(f"Warning: {line}", style="yellow", markup=False)
-        self.debug(f"Warning: {line}")
+        line = f"Warning: {line}".replace("\n", "\\n")  # of names
+        self.console.print(line, style="yellow", markup=False)
+        self.debug(line)
 
     def debug(self, line: str) -> None:
         """Write to log.txt only. A line that cannot be written is lost and ends no run."""

@@ -5,7 +5,9 @@ Additional keys are kept and not checked. `loading.read_record` checks a file ag
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 Number = float | int | None
 
@@ -217,14 +219,15 @@ class Environment(TypedDict, total=False):
 class StepLine(TypedDict):
     """The part of a line of metrics.jsonl that gives its position."""
 
-    step: int
+    step: Annotated[int, Meta(ge=1)]
 
 
 class MetricsLine(StepLine):
     """A line of metrics.jsonl."""
 
     kind: str
-    epoch: int
+    epoch: Annotated[int, Meta(ge=1)]
+    epochs: NotRequired[Annotated[int, Meta(ge=1)]]  # of the run, in lines of kind "length": it was changed
 
 
 class CacheEntry(TypedDict):

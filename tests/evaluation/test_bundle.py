@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import timm
 import torch
+from safetensors.torch import load_file, save_file
 
 from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.evaluation import load, load_bundle, save_bundle
-from vitling.evaluation.familiarity import fit_familiarity
+from vitling.evaluation.familiarity import Features, calibrate_familiarity, count_pixel_features, fit_familiarity
 from vitling.evaluation.trust import FILE as TRUST
 from vitling.evaluation.trust import Trust
 
@@ -145,6 +146,16 @@ def test_mismatched_weights_are_named(make_bundle, bundle, tmp_path):
         load(bundle)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(bundle, value):
+    weights = load_file(bundle / "model.safetensors")
+    name = next(name for name in weights if name.endswith("bias"))
+    weights[name][0] = value
+    save_file(weights, bundle / "model.safetensors")
+    with pytest.raises(UserError, match=f"{name} is not finite"):
+        load(bundle)
+
+
 def test_inconsistent_bundle_is_not_written(bundle, tmp_path):
     model = load(bundle, device="cpu")
     with pytest.raises(ValueError, match="class names"):
@@ -154,16 +165,21 @@ def test_inconsistent_bundle_is_not_written(bundle, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def draw_familiarity(backbone, wider=0):
+    maps, pixels = torch.randn(20, 2 * backbone.dim + wider), torch.randn(20, count_pixel_features(32, 3))
+    return calibrate_familiarity(fit_familiarity(Features(maps, pixels)), torch.rand(9, 3))
+
+
 def test_trust_is_saved_and_loaded(make_bundle, tmp_path):
     backbone, head = make_bundle(tmp_path)
     meta = load_bundle(tmp_path).meta
     assert load_bundle(tmp_path).trust == Trust()  # as in models of older versions
-    familiarity = replace(fit_familiarity(torch.randn(20, 2 * backbone.dim)), threshold=0.25)
+    familiarity = replace(draw_familiarity(backbone), threshold=0.25)
     save_bundle(tmp_path, backbone, head, meta, Trust(torch.tensor([3.0, 1.0, 2.0]), familiarity))
     trust = load_bundle(tmp_path).trust
     assert trust.scores.tolist() == [1.0, 2.0, 3.0]
-    new = torch.randn(5, 2 * backbone.dim)
-    torch.testing.assert_close(trust.familiarity.measure(new), familiarity.measure(new))  # other memory layout
+    new, logits = Features(torch.randn(5, 2 * backbone.dim), torch.randn(5, 15)), torch.randn(5, 3)
+    torch.testing.assert_close(trust.familiarity.measure(new, logits), familiarity.measure(new, logits))
     assert trust.familiarity.threshold == 0.25
     assert load_bundle(tmp_path).resize(48).trust == Trust()  # distances and scores are those of one size
     save_bundle(tmp_path, backbone, head, meta)
@@ -176,17 +192,20 @@ def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
     (tmp_path / TRUST).write_bytes(b"no tensors")
     with pytest.raises(UserError, match="Delete it"):
         load_bundle(tmp_path)
-    familiarity = replace(fit_familiarity(torch.randn(20, 2 * backbone.dim)), variances=torch.ones(3))
-    save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=familiarity))
-    with pytest.raises(UserError, match="parts are inconsistent"):
-        load_bundle(tmp_path)
-    intact = fit_familiarity(torch.randn(20, 2 * backbone.dim))
+    intact = draw_familiarity(backbone)
+    damaged = [
+        replace(intact, maps=replace(intact.maps, variances=torch.ones(3))),
+        replace(intact, pixels=replace(intact.pixels, scale=torch.ones(3))),
+        replace(intact, known=torch.ones(9)),
+        replace(intact, known=torch.ones(4, 9)),
+        replace(intact, known=torch.ones(3, 0)),
+    ]
     for dtype in (torch.int64, torch.float16, torch.float64):
-        mixed = replace(intact, directions=intact.directions.to(dtype))
-        save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=mixed))
+        damaged.append(replace(intact, maps=replace(intact.maps, directions=intact.maps.directions.to(dtype))))
+    for familiarity in damaged:
+        save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=familiarity))
         with pytest.raises(UserError, match="parts are inconsistent"):
             load_bundle(tmp_path)
-    of_another = fit_familiarity(torch.randn(20, 2 * backbone.dim + 2))
-    save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=of_another))
+    save_bundle(tmp_path, backbone, head, meta, Trust(familiarity=draw_familiarity(backbone, wider=2)))
     with pytest.raises(UserError, match="belong to another network"):
         load_bundle(tmp_path)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from vitling.errors import UserError
 from vitling.evaluation import load, save_bundle
 from vitling.evaluation.export import export
-from vitling.evaluation.familiarity import fit_familiarity, summarise_map
+from vitling.evaluation.familiarity import calibrate_familiarity, fit_familiarity, make_signals, summarise_images
 from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.predict import predict
 from vitling.evaluation.trust import Trust
@@ -73,8 +72,11 @@ def trusted(bundle, pictures):
     model = load(bundle)
     (batch,) = model.batches(list_sources([pictures / "0.png"]))
     with torch.inference_mode():
-        known = fit_familiarity(summarise_map(model.backbone(batch.images).grid))
-    trust = Trust(torch.linspace(0, 1.5, 40), replace(known, threshold=1.0))
+        features = model.backbone(batch.images)
+        seen = summarise_images(batch.images, features.grid)
+        known = fit_familiarity(seen)
+        signals = make_signals(known.measure_distances(seen), model.head(features.pooled) / model.meta.temperature)
+    trust = Trust(torch.linspace(0, 1.5, 40), calibrate_familiarity(known, signals + 1e-3))
     save_bundle(bundle, model.backbone, model.head, model.meta, trust)
     return bundle
 

@@ -77,6 +77,33 @@ def test_other_addresses_are_refused(tmp_path):
             socket.create_connection(("127.0.0.2", port), timeout=5)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "epoch", "epoch": 0, "step": 2}',
+        '{"kind": "epoch", "epoch": 1, "step": 0}',
+        '{"kind": "epoch", "epoch": 1, "step": 2, "images_per_second": 1e-308}',
+        '{"kind": "epoch", "epoch": []}',
+    ],
+)
+def test_damaged_metrics_end_no_request(tmp_path, line, capfd):
+    folder = make_run(tmp_path / "run", 1)
+    (folder / "metrics.jsonl").write_text(line + "\n")
+    with serving(folder) as port:
+        assert request(port, "/data.json") in (200, 404)
+        assert request(port, "/") == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_changed_length_is_shown(tmp_path):
+    folder = make_run(tmp_path / "run", 1, 2)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "length", "epoch": 2, "step": 4, "epochs": 40}\n')
+    found = describe_progress(folder)
+    assert "Epoch 2 of 40." in found["state"]
+    assert found["progress"] == pytest.approx(2 / 40)
+
+
 def test_progress_of_the_stages(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()

@@ -101,11 +101,12 @@ def test_the_twin_leaves_out_look_alikes_together(tmp_path, monkeypatch):
         {"labels": torch.tensor([0, 1, 2, 3])},
         {"labels": torch.tensor([0, 1, 2, -1])},
         {"labels": torch.zeros(4, 3)},
-        {"distances": torch.zeros(4, dtype=torch.complex64)},
+        {"distances": torch.zeros(4, 2, dtype=torch.complex64)},
+        {"distances": torch.zeros(4)},
     ],
 )
 def test_a_calibration_of_other_types_is_refused(changes, tmp_path):
-    intact = {"logits": torch.zeros(4, 3), "labels": torch.zeros(4, dtype=torch.int64), "distances": torch.zeros(4)}
+    intact = {"logits": torch.zeros(4, 3), "labels": torch.zeros(4, dtype=torch.int64), "distances": torch.zeros(4, 2)}
     save_file(intact, tmp_path / FILE)
     assert load_calibration(tmp_path / FILE).labels.tolist() == [0, 0, 0, 0]
     save_file(intact | changes, tmp_path / FILE)

@@ -103,6 +103,13 @@ def check_tensors(weights: dict[str, Tensor]) -> None:
             raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than its data in the file.")
 
 
+def check_finite(weights: dict[str, Tensor]) -> None:
+    """Raise UserError for a tensor that is not finite: its network would predict NaN."""
+    for name, value in weights.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise UserError(f"The tensor {name} is not finite.")
+
+
 def _unwrap(content: dict[str, Any]) -> dict[str, Tensor]:
     for _ in range(_MAX_WRAPPERS):  # a dict may hold itself
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), None)

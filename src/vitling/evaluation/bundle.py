@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from vitling.backbones import Backbone
 from vitling.backbones.saved import build_saved
-from vitling.backbones.transfer import check_tensors
+from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
+from vitling.evaluation.familiarity import count_pixel_features
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import Trust, load_trust, save_trust
@@ -58,6 +59,7 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
     head_weights = {name: weights.pop(name) for name in list(weights) if name.startswith(("head.", "fc."))}
     try:
         check_tensors(weights | head_weights)
+        check_finite(weights | head_weights)
         shapes = {name: tuple(value.shape) for name, value in weights.items()}
         backbone = build_saved(about["backbone"], config["architecture"], config["model_args"], meta.size, shapes)
         backbone.timm_model.load_state_dict(weights)
@@ -66,7 +68,8 @@ def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -
             raise UserError(f"The network takes {channels} channels, the images have {meta.channels}.")
     except (UserError, RuntimeError) as error:
         raise InvalidFile(folder, f"{CONFIG} and {WEIGHTS} do not fit together. {str(error).rstrip('.')}") from error
-    return Model(backbone, head, meta, device, load_trust(folder, backbone.dim))
+    trust = load_trust(folder, backbone.dim, count_pixel_features(meta.size, meta.channels))
+    return Model(backbone, head, meta, device, trust)
 
 
 def _load_head(backbone: Backbone, meta: BundleMeta, weights: dict[str, Tensor]) -> nn.Linear | None:

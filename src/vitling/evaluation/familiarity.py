@@ -1,17 +1,25 @@
-"""Familiarity of an image: how far its features are from those of the training images.
+"""Familiarity of an image: whether it is like the training images, by three signals (docs/trust.md).
 
-The features are the mean and the standard deviation of the last map over its positions: unlike the pooled features that
-the head sees, they also tell scenes from objects (docs/trust.md). Their distribution is a normal one whose covariance
-has a few free directions and one variance for all others (probabilistic PCA, Tipping and Bishop 1999), so that it can
-be estimated from few images and takes little space. The distance is the Mahalanobis distance.
+- The distance of the network's last map, as the mean and the standard deviation of each channel over the positions.
+  Unlike the pooled features that the head sees, they also tell scenes from objects.
+- The distance of the image itself, as its colours and its contrasts at several scales. A network that learned to ignore
+  them would not notice images of another camera, or enlarged ones.
+- The entropy of the predicted probabilities, if each image has one class: the network cannot decide.
+
+Distances are Mahalanobis distances from a normal distribution whose covariance has a few free directions and one
+variance for all others (probabilistic PCA, Tipping and Bishop 1999), so that it can be estimated from few images and
+takes little space. Held-out images turn each signal into a p-value, the share of them that are at least as strange, and
+Fisher's method adds up the logarithms of these.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
@@ -22,52 +30,116 @@ from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.keys import make_rng
 
 FALSE_ALARMS = 0.05  # fraction of images like the training images that are called unfamiliar
-DIRECTIONS = 16  # of 4 to 110 the best for flowers against CamVid and CIFAR (docs/trust.md)
+DIRECTIONS = 32  # on flowers, 16 to 128 differ by less than 0.01 in AUROC against CamVid and CIFAR (docs/trust.md)
+SHRINKAGE = 0.01  # of each variance towards their mean
 SAMPLE = 10_000  # training images at most
+DISTANCES = 2  # of an image: map, pixels
 MAP_STATISTICS = 2  # features of each channel of the map: its mean and its standard deviation
+SMALLEST_SCALE = 8  # pixels of the smallest side whose contrasts are measured
 TINY = 1e-12  # keeps features that never vary from dividing by 0
 
 
+class Features(NamedTuple):
+    """What is measured of images: their maps [N, 2 C], and their pixels [N, P]."""
+
+    maps: Tensor
+    pixels: Tensor
+
+
 @dataclass(frozen=True)
-class Familiarity:
-    """The distribution of training images' features [D], and the largest distance that counts as familiar."""
+class Gaussian:
+    """A normal distribution of features [D] that are standardised first."""
 
     mean: Tensor  # [D]
+    scale: Tensor  # [D], standard deviations
     directions: Tensor  # [r, D], orthonormal
     variances: Tensor  # [r + 1]: along each direction, and in each of the others
-    threshold: float = float("inf")
 
     def measure(self, features: Tensor) -> Tensor:
         """Compute the squared Mahalanobis distance per feature [N], of features [N, D]."""
-        centred = features.float().cpu() - self.mean
+        centred = (features.float().cpu() - self.mean) / self.scale
         along = centred @ self.directions.T
         others = (centred.square().sum(dim=1) - along.square().sum(dim=1)).clamp(min=0)
         return ((along.square() / self.variances[:-1]).sum(dim=1) + others / self.variances[-1]) / len(self.mean)
 
-    def find_unfamiliar(self, features: Tensor) -> Tensor:
-        """Return bool [N]: the images that are farther away than the threshold."""
-        return self.measure(features) > self.threshold
+
+@dataclass(frozen=True)
+class Familiarity:
+    """Distributions of training images' features, and signals of held-out images to compare with."""
+
+    maps: Gaussian
+    pixels: Gaussian
+    known: Tensor = field(default_factory=lambda: torch.zeros(DISTANCES, 0))  # [signals, n], each row sorted
+    threshold: float = float("inf")  # largest strangeness that counts as familiar
+
+    def measure_distances(self, features: Features) -> Tensor:
+        """Compute the distances of maps and pixels [N, 2]."""
+        return torch.stack([self.maps.measure(features.maps), self.pixels.measure(features.pixels)], dim=1)
+
+    def combine(self, signals: Tensor) -> Tensor:
+        """Add up -log p [N] over signals [N, signals]; p is the share of held-out images that are as strange."""
+        count = self.known.shape[1]
+        lower = torch.searchsorted(self.known, signals.T.contiguous().to(self.known.dtype))
+        return -((count - lower + 1) / (count + 1)).log().sum(dim=0)
+
+    def measure(self, features: Features, logits: Tensor | None = None) -> Tensor:
+        """Compute how strange images are [N]. `logits`: calibrated, if each image has one class."""
+        entropies = None if len(self.known) == DISTANCES else logits
+        return self.combine(make_signals(self.measure_distances(features), entropies))
+
+    def find_unfamiliar(self, features: Features, logits: Tensor | None = None) -> Tensor:
+        """Return bool [N]: the images that are stranger than the threshold."""
+        return self.measure(features, logits) > self.threshold
 
 
-def fit_familiarity(features: Tensor) -> Familiarity:
-    """Estimate the distribution of training images' features [N, D]; the threshold is set with `choose_threshold`."""
+def make_signals(distances: Tensor, logits: Tensor | None) -> Tensor:
+    """Append the entropy of the probabilities to distances [N, 2], if there are logits."""
+    if logits is None:
+        return distances
+    probabilities = logits.float().cpu().softmax(dim=1)
+    return torch.cat([distances, torch.special.entr(probabilities).sum(dim=1, keepdim=True)], dim=1)
+
+
+def fit_familiarity(features: Features) -> Familiarity:
+    """Estimate the distributions of training images' features; `calibrate_familiarity` adds the rest."""
+    return Familiarity(fit_gaussian(features.maps), fit_gaussian(features.pixels))
+
+
+def fit_gaussian(features: Tensor) -> Gaussian:
+    """Estimate the distribution of features [N, D]."""
     features = features.double().cpu()
     if not features.isfinite().all():
         raise RunAborted("The network's features are not finite. Train again with a lower --optim.lr.")
-    mean = features.mean(dim=0)
-    covariance = torch.cov(features.T, correction=0).reshape(len(mean), len(mean))
+    mean, scale = features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=TINY)
+    covariance = torch.cov(((features - mean) / scale).T, correction=0).reshape(len(mean), len(mean))
     spectrum, directions = torch.linalg.eigh(covariance)  # the largest last
     spectrum, directions = spectrum.clamp(min=0).flip(0), directions.T.flip(0)
     kept = max(0, min(DIRECTIONS, len(features) // 4, len(mean) - 1))
-    rest = spectrum[kept:].sum() / max(1, len(mean) - kept)
-    variances = torch.cat([spectrum[:kept], rest[None]]) + TINY
-    return Familiarity(mean.float(), directions[:kept].float(), variances.float())
+    variances = torch.cat([spectrum[:kept], spectrum[kept:].mean()[None]])
+    variances = (1 - SHRINKAGE) * variances + SHRINKAGE * spectrum.mean() + TINY
+    return Gaussian(mean.float(), scale.float(), directions[:kept].float(), variances.float())
 
 
-def choose_threshold(distances: Tensor, false_alarms: float = FALSE_ALARMS) -> float:
-    """Return the ceil((n + 1) (1 - rate))-th smallest of n distances, at most the largest."""
-    rank = rank_for(1 - false_alarms, len(distances))
-    return float(distances.sort().values[min(rank, len(distances)) - 1])
+def calibrate_familiarity(familiarity: Familiarity, signals: Tensor) -> Familiarity:
+    """Compare with the signals [n, signals] of held-out images, and choose the threshold."""
+    known = signals.T.float().sort(dim=1).values.contiguous()
+    familiarity = Familiarity(familiarity.maps, familiarity.pixels, known)
+    threshold = choose_threshold(familiarity.combine(signals))
+    return Familiarity(familiarity.maps, familiarity.pixels, known, threshold)
+
+
+def choose_threshold(values: Tensor, false_alarms: float = FALSE_ALARMS) -> float:
+    """Return the ceil((n + 1) (1 - rate))-th smallest of n values, at most the largest."""
+    rank = rank_for(1 - false_alarms, len(values))
+    return float(values.sort().values[min(rank, len(values)) - 1])
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
+def summarise_images(images: Tensor, grid: Tensor) -> Features:
+    """Describe normalised images [B, channels, H, W] and their last maps [B, C, h, w], on the host."""
+    return Features(summarise_map(grid).cpu(), summarise_pixels(images).cpu())
 
 
 def summarise_map(grid: Tensor) -> Tensor:
@@ -76,33 +148,67 @@ def summarise_map(grid: Tensor) -> Tensor:
     return torch.cat([positions.mean(dim=2), positions.std(dim=2, correction=0)], dim=1)
 
 
+def summarise_pixels(images: Tensor) -> Tensor:
+    """Compute of each channel the mean, the log of the standard deviation, and the log of the contrast at each scale.
+
+    The contrast at a scale is the root mean square of what is lost if the image is halved (a Laplacian pyramid).
+    """
+    images = images.float()
+    found = [images.mean(dim=(2, 3)), _log_root(images.var(dim=(2, 3), correction=0))]
+    for _ in range(_count_scales(min(images.shape[2:]))):
+        halved = F.avg_pool2d(images, 2)
+        restored = F.interpolate(halved, size=images.shape[2:], mode="bilinear", align_corners=False)
+        found.append(_log_root((images - restored).square().mean(dim=(2, 3))))
+        images = halved
+    return torch.cat(found, dim=1)
+
+
+def count_pixel_features(size: int, channels: int) -> int:
+    return channels * (2 + _count_scales(size))
+
+
+def _count_scales(side: int) -> int:
+    scales = 0
+    while side >= SMALLEST_SCALE:
+        scales, side = scales + 1, side // 2
+    return scales
+
+
+def _log_root(squares: Tensor) -> Tensor:
+    return (squares + 1e-4).log() / 2
+
+
 @torch.inference_mode()
-def compute_map_features(
+def compute_features(
     backbone: Backbone,
     store: Store,
     size: int,
     crop_fraction: float,
     ids: np.ndarray | None = None,
     most: int = SAMPLE,
-) -> Tensor:
-    """Compute `summarise_map` for all images, or for those with `ids`, on the host; of more than `most`, a sample."""
+) -> Features:
+    """Compute the features of all images, or of those with `ids`; of more than `most`, a sample."""
     ids = np.arange(len(store)) if ids is None else ids
     if len(ids) > most:
         ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:most])]
     with eval_mode(backbone):
         views = iterate_views(store, size, crop_fraction, ids)
-        return torch.cat([summarise_map(backbone.forward(images).grid).cpu() for images in views])
+        return _join([summarise_images(images, backbone.forward(images).grid) for images in views])
 
 
 @torch.inference_mode()
 def compute_logits_and_features(
     backbone: Backbone, head: nn.Module, store: Store, size: int, crop_fraction: float
-) -> tuple[Tensor, Tensor]:
-    """Compute the logits and `summarise_map` of all images in one pass, on the host."""
+) -> tuple[Tensor, Features]:
+    """Compute the logits and the features of all images in one pass, on the host."""
     logits, features = [], []
     with eval_mode(backbone):
         for images in iterate_views(store, size, crop_fraction):
             found = backbone.forward(images)
             logits.append(head(found.pooled).float().cpu())
-            features.append(summarise_map(found.grid).cpu())
-    return torch.cat(logits), torch.cat(features)
+            features.append(summarise_images(images, found.grid))
+    return torch.cat(logits), _join(features)
+
+
+def _join(batches: list[Features]) -> Features:
+    return Features(*(torch.cat(parts) for parts in zip(*batches)))

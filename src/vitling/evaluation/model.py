@@ -18,7 +18,7 @@ from vitling.data.host import count_cores
 from vitling.data.scan import describe_error
 from vitling.errors import UserError
 from vitling.evaluation.conformal import make_sets
-from vitling.evaluation.familiarity import summarise_map
+from vitling.evaluation.familiarity import summarise_images
 from vitling.evaluation.inputs import Input, Source, list_sources
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.trust import Trust
@@ -132,12 +132,13 @@ class Model:
     def _predict_batch(
         self, predictions: list[Prediction], images: Tensor, top: int, abstain: float | None, threshold: float | None
     ) -> None:
-        features = self.backbone(images.to(self.device))
+        images = images.to(self.device)
+        features = self.backbone(images)
         scaled = self.require_head()(features.pooled.float()) / self.meta.temperature
         for prediction, probabilities in zip(predictions, self._normalise(scaled).cpu()):
             self._fill_prediction(prediction, probabilities, top, abstain)
         if self.trust.familiarity is not None:
-            unfamiliar = self.trust.familiarity.find_unfamiliar(summarise_map(features.grid))
+            unfamiliar = self.trust.familiarity.find_unfamiliar(summarise_images(images, features.grid), scaled)
             for prediction, found in zip(predictions, unfamiliar.tolist()):
                 prediction.unfamiliar = found
         if threshold is not None:

@@ -5,8 +5,7 @@ Saved beside the weights, in trust.safetensors. Either part may be missing, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -15,13 +14,20 @@ from torch import Tensor
 
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.conformal import compute_scores, find_threshold
-from vitling.evaluation.familiarity import MAP_STATISTICS, Familiarity, choose_threshold
+from vitling.evaluation.familiarity import (
+    DISTANCES,
+    MAP_STATISTICS,
+    Familiarity,
+    Gaussian,
+    calibrate_familiarity,
+    make_signals,
+)
 from vitling.files import atomic_write
 from vitling.loading import read_safetensors
 
 FILE = "trust.safetensors"
 _ADVICE = ". Delete it to use the model without it"
-_PARTS = tuple(f.name for f in fields(Familiarity))
+_PARTS = tuple(f.name for f in fields(Gaussian))
 
 
 @dataclass(frozen=True)
@@ -47,20 +53,19 @@ class Calibration:
 
     logits: Tensor  # [n, C]
     labels: Tensor  # [n], or bool [n, C]
-    distances: Tensor | None  # [n], to the training images; None: those of another network
+    distances: Tensor | None  # [n, 2], to the training images; None: those of another network
 
 
 def measure_trust(calibration: Calibration, familiarity: Familiarity, temperature: float) -> Trust:
-    """Compute the scores (for one class per image) and the threshold of unfamiliar images from the calibration.
+    """Compute from the calibration the scores (for one class per image), and how strange images may be.
 
     Without distances, the model cannot tell which images are unfamiliar.
     """
-    scores = None
-    if calibration.labels.ndim == 1:
-        scores = compute_scores(calibration.logits / temperature, calibration.labels)
+    logits = calibration.logits / temperature if calibration.labels.ndim == 1 else None
+    scores = None if logits is None else compute_scores(logits, calibration.labels)
     if calibration.distances is None:
         return Trust(scores)
-    return Trust(scores, replace(familiarity, threshold=choose_threshold(calibration.distances)))
+    return Trust(scores, calibrate_familiarity(familiarity, make_signals(calibration.distances, logits)))
 
 
 def save_trust(folder: Path, trust: Trust) -> None:
@@ -69,7 +74,11 @@ def save_trust(folder: Path, trust: Trust) -> None:
     if trust.scores is not None:
         tensors["scores"] = trust.scores.float().sort().values
     if trust.familiarity is not None:
-        tensors |= {name: torch.as_tensor(getattr(trust.familiarity, name)).contiguous() for name in _PARTS}
+        known, threshold = trust.familiarity.known, torch.tensor(trust.familiarity.threshold)
+        tensors |= {"known": known.contiguous(), "threshold": threshold}
+        for name in ("maps", "pixels"):
+            parts = asdict(getattr(trust.familiarity, name))
+            tensors |= {f"{name}.{part}": value.contiguous() for part, value in parts.items()}
     if not tensors:
         (folder / FILE).unlink(missing_ok=True)
         return
@@ -77,8 +86,9 @@ def save_trust(folder: Path, trust: Trust) -> None:
         file.write(save(tensors))
 
 
-def load_trust(folder: Path, width: int) -> Trust:
-    """Read the trust data of a model folder, whose network has features of this width."""
+def load_trust(folder: Path, width: int, pixels: int) -> Trust:
+    """Read the trust data of a model folder, whose network has maps of this width, and whose images this many pixel
+    features."""
     path = folder / FILE
     if not path.exists():
         return Trust()
@@ -86,16 +96,23 @@ def load_trust(folder: Path, width: int) -> Trust:
         found = read_safetensors(path)
     except InvalidFile as problem:
         raise InvalidFile(path, f"{problem.problem}{_ADVICE}") from None
-    scores, parts = found.get("scores"), [found[name] for name in _PARTS if name in found]
-    wrong = any(value.dtype != torch.float32 for value in found.values()) or (scores is not None and scores.ndim != 1)
-    if wrong or (parts and not _fit_together(parts, width)):
-        raise InvalidFile(path, f"its parts are inconsistent, or belong to another network{_ADVICE}")
-    if not parts:
+    scores = found.pop("scores", None)
+    wrong = any(value.dtype != torch.float32 for value in found.values())
+    if wrong or (scores is not None and (scores.ndim != 1 or scores.dtype != torch.float32)):
+        raise InvalidFile(path, f"its parts are inconsistent{_ADVICE}")
+    if not found:
         return Trust(scores)
-    mean, directions, variances, threshold = parts
-    return Trust(scores, Familiarity(mean, directions, variances, float(threshold)))
+    maps, near = _get_gaussian(found, "maps", MAP_STATISTICS * width), _get_gaussian(found, "pixels", pixels)
+    known, threshold = found.get("known", torch.zeros(0)), found.get("threshold", torch.zeros(0, 0))
+    fits = known.ndim == 2 and len(known) in (DISTANCES, DISTANCES + 1) and known.shape[1] > 0 and threshold.ndim == 0
+    if maps is None or near is None or not fits:
+        raise InvalidFile(path, f"its parts are inconsistent, or belong to another network{_ADVICE}")
+    return Trust(scores, Familiarity(maps, near, known, float(threshold)))
 
 
-def _fit_together(parts: Sequence[Tensor], width: int) -> bool:
-    dim, count = MAP_STATISTICS * width, parts[-2].numel() - 1 if len(parts) == len(_PARTS) else -1
-    return [tuple(part.shape) for part in parts] == [(dim,), (count, dim), (count + 1,), ()]
+def _get_gaussian(found: dict[str, Tensor], name: str, dim: int) -> Gaussian | None:
+    """Return a distribution of `dim` features, or None if its parts are missing or do not fit together."""
+    parts = [found[key] for part in _PARTS if (key := f"{name}.{part}") in found]
+    count = parts[-1].numel() - 1 if len(parts) == len(_PARTS) else -1
+    fits = [tuple(part.shape) for part in parts] == [(dim,), (dim,), (count, dim), (count + 1,)]
+    return Gaussian(*parts) if fits else None

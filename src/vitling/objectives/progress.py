@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Position of a run: `step` of `steps`, and the fractional `epoch` of `epochs`."""
+    """Position of a run: `step` of `steps`, and the fractional `epoch` of `epochs`.
 
-    step: int
-    steps: int
+    After a change of the run's length (`Trainer.change_length`), steps are fractional: `fraction` goes on from where
+    it was, and reaches 1 at the new end.
+    """
+
+    step: float
+    steps: float
     epochs: int
 
     @property
@@ -24,7 +28,7 @@ class Progress:
 
     @property
     def epochs_done(self) -> int:
-        return self.step * self.epochs // self.steps
+        return int(self.step * self.epochs // self.steps)
 
 
 Schedule = Callable[[Progress], float]

@@ -147,12 +147,12 @@ def _make_jobs(missing: list[tuple[StudyRun, int]], data: str | None, base: RunC
         )
         jobs.append(_Job(run, context))
     no_data, no_weights = ([name for name, place in found.items() if not place] for found in (splits, weights))
-    needed = [f"  {line}" for line in describe_missing(no_data, no_weights, folder)]
+    needed = describe_missing(no_data, no_weights, folder)
     if missing and not jobs:
-        raise UserError("\n".join([f"Nothing can run. Missing in {folder}:", *needed]))
+        raise UserError(f"Nothing can run. Missing in {folder}: {'; '.join(needed)}.")
     if needed:
         skipped = f"{len(missing) - len(jobs)} of {len(missing)} runs are skipped."
-        log.info("\n".join([f"{skipped} Missing in {folder}:", *needed]))
+        log.info("\n  ".join([f"{skipped} Missing in {folder}:", *needed]))
     return jobs
 
 

@@ -23,7 +23,12 @@ from vitling.data.look_alikes import group_look_alikes
 from vitling.data.store import Store
 from vitling.errors import InvalidFile
 from vitling.evaluation.classify import get_labels
-from vitling.evaluation.familiarity import compute_logits_and_features, compute_map_features, fit_familiarity
+from vitling.evaluation.familiarity import (
+    DISTANCES,
+    compute_features,
+    compute_logits_and_features,
+    fit_familiarity,
+)
 from vitling.evaluation.trust import Calibration
 from vitling.files import atomic_write
 from vitling.loading import read_safetensors
@@ -32,6 +37,7 @@ from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
 from vitling.runs.origins import knows_labels
 from vitling.settings.config import FinetuneConfig, LabelledConfig
+from vitling.training.deadline import Deadline
 from vitling.training.loop import fit
 from vitling.training.rundir import RunDirectory
 
@@ -47,7 +53,9 @@ def needs_twin(config: LabelledConfig, stores: Stores) -> bool:
     return config.calibrate == "on" and stores.val is None
 
 
-def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun) -> Calibration | None:
+def calibrate(
+    config: LabelledConfig, stores: Stores, build: Build, run: OpenRun, deadline: Deadline | None = None
+) -> Calibration | None:
     """Return the outputs of a twin for the images that it was not trained on; None if they are not needed.
 
     They are kept in a file, so that a resumed run does not train the twin again.
@@ -78,7 +86,8 @@ def calibrate(config: LabelledConfig, stores: Stores, build: Build, run: OpenRun
         f"Calibration: training a twin for {twin.epochs} of {config.epochs} epochs, without {held.sum():,} images. The "
         "run itself follows, with all images."
     )
-    calibration = _train_twin(twin, stores.train, held, build, run)
+    own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE)
+    calibration = _train_twin(twin, stores.train, held, build, run, own)
     if run.directory.writes:
         with atomic_write(path) as file:
             file.write(save({name: value.contiguous() for name, value in vars(calibration).items()}))
@@ -91,7 +100,7 @@ def load_calibration(path: Path) -> Calibration:
     found = read_safetensors(path)
     shapes = {name: tuple(value.shape) for name, value in found.items()}
     count, classes = shapes["logits"] if len(shapes.get("logits", ())) == 2 else (0, 0)
-    fits = shapes.get("labels") in ((count,), (count, classes)) and shapes.get("distances") == (count,)
+    fits = shapes.get("labels") in ((count,), (count, classes)) and shapes.get("distances") == (count, DISTANCES)
     if not count or not fits or found.keys() != {"logits", "labels", "distances"} or not _has_types(**found):
         raise InvalidFile(path, "expected logits, labels and distances of the same images; delete it to train it again")
     return Calibration(**found)
@@ -133,7 +142,9 @@ def shorten(config: LabelledConfig) -> LabelledConfig:
     return replace(config, epochs=epochs, optim=optim)
 
 
-def _train_twin(config: LabelledConfig, store: Store, held: np.ndarray, build: Build, run: OpenRun) -> Calibration:
+def _train_twin(
+    config: LabelledConfig, store: Store, held: np.ndarray, build: Build, run: OpenRun, deadline: Deadline | None
+) -> Calibration:
     """Train in a separate directory, from which an interrupted twin is resumed. Its name contains the number of
     epochs, which may differ in a resumed run with --minutes."""
     directory = RunDirectory(run.directory.path / FOLDER / f"epochs-{config.epochs}", run.directory.writes)
@@ -144,12 +155,12 @@ def _train_twin(config: LabelledConfig, store: Store, held: np.ndarray, build: B
     known, new = store.take(np.flatnonzero(~held)), store.take(np.flatnonzero(held))
     with torch.random.fork_rng(devices=[]):
         objective = build(config)
-        fit(objective, known, config.fit_config(), run=directory, processes=run.processes)
+        fit(objective, known, config.fit_config(), run=directory, processes=run.processes, deadline=deadline)
     objective.eval()
     view = (config.eval_size, config.views.crop_fraction)
-    familiarity = fit_familiarity(compute_map_features(objective.backbone, known, *view))
+    familiarity = fit_familiarity(compute_features(objective.backbone, known, *view))
     logits, features = compute_logits_and_features(objective.backbone, objective.head, new, *view)
-    return Calibration(logits, get_labels(new), familiarity.measure(features))
+    return Calibration(logits, get_labels(new), familiarity.measure_distances(features))
 
 
 def describe_calibration(stores: Stores, temperature: float, calibration: Calibration | None) -> str:

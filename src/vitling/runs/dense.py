@@ -121,7 +121,7 @@ def make_meta(config: Any, train: AnnotatedSplit, store: Store) -> DenseMeta:
 def _train(job: _Job, run: OpenRun[Any], clock: Clock) -> dict[str, Any]:
     """Train, evaluate the last and the best weights, save both; return the entries of result.json."""
     stores = job.stores
-    resolved = fit_to_time(job.resolved, job.facts, job.build_trial, stores, run, clock)
+    resolved, deadline = fit_to_time(job.resolved, job.facts, job.build_trial, stores, run, clock)
     config = resolved.config
     objective = job.build(config, job.backbone)
     _introduce(job, config, objective, run)
@@ -129,7 +129,9 @@ def _train(job: _Job, run: OpenRun[Any], clock: Clock) -> dict[str, Any]:
     val = None if stores.val is None or job.splits.val is None else match_store(job.splits.val, stores.val)
     watchers = [] if val is None or stores.val is None else [ScoreWatcher(job.meta, stores.val, val, config.eval_every)]
     fit_config = config.fit_config(best=watchers[0].metric if watchers else None)
-    fitted = fit(objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes)
+    fitted = fit(
+        objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
+    )
     return _conclude(job, config, objective, val, fitted, run)
 
 
@@ -150,7 +152,7 @@ def _conclude(
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
     stores, directory, log = job.stores, run.directory, run.directory.log
-    candidates: list[tuple[str, str, int, Any]] = [("last", "model", config.epochs, None)]
+    candidates: list[tuple[str, str, int, Any]] = [("last", "model", fitted.epochs, None)]
     if fitted.best:
         candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
     pairs = [("val", stores.val, val)]
@@ -160,7 +162,7 @@ def _conclude(
     found: dict[str, dict[str, SplitScores]] = {}
     model = DenseModel(objective, job.meta)
     for name, folder, epoch, weights in candidates:
-        if weights is not None and epoch == config.epochs:
+        if weights is not None and epoch == fitted.epochs:
             found[name] = found["last"]
         else:
             if weights is not None:

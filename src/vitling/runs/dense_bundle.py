@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 
 from vitling.backbones.saved import build_saved
-from vitling.backbones.transfer import check_tensors
+from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config
 from vitling.files import atomic_write, write_json
@@ -53,6 +53,7 @@ def load_dense(folder: Path, device: torch.device | str = "cpu") -> DenseModel:
     weights = read_safetensors(folder / WEIGHTS)
     try:
         check_tensors(weights)
+        check_finite(weights)
         shapes = {
             key.removeprefix(_BACKBONE): tuple(v.shape) for key, v in weights.items() if key.startswith(_BACKBONE)
         }

@@ -19,8 +19,8 @@ from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, get_labels
 from vitling.evaluation.familiarity import (
     SAMPLE,
+    compute_features,
     compute_logits_and_features,
-    compute_map_features,
     fit_familiarity,
 )
 from vitling.evaluation.metrics import summarise
@@ -100,16 +100,20 @@ def prepare_stage(
 def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     """Train, evaluate the last and the best weights, save both; return the entries of result.json."""
     work = 1 + TWIN_WORK if needs_twin(stage.resolved.config, stage.stores) else 1.0
-    resolved = fit_to_time(stage.resolved, stage.facts, stage.build_trial, stage.stores, run, clock, work=work)
+    resolved, deadline = fit_to_time(
+        stage.resolved, stage.facts, stage.build_trial, stage.stores, run, clock, work=work
+    )
     config, stores = resolved.config, stage.stores
-    calibration = calibrate(config, stores, stage.build_trial, run)
+    calibration = calibrate(config, stores, stage.build_trial, run, deadline)
     objective = stage.build(config, stage.backbone, stage.auxiliary)
     _introduce(config, stores, objective, run)
     run.write_settings(resolved)
     watcher = _make_validation(config, stores)
     fit_config = config.fit_config(best=watcher.metric if watcher else None)
     watchers = [watcher] if watcher else []
-    fitted = fit(objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes)
+    fitted = fit(
+        objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
+    )
     return _conclude(config, stores, objective, fitted, run, calibration)
 
 
@@ -178,7 +182,7 @@ def _conclude(
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
     objective.eval()
-    candidates: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", config.epochs, None)]
+    candidates: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", fitted.epochs, None)]
     if fitted.best:
         candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
     reason = f"final evaluation of {' and '.join(name for name, *_ in candidates)}"
@@ -186,7 +190,7 @@ def _conclude(
     directory, evaluated = run.directory, dict[str, _Evaluation]()
     most = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
     for name, folder, epoch, weights in candidates:
-        if weights is not None and epoch == config.epochs:
+        if weights is not None and epoch == fitted.epochs:
             evaluated[name] = found = evaluated["last"]
         else:
             if weights is not None:
@@ -228,8 +232,8 @@ def _evaluate(
     temperature, trust, splits, predictions, mistakes = 1.0, Trust(), {}, {}, list[Mistake]()
     view = (config.eval_size, config.views.crop_fraction)
     if calibration is not None or stores.val is not None:
-        features = compute_map_features(objective.backbone, stores.train, *view, most=min(most, SAMPLE))
-        familiarity = fit_familiarity(features)
+        known = compute_features(objective.backbone, stores.train, *view, most=min(most, SAMPLE))
+        familiarity = fit_familiarity(known)
     if calibration is not None:
         temperature = fit_temperature(calibration.logits, calibration.labels)
         trust = measure_trust(calibration, familiarity, temperature)
@@ -240,7 +244,8 @@ def _evaluate(
         labels, dataset = get_labels(store), store.dataset
         if name == "val":
             temperature = fit_temperature(logits, labels)
-            trust = measure_trust(Calibration(logits, labels, familiarity.measure(features)), familiarity, temperature)
+            distances = familiarity.measure_distances(features)
+            trust = measure_trust(Calibration(logits, labels, distances), familiarity, temperature)
         splits[name] = summarise(logits, labels, dataset.class_names, temperature)
         predictions[name] = make_predictions(logits.numpy(), labels.numpy(), dataset.keys, dataset.groups)
         mistakes += find_mistakes(logits, labels, dataset.keys, dataset.class_names, temperature, name)

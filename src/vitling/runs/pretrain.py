@@ -73,7 +73,7 @@ def pretrain_in(
     auxiliary = build_auxiliary(resolved.config, backbone)
     stores = begin(resolved, splits, backbone, run)
     _introduce(resolved.config, backbone, stores, run)
-    resolved = fit_to_time(
+    resolved, deadline = fit_to_time(
         resolved,
         facts,
         lambda config: build_objective(config, copy.deepcopy(backbone), stores.train, copy.deepcopy(auxiliary)),
@@ -90,7 +90,14 @@ def pretrain_in(
     watchers = [watcher, *([make_watcher(watcher.every)] if make_watcher else [])]
     start = Path(config.continue_from) if config.continue_from else None
     fitted = fit(
-        objective, stores.train, config.fit_config(), watchers, run=run.directory, processes=processes, start=start
+        objective,
+        stores.train,
+        config.fit_config(),
+        watchers,
+        run=run.directory,
+        processes=processes,
+        start=start,
+        deadline=deadline,
     )
     return run.finish(_conclude(config, stores, objective, fitted, watcher.warnings, run))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
 from vitling.settings.stages import make_large_stage
 from vitling.startup import take_start
+from vitling.training.deadline import Deadline
 from vitling.training.feed import choose_batch_sizes
 from vitling.training.pace import measure_pace
 from vitling.training.result import FitResult
@@ -177,15 +179,15 @@ def fit_to_time(
     clock: Clock,
     min_epochs: int = 1,
     work: float = 1.0,
-) -> Resolved:
-    """Return the settings with as many epochs as fit into --minutes, at most those of the config.
+) -> tuple[Resolved, Deadline | None]:
+    """Return the settings with as many epochs as fit into --minutes, at most those of the config, and the deadline.
 
     Measures the pace on an objective that is thrown away, which also fills the compiler's cache. Raises
     TooFewEpochsError if fewer than `min_epochs` fit. `work`: of all training in this stage, in runs of its own length.
     """
     config, log = resolved.config, run.directory.log
     if config.minutes is None or run.has_checkpoint:
-        return resolved
+        return resolved, None
     log.info("Measuring the pace to fit the run into the time.")
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
         pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes)
@@ -210,7 +212,8 @@ def fit_to_time(
             f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, and one epoch "
             f"takes {max(1, len(stores.train) / pace):.0f} s."
         )
-    return resolve(reopen(resolved), replace(facts, fit=fit))
+    deadline = Deadline(left, math.ceil(config.epochs / fit.epoch_part))
+    return resolve(reopen(resolved), replace(facts, fit=fit)), deadline
 
 
 def _use_all_time(fit: Fit, fitting: float, config: RunConfig, stores: Stores, pace: float, ending: float) -> Fit:
@@ -307,7 +310,7 @@ def summarise_fit(config: RunConfig, stores: Stores, fitted: FitResult) -> dict[
         "size": config.size,
         "store_size": stores.train.size,
         "images": len(stores.train),
-        "epochs": config.epochs,
+        "epochs": fitted.epochs,
         "steps": fitted.steps,
         "seed": config.seed,
         "seconds": round(fitted.seconds, 2),

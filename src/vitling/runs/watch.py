@@ -22,6 +22,7 @@ from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER
 HOST = "127.0.0.1"  # loopback: other computers cannot connect
 LOG_LINES = 40
 _REPORT = "report.html"
+_FOREVER = 1e8  # seconds; a longer time left is not shown
 
 
 def make_server(run: str) -> ThreadingHTTPServer:
@@ -59,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             found = self.find(self.path)
-        except OSError:  # the run was deleted
+        except (OSError, UserError):  # the run was deleted, or its files are damaged
             found = None
         if found is None:
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -118,8 +119,12 @@ def _measure_stage(stage: Path) -> tuple[float, str]:
         config = read_record(stage / "config.json", dict[str, Any])
     except InvalidFile:
         return 0.0, "Starting."
-    path, epochs, batch = stage / "metrics.jsonl", config.get("epochs"), config.get("batch")
-    lines = read_json_lines(path, MetricsLine) if path.exists() else []
+    path, planned, batch = stage / "metrics.jsonl", config.get("epochs"), config.get("batch")
+    try:
+        lines = read_json_lines(path, MetricsLine) if path.exists() else []
+    except InvalidFile as problem:
+        return 0.0, str(problem)
+    epochs = next((line["epochs"] for line in reversed(lines) if "epochs" in line), planned)
     if not lines or not isinstance(epochs, int) or epochs < 1:
         return 0.0, "Starting."
     step, pace = lines[-1]["step"], lines[-1].get("images_per_second")
@@ -130,7 +135,8 @@ def _measure_stage(stage: Path) -> tuple[float, str]:
     total = epochs * finished[-1]["step"] / finished[-1]["epoch"]
     if isinstance(pace, int | float) and pace > 0 and isinstance(batch, int):
         seconds = max(total - step, 0) * batch / pace
-        text += f" About {format_seconds(seconds)} left in this stage, at {pace:,.0f} images/s."
+        if seconds < _FOREVER:
+            text += f" About {format_seconds(seconds)} left in this stage, at {pace:,.0f} images/s."
     return min(step / total, 1.0), text
 
 

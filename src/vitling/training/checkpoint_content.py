@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -39,8 +40,14 @@ class _Recorder(TypedDict):
     totals: dict[int, Tensor]
 
 
+class _Length(TypedDict):
+    epochs: Annotated[int, Meta(ge=1)]
+    shift: float
+
+
 class _Content(TypedDict):
     step: Count
+    length: NotRequired[_Length | None]
     data: str
     accumulate: Annotated[int, Meta(ge=1)]
     objective: Tensors
@@ -61,6 +68,9 @@ def check_types(path: Path, state: dict[str, Any]) -> None:
     recorder = state["recorder"]
     if any(t.ndim != 2 or t.shape[1] != len(recorder["names"]) or not len(t) for t in recorder["totals"].values()):
         raise InvalidFile(path, "its metrics have the wrong shape")
+    length = state.get("length")
+    if length and not (math.isfinite(length["shift"]) and state["step"] + length["shift"] >= 0):
+        raise InvalidFile(path, "its position in the schedules is impossible", "length")
 
 
 def check_content(trainer: Trainer, path: Path, state: dict[str, Any]) -> None:

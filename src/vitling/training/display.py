@@ -56,6 +56,13 @@ class Display:
         if self.progress:
             self.progress.stop()
 
+    def change_length(self, steps: int) -> None:
+        self.steps = steps
+        if self.notebook:
+            self.notebook.steps = steps
+        elif self.progress:
+            self.progress.update(self.task, total=steps)
+
     def step(self, done: int) -> None:
         """Advance the bar. Without a terminal, print a line if nothing was printed for a while: epochs can be long."""
         if self.notebook:

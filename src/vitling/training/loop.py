@@ -14,12 +14,12 @@ from vitling.errors import Interrupted, RunAborted
 from vitling.formatting import format_count
 from vitling.objectives.moments import Moment, Watcher
 from vitling.objectives.objective import Objective
-from vitling.objectives.progress import Progress
 from vitling.shortage import stop_on_shortage
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.checkpoint_content import check_content
 from vitling.training.config import FitConfig
 from vitling.training.continuing import load_checkpoint
+from vitling.training.deadline import Deadline
 from vitling.training.display import Display
 from vitling.training.feed import LoadedBatch
 from vitling.training.processes import Processes
@@ -43,21 +43,23 @@ def fit(
     run: RunDirectory,
     processes: Processes | None = None,
     start: Path | None = None,
+    deadline: Deadline | None = None,
 ) -> FitResult:
     """Train from the run's latest checkpoint if it has one, else from `start`, another run's checkpoint, else from
-    scratch."""
+    scratch. With a `deadline`, the number of epochs follows the pace."""
     config.check()
     trainer = Trainer(objective, store, config, processes or Processes(0, 1, store.device), run.log)
-    loop = Loop(trainer, watchers, run)
+    loop = Loop(trainer, watchers, run, deadline)
     loop.resume(start)
     loop.warn_if_few_steps()
     loop.began = time.perf_counter()
     with catch_signals() as stop, stop_on_shortage(), Display(run.log, trainer.steps, trainer.done) as display:
-        for epoch in range(trainer.done // trainer.per_epoch, config.epochs):
+        while trainer.done < trainer.steps:
+            epoch = trainer.done // trainer.per_epoch
             for loaded in trainer.batches(epoch):
                 loop.record(loaded, loop.step(loaded, stop))
                 display.step(trainer.done)
-                loop.finish_step(stop)
+                loop.finish_step(display, stop)
             loop.finish_epoch(epoch, display, stop)
         loop.stop_if_requested(stop)
     if trainer.ema:
@@ -65,6 +67,7 @@ def fit(
     return FitResult(
         metrics=loop.last_metrics,
         best=loop.best,
+        epochs=trainer.epochs,
         steps=trainer.done,
         seconds=loop.seconds,
         seconds_compiling=trainer.seconds_compiling,
@@ -76,8 +79,10 @@ def fit(
 class Loop:
     """Work between the steps: metrics, watchers, checkpoints and signals."""
 
-    def __init__(self, trainer: Trainer, watchers: Sequence[Watcher], run: RunDirectory):
-        self.trainer, self.watchers, self.run = trainer, watchers, run
+    def __init__(
+        self, trainer: Trainer, watchers: Sequence[Watcher], run: RunDirectory, deadline: Deadline | None = None
+    ):
+        self.trainer, self.watchers, self.run, self.deadline = trainer, watchers, run, deadline
         self.config, self.processes = trainer.config, trainer.processes
         self.recorder = Recorder(self.processes, checks_gradients=trainer.precision.name != "fp16")
         self.checkpoints = Checkpoints(run.checkpoints, self.config.checkpoint.keep)
@@ -112,8 +117,8 @@ class Loop:
     def record(self, loaded: LoadedBatch, terms: Terms) -> None:
         self.recorder.add(self.trainer.done - 1, loaded.key.epoch, len(loaded.key.ids), terms)
 
-    def finish_step(self, stop: StopRequest) -> None:
-        """Within an epoch, obey signals, and in long epochs log metrics and save."""
+    def finish_step(self, display: Display, stop: StopRequest) -> None:
+        """Within an epoch, obey signals and the deadline, and in long epochs log metrics and save."""
         done, per_epoch, log_every = self.trainer.done, self.trainer.per_epoch, self.config.loop.log_every
         if done % per_epoch == 0:
             return  # finish_epoch does all this
@@ -125,10 +130,12 @@ class Loop:
             pace = self._read()
             self.run.log_metrics(self._line("step", done, epoch + 1, {**self.recorder.means(epoch), **pace}))
             self._save_if_due(10 * self.config.checkpoint.every_seconds)
+        self._follow_pace(display)
 
     def finish_epoch(self, epoch: int, display: Display, stop: StopRequest) -> None:
-        """Call watchers, log metrics, save, and obey signals. Short epochs are logged several at a time."""
-        finished, last = epoch + 1, epoch + 1 == self.config.epochs
+        """Call watchers, log metrics, save, and obey signals and the deadline. Short epochs are logged several at a
+        time."""
+        finished, last = epoch + 1, epoch + 1 == self.trainer.epochs
         due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
         if due or last or len(self.recorder.rows) >= self.config.loop.log_every:
             pace = self._read()
@@ -140,10 +147,24 @@ class Loop:
                 raise
             self._log_epochs(pace, watched)
             line = self._line("epoch", self.trainer.done, finished, self.last_metrics)
-            display.metrics(self.trainer.done, describe(line, self.config.epochs), last, line)
+            display.metrics(self.trainer.done, describe(line, self.trainer.epochs), last, line)
         self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
         self.recorder.restart_clock()
         self.stop_if_requested(stop)
+        self._follow_pace(display)
+
+    def _follow_pace(self, display: Display) -> None:
+        """Change the number of epochs if the run would miss its deadline by far."""
+        trainer, before = self.trainer, self.trainer.epochs
+        epochs = self.deadline.choose_epochs(trainer) if self.deadline else None
+        if epochs is not None:
+            self._log_epochs(self._read(), {})  # with their own learning rates
+            trainer.change_length(epochs)
+            done = {"step": trainer.done, "epoch": -(-trainer.done // trainer.per_epoch), "epochs": epochs}
+            self.run.log_metrics({"kind": "length", **done})
+            display.change_length(trainer.steps)
+            pace = "faster" if epochs > before else "slower"
+            self.run.log.info(f"Training is {pace} than measured before: {epochs} epochs instead of {before}.")
 
     def _read(self) -> dict[str, float]:
         waited, self.trainer.feed.waited = self.trainer.feed.waited, 0.0
@@ -168,7 +189,7 @@ class Loop:
         with self.trainer.ema.swap_in() if self.trainer.ema else nullcontext():
             objective.eval()
             terms = self.recorder.means(finished - 1)
-            moment = Moment(objective, finished, self.config.epochs, self.trainer.done, terms)
+            moment = Moment(objective, finished, self.trainer.epochs, self.trainer.done, terms)
             for watcher in watchers:
                 metrics.update(watcher(moment))
             value = metrics.get(self.config.best or "")
@@ -187,7 +208,7 @@ class Loop:
             self.recorder.forget(epoch)
 
     def _line(self, kind: str, step: int, epoch: int, numbers: dict[str, float]) -> dict[str, Any]:
-        lr = self.trainer.lr(Progress(step - 1, self.trainer.steps, self.config.epochs))
+        lr = self.trainer.lr(self.trainer.progress(step - 1))
         return {"kind": kind, "step": step, "epoch": epoch, "lr": lr, **numbers}
 
     # --- checkpoints and signals -----------------------------------------------------------------------------------

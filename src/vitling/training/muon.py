@@ -36,7 +36,7 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        self._cuda_graph_capture_health_check()
+        self._accelerator_graph_capture_health_check()
         for group in self.param_groups:
             if group["matrices"]:
                 self._step_matrices(group)

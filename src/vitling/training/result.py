@@ -22,6 +22,7 @@ class FitResult:
 
     metrics: dict[str, float]  # of the last epoch
     best: Best | None
+    epochs: int
     steps: int
     seconds: float  # of training and watchers, over all starts, each counted up to its last checkpoint
     seconds_compiling: float  # of those, in this start: the first step with each batch size

@@ -15,6 +15,7 @@ State = dict[str, Any]
 def collect_state(trainer: Trainer) -> State:
     return {
         "step": trainer.done,
+        "length": {"epochs": trainer.epochs, "shift": trainer.shift} if trainer.length_changed else None,
         "data": trainer.store.identity,
         "accumulate": trainer.feed.accumulate,
         "objective": trainer.objective.state_dict(),
@@ -34,6 +35,8 @@ def restore(trainer: Trainer, state: State) -> State:
     trainer.objective.load_state_dict(state["objective"])
     load_optimiser(trainer.optimiser, state["optimiser"])
     _restore_position(trainer, state)
+    if length := state.get("length"):
+        trainer.epochs, trainer.shift = length["epochs"], length["shift"]
     return state
 
 

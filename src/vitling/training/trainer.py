@@ -70,7 +70,8 @@ class Trainer:
         self.source: Iterator[LoadedBatch] = iter(())
         self.upcoming: LoadedBatch | None = None
         self.per_epoch = len(self.feed.sizes)
-        self.steps, self.done = self.per_epoch * config.epochs, 0
+        self.epochs, self.done = config.epochs, 0
+        self.shift = 0.0  # of the steps of the schedules; 0 unless the length was changed
         self._check()
         self.renderer = Renderer(Normaliser(store.mean, store.std), dtype=self.precision.dtype)
         self.prefetcher: ViewPrefetcher | None = None
@@ -79,6 +80,27 @@ class Trainer:
         self.compiled_sizes: set[int] = set()
         self.updating = False  # weights may have changed in this step, so it cannot be repeated
         self._compile(precision.choose_compile(config.loop, store.device, self.steps))
+
+    @property
+    def steps(self) -> int:
+        return self.per_epoch * self.epochs
+
+    def progress(self, step: int | None = None) -> Progress:
+        """Return the position of a step in the schedules, by default of the next one."""
+        step = self.done if step is None else step
+        if not self.shift:
+            return Progress(step, self.steps, self.config.epochs)
+        return Progress(step + self.shift, self.steps + self.shift, self.config.epochs)
+
+    @property
+    def length_changed(self) -> bool:
+        return self.epochs != self.config.epochs or self.shift != 0
+
+    def change_length(self, epochs: int) -> None:
+        """Let the run end after this many epochs. The schedules go on from where they are, faster or slower."""
+        fraction = self.progress().fraction
+        self.epochs = epochs
+        self.shift = (fraction * self.steps - self.done) / (1 - fraction)
 
     def _check(self) -> None:
         if self.shards.rows and self.precision.name == "fp16":
@@ -103,8 +125,9 @@ class Trainer:
             yield loaded
 
     def _load_from(self, epoch: int, done: int) -> Iterator[LoadedBatch]:
-        for later in range(epoch, self.config.epochs):
-            yield from self.feed.batches(later, done)
+        while epoch < self.epochs:
+            yield from self.feed.batches(epoch, done)
+            epoch += 1
 
     def get_views(self, micro: MicroBatch) -> list[Views]:
         """Return the prefetched views, or render them now."""
@@ -165,7 +188,7 @@ class Trainer:
         return None if finite.all() else list(named)[int(finite.int().argmin())]
 
     def _take_step(self, key: BatchKey, micro_batches: list[MicroBatch]) -> Terms:
-        progress = Progress(self.done, self.steps, self.config.epochs)
+        progress = self.progress()
         self.updating = False
         precision.mark_step()
         precision.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
