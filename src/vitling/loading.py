@@ -40,6 +40,8 @@ _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:\$\.?)?(?P<field>.*)`)?$", r
 
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file for reading. Others, such as a named pipe that nobody writes to, raise OSError."""
+    if "\0" in os.fsdecode(path):
+        raise OSError(errno.EINVAL, "A name with a NUL character", os.fspath(path))
     handle = os.open(path, os.O_RDONLY | _FLAGS)
     if stat.S_ISREG(mode := os.fstat(handle).st_mode):
         return open(handle, "rb")

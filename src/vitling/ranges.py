@@ -51,6 +51,8 @@ DEGREES = Range(0, 180)
 FINITE = Range(-math.inf, low_excluded=True)
 SEED = Range(0, 2**32 - 1)  # what every random generator takes
 SIDE = Range(1, 16_384)  # pixels
+MINUTES = Range(0, 1e6, low_excluded=True)
+MEAN, STD = Range(-1e3, 1e3), Range(1e-6, 1e3)  # of the pixels of a channel
 CHANNELS = Range(1, 1024)
 BITS = Range(1, 16)
 SCALE = Range(0, 1, low_excluded=True, ordered=True)  # smallest and largest fraction of an image's area

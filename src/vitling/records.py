@@ -9,34 +9,38 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
-Number = float | int | None
+Count = Annotated[int, Meta(ge=0)]
+Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Number = Finite | None
+Seconds = Annotated[float, Meta(ge=0, le=1e10)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Scores(TypedDict, total=False):
     """Metrics on one split."""
 
-    n: int
-    top1: float
-    top5: float
-    mean_per_class: float
-    mean_average_precision: Number
-    log_loss: float
-    calibration_error: float
-    mean_iou: Number
-    mean_class_accuracy: Number
-    pixel_accuracy: Number
-    box_ap: Number
-    box_ap50: Number
-    box_ap75: Number
-    mask_ap: Number
-    mask_ap50: Number
-    mask_ap75: Number
+    n: Count
+    top1: Share
+    top5: Share
+    mean_per_class: Share
+    mean_average_precision: Share | None
+    log_loss: Finite
+    calibration_error: Share
+    mean_iou: Share | None
+    mean_class_accuracy: Share | None
+    pixel_accuracy: Share | None
+    box_ap: Share | None
+    box_ap50: Share | None
+    box_ap75: Share | None
+    mask_ap: Share | None
+    mask_ap50: Share | None
+    mask_ap75: Share | None
 
 
 class Figures(TypedDict, total=False):
     """Figures of the last or the best epoch."""
 
-    epoch: int
+    epoch: Count
     val: Scores
     test: Scores
 
@@ -44,15 +48,15 @@ class Figures(TypedDict, total=False):
 class StartResult(TypedDict, total=False):
     """The keys of result.json that fine-tuning reads from the run it starts from."""
 
-    size: int
+    size: Count
 
 
 class _Training(TypedDict):
-    size: int
-    images: int
-    epochs: int
-    seconds: float
-    images_per_second: float
+    size: Count
+    images: Count
+    epochs: Count
+    seconds: Seconds
+    images_per_second: Finite
 
 
 class StageResult(_Training):
@@ -70,12 +74,12 @@ class RunResult(_Training):
     last: Figures
     best: NotRequired[Figures]
     method: NotRequired[str]
-    classes: NotRequired[int]
-    judged_at: NotRequired[int]
-    parameters: NotRequired[int]
+    classes: NotRequired[Count]
+    judged_at: NotRequired[Count]
+    parameters: NotRequired[Count]
     aux: NotRequired[str]
     task: NotRequired[str]
-    bad_files: NotRequired[int]
+    bad_files: NotRequired[Count]
     warnings: NotRequired[list[str]]
     stages: NotRequired[dict[str, StageResult]]
 
@@ -105,18 +109,18 @@ class SuspectRow(TypedDict):
     split: str
     given: str
     suggested: str
-    given_probability: float
-    suggested_probability: float
+    given_probability: Finite
+    suggested_probability: Finite
 
 
 class LabelCheck(TypedDict):
     """labels.json of `vitling doctor`."""
 
     source: str
-    images: int
+    images: Count
     method: str
-    agreement: float
-    expected_wrong: float
+    agreement: Finite
+    expected_wrong: Finite
     suspects: list[SuspectRow]
     csv: str
 
@@ -190,7 +194,7 @@ class StoredRequest(TypedDict):
 class SeedsResult(TypedDict):
     """seeds.json."""
 
-    seeds: list[int]
+    seeds: Annotated[list[int], Meta(min_length=1)]
 
 
 class ComparisonRow(TypedDict):
@@ -256,7 +260,7 @@ class RowStage(TypedDict, total=False):
     stage: str
     folder: str
     shared: bool
-    seconds: float
+    seconds: Seconds
     warnings: list[str]
     gpu: str | None
     commit: str | None
@@ -272,11 +276,11 @@ class StudyRow(TypedDict):
 
     run: str
     seed: int
-    minutes: float
+    minutes: Seconds
     fingerprint: str
     environment: NotRequired[Environment]
-    value: NotRequired[float]
-    seconds: NotRequired[float]
+    value: NotRequired[Finite]
+    seconds: NotRequired[Seconds]
     at_once: NotRequired[int]
     stages: NotRequired[list[RowStage]]
     curves: NotRequired[dict[str, Curve]]
@@ -322,8 +326,8 @@ class TaskResult(TypedDict, total=False):
 class ThroughputResult(TypedDict):
     """result.json of a measured throughput."""
 
-    images_per_second: float
-    took: float
+    images_per_second: Finite
+    took: Seconds
 
 
 class CostResult(TypedDict):
@@ -331,6 +335,6 @@ class CostResult(TypedDict):
 
     seconds: dict[str, float]
     peak_gb: dict[str, float]
-    took: float
+    took: Seconds
     time_ratio: NotRequired[dict[str, float] | None]
     memory_ratio: NotRequired[dict[str, float] | None]

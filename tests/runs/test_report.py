@@ -83,6 +83,50 @@ def test_a_confusion_matrix_of_another_size_is_named(finished, tmp_path, capsys)
     assert "evaluation.json: expected a confusion matrix of 3 by 3" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("file", "keys", "value"),
+    [
+        ("result.json", ["seconds"], float("nan")),
+        ("result.json", ["seconds"], float("inf")),
+        ("result.json", ["last", "val", "top1"], 1.5),
+        ("result.json", ["last", "val", "top1"], float("nan")),
+        ("result.json", ["last", "val", "n"], -3),
+        ("config.json", ["size"], -1),
+        ("config.json", ["store_size"], 2**40),
+        ("config.json", ["data", "channels"], -1),
+    ],
+)
+def test_impossible_numbers_are_named(finished, tmp_path, capsys, file, keys, value):
+    shutil.copytree(finished, tmp_path / "run")
+    content = read(finished / file)
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (tmp_path / "run" / file).write_text(json.dumps(content))
+    message = refused(capsys, "report", tmp_path / "run")
+    assert file in message
+    assert keys[-1] in message
+
+
+def test_a_path_with_a_nul_is_named(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    content = read(finished / "config.json") | {"labels": "\0"}
+    (tmp_path / "run/config.json").write_text(json.dumps(content))
+    assert run(["report", str(tmp_path / "run")]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_data_with_other_classes_than_the_run_are_left_out(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    content = read(finished / "config.json")
+    make_folder(tmp_path / "more", classes=4)
+    (tmp_path / "run/config.json").write_text(json.dumps(content | {"source": str(tmp_path / "more")}))
+    found = collect(open_files("first", tmp_path / "run"), LIMITS)
+    assert any("other classes than the run" in warning for warning in found.warnings)
+    assert len(found.class_names) == 3
+
+
 def test_names_are_short_and_different(tmp_path):
     a, b = tmp_path / "x" / "run", tmp_path / "y" / "run"
     assert shorten_names([a, b]) == ["x/run", "y/run"]

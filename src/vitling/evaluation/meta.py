@@ -10,7 +10,7 @@ from vitling.data.config import MAX_PIXELS
 from vitling.data.dataset import Task
 from vitling.errors import InvalidFile
 from vitling.loading import convert
-from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, FRACTION_ABOVE_0, SIDE, Range, check_ranges
+from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, FRACTION_ABOVE_0, MEAN, SIDE, STD, Range, check_ranges
 from vitling.version import __version__
 
 
@@ -22,8 +22,8 @@ class BundleMeta:
     class_names: tuple[str, ...]
     size: Annotated[int, SIDE]
     store_size: Annotated[int, SIDE]
-    mean: Annotated[tuple[float, ...], Range(-1e3, 1e3)]
-    std: Annotated[tuple[float, ...], Range(1e-6, 1e3)]
+    mean: Annotated[tuple[float, ...], MEAN]
+    std: Annotated[tuple[float, ...], STD]
     crop_fraction: Annotated[float, FRACTION_ABOVE_0] = 0.875
     temperature: Annotated[float, Range(1e-3, 1e3)] = 1.0
     channels: Annotated[int, CHANNELS] = 3

@@ -22,7 +22,7 @@ from vitling.dense.objective import DenseObjective
 from vitling.dense.segmentation import SegmentationObjective
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, list_sources
-from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, FINITE, POSITIVE, SIDE
+from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, MEAN, POSITIVE, SIDE, STD
 from vitling.runs.drawing import draw_class_map, draw_detections
 from vitling.settings.dense import WIDTH
 from vitling.version import __version__
@@ -45,8 +45,8 @@ class DenseMeta:
     shorter: Annotated[int, SIDE]  # px; shorter side of an image at test time
     longest: Annotated[int, SIDE]  # px; limit of the longer side
     store_size: Annotated[int, SIDE]
-    mean: Annotated[tuple[float, ...], FINITE]
-    std: Annotated[tuple[float, ...], POSITIVE]
+    mean: Annotated[tuple[float, ...], MEAN]
+    std: Annotated[tuple[float, ...], STD]
     width: Annotated[int, WIDTH]  # channels of the heads
     masks: bool = False  # whether a detector finds masks too
     scales: Annotated[tuple[float, ...], POSITIVE] = (1.0,)

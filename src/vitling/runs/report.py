@@ -157,11 +157,14 @@ def collect(files: RunFiles, limits: Limits, on_test_opened: Callable[[str], Non
 
 
 def _add_images(report: RunReport, images: RunImages) -> RunReport:
+    class_names = images.shown.dataset.class_names
+    if report.errors and class_names != report.class_names:
+        raise UserError(f"{images.files.resolved.config.source} has other classes than the run.")
     placed = make_map(images)
     errors = report.errors and replace(report.errors, reliability=measure_reliability(images))
     return replace(
         report,
-        class_names=images.shown.dataset.class_names,
+        class_names=class_names,
         images=placed,
         errors=errors,
         attention=draw_attention(images, choose_samples(placed)) if placed else (),

@@ -15,6 +15,7 @@ from vitling.evaluation.intervals import wilson_interval
 from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
+from vitling.ranges import check_ranges
 from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.specs import SECOND
@@ -64,7 +65,10 @@ class RunFiles:
     @cached_property
     def resolved(self) -> Resolved:
         kind = CONFIGS.get(str(self.config_values.get("verb", "train")), TrainConfig)
-        return load_resolved(kind, self.config_values, self.folder / "config.json")
+        path = self.folder / "config.json"
+        resolved = load_resolved(kind, self.config_values, path)
+        check_ranges(resolved.config, where=path)
+        return resolved
 
     @property
     def has_classifier(self) -> bool:

@@ -14,7 +14,7 @@ from vitling.methods.idmm.settings import default_preset as default_idmm_preset
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import MethodPreset
 from vitling.methods.supervised.settings import SupervisedConfig
-from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, SEED, SIDE, Range
+from vitling.ranges import AT_LEAST_1, FRACTION, MINUTES, POSITIVE, SEED, SIDE, Range
 from vitling.training.config import CheckpointConfig, FitConfig, LoopConfig, OptimConfig
 from vitling.views.config import ViewChanges, ViewsConfig
 from vitling.views.plan import Plan
@@ -56,7 +56,7 @@ class RunConfig:
     """Passes over the training images."""
     batch: Annotated[int, AT_LEAST_1] = 128
     """Images per optimiser step, over all processes."""
-    minutes: Annotated[float | None, POSITIVE, shown("MINUTES")] = None
+    minutes: Annotated[float | None, MINUTES, shown("MINUTES")] = None
     """Fit the run into this many minutes, if needed with fewer epochs than --epochs. Compilation is included."""
     seed: Annotated[int, SEED] = 0
     """Random seed of the weights, the views and the order of images."""
@@ -270,7 +270,7 @@ class ComparisonConfig(TrainConfig):
     """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
     baselines: tuple[str, ...] = ()
     """Other backbones to train on labels only, such as resnet50 convnext_tiny, as further baselines."""
-    minutes: Annotated[float | None, POSITIVE, shown("MINUTES", "(default: 8)")] = 8.0
+    minutes: Annotated[float | None, MINUTES, shown("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
     val: Annotated[str | None, shown("FRACTION")] = None
     """Fraction of the training images to evaluate on. Default: the data's own val split, else 0.2."""
