@@ -21,12 +21,9 @@ from typing import Any
 
 import torch
 from record import format_command, hash_data, write_rows
+from unfamiliar import measure_unfamiliar
 
 import vitling
-from vitling import data as datasets
-from vitling.evaluation.familiarity import summarise_images
-from vitling.evaluation.inputs import Source, find_images, list_dataset_sources, list_sources
-from vitling.evaluation.metrics import roc_aucs
 from vitling.evaluation.model import Model
 from vitling.loading import read_json
 
@@ -75,11 +72,16 @@ def measure_seed(options: argparse.Namespace, seed: int, flags: list[str]) -> di
         }
     model = load(options.runs / f"twin-{seed}")
     row["sets"] = {str(c): model.evaluate(str(options.data), coverage=c)["prediction_sets"] for c in COVERAGES}
-    row["unfamiliar"] = measure_unfamiliar(model, str(options.data), options.other)
+    row["unfamiliar"] = summarise(measure_unfamiliar(model, str(options.data), options.other))
     if kept:
         model = load(options.runs / f"kept-{seed}")
-        row["left_out"] = measure_unfamiliar(model, str(kept), [f"left_out={left_out}"])
+        row["left_out"] = summarise(measure_unfamiliar(model, str(kept), [f"left_out={left_out}"]))
     return row
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the false alarms, and the AUROC against each kind of other images."""
+    return {"false_alarms" if "auroc" not in row else row["images"]: row.get("auroc", row["marked"]) for row in rows}
 
 
 def start_training(data: Path, out: Path, seed: int, flags: list[str]) -> subprocess.Popen[bytes]:
@@ -106,36 +108,6 @@ def split_classes(data: Path, count: int, folder: Path) -> tuple[Path, Path]:
 def link_folder(source: Path, target: Path) -> None:
     if not target.exists():
         shutil.copytree(source, target, copy_function=os.link)
-
-
-def measure_unfamiliar(model: Model, data: str, others: list[str]) -> dict[str, float]:
-    """Measure false alarms on the test split, and AUROC against the images of each other folder."""
-    known_distance = model.trust.familiarity
-    if known_distance is None:
-        return {}
-    test = datasets.open(data, val="none").open_test("benchmarks/calibration.py")
-    known = measure_distances(model, list_dataset_sources(test))
-    found = {"false_alarms": float((known > known_distance.threshold).double().mean())}
-    for entry in others:
-        name, _, folder = entry.partition("=")
-        new = measure_distances(model, list_sources(find_images([folder])))
-        labels = torch.cat([torch.zeros(len(known)), torch.ones(len(new))]).bool()[:, None]
-        found[name] = float(roc_aucs(torch.cat([known, new])[:, None], labels)[0])
-    return found
-
-
-@torch.inference_mode()
-def measure_distances(model: Model, sources: list[Source]) -> torch.Tensor:
-    familiarity = model.trust.familiarity
-    assert familiarity is not None
-    found = []
-    for batch in model.batches(sources):
-        if batch.rows:
-            images = batch.images.to(model.device)
-            features = model.backbone(images)
-            logits = model.require_head()(features.pooled.float()) / model.meta.temperature
-            found.append(familiarity.measure(summarise_images(images, features.grid), logits))
-    return torch.cat(found)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,14 @@ def test_weights_that_overflow_are_named(make_bundle, tmp_path, image, capsys):
     assert "not finite" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("error")
+def test_control_characters_of_a_name_do_not_reach_the_terminal(bundle, tmp_path, image, capfd):
+    odd = Path(image).rename(tmp_path / "\x1b[31mred$x.png")
+    assert run(["explain", str(bundle), str(odd), "--out", str(tmp_path / "out")]) == 0
+    shown = capfd.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+
+
 def test_two_images_and_an_explicit_query(make_bundle, tmp_path, pictures):
     make_bundle(tmp_path / "m", "swin_tiny_patch4_window7_224", size=64, channels=1)
     names = [str(pictures / "0.png"), str(pictures / "1.png")]

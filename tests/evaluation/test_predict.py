@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from tests.made_runs import refused
 from vitling.errors import UserError
 from vitling.evaluation import load, save_bundle
 from vitling.evaluation.export import export
@@ -64,6 +66,14 @@ def test_no_readable_image_is_an_error(bundle, tmp_path, capsys):
         predict(bundle, [tmp_path / "bad.png"])
     with pytest.raises(UserError, match="abstain"):
         predict(bundle, [tmp_path / "bad.png"], abstain=3)
+
+
+@pytest.mark.parametrize("command", ["predict", "embed"])
+def test_outputs_that_overflow_are_refused(bundle, pictures, tmp_path, capsys, command):
+    weights = load_file(bundle / "model.safetensors")
+    save_file({name: torch.full_like(value, 3e38) for name, value in weights.items()}, bundle / "model.safetensors")
+    out = ["--out", tmp_path / "out.npz"] if command == "embed" else []
+    assert "not finite" in refused(capsys, command, bundle, pictures, *out)
 
 
 @pytest.fixture

@@ -135,6 +135,7 @@ class Model:
         images = images.to(self.device)
         features = self.backbone(images)
         scaled = self.require_head()(features.pooled.float()) / self.meta.temperature
+        _check_finite(scaled)
         for prediction, probabilities in zip(predictions, self._normalise(scaled).cpu()):
             self._fill_prediction(prediction, probabilities, top, abstain)
         if self.trust.familiarity is not None:
@@ -163,7 +164,9 @@ class Model:
             errors |= {sources[i].name: reason for i, reason in batch.errors.items()}
             rows += batch.rows
             if batch.rows:
-                vectors.append(self.features(batch.images).cpu().numpy())
+                features = self.features(batch.images)
+                _check_finite(features)
+                vectors.append(features.cpu().numpy())
         return Embeddings(rows, np.concatenate(vectors), errors)
 
     def require_head(self) -> nn.Linear:
@@ -226,3 +229,8 @@ class _Batch(NamedTuple):
     rows: list[int]
     images: Tensor
     errors: dict[int, str]
+
+
+def _check_finite(outputs: Tensor) -> None:
+    if not outputs.isfinite().all():
+        raise UserError("The network's outputs are not finite: its weights are too large. Train it again.")

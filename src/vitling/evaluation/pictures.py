@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -181,7 +182,9 @@ def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.
 def save_picture(figure: Figure, out: Path) -> None:
     """Save as PNG; reduce colours, then the size, until the file is below `MAX_BYTES`."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # that the font lacks; the warning prints it raw
+        figure.savefig(buffer, format="png")
     picture = Image.open(buffer).convert("RGB")
     encoded = io.BytesIO()
     picture.save(encoded, "PNG", optimize=True)
