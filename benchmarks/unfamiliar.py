@@ -68,13 +68,13 @@ def compute_auroc(known: Tensor, new: Tensor) -> float:
     return float(roc_aucs(torch.cat([known, new])[:, None], labels)[0])
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("data")
     parser.add_argument("--other", nargs="+", required=True, metavar="NAME=FOLDER", help="images of other things")
     parser.add_argument("--out")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     model = vitling.load(options.run, device="cuda" if torch.cuda.is_available() else "cpu")
     rows, result = measure_unfamiliar(model, options.data, options.other), read_json(options.run / "result.json")
     for row in rows:

@@ -40,7 +40,7 @@ class Range:
         return f"{flag} {str(wrong)[:40]}: must be {'' if finite else 'a finite number, '}{self}."
 
 
-AT_LEAST_1 = Range(1)
+AT_LEAST_1 = Range(1, 2**31 - 1)  # of whole numbers; tensors of a larger size are not possible
 NOT_NEGATIVE = Range(0)
 NOT_NEGATIVE_OR_INF = Range(0, also=(math.inf,))
 POSITIVE = Range(0, low_excluded=True)
@@ -54,6 +54,7 @@ SIDE = Range(1, 16_384)  # pixels
 MINUTES = Range(0, 1e6, low_excluded=True)
 MEAN, STD = Range(-1e3, 1e3), Range(1e-6, 1e3)  # of the pixels of a channel
 CHANNELS = Range(1, 1024)
+CROPS, MORE_CROPS = Range(1, 100), Range(0, 100)  # of an image
 BITS = Range(1, 16)
 SCALE = Range(0, 1, low_excluded=True, ordered=True)  # smallest and largest fraction of an image's area
 

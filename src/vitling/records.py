@@ -19,7 +19,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Scores(TypedDict, total=False):
     """Metrics on one split."""
 
-    n: Count
+    n: Annotated[int, Meta(ge=1)]
     top1: Share
     top5: Share
     mean_per_class: Share

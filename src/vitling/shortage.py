@@ -14,7 +14,13 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_MEMORY_WORDS = ("DefaultCPUAllocator", "not enough memory", "bad_alloc", "Cannot allocate memory")
+_MEMORY_WORDS = (
+    "DefaultCPUAllocator",
+    "not enough memory",
+    "bad_alloc",
+    "Cannot allocate memory",
+    "Storage size calculation overflowed",
+)
 _THREAD_WORDS = "can't start new thread"
 _STARTERS = ("subprocess", "multiprocessing")  # modules that start processes
 _FILES = {errno.EMFILE, errno.ENFILE}

@@ -22,7 +22,7 @@ def test_writes_what_was_found(tmp_path, monkeypatch):
     (row,) = found["rows"]
     assert (row["images"], row["flipped"]) == (60, 3)
     assert 0 <= row["recall_at_80_precision"] <= row["recall"] <= 1
-    assert set(found["data_hashes"]) == {"stripes"}
+    assert set(row["data_hashes"]) == {"train"}
     assert str(tmp_path) not in json.dumps(found["command"])
 
 

@@ -38,12 +38,11 @@ def encode_class_map(classes: np.ndarray, count: int) -> Image.Image:
 
 def draw_class_map(image: Image.Image, classes: np.ndarray, names: Sequence[str]) -> Image.Image:
     """Blend a class map with the picture, with a legend of the classes in it below; ignored pixels stay as they are."""
-    palette, pixels = make_palette(len(names)), np.asarray(image.convert("RGB"), np.float32)
-    mixed = (1 - _OPACITY) * pixels + _OPACITY * palette[classes]
-    shown = np.where((classes != IGNORE)[..., None], mixed, pixels)
+    palette, picture = make_palette(len(names)), image.convert("RGB")
+    mixed = Image.blend(picture, Image.fromarray(palette[classes]), _OPACITY)
+    picture.paste(mixed, mask=Image.fromarray(np.where(classes == IGNORE, 0, 255).astype(np.uint8)))
     counts = np.bincount(classes[classes != IGNORE].ravel(), minlength=len(names))[: len(names)]
     present = [int(c) for c in np.argsort(-counts) if counts[c]]
-    picture = Image.fromarray(shown.round().astype(np.uint8))
     return _add_legend(picture, [(names[c], tuple(palette[c].tolist())) for c in present])
 
 

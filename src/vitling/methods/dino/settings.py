@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from vitling.errors import UserError
 from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
-from vitling.ranges import AT_LEAST_1, FRACTION, NOT_NEGATIVE, POSITIVE
+from vitling.ranges import AT_LEAST_1, CROPS, FRACTION, MORE_CROPS, NOT_NEGATIVE, POSITIVE
 from vitling.training.config import OptimConfig
 from vitling.views import policies
 from vitling.views.plan import Plan
@@ -20,9 +20,9 @@ class DINOConfig:
     """DINO: predict a momentum teacher's output for a different global view."""
 
     method: ClassVar[str] = "DINO"
-    global_crops: Annotated[int, AT_LEAST_1] = 2
+    global_crops: Annotated[int, CROPS] = 2
     """Global crops per image, which the teacher sees too."""
-    local_crops: Annotated[int, NOT_NEGATIVE] = 8
+    local_crops: Annotated[int, MORE_CROPS] = 8
     """Local crops per image, which only the student sees; 0 turns them off."""
     local_size: Annotated[int | None, AT_LEAST_1] = None
     """Pixels of a local crop. By default 3/7 of a global one (96 of 224, 48 of 112), in whole patches of 16 or 4."""

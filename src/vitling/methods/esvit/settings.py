@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from vitling.errors import UserError
 from vitling.methods.dino.settings import SHAPES, DINOConfig, dino_plan
 from vitling.methods.method import Method, MethodPreset, Recipe, Remark, check_preset
-from vitling.ranges import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
+from vitling.ranges import AT_LEAST_1, MORE_CROPS, NOT_NEGATIVE, POSITIVE
 from vitling.training.config import OptimConfig
 from vitling.views.plan import Plan
 
@@ -36,7 +36,7 @@ class EsViTConfig(DINOConfig):
     """EsViT: predict a momentum teacher's output for a different global view, for whole views and for their regions."""
 
     method: ClassVar[str] = "EsViT"
-    local_crops: Annotated[int, NOT_NEGATIVE] = 8
+    local_crops: Annotated[int, MORE_CROPS] = 8
     """Local crops per image, which only the student sees; 0 turns them off."""
     teacher_temperature: Annotated[float, POSITIVE] = 0.04
     """Temperature of the teacher's softmax after its warm-up; 0.07 from 100,000 images on."""

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from vitling.methods.idmm_optim import IDMMPreset, idmm_optim
 from vitling.methods.method import Method, Projection, Recipe, is_plain_vit
 from vitling.methods.supervised.settings import SupervisedConfig
-from vitling.ranges import AT_LEAST_1, FRACTION_BELOW_1
+from vitling.ranges import AT_LEAST_1, CROPS, FRACTION_BELOW_1
 from vitling.views.plan import Mix, Plan
 from vitling.views.policies import idmm_pretrain
 
@@ -30,7 +30,7 @@ class IDMMConfig:
     """others: spread over all other images (paper); all: over all images, the image itself included (released code)."""
     multi_crop: bool = True
     """Two global and four local crops per image; --idmm.no-multi-crop uses --idmm.crops instead."""
-    crops: Annotated[int, AT_LEAST_1] = 1
+    crops: Annotated[int, CROPS] = 1
     """Crops per image without multi-crop: one in the paper's Eq. 1, two in the released code."""
     cutmix: bool = True
     """Paste a rectangle of another image into each crop; --idmm.no-cutmix does not."""

@@ -18,7 +18,7 @@ from typing import Annotated
 from vitling.errors import UserError
 from vitling.methods.dino.settings import local_size
 from vitling.methods.method import Method, MethodPreset, Recipe, check_preset
-from vitling.ranges import AT_LEAST_1, FRACTION, NOT_NEGATIVE
+from vitling.ranges import AT_LEAST_1, CROPS, FRACTION, MORE_CROPS
 from vitling.training.config import OptimConfig
 from vitling.views.plan import Blur, Flip, Grey, Group, Jitter, Plan, Policy, Solarise, Step
 
@@ -33,9 +33,9 @@ class LeJEPAConfig:
     """Weight (lambda) of SIGReg, the distance to a standard normal; the distance between views has the rest."""
     directions: Annotated[int, AT_LEAST_1] = 1024
     """Random directions per step in which the embeddings are compared with a standard normal."""
-    global_crops: Annotated[int, AT_LEAST_1] = 2
+    global_crops: Annotated[int, CROPS] = 2
     """Global crops per image; every view is compared with their mean."""
-    local_crops: Annotated[int, NOT_NEGATIVE] = 6
+    local_crops: Annotated[int, MORE_CROPS] = 6
     """Local crops per image; 0 turns them off."""
     local_size: Annotated[int | None, AT_LEAST_1] = None
     """Pixels of a local crop. By default 3/7 of a global one (96 of 224, 48 of 112), in whole patches of 16 or 4."""
