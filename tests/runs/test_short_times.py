@@ -15,7 +15,7 @@ from vitling.data.splits import read_splits
 from vitling.data.store import build_store
 from vitling.evaluation import load
 from vitling.evaluation.classify import compute_logits
-from vitling.evaluation.familiarity import compute_logits_and_features, compute_map_features
+from vitling.evaluation.familiarity import compute_features, compute_logits_and_features
 from vitling.runs import stage
 from vitling.settings.config import TrainConfig
 from vitling.settings.facts import Fit
@@ -88,4 +88,4 @@ def test_short_run_ends_with_a_page_without_images(tmp_path, monkeypatch):
     store.mean, store.std = model.meta.mean, model.meta.std
     logits, features = compute_logits_and_features(model.backbone, model.head, store, 16, 0.875)
     torch.testing.assert_close(logits, compute_logits(model.logits, store, 16, 0.875))
-    torch.testing.assert_close(features, compute_map_features(model.backbone, store, 16, 0.875))
+    torch.testing.assert_close(tuple(features), tuple(compute_features(model.backbone, store, 16, 0.875)))
