@@ -18,19 +18,20 @@ from hypothesis import strategies as st
 from tests.conftest import make_folder
 from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, json_texts, values
 from vitling import loading
+from vitling.data.annotations.files import open_files
 from vitling.data.config import DataConfig
 from vitling.data.scan import scan
 from vitling.data.sources import parquet, read_source
-from vitling.data.sources.source import Source
+from vitling.data.sources.source import Source, sort_class_names
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.loading import find_matches
 
 
-def make_tar(label: str = '{"label": "cat"}') -> bytes:
+def make_tar(label: str = '{"label": "cat"}', folder: str = "") -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in (("a.jpg", b"x" * 20), ("a.json", label.encode("utf-8", "replace"))):
+        for name, content in ((f"{folder}a.jpg", b"x" * 20), (f"{folder}a.json", label.encode("utf-8", "replace"))):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
@@ -97,6 +98,15 @@ def test_damaged_parquet_is_read_or_refused(raw, tmp_path):
     accepts_or_refuses(read_whole_parquet, tmp_path / "a.parquet")
 
 
+def test_a_damaged_parquet_file_is_refused_in_one_line(tmp_path):
+    raw = make_intact_parquet()
+    footer = int.from_bytes(raw[-8:-4], "little")
+    (tmp_path / "a.parquet").write_bytes(raw[: -8 - footer] + bytes(footer) + raw[-8:])
+    with pytest.raises(UserError, match="cannot be read as Parquet") as refusal:
+        read_source(str(tmp_path / "a.parquet"), DataConfig())
+    assert "\n" not in str(refusal.value)
+
+
 @QUICK
 @given(columns=COLUMN_SETS, features=FEATURES)
 def test_parquet_columns_of_any_type_are_read_or_refused(columns, features, tmp_path):
@@ -145,6 +155,13 @@ def test_damaged_tars_are_read_or_refused(raw, tmp_path):
     accepts_or_refuses(read_source, str(tmp_path / "a.tar"), DataConfig())
 
 
+@pytest.mark.parametrize("read", [lambda spec: read_source(spec, DataConfig()), open_files])
+def test_names_of_very_many_folders_are_refused(read, tmp_path):
+    (tmp_path / "a.tar").write_bytes(make_tar(folder="a/" * 50_000))
+    with pytest.raises(UserError, match=r"a\.tar: the name a/a/.*\.\.\. has over 4,096 characters"):
+        read(str(tmp_path / "a.tar"))
+
+
 @QUICK
 @given(label=json_texts)
 def test_labels_of_any_shape_are_read_or_refused(label, tmp_path):
@@ -168,6 +185,13 @@ def test_tables_of_any_text_are_read_or_refused(text, tmp_path):
 def test_labels_of_any_type_are_read_or_refused(shape, dtype, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 4, 4), np.uint8), y=np.zeros(shape, dtype))
     accepts_or_refuses(read_source, str(tmp_path / "a.npz"), DataConfig())
+
+
+def test_class_names_of_very_many_digits_are_text(tmp_path):
+    long = "9" * 5000
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 4, 4), np.uint8), y=np.array(["10", "2", long]))
+    assert read_source(str(tmp_path / "a.npz"), DataConfig()).class_order == ("10", "2", long)
+    assert sort_class_names({"10", "2", "9" * 18}) == ("2", "10", "9" * 18)
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.parquet"])
@@ -255,12 +279,23 @@ def test_names_that_are_not_utf8_can_be_written(tmp_path):
 
 @pytest.mark.parametrize(
     "braces",
-    ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 60, f"{{0..{'9' * 5000}}}"],
-    ids=["many", "product", "words", "digits"],
+    ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 60, "{1..0}{0..99999999}"],
+    ids=["many", "product", "words", "none"],
 )
 def test_braces_that_stand_for_too_many_files_are_refused(tmp_path, braces):
     with pytest.raises(UserError, match="more than 100,000 files"):
         read_source(f"{tmp_path}/d-{braces}.tar", DataConfig())
+
+
+@pytest.mark.parametrize("last", ["9" * 5000, "9".zfill(21)])
+def test_braces_with_very_long_numbers_are_refused(tmp_path, last):
+    with pytest.raises(UserError, match="a number in braces has over 18 digits"):
+        read_source(f"{tmp_path}/d-{{{'0'.zfill(21)}..{last}}}.tar", DataConfig())
+
+
+def test_braces_inside_braces_are_expanded_once(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        read_source(f"{tmp_path}/{'{' * 40}a,b{',c}' * 40}.tar", DataConfig())
 
 
 @pytest.mark.parametrize("name", ["LSUNClass", "VisionDataset"])

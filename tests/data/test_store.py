@@ -80,7 +80,7 @@ def test_moved_folder_finds_its_cache(folder, tmp_path):
     assert cache.hash_dataset(data.open(str(tmp_path / "elsewhere"), val="none").train, SIZE, DataConfig()) == before
 
 
-@pytest.mark.parametrize("damage", ["flip a bit", "cut pixels", "cut facts", "no done.json"])
+@pytest.mark.parametrize("damage", ["flip a bit", "cut pixels", "cut facts", "no done.json", "pipe"])
 def test_damaged_cache_is_rebuilt_with_a_warning(dataset, own_cache, damage):
     good = build_store(dataset, SIZE).fetch(np.arange(30))[0]
     entry = next(own_cache.iterdir())
@@ -92,6 +92,9 @@ def test_damaged_cache_is_rebuilt_with_a_warning(dataset, own_cache, damage):
         (entry / "pixels.bin").write_bytes((entry / "pixels.bin").read_bytes()[:-7])
     elif damage == "cut facts":
         (entry / "facts.npz").write_bytes(b"PK")
+    elif damage == "pipe":
+        (entry / "pixels.bin").unlink()
+        os.mkfifo(entry / "pixels.bin")
     else:
         (entry / "done.json").unlink()
     messages: list[str] = []

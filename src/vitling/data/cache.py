@@ -25,7 +25,7 @@ from vitling.data.dataset import Dataset
 from vitling.data.host import count_cores, read_number
 from vitling.data.scan import ImageFacts, scan
 from vitling.files import remove_leftovers, scratch_folder, write_json
-from vitling.loading import read_npz, read_record
+from vitling.loading import check_regular, read_npz, read_record
 from vitling.records import CacheEntry
 
 _FORMAT = 1  # increase when decoding or the layout changes
@@ -107,6 +107,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         done = read_record(entry / "done.json", CacheEntry)
         arrays = read_npz(entry / "facts.npz")
         checksums = arrays.pop("crc")
+        check_regular(entry / "pixels.bin")
         # Copy-on-write ("c"), because torch warns about read-only arrays; nothing is written, so pages stay shared.
         array = np.memmap(entry / "pixels.bin", np.uint8, "c", shape=shape)
         facts = ImageFacts.from_arrays(arrays)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from pycocotools import mask as pycoco
 
 from tests.data.annotations.made import HEIGHT, WIDTH, make_coco, pack, put_coco
+from vitling.data.annotations import semantic
+from vitling.data.annotations.instances import Instances
 from vitling.data.annotations.open import open_annotated
-from vitling.data.annotations.rle import decode_mask
+from vitling.data.annotations.rle import decode_mask, write_runs
 from vitling.data.annotations.split import IGNORE, count_problems
 from vitling.errors import UserError
 
@@ -126,6 +130,33 @@ def test_semantic_masks_are_painted_from_instances(tmp_path, content):
     assert mask[30, 30] == 0
     assert split.counts[0].tolist() == [(mask == k).sum() for k in range(3)]
     assert split.take([2, 0]).read_mask(1).tolist() == mask.tolist()
+
+
+def test_many_small_instances_on_a_large_image_are_painted_quickly():
+    side, n = 4000, 500
+    starts = np.arange(n) * side * 8
+    runs = [write_runs(np.array([start, 7, side**2 - start - 7]), side, side) for start in starts]
+    columns = np.zeros(n)
+    instances = Instances(np.array([0, n]), np.zeros((n, 4)), columns.astype(int), columns > 0, columns + 7, runs)
+    began = time.process_time()
+    mask = semantic.Painter(["a"], instances, np.array([[side, side]]), {})(0)
+    assert time.process_time() - began < 5  # decoding every mask takes 30 s
+    assert mask[:7, ::8].all()
+    assert mask.sum() == 7 * n
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_annotations_that_cover_an_image_too_often_are_refused(tmp_path, content, broken, monkeypatch):
+    monkeypatch.setattr(semantic, "MAX_PAINTED", 10 * WIDTH * HEIGHT)
+    whole = {"image_id": 0, "bbox": [0, 0, WIDTH, HEIGHT], "segmentation": {"size": [HEIGHT, WIDTH]}}
+    whole["segmentation"]["counts"] = [1] if broken else [0, WIDTH * HEIGHT]
+    content["annotations"] += [{"id": 100 + k, "category_id": 3, **whole} for k in range(9)]
+    put_coco(tmp_path, content)
+    open_annotated(str(tmp_path), "segment", val="none")
+    content["annotations"] += [{"id": 200, "category_id": 3, **whole}]
+    put_coco(tmp_path, content)
+    with pytest.raises(UserError, match=r"train000\.png: its annotations overlap too often"):
+        open_annotated(str(tmp_path), "segment", val="none")
 
 
 @pytest.mark.parametrize("changed", [{"segmentation": []}, {"segmentation": [[1, 2, 3]]}, {"category_id": 5}])

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from tests.data.annotations.made import HEIGHT, WIDTH, pack
 from tests.data.pictures import put
-from vitling.data.annotations.label_studio import _unpack_runs
+from vitling.data.annotations.brush import unpack_alpha
 from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.rle import decode_mask
 from vitling.data.annotations.split import count_problems
@@ -217,7 +217,7 @@ def test_label_studio_brush(tmp_path):
     alpha = np.asarray(canvas)
     pixels = np.repeat(alpha[..., None], 4, axis=2).ravel()
     packed = pack_brush(pixels)
-    np.testing.assert_array_equal(_unpack_runs(np.array(packed, np.uint8), pixels.size), pixels)
+    np.testing.assert_array_equal(unpack_alpha(bytes(packed), pixels.size), alpha.ravel())
     put_export(tmp_path, region("brushlabels", format="rle", rle=packed))
     split = open_train(tmp_path)
     np.testing.assert_array_equal(decode_mask(split.instances.segments[0]), alpha > 0)
@@ -225,9 +225,20 @@ def test_label_studio_brush(tmp_path):
 
 
 def test_stretches_of_single_values():
-    bits = f"{3:032b}{7:05b}" + f"{1:04b}" * 4 + "000" + f"{2:02b}" + "".join(f"{v:08b}" for v in (7, 0, 255))
-    packed = [int(bits[k : k + 8].ljust(8, "0"), 2) for k in range(0, len(bits), 8)]
-    assert _unpack_runs(np.array(packed, np.uint8), 3).tolist() == [7, 0, 255]
+    bits = f"{8:032b}{7:05b}" + f"{2:04b}" * 4
+    for values in ((1, 2), (3, 70, 5, 6, 7), (255,)):
+        bits += "000" + f"{len(values) - 1:03b}" + "".join(f"{value:08b}" for value in values)
+    packed = bytes(int(bits[k : k + 8].ljust(8, "0"), 2) for k in range(0, len(bits), 8))
+    assert unpack_alpha(packed, 8).tolist() == [70, 255]
+
+
+def test_brush_strokes_of_another_size_are_not_unpacked(tmp_path):
+    packed = (4 * 10**8).to_bytes(4, "big") + bytes(4)
+    huge = region("brushlabels", rle=list(packed)) | {"original_width": 10_000, "original_height": 10_000}
+    put_export(tmp_path, huge, region("rectanglelabels", x=25, y=25, width=50, height=50))
+    split = open_train(tmp_path)
+    assert count_problems(split.problems) == {"brush stroke of another size": 1}
+    assert len(split.instances) == 1
 
 
 def test_broken_label_studio_is_named_and_left_out(tmp_path):
@@ -245,7 +256,7 @@ def test_broken_label_studio_is_named_and_left_out(tmp_path):
         "nonsense",
     )
     split = open_train(tmp_path)
-    kinds = {"unreadable annotation": 6, "inverted box": 1, "broken polygon": 1}
+    kinds = {"unreadable annotation": 5, "inverted box": 1, "broken polygon": 1, "broken brush stroke": 1}
     assert count_problems(split.problems) == kinds
     assert len(split.instances) == 1
 

@@ -307,6 +307,24 @@ def test_a_matlab_file_that_unpacks_to_much_more_than_its_size_is_refused(tmp_pa
         load_mat(tmp_path / "a.mat")
 
 
+def test_what_is_inside_a_struct_of_a_matlab_file_is_limited_too(tmp_path, monkeypatch):
+    savemat(tmp_path / "a.mat", {"X": {"deep": np.zeros(10**8, np.uint8)}}, do_compression=True)
+    monkeypatch.setattr(loading, "MAX_UNPACKED", 10**5)
+    with pytest.raises(InvalidFile, match=r"a\.mat: .*unpacks to more than"):
+        load_mat(tmp_path / "a.mat")
+
+
+def test_the_stated_size_of_a_cell_inside_a_matlab_file_is_limited_too(tmp_path):
+    outer = np.empty(1, object)
+    outer[0] = np.array([1, "a"], object)
+    savemat(tmp_path / "a.mat", {"X": outer})
+    raw, size = (tmp_path / "a.mat").read_bytes(), struct.pack("<2i", 1, 2)
+    assert raw.count(size) == 1
+    (tmp_path / "a.mat").write_bytes(raw.replace(size, struct.pack("<2i", 2**14, 2**15)))
+    with pytest.raises(InvalidFile, match=r"a\.mat: .*unpacks to more than 1\.0 GB"):
+        load_mat(tmp_path / "a.mat")
+
+
 def test_caltech101_is_drawn_by_class_and_always_alike(tmp_path):
     root = made("caltech101", tmp_path)
     first, again = (read_splits(f"caltech101:{root}", DataConfig()) for _ in range(2))

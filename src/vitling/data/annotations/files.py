@@ -12,7 +12,7 @@ import numpy as np
 
 from vitling.data.dataset import Reader
 from vitling.data.sources.folder import FileReader, walk_files
-from vitling.data.sources.layout import make_printable
+from vitling.data.sources.layout import make_printable, strip_shared_folders
 from vitling.data.sources.source import IMAGE_SUFFIXES, SPLIT_OF
 from vitling.data.sources.tar import TarReader, list_members
 from vitling.errors import UserError
@@ -27,7 +27,7 @@ class Files:
 
     def __init__(self, name: str, names: list[str], reader: Reader):
         self.name, self.reader = name, reader
-        self.names = _strip_shared_folders([make_printable(name) for name in names])
+        self.names = strip_shared_folders([make_printable(name) for name in names])
         self.rows = {name: row for row, name in enumerate(self.names)}
         self.images = [name for name in self.names if get_suffix(name) in IMAGE_SUFFIXES]
         self._by_base: dict[str, list[str]] = defaultdict(list)
@@ -93,16 +93,6 @@ def _open_folder(root: Path) -> Files:
 def _ends_with(path: str, ending: str) -> bool:
     """Return whether the last folders and the name of a path are those of the ending."""
     return f"/{path}".endswith(f"/{ending}")
-
-
-def _strip_shared_folders(names: list[str]) -> list[str]:
-    """Strip folders that contain everything, such as `VOC2012/`, unless they name a split."""
-    while names:
-        tops = {name.partition("/")[0] for name in names}
-        if len(tops) > 1 or not all(name.count("/") > 1 for name in names) or tops.pop().lower() in SPLIT_OF:
-            break
-        names = [name.partition("/")[2] for name in names]
-    return names
 
 
 def _choose_nearest(images: list[str], near: str) -> str | None:

@@ -8,20 +8,14 @@ import re
 from typing import Any, NotRequired, TypedDict
 from urllib.parse import unquote
 
-import numpy as np
-
 from vitling.data.annotations.files import Files, get_suffix
-from vitling.data.annotations.parsed import Parsed, ParsedImage, Runs, Shape
-from vitling.data.annotations.rle import encode_mask
-from vitling.data.config import MAX_PIXELS
+from vitling.data.annotations.parsed import Parsed, ParsedImage, Shape
 from vitling.data.sources.layout import make_printable
 from vitling.data.sources.source import IMAGE_SUFFIXES
 from vitling.errors import InvalidFile
 from vitling.loading import convert
 
 UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # that Label Studio puts before the name of an uploaded file
-INSIDE = 128  # smallest alpha of a brush stroke's pixel that is inside
-CHANNELS = 4  # of a brush stroke: red, green, blue, alpha
 
 
 class Region(TypedDict):
@@ -156,7 +150,7 @@ def _make_shapes(region: Any, apart: dict[str, list[str]], where: str) -> list[S
         points = convert(value, Polygon, "")["points"]
         shape = Shape("", segment=[[number / 100 for point in points for number in point]])
     elif kind.startswith("brush"):
-        shape = Shape("", segment=_read_brush(convert(value, Brush, "")["rle"], _read_size(region)))
+        shape = Shape("", segment=_read_brush(convert(value, Brush, "")["rle"]))
     else:
         raise ValueError(f"{kind} is not supported; rectangles, polygons and brush strokes are")
     return [Shape(word, shape.box, shape.segment, where=where) for word in words]
@@ -177,45 +171,8 @@ def _read_rectangle(value: Any, region: Any) -> Shape:
     return Shape("", (min(xs), min(ys), max(xs), max(ys)))
 
 
-def _read_brush(packed: list[int], size: tuple[int, int] | None) -> Runs:
-    """Unpack a brush stroke: the alpha channel of an RGBA image."""
-    if size is None or not 0 < size[0] * size[1] <= MAX_PIXELS or min(size) < 1:
-        raise ValueError("a brush stroke without the size of the image")
+def _read_brush(packed: list[int]) -> bytes:
+    """Return the bytes of a brush stroke, which are unpacked when the size of the image is known."""
     if not all(0 <= byte < 256 for byte in packed):
         raise ValueError("a brush stroke that is not made of bytes")
-    height, width = size
-    values = _unpack_runs(np.array(packed, np.uint8), height * width * CHANNELS)
-    found = encode_mask(values.reshape(height, width, CHANNELS)[..., 3] >= INSIDE)
-    return {"size": found["size"], "counts": found["counts"]}
-
-
-def _unpack_runs(packed: np.ndarray, expected: int) -> np.ndarray:
-    """Unpack the bit stream of Label Studio's brush: runs of one value, and stretches of single values.
-
-    It starts with the number of values (32 bits), the width of a value in bits less 1 (5 bits), and four widths of
-    lengths less 1 (4 bits each). Every part then has a bit that is 1 for a run, the number of the width of its length
-    (2 bits), its length less 1, and its value or values.
-    """
-    bits = np.unpackbits(packed)
-    place = 0
-
-    def take(n: int, width: int) -> np.ndarray:
-        """Read n numbers of `width` bits."""
-        nonlocal place
-        place += n * width
-        if place > len(bits):
-            raise ValueError("a brush stroke that is cut short")
-        return bits[place - n * width : place].reshape(n, width).astype(np.int64) @ (1 << np.arange(width)[::-1])
-
-    total, width = int(take(1, 32)[0]), int(take(1, 5)[0]) + 1
-    lengths = (take(4, 4) + 1).tolist()
-    if total != expected:
-        raise ValueError(f"a brush stroke with {total:,} values instead of {expected:,}")
-    values = np.zeros(total, np.uint8)
-    done = 0
-    while done < total:
-        is_run, kind = divmod(int(take(1, 3)[0]), 4)
-        stop = min(done + int(take(1, lengths[kind])[0]) + 1, total)
-        values[done:stop] = take(1 if is_run else stop - done, width) & 255
-        done = stop
-    return values
+    return bytes(packed)

@@ -11,7 +11,7 @@ import numpy as np
 from vitling.data.annotations.build import make_dataset, map_files
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.annotations.files import IMAGE_FOLDERS, Files, find_split, read_lists, read_names, strip_folder
-from vitling.data.annotations.split import IGNORE, AnnotatedSplit, Problem, compare_classes
+from vitling.data.annotations.split import IGNORE, AnnotatedSplit, Problem, compare_classes, count_values
 from vitling.data.config import DataConfig
 from vitling.data.decode import decode_indices, read_size
 from vitling.data.scan import describe_error
@@ -136,7 +136,7 @@ def _check_pairs(files: Files, pairs: Pairs, split: str, config: DataConfig) -> 
         if values.shape != size:
             height, width = values.shape
             raise ValueError(f"mask of another size: {width} x {height}, the image has {size[1]} x {size[0]}")
-        return size, np.bincount(values.ravel(), minlength=VALUES)
+        return size, count_values(values)
 
     problems = list(pairs.problems.get(split, ()))
     kept, sizes, values = [], [], []

@@ -76,6 +76,8 @@ def find_task(spec: str, settings: AnnotationConfig) -> DenseTask | None:
         return None
     if settings.format != "auto":
         return "segment" if settings.format in ("masks", "ade20k") else "detect"
+    if not path.exists():  # a pattern of several tars, which have labels only
+        return None
     files, wanted = open_files(spec)
     format = _find_format(files, "detect", _read_json_files(files, wanted))
     return None if format is None else "segment" if format in ("masks", "ade20k") else "detect"

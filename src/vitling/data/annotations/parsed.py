@@ -9,6 +9,7 @@ from typing import TypedDict
 from vitling.data.annotations.split import Problem
 
 Polygons = list[list[float]]  # of one instance: x, y, x, y, ...
+Brush = bytes  # packed as by Label Studio
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -25,7 +26,7 @@ class Shape:
 
     label: str
     box: Box | None = None  # None: that of the segment
-    segment: Runs | Polygons | None = None
+    segment: Runs | Polygons | Brush | None = None
     crowd: bool = False
     area: float | None = None  # pixels
     where: str = ""  # names it in a problem, such as `annotation 17`

@@ -88,10 +88,15 @@ def measure_area(runs: np.ndarray) -> int:
     return int(runs[1::2].sum())
 
 
+def find_spans(runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the runs inside start and stop, counted column by column."""
+    stop = np.cumsum(runs)
+    return (stop - runs)[1::2], stop[1::2]
+
+
 def find_box(runs: np.ndarray, height: int) -> tuple[float, float, float, float]:
     """Return left, top, right and bottom in pixels of a mask that is not empty."""
-    ends = np.cumsum(runs)
-    start, stop = (ends - runs)[1::2], ends[1::2]
+    start, stop = find_spans(runs)
     start, last = start[stop > start], stop[stop > start] - 1
     wraps = bool((start // height != last // height).any())  # a run over the end of a column fills the height
     top, bottom = (0, height) if wraps else (int((start % height).min()), int((last % height).max()) + 1)

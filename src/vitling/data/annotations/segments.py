@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitling.data.annotations.parsed import Box, Polygons, Runs
+from vitling.data.annotations.brush import read_brush
+from vitling.data.annotations.parsed import Box, Brush, Polygons, Runs
 from vitling.data.annotations.rle import RLE, check_runs, find_box, measure_area, read_runs, write_runs
 from vitling.errors import UserError
 
@@ -22,13 +23,17 @@ def import_pycocotools(name: str):
         raise UserError('This needs pycocotools: pip install "vitling[dense]".') from None
 
 
-def read_segment(segment: Runs | Polygons, height: int, width: int, scale: np.ndarray) -> tuple[RLE, float, Box]:
+def read_segment(
+    segment: Runs | Polygons | Brush, height: int, width: int, scale: np.ndarray
+) -> tuple[RLE, float, Box]:
     """Return the mask, its area and its box in pixels; raise ValueError if it is broken or empty.
 
     `scale` (x, y) turns polygons into pixels.
     """
     if isinstance(segment, list):
         return _fill_polygons([np.asarray(points, np.float64) for points in segment], height, width, scale)
+    if isinstance(segment, bytes):
+        segment = read_brush(segment, height, width)
     rle, runs = _check_rle(segment, height, width)
     if not (area := measure_area(runs)):
         raise ValueError("empty mask")

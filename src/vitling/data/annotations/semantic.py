@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from vitling.data.annotations.build import LeftOut, map_files
 from vitling.data.annotations.instances import Instances
-from vitling.data.annotations.rle import decode_mask
-from vitling.data.annotations.split import IGNORE, AnnotatedSplit
+from vitling.data.annotations.rle import find_spans, read_runs
+from vitling.data.annotations.split import IGNORE, AnnotatedSplit, count_values
+from vitling.data.config import MAX_PIXELS
 from vitling.errors import UserError
 
 BACKGROUND = "background"
+MAX_PAINTED = 40 * MAX_PIXELS  # pixels of one image, each counted as often as it is painted
 
 
 class Painter:
@@ -22,18 +25,35 @@ class Painter:
     The rest of the boxes of annotations that are left out is IGNORE: it shows something, but what is unknown.
     """
 
-    def __init__(self, instances: Instances, sizes: np.ndarray, left_out: LeftOut):
-        self.instances, self.sizes, self.left_out = instances, sizes, left_out
+    def __init__(self, names: Sequence[str], instances: Instances, sizes: np.ndarray, left_out: LeftOut):
+        self.names, self.instances, self.sizes, self.left_out = names, instances, sizes, left_out
 
     def __call__(self, i: int) -> np.ndarray:
         segments = self.instances.segments or []
-        mask = np.zeros(self.sizes[i], np.uint8)
+        height, width = self.sizes[i]
+        mask = np.zeros((width, height), np.uint8)  # column by column, as the runs of a segment
+        painted = 0
         for left, top, right, bottom in self.left_out.get(i, ()):
-            mask[int(top) : math.ceil(bottom), int(left) : math.ceil(right)] = IGNORE
+            part = mask[int(left) : math.ceil(right), int(top) : math.ceil(bottom)]
+            painted = self._check_work(i, painted + part.size)
+            part[:] = IGNORE
+        pixels = mask.reshape(-1)
         rows = np.arange(self.instances.offsets[i], self.instances.offsets[i + 1])
         for k in rows[np.argsort(-self.instances.areas[rows], kind="stable")]:
-            mask[decode_mask(segments[k]) > 0] = self.instances.classes[k] + 1
-        return mask
+            starts, stops = find_spans(read_runs(segments[k]))
+            painted = self._check_work(i, painted + int((stops - starts).sum()))
+            for start, stop in zip(starts.tolist(), stops.tolist()):
+                pixels[start:stop] = self.instances.classes[k] + 1
+        return mask.T
+
+    def _check_work(self, i: int, painted: int) -> int:
+        """Return the number of painted pixels; raise UserError if they are too many for one image."""
+        if painted > MAX_PAINTED:
+            raise UserError(
+                f"{self.names[i]}: its annotations overlap too often; together they cover more than {MAX_PAINTED:,} "
+                "pixels. Remove those that are repeated, or cut the image into tiles."
+            )
+        return painted
 
 
 def paint_instances(split: AnnotatedSplit, left_out: LeftOut) -> AnnotatedSplit:
@@ -45,10 +65,13 @@ def paint_instances(split: AnnotatedSplit, left_out: LeftOut) -> AnnotatedSplit:
     names = (BACKGROUND, *split.class_names)
     if len(names) > IGNORE:
         raise UserError(f"{split.dataset.name} has {len(names)} classes; up to {IGNORE} are supported in masks.")
-    painter = Painter(instances, split.sizes, left_out)
+    painter = Painter(split.dataset.keys, instances, split.sizes, left_out)
 
     def count(i: int) -> np.ndarray:
-        return np.bincount(painter(i).ravel(), minlength=len(names))[: len(names)]
+        return count_values(painter(i).T)[: len(names)]
 
-    counts = np.array(map_files(count, range(len(split))), np.int64).reshape(-1, len(names))
+    found = map_files(count, range(len(split)))
+    if errors := [counts for counts in found if isinstance(counts, Exception)]:
+        raise errors[0]
+    counts = np.array(found, np.int64).reshape(-1, len(names))
     return replace(split, class_names=names, instances=None, read_mask=painter, counts=counts)

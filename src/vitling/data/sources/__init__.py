@@ -17,8 +17,9 @@ import difflib
 import importlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, product
 from pathlib import Path
 
 from vitling.data.config import DataConfig
@@ -26,7 +27,7 @@ from vitling.data.sources.layout import make_printable
 from vitling.data.sources.schemes import READERS
 from vitling.data.sources.source import Source, separate_unlabelled
 from vitling.errors import UserError
-from vitling.loading import expand_home, find_matches
+from vitling.loading import MAX_DIGITS, expand_home, find_matches
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
 _BRACE = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
@@ -73,13 +74,12 @@ def _read(spec: str, config: DataConfig) -> Source:
     if scheme in READERS and ":" in spec:
         return READERS[scheme](rest)
     path = expand_home(spec)
-    if _count_names(spec) > MAX_NAMES:
-        raise UserError(f"{spec[:200]}: its braces stand for more than {MAX_NAMES:,} files. Use * in their place.")
+    names = _expand_braces(str(path))
     if path.is_dir():
         return _read_folder(path, config)
     if path.is_file():
         return _read_files([path], path.stem, config)
-    if matches := _expand(str(path)):
+    if matches := _find_files(spec, names):
         return _read_files(matches, _name_pattern(path), config)
     if rest and (close := difflib.get_close_matches(scheme, [*SCHEMES, *READERS], n=3)):
         hint = f"Did you mean {' or '.join(f'{name}:{rest}' for name in close)}?"
@@ -147,27 +147,31 @@ def _name_pattern(path: Path) -> str:
     return re.split(r"[*?{\[]", path.name)[0].strip("-_. ") or path.resolve().parent.name
 
 
-def _count_names(pattern: str) -> int:
-    """Count the names that the braces of a pattern stand for."""
-    return math.prod(
-        word.count(",") + 1 if word else max(0, int(last[:20]) - int(first[:20]) + 1)
-        for first, last, word in _BRACE.findall(pattern)
-    )
+def _expand_braces(pattern: str) -> Iterator[str]:
+    """List what the braces of a pattern ({000..003}, {a,b}) stand for; numbers keep their leading zeros."""
+    parts = _BRACE.split(pattern)  # some text; then first, last, words and more text for each pair of braces
+    texts, braces = parts[::4], list(zip(parts[1::4], parts[2::4], parts[3::4]))
+    numbers = [number for first, last, _ in braces for number in (first, last) if number]
+    if any(len(number) > MAX_DIGITS for number in numbers):
+        raise UserError(f"{pattern[:200]}: a number in braces has over {MAX_DIGITS} digits. Use * instead.")
+    choices = [words.split(",") if words else range(int(first), int(last) + 1) for first, last, words in braces]
+    if math.prod(max(1, len(some)) for some in choices) > MAX_NAMES:
+        raise UserError(f"{pattern[:200]}: its braces stand for more than {MAX_NAMES:,} files. Use * in their place.")
+    spelled = [[str(choice).zfill(len(first or "")) for choice in some] for some, (first, _, _) in zip(choices, braces)]
+    return ("".join(chain(*zip(texts, (*chosen, "")))) for chosen in product(*spelled))
 
 
-def _expand(pattern: str) -> list[Path]:
-    """Expand braces ({000..003}, {a,b}) and wildcards to files; numbers keep their leading zeros."""
-    brace = _BRACE.search(pattern)
-    if brace is None:
-        return [path for path in find_matches(pattern) if path.is_file()]
-    first, last, words = brace.groups()
-    numbers = [] if words else [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-    choices = words.split(",") if words else numbers
-    found = [_expand(pattern[: brace.start()] + choice + pattern[brace.end() :]) for choice in choices]
-    missing = [choice for choice, paths in zip(choices, found) if not paths]
-    if missing and any(found):
-        raise UserError(f"{pattern}: there is no file for {missing[0]}.")
-    return [path for paths in found for path in paths]
+def _find_files(pattern: str, names: Iterable[str]) -> list[Path]:
+    """Find the files with these names, which may have wildcards; either all names have one or none has."""
+    files: list[Path] = []
+    missing = ""
+    for name in names:
+        found = [path for path in find_matches(name) if path.is_file()]
+        files += found
+        missing = missing or ("" if found else name)
+    if files and missing:
+        raise UserError(f"{pattern}: there is no file for {missing}.")
+    return files
 
 
 def _make_missing_path_error(path: Path) -> UserError:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, sort_class_names
+from vitling.data.sources.source import SPLIT_OF, Source, SourceSplit, drop_empty_labels, sort_class_names
 from vitling.errors import UserError
 from vitling.loading import read_npz
 
@@ -38,6 +38,7 @@ def read(path: Path, config: DataConfig) -> Source:
         if split in labels:
             source.multi |= _is_multi_label(labels[split][1])
             source.splits[split].labels = _name_labels(path, *labels[split], len(x), names)
+    drop_empty_labels(source)
     train = source.splits.get("train")
     if names:
         source.class_order = tuple(names)
@@ -87,7 +88,7 @@ def _name_labels(path: Path, name: str, y: np.ndarray, n: int, names: list[str] 
         if y.size != n:
             raise UserError(f"{path}: {name} has shape {y.shape} for {n:,} images.")
         y = y.reshape(n)
-        return [(_name_class(path, name, value, names),) for value in y.tolist()]
+        return [() if value != value else (_name_class(path, name, value, names),) for value in y.tolist()]  # NaN
     if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
         raise UserError(
             f"{path}: {name} has shape {y.shape}, so it must be a table of 0 and 1 with one column per class."

@@ -78,6 +78,16 @@ def arrange_splits(
     return splits, notes
 
 
+def strip_shared_folders(paths: Sequence[str]) -> list[str]:
+    """Strip folders that contain everything, such as `flowers/` of `flowers/train/001/x.webp`, down to a split.
+
+    The file and the folder that it lies in are kept.
+    """
+    shared = posixpath.commonprefix([path.split("/")[:-2] for path in paths])
+    depth = next((k for k, folder in enumerate(shared) if folder.lower() in SPLIT_OF), len(shared))
+    return [path.split("/", depth)[-1] for path in paths]
+
+
 def _find_split_folders(paths: Sequence[str]) -> tuple[dict[str, str], set[str]]:
     """Find the top folders that are splits, and those that are classes of train next to a split (such as test/).
 

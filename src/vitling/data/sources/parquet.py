@@ -88,7 +88,8 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
             split = _read_split(path, schema, label, names, config)
         # ValueError: names that are not UTF-8, among others; OverflowError: times that Python cannot express
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise InvalidFile(path, f"cannot be read as Parquet ({error}); the copy may be incomplete") from None
+            reason = " ".join(str(error).split())  # Arrow's may have several lines
+            raise InvalidFile(path, f"cannot be read as Parquet ({reason}); the copy may be incomplete") from None
         where = path.name if len(paths) == 1 else f"{path.parent.name}/{path.name}"
         by_split[find_split_in_name(where) or "train"].append(split)
     source.splits = {name: concat_splits(splits) for name, splits in by_split.items()}
@@ -174,7 +175,7 @@ def _read_class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] |
 def _name_labels(path: Path, value: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(word for item in value for word in _name_labels(path, item, names))
-    if value is None or value == "" or value == -1:  # Hugging Face writes -1 for hidden test labels
+    if value in (None, "", -1) or value != value:  # pandas writes NaN, and Hugging Face -1 for hidden test labels
         return ()
     if names is None or isinstance(value, str):
         return (str(value),)

@@ -11,6 +11,7 @@ import numpy as np
 
 from vitling.data.dataset import BadFile, Raw, Reader
 from vitling.formatting import format_count
+from vitling.loading import MAX_DIGITS
 
 SPLIT_OF = {  # words in names of folders, files and arrays
     "train": "train",
@@ -164,6 +165,6 @@ def find_split_in_name(name: str) -> str | None:
 
 def sort_class_names(names: set[str]) -> tuple[str, ...]:
     """Sort class names, whole numbers by value."""
-    if all(name.isdecimal() for name in names):
+    if all(name.isdecimal() and len(name) <= MAX_DIGITS for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from vitling.data.config import DataConfig
-from vitling.data.sources.layout import arrange_splits, make_printable
+from vitling.data.sources.layout import arrange_splits, make_printable, strip_shared_folders
 from vitling.data.sources.source import (
     IMAGE_SUFFIXES,
-    SPLIT_OF,
     Source,
     SourceSplit,
     concat_splits,
@@ -31,6 +30,7 @@ from vitling.formatting import shorten_list
 from vitling.loading import check_size, open_regular, parse_json
 
 MAX_LABEL = 1000  # characters
+MAX_NAME = 4096  # characters of a member's name, with its folders; Linux opens no longer ones
 LABEL_KEYS = ("label", "labels", "class", "cls")
 Span = tuple[int, int]  # offset and size of a member's bytes
 
@@ -98,13 +98,16 @@ def list_members(path: Path) -> dict[str, Span]:
     except Exception as error:  # damaged headers raise errors of many kinds
         hint = "Check that the copy is complete and not compressed."
         raise UserError(f"{path} cannot be read as a tar file: {error}. {hint}") from None
-    _check_spans(path, members)
+    _check_members(path, members)
     return {name: span for name, span in members.items() if not _is_hidden(name)}
 
 
-def _check_spans(path: Path, members: dict[str, Span]) -> None:
+def _check_members(path: Path, members: dict[str, Span]) -> None:
     end = path.stat().st_size
     for name, (offset, size) in members.items():
+        if len(name) > MAX_NAME:
+            start = make_printable(name[:40])
+            raise UserError(f"{path}: the name {start}... has over {MAX_NAME:,} characters. Shorten it and pack again.")
         if not 0 <= offset <= offset + size <= end:
             raise UserError(f"{path} ends before {make_printable(name)} does. Check that the copy is complete.")
 
@@ -120,20 +123,9 @@ def _read_tree(path: Path, members: dict[str, Span], source: Source) -> dict[str
     if kinds:
         source.notes.append(f"Ignored files in {path.name} that are not images: {shorten_list(kinds)}.")
     spans = np.array([members[name] for name in names], np.int64).reshape(-1, 2)
-    splits, notes = arrange_splits(_strip_top_folders(names), TarReader(path, spans))
+    splits, notes = arrange_splits(strip_shared_folders(names), TarReader(path, spans))
     source.notes += notes
     return splits
-
-
-def _strip_top_folders(names: list[str]) -> list[str]:
-    """Strip folders that contain everything, such as `flowers/` of `flowers/train/001/x.webp`."""
-    while names:
-        tops = {name.split("/", 1)[0] for name in names}
-        wraps = len(tops) == 1 and all(name.count("/") >= 2 for name in names)
-        if not wraps or tops.pop().lower() in SPLIT_OF:
-            break
-        names = [name.split("/", 1)[1] for name in names]
-    return names
 
 
 def _group_samples(members: dict[str, Span]) -> dict[str, tuple[str | None, str | None]]:
