@@ -51,6 +51,12 @@ def test_small_classes_do_not_all_round_to_zero(tmp_path):
     assert max(counts(splits.val)) == 1
 
 
+@pytest.mark.parametrize(("images", "named"), [((9, 9, 1), ["2"]), ((9, 9, 2), []), ((9, 1, 1), [])])
+def test_a_class_with_one_image_is_named_unless_most_have_one(tmp_path, images, named):
+    warnings = data.open(save_arrays(tmp_path / "a.npz", np.repeat([0, 1, 2], images))).warnings
+    assert warnings == [f"Classes with one image only: {name}. Are their names spelt correctly?" for name in named]
+
+
 def test_every_class_stays_in_train(tmp_path):
     splits = data.open(save_arrays(tmp_path / "a.npz", np.repeat([0, 1, 2, 3], [1, 2, 3, 50])), val="0.9")
     assert min(counts(splits.train)) >= 1

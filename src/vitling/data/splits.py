@@ -62,6 +62,8 @@ def read_splits(spec: Spec, config: DataConfig, merge_val: bool = False, needs_t
     _check_classes_known(source, names)
     groups = _number_groups(source)
     datasets = {split: _make_dataset(source, split, names, groups.get(split)) for split in source.splits}
+    if has_train and (rare := _find_single_images(datasets["train"])):
+        source.warnings.append(f"Classes with one image only: {shorten_list(rare)}. Are their names spelt correctly?")
     return Splits(
         train=datasets["train"] if has_train else datasets["train"].take([]),
         val=datasets.get("val"),
@@ -71,6 +73,15 @@ def read_splits(spec: Spec, config: DataConfig, merge_val: bool = False, needs_t
         bad=source.bad,
         hidden_test=datasets.get("test"),
     )
+
+
+def _find_single_images(train: Dataset) -> list[str]:
+    """Return the classes with one image, if most classes have more."""
+    if train.labels is None or train.labels.ndim != 1:
+        return []
+    counts = np.bincount(train.labels, minlength=len(train.class_names))
+    rare = np.flatnonzero(counts == 1)
+    return [train.class_names[c] for c in rare] if 2 * len(rare) < len(counts) else []
 
 
 def require_labels(splits: Splits) -> None:
