@@ -93,6 +93,17 @@ def test_a_burst_of_other_work_in_the_beginning_is_made_up_for(store, tmp_path, 
     assert outcome.epochs >= 15
 
 
+@pytest.mark.parametrize("burst", [7, 20, 61])
+def test_bursts_of_other_work_change_the_length_few_times(store, tmp_path, monkeypatch, burst):
+    """Every other burst of steps is three times as slow; the plan is that of the quick ones."""
+    machine = Machine(monkeypatch, lambda step: 1.0 if step // burst % 2 else 3.0)
+    _, outcome = train(store, tmp_path / "run", 100, Deadline(100 * PER_EPOCH, 100))
+    changes = [line for line in lines(tmp_path / "run") if line["kind"] == "length"]
+    assert len(changes) <= 8
+    assert 40 <= outcome.epochs <= 60
+    assert 0.75 * 400 <= machine.now - 100 <= 1.05 * 400
+
+
 def test_a_run_has_no_more_epochs_than_were_asked_for(store, tmp_path, monkeypatch):
     Machine(monkeypatch, lambda _: 0.01)
     assert train(store, tmp_path / "run", 12, Deadline(1000, 12))[1].epochs == 12

@@ -16,7 +16,9 @@ from vitling.training.trainer import Trainer
 
 _CHECKS = 40  # per run
 _LEAST_SECONDS = 2.0  # between two checks
-_UNUSED, _OVERDUE = 0.2, 0.03  # of the run's time; a run that misses its deadline by more is changed
+_UNUSED = 0.2  # of the run's time; a run that would leave more of it gets more epochs
+_OVERDUE, _OVERDUE_LATER = 0.03, 0.25  # of the run's time, and of the time left, in which it may become faster again
+_NEWEST = 0.25  # weight of the newest measurement in the average pace
 _RESERVE = 0.04  # of the run's time, left over by a change
 _LAST_START = 0.9  # of the schedule; later epochs hardly learn, so none are added
 
@@ -29,6 +31,7 @@ class Deadline:
         self.end = time.monotonic() + self.seconds
         self.next_check, self.compiling = 0, 0.0
         self.since: tuple[float, int] | None = None  # time and step at which the present measurement began
+        self.pace: float | None = None  # steps per second, a moving average: other programs work in bursts
 
     def share(self, part: float, epochs: float) -> Deadline:
         """Return a deadline for a part of the run that is trained now, with this share of its epochs."""
@@ -54,14 +57,17 @@ class Deadline:
         self._wait(trainer)
         if first or trainer.processes.any(int(compiled)):
             return None
-        return self._fit(trainer, seconds / (trainer.done - step), self._average(trainer, self.end - now))
+        measured = (trainer.done - step) / seconds
+        self.pace = measured if self.pace is None else (1 - _NEWEST) * self.pace + _NEWEST * measured
+        return self._fit(trainer, self.pace, self._average(trainer, self.end - now))
 
-    def _fit(self, trainer: Trainer, seconds_per_step: float, left: float) -> int | None:
-        unused = left - seconds_per_step * (trainer.steps - trainer.done)
-        late = trainer.progress().fraction > _LAST_START
-        if unused > -_OVERDUE * self.seconds and (late or unused < _UNUSED * self.seconds):
+    def _fit(self, trainer: Trainer, pace: float, left: float) -> int | None:
+        unused = left - (trainer.steps - trainer.done) / pace
+        too_long = unused < -(_OVERDUE * self.seconds + _OVERDUE_LATER * max(left, 0.0))
+        too_short = unused > _UNUSED * self.seconds and trainer.progress().fraction <= _LAST_START
+        if not too_long and not too_short:
             return None
-        steps = trainer.done + (left - _RESERVE * self.seconds) / seconds_per_step
+        steps = trainer.done + (left - _RESERVE * self.seconds) * pace
         current = trainer.done // trainer.per_epoch + 1  # an epoch that has begun, or the next one, is finished
         epochs = max(current, min(int(steps / trainer.per_epoch), max(self.max_epochs, trainer.epochs)))
         return epochs if epochs != trainer.epochs else None
