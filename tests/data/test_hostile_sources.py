@@ -130,6 +130,12 @@ def test_torchvisions_own_failures_are_named(tmp_path):
         read_source(f"torchvision:GTSRB?root={tmp_path}", DataConfig())
 
 
+@pytest.mark.parametrize("arguments", ["size=x", "size=-5", "size=5&num_classes=0", "size=999999999999999999"])
+def test_torchvision_arguments_that_it_does_not_check_are_named(arguments):
+    with pytest.raises(UserError, match="torchvision's FakeData"):
+        read_source(f"torchvision:FakeData?{arguments}", DataConfig())
+
+
 def test_torchvision_creates_no_folder(tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
         read_source(f"torchvision:Caltech101?root={tmp_path / 'new'}&x={'9' * 5000}", DataConfig())

@@ -13,6 +13,7 @@ from vitling.console import Console, echo
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.config import DataConfig
 from vitling.errors import UserError
+from vitling.ranges import SIDE, Range
 from vitling.views.plan import Group, Plan
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def _parse_store_loss(value: str) -> Plan:
     from vitling.views.policies import make_plan
 
     if value.lstrip("-").isdecimal():
-        if int(value) < 8:
-            raise UserError(f"--store-loss {value} is too small; give at least 8 pixels, such as 224, or a policy.")
+        if len(value) > 9 or int(value) not in Range(8, SIDE.high):
+            raise UserError(f"--store-loss {value[:20]}: give 8 to {SIDE.high:,} pixels, such as 224, or a policy.")
         return Plan((Group(int(value)),))
     plan = make_plan(value)
     if any(group.policy.centre for group in plan.groups):

@@ -10,7 +10,7 @@ from tyro.conf import arg
 from vitling.commands.flags import Data, Out
 from vitling.console import echo
 from vitling.data.config import DataConfig
-from vitling.ranges import AT_LEAST_1, SEED, SIDE
+from vitling.ranges import AT_LEAST_1, SEED, SIDE, Range
 from vitling.views.plan import Plan
 
 
@@ -20,7 +20,7 @@ def show_views(
     out: Out = "views.png",
     images: Annotated[int, AT_LEAST_1] = 6,
     draws: Annotated[
-        int | None, AT_LEAST_1, arg(metavar="INT", help_behavior_hint="(default: the policy's, at least 8)")
+        int | None, Range(1, 1000), arg(metavar="INT", help_behavior_hint="(default: the policy's, at least 8)")
     ] = None,
     boxes: bool = False,
     size: Annotated[int | None, SIDE, arg(metavar="PX", help_behavior_hint="(default: the policy's own)")] = None,

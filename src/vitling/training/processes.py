@@ -90,7 +90,11 @@ def choose_device(name: str, local_rank: int | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"{name!r} is not a device. Use auto, cpu, cuda, cuda:1 or mps.") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"{name!r} is not a device. Use auto, cpu, cuda, cuda:1 or mps.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"Device {name}: this machine has no Apple GPU that torch can use. Use cpu.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"Device {name}: torch finds no CUDA GPU on this machine. Use cpu.")
     if device.type == "cuda":

@@ -18,6 +18,7 @@ SPLIT_ARGUMENTS = {"train": ("train", "trainval"), "val": ("val", "valid"), "tes
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
 UNUSABLE = ("LSUN", "VisionDataset")  # the first unpickles a cache beside the images, which can run code; a base class
 CLASS_ATTRIBUTES = ("classes", "categories")
+MAX_IMAGES = 100_000_000
 
 
 class TorchvisionReader:
@@ -89,15 +90,28 @@ def _construct(kind: Any, arguments: dict[str, Any], needed: bool) -> Any:
     except Exception as error:  # its readers check little of what is in the files
         if not needed:
             return None
-        reason = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
         raise UserError(
-            f"torchvision cannot load {kind.__name__} from {arguments.get('root')} ({reason}). Put the files there, or "
-            "pass --data.download."
+            f"torchvision cannot load {kind.__name__} from {arguments.get('root')} ({_describe(error)}). Put the files "
+            "there, or pass --data.download."
         ) from None
 
 
+def _describe(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+
+
 def _make_split(dataset: Any, name: str, source: Source) -> SourceSplit:
-    n = len(dataset)
+    try:
+        return _read_split(dataset, name, source)
+    except UserError:
+        raise
+    except Exception as error:  # it does not check its arguments either
+        raise UserError(f"torchvision's {source.name} cannot be read ({_describe(error)}).") from None
+
+
+def _read_split(dataset: Any, name: str, source: Source) -> SourceSplit:
+    if (n := len(dataset)) > MAX_IMAGES:
+        raise UserError(f"torchvision's {source.name} has {n:,} images; at most {MAX_IMAGES:,} can be read.")
     split = SourceSplit([f"{source.name}/{name}[{i}]" for i in range(n)], TorchvisionReader(dataset), np.arange(n))
     if name == "pool":
         return split
