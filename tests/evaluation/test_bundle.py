@@ -199,6 +199,8 @@ def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
         replace(intact, known=torch.ones(9)),
         replace(intact, known=torch.ones(4, 9)),
         replace(intact, known=torch.ones(3, 0)),
+        replace(intact, threshold=float("nan")),
+        replace(intact, pixels=replace(intact.pixels, mean=torch.full((15,), torch.nan))),
     ]
     for dtype in (torch.int64, torch.float16, torch.float64):
         damaged.append(replace(intact, maps=replace(intact.maps, directions=intact.maps.directions.to(dtype))))

@@ -96,10 +96,10 @@ def load_trust(folder: Path, width: int, pixels: int) -> Trust:
         found = read_safetensors(path)
     except InvalidFile as problem:
         raise InvalidFile(path, f"{problem.problem}{_ADVICE}") from None
+    wrong = any(value.dtype != torch.float32 or not value.isfinite().all() for value in found.values())
     scores = found.pop("scores", None)
-    wrong = any(value.dtype != torch.float32 for value in found.values())
-    if wrong or (scores is not None and (scores.ndim != 1 or scores.dtype != torch.float32)):
-        raise InvalidFile(path, f"its parts are inconsistent{_ADVICE}")
+    if wrong or (scores is not None and scores.ndim != 1):
+        raise InvalidFile(path, f"its parts are inconsistent or not finite{_ADVICE}")
     if not found:
         return Trust(scores)
     maps, near = _get_gaussian(found, "maps", MAP_STATISTICS * width), _get_gaussian(found, "pixels", pixels)
