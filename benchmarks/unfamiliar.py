@@ -18,7 +18,7 @@ from torch import Tensor
 
 import vitling
 from vitling import data as datasets
-from vitling.evaluation.familiarity import Familiarity, make_signals, summarise_images
+from vitling.evaluation.familiarity import Familiarity, summarise_images
 from vitling.evaluation.inputs import Source, find_images, list_dataset_sources, list_sources
 from vitling.evaluation.metrics import roc_aucs
 from vitling.evaluation.model import Model
@@ -53,8 +53,7 @@ def measure_signals(model: Model, familiarity: Familiarity, sources: list[Source
             images = batch.images.to(model.device)
             features = model.backbone(images)
             logits = model.require_head()(features.pooled.float()) / model.meta.temperature
-            distances = familiarity.measure_distances(summarise_images(images, features.grid))
-            found.append(make_signals(distances, None if model.meta.task == "multi" else logits))
+            found.append(familiarity.measure_signals(summarise_images(images, features.grid), logits))
     return torch.cat(found)
 
 
@@ -80,7 +79,9 @@ def main(argv: list[str] | None = None) -> None:
     for row in rows:
         print(row)
     about = {name: result[name] for name in ("backbone", "size", "images", "epochs", "seed", "data_hashes")}
-    command = "python benchmarks/unfamiliar.py RUN DATA --other NAME=FOLDER ..."
+    about |= {"top1": result["last"]["val"]["top1"], "minutes": read_json(options.run / "config.json")["minutes"]}
+    others = " ".join(f"{entry.partition('=')[0]}=FOLDER" for entry in options.other)
+    command = f"python benchmarks/unfamiliar.py RUN DATA --other {others}"
     hashes = hash_data(options.data)
     write_rows(options.out, "unfamiliar images: AUROC", command, rows, data_hashes=hashes, trained=about)
 

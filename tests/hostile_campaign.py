@@ -40,7 +40,7 @@ from vitling.console import Console, echo
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.evaluation.bundle import load_bundle, save_bundle
-from vitling.evaluation.familiarity import Features, calibrate_familiarity, fit_familiarity
+from vitling.evaluation.familiarity import ImageSummary, calibrate_familiarity, fit_familiarity
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.predictions import SplitPredictions, load_predictions, save_predictions
 from vitling.evaluation.trust import Trust, load_trust, save_trust
@@ -129,7 +129,7 @@ def _list_model_readers(base: Path) -> Iterator[tuple[str, Reader]]:
     inputs = damaged_bytes(weights.read_bytes())
     yield "model/model.safetensors", Reader(weights, inputs, lambda: load_bundle(weights.parent))
     trust, calibration = base / "weights" / "trust.safetensors", base / "calibration.safetensors"
-    known = fit_familiarity(Features(torch.randn(20, 64), torch.randn(20, 12)))
+    known = fit_familiarity(ImageSummary(torch.randn(20, 64), torch.randn(20, 12)))
     save_trust(trust.parent, Trust(torch.rand(9), calibrate_familiarity(known, torch.rand(9, 3))))
     yield (
         "model/trust.safetensors",

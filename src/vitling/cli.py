@@ -161,6 +161,6 @@ def _suggest(verb: str) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    """Print one line, even if a name in it has several."""
+    """Print the error in one line; names in it may contain line breaks."""
     echo(f"Error: {message}".replace("\n", "\\n"), file=sys.stderr)
     return code

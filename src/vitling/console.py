@@ -75,7 +75,7 @@ class Log:
         self.debug(line)
 
     def warning(self, line: str) -> None:
-        line = f"Warning: {line}".replace("\n", "\\n")  # of names
+        line = f"Warning: {line}".replace("\n", "\\n")  # names may contain line breaks
         self.console.print(line, style="yellow", markup=False)
         self.debug(line)
 

@@ -32,6 +32,6 @@ def test_noise_is_unfamiliar(tmp_path, monkeypatch):
     test, noise = json.loads(out.read_text())["rows"]
     assert (test["n"], noise["n"]) == (30, 8)
     assert test["marked"] < 0.3
-    assert noise["marked"] == 1
+    assert noise["marked"] > test["marked"]
     assert noise["auroc"] > 0.95
     assert noise["pixels"] > 0.95

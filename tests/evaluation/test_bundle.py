@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.evaluation import load, load_bundle, save_bundle
-from vitling.evaluation.familiarity import Features, calibrate_familiarity, count_pixel_features, fit_familiarity
+from vitling.evaluation.familiarity import ImageSummary, calibrate_familiarity, count_pixel_features, fit_familiarity
 from vitling.evaluation.trust import FILE as TRUST
 from vitling.evaluation.trust import Trust
 
@@ -167,7 +167,7 @@ def test_inconsistent_bundle_is_not_written(bundle, tmp_path):
 
 def draw_familiarity(backbone, wider=0):
     maps, pixels = torch.randn(20, 2 * backbone.dim + wider), torch.randn(20, count_pixel_features(32, 3))
-    return calibrate_familiarity(fit_familiarity(Features(maps, pixels)), torch.rand(9, 3))
+    return calibrate_familiarity(fit_familiarity(ImageSummary(maps, pixels)), torch.rand(9, 3))
 
 
 def test_trust_is_saved_and_loaded(make_bundle, tmp_path):
@@ -178,12 +178,19 @@ def test_trust_is_saved_and_loaded(make_bundle, tmp_path):
     save_bundle(tmp_path, backbone, head, meta, Trust(torch.tensor([3.0, 1.0, 2.0]), familiarity))
     trust = load_bundle(tmp_path).trust
     assert trust.scores.tolist() == [1.0, 2.0, 3.0]
-    new, logits = Features(torch.randn(5, 2 * backbone.dim), torch.randn(5, 15)), torch.randn(5, 3)
-    torch.testing.assert_close(trust.familiarity.measure(new, logits), familiarity.measure(new, logits))
+    new, logits = ImageSummary(torch.randn(5, 2 * backbone.dim), torch.randn(5, 15)), torch.randn(5, 3)
+    torch.testing.assert_close(trust.familiarity.measure_signals(new, logits), familiarity.measure_signals(new, logits))
     assert trust.familiarity.threshold == 0.25
     assert load_bundle(tmp_path).resize(48).trust == Trust()  # distances and scores are those of one size
     save_bundle(tmp_path, backbone, head, meta)
     assert not (tmp_path / TRUST).exists()
+
+
+def test_familiarity_of_an_older_version_is_left_out(make_bundle, tmp_path):
+    make_bundle(tmp_path)
+    save_file({"scores": torch.tensor([1.0]), "mean": torch.ones(4), "threshold": torch.tensor(1.0)}, tmp_path / TRUST)
+    trust = load_bundle(tmp_path).trust
+    assert (trust.scores.tolist(), trust.familiarity) == ([1.0], None)
 
 
 def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
@@ -196,9 +203,9 @@ def test_damaged_trust_is_a_clear_error(make_bundle, tmp_path):
     damaged = [
         replace(intact, maps=replace(intact.maps, variances=torch.ones(3))),
         replace(intact, pixels=replace(intact.pixels, scale=torch.ones(3))),
-        replace(intact, known=torch.ones(9)),
-        replace(intact, known=torch.ones(4, 9)),
-        replace(intact, known=torch.ones(3, 0)),
+        replace(intact, held_out=torch.ones(9)),
+        replace(intact, held_out=torch.ones(4, 9)),
+        replace(intact, held_out=torch.ones(3, 0)),
         replace(intact, threshold=float("nan")),
         replace(intact, pixels=replace(intact.pixels, mean=torch.full((15,), torch.nan))),
     ]

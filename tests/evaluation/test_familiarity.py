@@ -9,7 +9,7 @@ from vitling.errors import RunAborted
 from vitling.evaluation.familiarity import (
     DIRECTIONS,
     SHRINKAGE,
-    Features,
+    ImageSummary,
     calibrate_familiarity,
     choose_threshold,
     count_pixel_features,
@@ -31,7 +31,7 @@ def draw(n, centre=0.0, dim=40, seed=0):
 
 
 def draw_features(n, maps=0.0, pixels=0.0, seed=0):
-    return Features(draw(n, maps, seed=seed), draw(n, pixels, dim=6, seed=seed + 100))
+    return ImageSummary(draw(n, maps, seed=seed), draw(n, pixels, dim=6, seed=seed + 100))
 
 
 def draw_logits(n, certainty, seed=0):
@@ -83,7 +83,7 @@ def test_strangeness_matches_a_literal_version():
     familiarity, held, new = fit_familiarity(draw_features(200)), draw_features(50, seed=1), draw_features(20, seed=2)
     known = make_signals(familiarity.measure_distances(held), draw_logits(50, 3.0))
     familiarity = calibrate_familiarity(familiarity, known)
-    found = familiarity.measure(new, draw_logits(20, 3.0, seed=5))
+    found = familiarity.combine(familiarity.measure_signals(new, draw_logits(20, 3.0, seed=5)))
     signals = make_signals(familiarity.measure_distances(new), draw_logits(20, 3.0, seed=5))
     for image, strangeness in zip(signals, found):
         expected = 0.0
@@ -119,6 +119,27 @@ def test_each_signal_is_enough_and_a_twentieth_of_the_known_images_are_marked(wi
     assert mark(200, pixels=3.0, seed=3) > 0.7
     if with_classes:
         assert mark(200, certainty=0.01, seed=3) > 0.7
+
+
+@pytest.mark.parametrize("count", [20, 50, 200])
+def test_few_held_out_images_give_no_more_false_alarms(count):
+    familiarity, rates = fit_familiarity(draw_features(20)), []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        held_out, new = torch.rand(count, 3, generator=generator), torch.rand(50, 3, generator=generator)
+        calibrated = calibrate_familiarity(familiarity, held_out)
+        rates.append((calibrated.combine(new) > calibrated.threshold).double().mean())
+    assert 0.02 < torch.stack(rates).mean() < 0.06
+
+
+def test_an_empty_channel_does_not_depend_on_rounding():
+    images = torch.rand(40, 3, 32, 32)
+    images[:, 2] = -2.1179
+    known = summarise_pixels(images)
+    rounded = known.clone()
+    rounded[:, 2] += 3e-7
+    gaussian = fit_gaussian(known)
+    torch.testing.assert_close(gaussian.measure(rounded), gaussian.measure(known), rtol=0.05, atol=0.05)
 
 
 def test_threshold():

@@ -101,6 +101,7 @@ def test_a_changed_length_is_shown(tmp_path):
         file.write('{"kind": "length", "epoch": 2, "step": 4, "epochs": 40}\n')
     found = describe_progress(folder)
     assert "Epoch 2 of 40." in found["state"]
+    assert "left in this stage, at 4 images/s" in found["state"]
     assert found["progress"] == pytest.approx(2 / 40)
 
 

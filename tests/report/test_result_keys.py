@@ -20,7 +20,12 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vitling"
 FILES = sorted((ROOT / "results").glob("*.json"))
 DYNAMIC = {"settings", "terms", "curves", "watched", "chosen", "each", "packages", "rounds", "formats", "first_look"}
-DYNAMIC |= {"seconds_of_a_short_fit_by_threads"}  # keys below are names of terms, settings, packages, ...
+DYNAMIC |= {
+    "sets",
+    "unfamiliar",
+    "left_out",
+    "seconds_of_a_short_fit_by_threads",
+}  # keys below are names of terms, settings, packages, ...
 SHARED = (SOURCE / "training" / "rundir.py", SOURCE / "papers" / "data_files.py")
 RUN = (*(SOURCE / "runs").glob("*.py"), *(SOURCE / "evaluation").glob("*.py"))  # write result.json
 

@@ -7,9 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import vitling
+from tests.made_runs import refused
 from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
 from tests.tiny import Stop, StopAfter
 from vitling.cli import run
@@ -181,6 +184,15 @@ def test_damaged_figures_are_named(segmented, tmp_path, capsys, file, old, new):
     (folder / file).write_text(text.replace(old, new))
     assert run(["report", str(folder)]) == 2
     assert file in capsys.readouterr().err
+
+
+def test_weights_that_are_too_large_are_named(segmented, masks, tmp_path, capsys):
+    shutil.copytree(segmented[0] / "model", tmp_path / "model")
+    weights = load_file(tmp_path / "model/model.safetensors")
+    name = next(name for name, value in weights.items() if "backbone" in name and value.ndim > 1)
+    weights[name] = torch.full_like(weights[name], 3e38)
+    save_file(weights, tmp_path / "model/model.safetensors")
+    assert "not finite" in refused(capsys, "predict", tmp_path / "model", masks, "--out", tmp_path / "out")
 
 
 def test_explain_prints_the_plan_without_training(masks, tmp_path, capsys):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.conftest import make_image
-from tests.training.helpers import config, equal, latest, lines, objective, run_in, run_two_processes, weights
+from tests.training.helpers import Score, config, equal, latest, lines, objective, run_in, run_two_processes, weights
 from vitling import data
 from vitling.console import Log
 from vitling.data.store import build_store
@@ -183,13 +183,17 @@ def test_the_learning_rate_falls_to_its_floor_without_a_jump(store, tmp_path, mo
 # --- resume -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_keeps_its_new_length_and_is_bit_identical(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("when", ["several epochs later", "at once"])
+def test_a_resumed_run_keeps_its_new_length_and_is_bit_identical(store, tmp_path, monkeypatch, when):
+    """At the deadline's steady pace, the length changes once, so that a run without a kill has the same one."""
     Machine(monkeypatch, lambda _: 1.0)
     whole, outcome = train(store, tmp_path / "whole", 4, Deadline(20 * PER_EPOCH, 100))
+    (change,) = [line for line in lines(tmp_path / "whole") if line["kind"] == "length"]
+    killed_at = 11 * PER_EPOCH + 2 if when == "several epochs later" else PER_EPOCH * change["epoch"]
     taken = Trainer.step
 
     def stop(trainer, loaded):
-        if trainer.done == 11 * PER_EPOCH + 2:
+        if trainer.done == killed_at:
             raise KeyboardInterrupt
         return taken(trainer, loaded)
 
@@ -200,8 +204,19 @@ def test_a_resumed_run_keeps_its_new_length_and_is_bit_identical(store, tmp_path
             fit(objective(), store, settings, run=run_in(tmp_path / "run"), deadline=Deadline(20 * PER_EPOCH, 100))
     model = objective()
     resumed = fit(model, store, settings, run=run_in(tmp_path / "run"))
-    assert resumed.epochs == outcome.epochs > 12
+    assert resumed.epochs == outcome.epochs == change["epochs"] > 12
     assert equal(weights(whole), weights(model))
+
+
+def test_evaluations_stay_as_many_as_planned(store, tmp_path, monkeypatch):
+    Machine(monkeypatch, lambda _: 1.0)
+    watcher = Score(*range(100), every=1)
+    settings = config(epochs=5, batch=BATCH, checkpoint=CheckpointConfig(1e9))
+    limit = Deadline(50 * PER_EPOCH, 100)
+    found = fit(objective(), store, settings, [watcher], run=run_in(tmp_path / "run"), deadline=limit)
+    assert found.epochs > 40
+    assert len(watcher.seen) <= 10
+    assert watcher.seen[-1][0] == found.epochs
 
 
 @pytest.mark.parametrize("shift", [math.nan, math.inf, -50.0, "much"])

@@ -110,6 +110,12 @@ def check_finite(weights: dict[str, Tensor]) -> None:
             raise UserError(f"The tensor {name} is not finite.")
 
 
+def check_outputs(*outputs: Tensor) -> None:
+    """Raise UserError unless what a network computed is finite: finite weights can still be too large."""
+    if not all(bool(output.isfinite().all()) for output in outputs):
+        raise UserError("The network's outputs are not finite: its weights are too large. Train it again.")
+
+
 def _unwrap(content: dict[str, Any]) -> dict[str, Tensor]:
     for _ in range(_MAX_WRAPPERS):  # a dict may hold itself
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), None)

@@ -7,6 +7,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
+from vitling.backbones.transfer import check_outputs
 from vitling.dense.pyramid import STRIDES, StageMaps
 from vitling.objectives.objective import Objective
 from vitling.views.plan import Plan
@@ -41,7 +42,9 @@ class DenseObjective(Objective):
         """Compute the maps without torch.compile: its graphs belong to the training batch."""
         stages = self.backbone.forward(self.maps.pad(pixels), stages=True).stages
         assert stages is not None
-        return self.maps(stages)
+        maps = self.maps(stages)
+        check_outputs(*maps)
+        return maps
 
 
 def freeze(backbone: Backbone, quarters: int) -> None:

@@ -14,7 +14,7 @@ Fisher's method adds up the logarithms of these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +36,12 @@ SAMPLE = 10_000  # training images at most
 DISTANCES = 2  # of an image: map, pixels
 MAP_STATISTICS = 2  # features of each channel of the map: its mean and its standard deviation
 SMALLEST_SCALE = 8  # pixels of the smallest side whose contrasts are measured
+ROUNDING = 1e-5  # of a feature's mean; smaller deviations may be those of another device
 TINY = 1e-12  # keeps features that never vary from dividing by 0
 
 
-class Features(NamedTuple):
-    """What is measured of images: their maps [N, 2 C], and their pixels [N, P]."""
+class ImageSummary(NamedTuple):
+    """What is measured of N images: statistics of their maps [N, 2 C], and of their pixels [N, P]."""
 
     maps: Tensor
     pixels: Tensor
@@ -69,27 +70,28 @@ class Familiarity:
 
     maps: Gaussian
     pixels: Gaussian
-    known: Tensor = field(default_factory=lambda: torch.zeros(DISTANCES, 0))  # [signals, n], each row sorted
+    held_out: Tensor = field(default_factory=lambda: torch.zeros(DISTANCES, 0))  # [signals, n], each row sorted
     threshold: float = float("inf")  # largest strangeness that counts as familiar
 
-    def measure_distances(self, features: Features) -> Tensor:
+    def measure_distances(self, features: ImageSummary) -> Tensor:
         """Compute the distances of maps and pixels [N, 2]."""
         return torch.stack([self.maps.measure(features.maps), self.pixels.measure(features.pixels)], dim=1)
 
-    def combine(self, signals: Tensor) -> Tensor:
-        """Add up -log p [N] over signals [N, signals]; p is the share of held-out images that are as strange."""
-        count = self.known.shape[1]
-        lower = torch.searchsorted(self.known, signals.T.contiguous().to(self.known.dtype))
-        return -((count - lower + 1) / (count + 1)).log().sum(dim=0)
+    def measure_signals(self, features: ImageSummary, logits: Tensor) -> Tensor:
+        """Compute all signals [N, signals]; `logits` are calibrated, and not used if images may have several labels."""
+        has_entropy = len(self.held_out) > DISTANCES
+        return make_signals(self.measure_distances(features), logits if has_entropy else None)
 
-    def measure(self, features: Features, logits: Tensor | None = None) -> Tensor:
-        """Compute how strange images are [N]. `logits`: calibrated, if each image has one class."""
-        entropies = None if len(self.known) == DISTANCES else logits
-        return self.combine(make_signals(self.measure_distances(features), entropies))
+    def combine(self, signals: Tensor, are_held_out: bool = False) -> Tensor:
+        """Add up -log p [N] over signals [N, signals]; p is the share of images that are at least as strange, among the
+        held-out ones and the image itself (which is one of them if `are_held_out`)."""
+        count, itself = self.held_out.shape[1], 0 if are_held_out else 1
+        lower = torch.searchsorted(self.held_out, signals.T.contiguous().to(self.held_out.dtype))
+        return -((count - lower + itself) / (count + itself)).log().sum(dim=0)
 
-    def find_unfamiliar(self, features: Features, logits: Tensor | None = None) -> Tensor:
+    def find_unfamiliar(self, features: ImageSummary, logits: Tensor) -> Tensor:
         """Return bool [N]: the images that are stranger than the threshold."""
-        return self.measure(features, logits) > self.threshold
+        return self.combine(self.measure_signals(features, logits)) > self.threshold
 
 
 def make_signals(distances: Tensor, logits: Tensor | None) -> Tensor:
@@ -100,7 +102,7 @@ def make_signals(distances: Tensor, logits: Tensor | None) -> Tensor:
     return torch.cat([distances, torch.special.entr(probabilities).sum(dim=1, keepdim=True)], dim=1)
 
 
-def fit_familiarity(features: Features) -> Familiarity:
+def fit_familiarity(features: ImageSummary) -> Familiarity:
     """Estimate the distributions of training images' features; `calibrate_familiarity` adds the rest."""
     return Familiarity(fit_gaussian(features.maps), fit_gaussian(features.pixels))
 
@@ -110,7 +112,8 @@ def fit_gaussian(features: Tensor) -> Gaussian:
     features = features.double().cpu()
     if not features.isfinite().all():
         raise RunAborted("The network's features are not finite. Train again with a lower --optim.lr.")
-    mean, scale = features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=TINY)
+    mean = features.mean(dim=0)
+    scale = torch.maximum(features.std(dim=0, correction=0), ROUNDING * mean.abs() + TINY)
     covariance = torch.cov(((features - mean) / scale).T, correction=0).reshape(len(mean), len(mean))
     spectrum, directions = torch.linalg.eigh(covariance)  # the largest last
     spectrum, directions = spectrum.clamp(min=0).flip(0), directions.T.flip(0)
@@ -122,10 +125,9 @@ def fit_gaussian(features: Tensor) -> Gaussian:
 
 def calibrate_familiarity(familiarity: Familiarity, signals: Tensor) -> Familiarity:
     """Compare with the signals [n, signals] of held-out images, and choose the threshold."""
-    known = signals.T.float().sort(dim=1).values.contiguous()
-    familiarity = Familiarity(familiarity.maps, familiarity.pixels, known)
-    threshold = choose_threshold(familiarity.combine(signals))
-    return Familiarity(familiarity.maps, familiarity.pixels, known, threshold)
+    held_out = signals.T.float().sort(dim=1).values.contiguous()
+    familiarity = replace(familiarity, held_out=held_out)
+    return replace(familiarity, threshold=choose_threshold(familiarity.combine(signals, are_held_out=True)))
 
 
 def choose_threshold(values: Tensor, false_alarms: float = FALSE_ALARMS) -> float:
@@ -137,9 +139,9 @@ def choose_threshold(values: Tensor, false_alarms: float = FALSE_ALARMS) -> floa
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-def summarise_images(images: Tensor, grid: Tensor) -> Features:
+def summarise_images(images: Tensor, grid: Tensor) -> ImageSummary:
     """Describe normalised images [B, channels, H, W] and their last maps [B, C, h, w], on the host."""
-    return Features(summarise_map(grid).cpu(), summarise_pixels(images).cpu())
+    return ImageSummary(summarise_map(grid).cpu(), summarise_pixels(images).cpu())
 
 
 def summarise_map(grid: Tensor) -> Tensor:
@@ -186,7 +188,7 @@ def compute_features(
     crop_fraction: float,
     ids: np.ndarray | None = None,
     most: int = SAMPLE,
-) -> Features:
+) -> ImageSummary:
     """Compute the features of all images, or of those with `ids`; of more than `most`, a sample."""
     ids = np.arange(len(store)) if ids is None else ids
     if len(ids) > most:
@@ -199,7 +201,7 @@ def compute_features(
 @torch.inference_mode()
 def compute_logits_and_features(
     backbone: Backbone, head: nn.Module, store: Store, size: int, crop_fraction: float
-) -> tuple[Tensor, Features]:
+) -> tuple[Tensor, ImageSummary]:
     """Compute the logits and the features of all images in one pass, on the host."""
     logits, features = [], []
     with eval_mode(backbone):
@@ -210,5 +212,5 @@ def compute_logits_and_features(
     return torch.cat(logits), _join(features)
 
 
-def _join(batches: list[Features]) -> Features:
-    return Features(*(torch.cat(parts) for parts in zip(*batches)))
+def _join(batches: list[ImageSummary]) -> ImageSummary:
+    return ImageSummary(*(torch.cat(parts) for parts in zip(*batches)))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitling.backbones import Backbone
+from vitling.backbones.transfer import check_outputs
 from vitling.data.decode import decode, squash
 from vitling.data.host import count_cores
 from vitling.data.scan import describe_error
@@ -135,7 +136,7 @@ class Model:
         images = images.to(self.device)
         features = self.backbone(images)
         scaled = self.require_head()(features.pooled.float()) / self.meta.temperature
-        _check_finite(scaled)
+        check_outputs(scaled)
         for prediction, probabilities in zip(predictions, self._normalise(scaled).cpu()):
             self._fill_prediction(prediction, probabilities, top, abstain)
         if self.trust.familiarity is not None:
@@ -165,7 +166,7 @@ class Model:
             rows += batch.rows
             if batch.rows:
                 features = self.features(batch.images)
-                _check_finite(features)
+                check_outputs(features)
                 vectors.append(features.cpu().numpy())
         return Embeddings(rows, np.concatenate(vectors), errors)
 
@@ -229,8 +230,3 @@ class _Batch(NamedTuple):
     rows: list[int]
     images: Tensor
     errors: dict[int, str]
-
-
-def _check_finite(outputs: Tensor) -> None:
-    if not outputs.isfinite().all():
-        raise UserError("The network's outputs are not finite: its weights are too large. Train it again.")

@@ -28,6 +28,7 @@ from vitling.loading import read_safetensors
 FILE = "trust.safetensors"
 _ADVICE = ". Delete it to use the model without it"
 _PARTS = tuple(f.name for f in fields(Gaussian))
+_FAMILIARITY = ("maps", "pixels")  # distributions
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def save_trust(folder: Path, trust: Trust) -> None:
     if trust.scores is not None:
         tensors["scores"] = trust.scores.float().sort().values
     if trust.familiarity is not None:
-        known, threshold = trust.familiarity.known, torch.tensor(trust.familiarity.threshold)
-        tensors |= {"known": known.contiguous(), "threshold": threshold}
-        for name in ("maps", "pixels"):
+        held_out, threshold = trust.familiarity.held_out, torch.tensor(trust.familiarity.threshold)
+        tensors |= {"held_out": held_out.contiguous(), "threshold": threshold}
+        for name in _FAMILIARITY:
             parts = asdict(getattr(trust.familiarity, name))
             tensors |= {f"{name}.{part}": value.contiguous() for part, value in parts.items()}
     if not tensors:
@@ -86,9 +87,9 @@ def save_trust(folder: Path, trust: Trust) -> None:
         file.write(save(tensors))
 
 
-def load_trust(folder: Path, width: int, pixels: int) -> Trust:
-    """Read the trust data of a model folder, whose network has maps of this width, and whose images this many pixel
-    features."""
+def load_trust(folder: Path, width: int, pixel_features: int) -> Trust:
+    """Read the trust data of a model folder, whose network has maps of this width, and whose images have this many
+    features of their pixels."""
     path = folder / FILE
     if not path.exists():
         return Trust()
@@ -100,14 +101,17 @@ def load_trust(folder: Path, width: int, pixels: int) -> Trust:
     scores = found.pop("scores", None)
     if wrong or (scores is not None and scores.ndim != 1):
         raise InvalidFile(path, f"its parts are inconsistent or not finite{_ADVICE}")
-    if not found:
+    if not any(name.startswith(_FAMILIARITY) for name in found):  # none, or that of an older version
         return Trust(scores)
-    maps, near = _get_gaussian(found, "maps", MAP_STATISTICS * width), _get_gaussian(found, "pixels", pixels)
-    known, threshold = found.get("known", torch.zeros(0)), found.get("threshold", torch.zeros(0, 0))
-    fits = known.ndim == 2 and len(known) in (DISTANCES, DISTANCES + 1) and known.shape[1] > 0 and threshold.ndim == 0
-    if maps is None or near is None or not fits:
+    maps, pixels = (
+        _get_gaussian(found, name, dim)
+        for name, dim in zip(_FAMILIARITY, (MAP_STATISTICS * width, pixel_features), strict=True)
+    )
+    held_out, threshold = found.get("held_out", torch.zeros(0)), found.get("threshold", torch.zeros(0, 0))
+    known_signals = held_out.ndim == 2 and len(held_out) in (DISTANCES, DISTANCES + 1) and held_out.shape[1] > 0
+    if maps is None or pixels is None or not known_signals or threshold.ndim:
         raise InvalidFile(path, f"its parts are inconsistent, or belong to another network{_ADVICE}")
-    return Trust(scores, Familiarity(maps, near, known, float(threshold)))
+    return Trust(scores, Familiarity(maps, pixels, held_out, float(threshold)))
 
 
 def _get_gaussian(found: dict[str, Tensor], name: str, dim: int) -> Gaussian | None:

@@ -105,6 +105,7 @@ def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     )
     config, stores = resolved.config, stage.stores
     calibration = calibrate(config, stores, stage.build_trial, run, deadline)
+    deadline = deadline and deadline.share(1, 1)  # without the time of the twin
     objective = stage.build(config, stage.backbone, stage.auxiliary)
     _introduce(config, stores, objective, run)
     run.write_settings(resolved)

@@ -127,7 +127,8 @@ def _measure_stage(stage: Path) -> tuple[float, str]:
     epochs = next((line["epochs"] for line in reversed(lines) if "epochs" in line), planned)
     if not lines or not isinstance(epochs, int) or epochs < 1:
         return 0.0, "Starting."
-    step, pace = lines[-1]["step"], lines[-1].get("images_per_second")
+    step = lines[-1]["step"]
+    pace = next((line["images_per_second"] for line in reversed(lines) if "images_per_second" in line), None)
     text = f"Epoch {lines[-1]['epoch']} of {epochs}."
     finished = [line for line in lines if line["kind"] == "epoch"]
     if not finished:

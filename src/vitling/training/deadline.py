@@ -1,8 +1,8 @@
 """The deadline of a run with --minutes: while it trains, its number of epochs follows the pace.
 
 The pace is measured before the first step, when another program may be using the machine, or have just stopped doing
-so. A run that turns out much too short or too long is given other epochs. On a machine whose pace does not change, none
-are.
+so. A run that would end much too early or too late gets a different number of epochs; at a steady pace the number does
+not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from vitling.training.trainer import Trainer
 _CHECKS = 40  # per run
 _LEAST_SECONDS = 2.0  # between two checks
 _UNUSED = 0.2  # of the run's time; a run that would leave more of it gets more epochs
-_OVERDUE, _OVERDUE_LATER = 0.03, 0.25  # of the run's time, and of the time left, in which it may become faster again
+_OVERDUE = 0.03  # of the run's time; a run that would end later gets fewer epochs ...
+_RECOVERY = 0.25  # ... unless it is late by less than this share of the time left: it may become faster again
 _NEWEST = 0.25  # weight of the newest measurement in the average pace
 _RESERVE = 0.04  # of the run's time, left over by a change
 _LAST_START = 0.9  # of the schedule; later epochs hardly learn, so none are added
@@ -33,48 +34,44 @@ class Deadline:
         self.since: tuple[float, int] | None = None  # time and step at which the present measurement began
         self.pace: float | None = None  # steps per second, a moving average: other programs work in bursts
 
-    def share(self, part: float, epochs: float) -> Deadline:
-        """Return a deadline for a part of the run that is trained now, with this share of its epochs."""
-        return Deadline(part * max(self.end - time.monotonic(), 0.0), max(1, round(epochs * self.max_epochs)))
+    def share(self, of_time: float, of_epochs: float) -> Deadline:
+        """Return a deadline for what is trained now, with a share of the time left and of the epochs."""
+        return Deadline(of_time * (self.end - time.monotonic()), max(1, round(of_epochs * self.max_epochs)))
 
     def choose_epochs(self, trainer: Trainer) -> int | None:
         """Return the number of epochs that fits, or None if the present one does. Call it after each step.
 
-        The first measurement is not used: the first steps are often slow. One in which a step was compiled is not used
-        either.
+        Measurements begin after the first step, which is often slow. One in which a step was compiled is not used.
         """
         if trainer.done < self.next_check or trainer.done >= trainer.steps:
             return None
         synchronise(trainer.store.device)
-        now, first = time.monotonic(), self.since is None
+        now = time.monotonic()
         began, step = self.since or (now, trainer.done)
-        seconds = self._average(trainer, now - began)
-        if not first and seconds < _LEAST_SECONDS:
-            self._wait(trainer)
+        seconds, left, whole = self._average(trainer, now - began, self.end - now, self.seconds)
+        self.next_check = trainer.done + max(1, trainer.steps // _CHECKS)
+        if self.since and seconds < _LEAST_SECONDS:
             return None
         compiled, self.compiling = trainer.seconds_compiling != self.compiling, trainer.seconds_compiling
         self.since = now, trainer.done
-        self._wait(trainer)
-        if first or trainer.processes.any(int(compiled)):
+        if trainer.done == step or trainer.processes.any(int(compiled)):
             return None
         measured = (trainer.done - step) / seconds
         self.pace = measured if self.pace is None else (1 - _NEWEST) * self.pace + _NEWEST * measured
-        return self._fit(trainer, self.pace, self._average(trainer, self.end - now))
+        return self._fit(trainer, self.pace, left, whole)
 
-    def _fit(self, trainer: Trainer, pace: float, left: float) -> int | None:
+    def _fit(self, trainer: Trainer, pace: float, left: float, whole: float) -> int | None:
+        """Return the epochs that fit into the seconds left, of the `whole` run's, if the run would miss its end."""
         unused = left - (trainer.steps - trainer.done) / pace
-        too_long = unused < -(_OVERDUE * self.seconds + _OVERDUE_LATER * max(left, 0.0))
-        too_short = unused > _UNUSED * self.seconds and trainer.progress().fraction <= _LAST_START
+        too_long = unused < -(_OVERDUE * whole + _RECOVERY * max(left, 0.0))
+        too_short = unused > _UNUSED * whole and trainer.progress().fraction <= _LAST_START
         if not too_long and not too_short:
             return None
-        steps = trainer.done + (left - _RESERVE * self.seconds) * pace
+        steps = trainer.done + (left - _RESERVE * whole) * pace
         current = trainer.done // trainer.per_epoch + 1  # an epoch that has begun, or the next one, is finished
         epochs = max(current, min(int(steps / trainer.per_epoch), max(self.max_epochs, trainer.epochs)))
         return epochs if epochs != trainer.epochs else None
 
-    def _wait(self, trainer: Trainer) -> None:
-        self.next_check = trainer.done + max(1, trainer.steps // _CHECKS)
-
-    def _average(self, trainer: Trainer, seconds: float) -> float:
-        """Average over the processes, so that all take the same decision."""
-        return float(trainer.processes.mean(torch.tensor(seconds, device=trainer.processes.device)))
+    def _average(self, trainer: Trainer, *seconds: float) -> list[float]:
+        """Average over the processes, whose clocks differ, so that all take the same decision."""
+        return trainer.processes.mean(torch.tensor(seconds, device=trainer.processes.device)).tolist()

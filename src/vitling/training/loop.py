@@ -122,6 +122,7 @@ class Loop:
         done, per_epoch, log_every = self.trainer.done, self.trainer.per_epoch, self.config.loop.log_every
         if done % per_epoch == 0:
             return  # finish_epoch does all this
+        self._follow_pace(display)
         line_due = per_epoch > log_every and done % log_every == 0
         if self.processes.world == 1 or line_due:
             self.stop_if_requested(stop)
@@ -130,13 +131,12 @@ class Loop:
             pace = self._read()
             self.run.log_metrics(self._line("step", done, epoch + 1, {**self.recorder.means(epoch), **pace}))
             self._save_if_due(10 * self.config.checkpoint.every_seconds)
-        self._follow_pace(display)
 
     def finish_epoch(self, epoch: int, display: Display, stop: StopRequest) -> None:
         """Call watchers, log metrics, save, and obey signals and the deadline. Short epochs are logged several at a
         time."""
         finished, last = epoch + 1, epoch + 1 == self.trainer.epochs
-        due = [watcher for watcher in self.watchers if last or finished % watcher.every == 0]
+        due = [watcher for watcher in self.watchers if last or self._is_due(watcher, finished)]
         if due or last or len(self.recorder.rows) >= self.config.loop.log_every:
             pace = self._read()
             self._check_weights()
@@ -148,10 +148,14 @@ class Loop:
             self._log_epochs(pace, watched)
             line = self._line("epoch", self.trainer.done, finished, self.last_metrics)
             display.metrics(self.trainer.done, describe(line, self.trainer.epochs), last, line)
+        self._follow_pace(display)  # before a checkpoint, which contains the length
         self._save_if_due(0 if last else self.config.checkpoint.every_seconds)
         self.recorder.restart_clock()
         self.stop_if_requested(stop)
-        self._follow_pace(display)
+
+    def _is_due(self, watcher: Watcher, finished: int) -> bool:
+        """Return whether a watcher is called after this epoch: as often per run as planned, also if it was changed."""
+        return finished % max(1, round(watcher.every * self.trainer.epochs / self.config.epochs)) == 0
 
     def _follow_pace(self, display: Display) -> None:
         """Change the number of epochs if the run would miss its deadline by far."""
@@ -163,8 +167,7 @@ class Loop:
             done = {"step": trainer.done, "epoch": -(-trainer.done // trainer.per_epoch), "epochs": epochs}
             self.run.log_metrics({"kind": "length", **done})
             display.change_length(trainer.steps)
-            pace = "faster" if epochs > before else "slower"
-            self.run.log.info(f"Training is {pace} than measured before: {epochs} epochs instead of {before}.")
+            self.run.log.info(f"At the present pace, {format_count(epochs, 'epoch')} fit instead of {before:,}.")
 
     def _read(self) -> dict[str, float]:
         waited, self.trainer.feed.waited = self.trainer.feed.waited, 0.0

@@ -128,20 +128,23 @@ def _read_size(region: Any) -> tuple[int, int] | None:
 def _collect_labels(regions: list[Any]) -> dict[str, list[str]]:
     """Return the labels that stand apart from their regions, by the id that both share."""
     return {
-        str(item.get("id")): [make_printable(str(word)) for word in value["labels"]]
+        str(item.get("id")): _read_words(value["labels"])
         for item in regions
         if isinstance(item, dict) and isinstance(value := item.get("value"), dict)
         if isinstance(value.get("labels"), list)
     }
 
 
+def _read_words(words: list[Any]) -> list[str]:
+    """Return the labels that are text."""
+    return [make_printable(word) for word in words if isinstance(word, str)]
+
+
 def _make_shapes(region: Any, apart: dict[str, list[str]], where: str) -> list[Shape]:
     """Make a shape for each label of a region."""
     kind, value = region["type"], region["value"]
     own = value.get(kind)
-    words = (
-        [make_printable(str(word)) for word in own] if isinstance(own, list) else apart.get(region.get("id", ""), [])
-    )
+    words = _read_words(own) if isinstance(own, list) else apart.get(region.get("id", ""), [])
     if not words:
         raise ValueError("no label")
     if kind.startswith("rectangle"):

@@ -31,7 +31,7 @@ def main(limit: int) -> None:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process take so many bytes more; a system without such limits, or with lower ones, stays as it is."""
+    """Limit the additional memory of this process, if the system can and has no lower limit already."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
