@@ -283,6 +283,14 @@ def test_an_error_is_one_line_even_if_a_name_has_two(tmp_path, capsys):
     assert "no\\nError: forged" in message
 
 
+def test_a_link_to_itself_is_named(tmp_path, capsys, monkeypatch):
+    def resolve():
+        raise RuntimeError("Symlink loop from 'loop'")  # by Path.resolve, up to Python 3.12
+
+    monkeypatch.setattr("vitling.cli._parse", lambda verb, argv: resolve)
+    assert "Symlink loop from 'loop'." in refused(capsys, "list", "methods")
+
+
 def test_list_backbones_fits_a_terminal(capsys):
     assert run(["list", "backbones"]) == 0
     shown = capsys.readouterr().out

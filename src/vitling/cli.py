@@ -81,6 +81,8 @@ def run(argv: list[str]) -> int:
     except (OSError, MemoryError, RuntimeError) as problem:
         if reason := explain_shortage(problem):
             return _fail(reason, ABORTED)
+        if str(problem).startswith("Symlink loop"):  # raised by Path.resolve
+            return _fail(f"{problem}.", WRONG_INPUT)
         if not isinstance(problem, OSError):  # no permission, a directory in the way
             raise
         where = f"{problem.filename}: " if problem.filename is not None else ""
