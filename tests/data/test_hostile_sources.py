@@ -136,6 +136,22 @@ def test_torchvision_arguments_that_it_does_not_check_are_named(arguments):
         read_source(f"torchvision:FakeData?{arguments}", DataConfig())
 
 
+def test_braces_with_a_recursive_search_are_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot be combined"):
+        read_source(f"{tmp_path}/**/{{0..99999}}.tar", DataConfig())
+
+
+@pytest.mark.parametrize("label", ["NaN", '{"label": Infinity}', '{"label": [NaN, "b"]}'])
+def test_labels_of_a_tar_that_are_not_finite_are_named(tmp_path, label):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, content in (("0.png", b"x"), ("0.json", label.encode())):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    with pytest.raises(UserError, match="not finite"):
+        read_source(str(tmp_path / "a.tar"), DataConfig())
+
+
 def test_torchvision_creates_no_folder(tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
         read_source(f"torchvision:Caltech101?root={tmp_path / 'new'}&x={'9' * 5000}", DataConfig())

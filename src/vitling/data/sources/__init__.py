@@ -155,6 +155,8 @@ def _expand_braces(pattern: str) -> Iterator[str]:
     if any(len(number) > MAX_DIGITS for number in numbers):
         raise UserError(f"{pattern[:200]}: a number in braces has over {MAX_DIGITS} digits. Use * instead.")
     choices = [words.split(",") if words else range(int(first), int(last) + 1) for first, last, words in braces]
+    if choices and "**" in pattern:
+        raise UserError(f"{pattern[:200]}: braces and ** cannot be combined. Use * in place of the braces.")
     if math.prod(max(1, len(some)) for some in choices) > MAX_NAMES:
         raise UserError(f"{pattern[:200]}: its braces stand for more than {MAX_NAMES:,} files. Use * in their place.")
     spelled = [[str(choice).zfill(len(first or "")) for choice in some] for some, (first, _, _) in zip(choices, braces)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 import tarfile
@@ -171,6 +172,7 @@ def _parse_label(path: Path, name: str, raw: bytes, config: DataConfig) -> tuple
     if isinstance(value, dict):
         keys = [key for key in (config.label_column, *LABEL_KEYS) if key in value]
         value = value[keys[0]] if keys else None
-    if isinstance(value, list):
-        return tuple(str(item)[:MAX_LABEL] for item in value)
-    return None if value is None else (str(value)[:MAX_LABEL],)
+    words = value if isinstance(value, list) else [value]
+    if any(isinstance(word, float) and not math.isfinite(word) for word in words):
+        raise UserError(f"{path}: the label {name} is not finite.")
+    return None if value is None else tuple(str(word)[:MAX_LABEL] for word in words)
