@@ -84,7 +84,7 @@ class RunResult(_Training):
     stages: NotRequired[dict[str, StageResult]]
 
 
-ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Number, "precision": Number})
+ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Share | None, "precision": Share | None})
 
 
 class SplitEvaluation(TypedDict):
@@ -126,10 +126,10 @@ class LabelCheck(TypedDict):
 
 
 class _DenseFigures(TypedDict, total=False):
-    iou: Number
-    accuracy: Number
-    box_ap: Number
-    mask_ap: Number
+    iou: Share | None
+    accuracy: Share | None
+    box_ap: Share | None
+    mask_ap: Share | None
 
 
 DENSE_COLUMNS = tuple(_DenseFigures.__annotations__)

@@ -195,6 +195,13 @@ def test_weights_that_are_too_large_are_named(segmented, masks, tmp_path, capsys
     assert "not finite" in refused(capsys, "predict", tmp_path / "model", masks, "--out", tmp_path / "out")
 
 
+def test_explain_refuses_settings_out_of_range(segmented, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    changed = read_json(segmented[0] / "config.json") | {"size": -1}
+    (tmp_path / "run/config.json").write_text(json.dumps(changed))
+    assert "size" in refused(capsys, "segment", "--out", tmp_path / "run", "--resume", "--explain")
+
+
 def test_explain_prints_the_plan_without_training(masks, tmp_path, capsys):
     assert run(["segment", str(masks), "--out", str(tmp_path / "run"), "--explain", "--loop.device", "cpu"]) == 0
     printed = capsys.readouterr().out

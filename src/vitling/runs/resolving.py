@@ -90,6 +90,7 @@ def _load_stages(request: RunConfig, folder: Path) -> dict[str, Resolved]:
         path = (folder if name == RUN else folder / name) / "config.json"
         if path.exists():
             saved: Resolved = load_resolved(kind, read_json(path), path)
+            check_ranges(saved.config, where=path)
             stages[name] = resume_run(request, saved) if name == RUN else saved
     return stages
 

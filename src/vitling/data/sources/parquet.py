@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import bisect_right
 from collections import defaultdict
@@ -177,6 +178,8 @@ def _name_labels(path: Path, value: Any, names: Sequence[str] | None) -> tuple[s
         return tuple(word for item in value for word in _name_labels(path, item, names))
     if value in (None, "", -1) or value != value:  # pandas writes NaN, and Hugging Face -1 for hidden test labels
         return ()
+    if isinstance(value, float) and math.isinf(value):
+        raise UserError(f"{path} has the label {value}, which is no class.")
     if names is None or isinstance(value, str):
         return (str(value),)
     if not isinstance(value, int) or not 0 <= value < len(names):
