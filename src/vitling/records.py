@@ -12,7 +12,7 @@ from msgspec import Meta
 Count = Annotated[int, Meta(ge=0)]
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Number = Finite | None
-Seconds = Annotated[float, Meta(ge=0, le=1e10)]
+Duration = Annotated[float, Meta(ge=0, le=1e10)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -55,7 +55,7 @@ class _Training(TypedDict):
     size: Count
     images: Count
     epochs: Count
-    seconds: Seconds
+    seconds: Duration
     images_per_second: Finite
 
 
@@ -260,7 +260,7 @@ class RowStage(TypedDict, total=False):
     stage: str
     folder: str
     shared: bool
-    seconds: Seconds
+    seconds: Duration
     warnings: list[str]
     gpu: str | None
     commit: str | None
@@ -276,11 +276,11 @@ class StudyRow(TypedDict):
 
     run: str
     seed: int
-    minutes: Seconds
+    minutes: Duration
     fingerprint: str
     environment: NotRequired[Environment]
     value: NotRequired[Finite]
-    seconds: NotRequired[Seconds]
+    seconds: NotRequired[Duration]
     at_once: NotRequired[int]
     stages: NotRequired[list[RowStage]]
     curves: NotRequired[dict[str, Curve]]
@@ -327,7 +327,7 @@ class ThroughputResult(TypedDict):
     """result.json of a measured throughput."""
 
     images_per_second: Finite
-    took: Seconds
+    took: Duration
 
 
 class CostResult(TypedDict):
@@ -335,6 +335,6 @@ class CostResult(TypedDict):
 
     seconds: dict[str, float]
     peak_gb: dict[str, float]
-    took: Seconds
+    took: Duration
     time_ratio: NotRequired[dict[str, float] | None]
     memory_ratio: NotRequired[dict[str, float] | None]

@@ -41,7 +41,7 @@ TINY = 1e-12  # keeps features that never vary from dividing by 0
 
 
 class ImageSummary(NamedTuple):
-    """What is measured of N images: statistics of their maps [N, 2 C], and of their pixels [N, P]."""
+    """Statistics of N images: of their maps [N, 2 C] and of their pixels [N, P]."""
 
     maps: Tensor
     pixels: Tensor
@@ -83,8 +83,11 @@ class Familiarity:
         return make_signals(self.measure_distances(features), logits if has_entropy else None)
 
     def combine(self, signals: Tensor, are_held_out: bool = False) -> Tensor:
-        """Add up -log p [N] over signals [N, signals]; p is the share of images that are at least as strange, among the
-        held-out ones and the image itself (which is one of them if `are_held_out`)."""
+        """Sum -log p over the signals: [N, signals] to [N].
+
+        p is the share of images that are at least as strange, among the held-out images and the image itself. With
+        `are_held_out`, the images are held-out ones, and none is counted twice.
+        """
         count, itself = self.held_out.shape[1], 0 if are_held_out else 1
         lower = torch.searchsorted(self.held_out, signals.T.contiguous().to(self.held_out.dtype))
         return -((count - lower + itself) / (count + itself)).log().sum(dim=0)
@@ -151,7 +154,7 @@ def summarise_map(grid: Tensor) -> Tensor:
 
 
 def summarise_pixels(images: Tensor) -> Tensor:
-    """Compute of each channel the mean, the log of the standard deviation, and the log of the contrast at each scale.
+    """Compute the mean, the log of the standard deviation and the log of the contrast at each scale, per channel.
 
     The contrast at a scale is the root mean square of what is lost if the image is halved (a Laplacian pyramid).
     """
@@ -186,11 +189,10 @@ def compute_features(
     store: Store,
     size: int,
     crop_fraction: float,
-    ids: np.ndarray | None = None,
     most: int = SAMPLE,
 ) -> ImageSummary:
-    """Compute the features of all images, or of those with `ids`; of more than `most`, a sample."""
-    ids = np.arange(len(store)) if ids is None else ids
+    """Compute the features of all images; of more than `most`, a sample."""
+    ids = np.arange(len(store))
     if len(ids) > most:
         ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:most])]
     with eval_mode(backbone):

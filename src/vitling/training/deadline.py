@@ -61,7 +61,10 @@ class Deadline:
         return self._fit(trainer, self.pace, left, whole)
 
     def _fit(self, trainer: Trainer, pace: float, left: float, whole: float) -> int | None:
-        """Return the epochs that fit into the seconds left, of the `whole` run's, if the run would miss its end."""
+        """Return the epochs that fit into the seconds `left`, or None if the run would end about in time.
+
+        `whole`: seconds of the whole run.
+        """
         unused = left - (trainer.steps - trainer.done) / pace
         too_long = unused < -(_OVERDUE * whole + _RECOVERY * max(left, 0.0))
         too_short = unused > _UNUSED * whole and trainer.progress().fraction <= _LAST_START

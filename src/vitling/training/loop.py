@@ -154,7 +154,7 @@ class Loop:
         self.stop_if_requested(stop)
 
     def _is_due(self, watcher: Watcher, finished: int) -> bool:
-        """Return whether a watcher is called after this epoch: as often per run as planned, also if it was changed."""
+        """Return whether a watcher is due. A change of length leaves the number of calls per run about the same."""
         return finished % max(1, round(watcher.every * self.trainer.epochs / self.config.epochs)) == 0
 
     def _follow_pace(self, display: Display) -> None:

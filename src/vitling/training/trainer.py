@@ -97,7 +97,7 @@ class Trainer:
         return self.epochs != self.config.epochs or self.shift != 0
 
     def change_length(self, epochs: int) -> None:
-        """Let the run end after this many epochs. The schedules go on from where they are, faster or slower."""
+        """Set the number of epochs. The schedules continue from where they are, faster or slower."""
         fraction = self.progress().fraction
         self.epochs = epochs
         self.shift = (fraction * self.steps - self.done) / (1 - fraction)
