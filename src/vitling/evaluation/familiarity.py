@@ -30,7 +30,7 @@ from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.keys import make_rng
 
 FALSE_ALARMS = 0.05  # fraction of images like the training images that are called unfamiliar
-DIRECTIONS = 32  # on flowers, 16 to 128 differ by less than 0.01 in AUROC against CamVid and CIFAR (docs/trust.md)
+DIRECTIONS = 32  # chosen on a small network for flowers, against CamVid and CIFAR (docs/trust.md)
 SHRINKAGE = 0.01  # of each variance towards their mean
 SAMPLE = 10_000  # training images at most
 DISTANCES = 2  # of an image: map, pixels
