@@ -31,6 +31,16 @@ def test_explain_prints_value_origin_and_reason_and_trains_nothing(folder, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_explain_breaks_no_flag_in_a_narrow_terminal(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["train", str(folder), "--out", str(tmp_path / "run"), "--loop.device", "cpu", "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    words = shown.split()
+    for flag in ("--pretrain-optim.final-weight-decay", "--checkpoint.every-seconds", "--data.label-separator"):
+        assert flag in words, flag
+
+
 def test_explain_shows_what_is_saved_of_a_run(folder, tmp_path, capsys):
     assert pretrain(folder, tmp_path / "run", "--idmm.smoothing", "0.2") == 0
     capsys.readouterr()
