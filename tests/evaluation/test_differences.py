@@ -24,7 +24,26 @@ def test_interval_of_one_seed_matches_the_paired_difference():
     assert found.low == pytest.approx(apart.mean() - wide, abs=0.003)
     assert found.high == pytest.approx(apart.mean() + wide, abs=0.003)
     assert not found.has_zero
-    assert bootstrap_difference(one, one) == (0, 0)
+
+
+def test_runs_that_agree_on_few_images_have_a_wide_interval():
+    """Agresti and Min (2005): half an image is added to each of the four cells."""
+    few = np.ones((1, 11), bool)
+    cells = np.array([11, 0, 0, 0]) + 0.5  # both right, only one, only the other, neither
+    wide = 1.959964 * ((cells[1] + cells[2]) - (cells[1] - cells[2]) ** 2 / cells.sum()) ** 0.5 / cells.sum()
+    assert bootstrap_difference(few, few) == pytest.approx((-wide, wide))
+    many = draw_correct(0, 0.8, images=2000)[0]
+    low, high = bootstrap_difference(many, many)
+    assert -0.001 < low < 0 < high < 0.001
+
+
+def test_small_samples_keep_their_coverage():
+    """Fifteen images and runs that disagree on few: the percentiles of the bootstrap alone cover 0 too rarely."""
+    covered = 0
+    for seed in range(300):
+        one, other = draw_correct(seed, 0.95, 0.95, images=15)
+        covered += bootstrap_difference(one, other, draws=500).has_zero
+    assert covered / 300 > 0.95
 
 
 def test_both_sides_draw_the_same_images():

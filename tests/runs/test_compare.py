@@ -42,12 +42,12 @@ def test_a_clear_difference_and_one_that_may_be_chance(tmp_path):
 
 
 def test_few_disagreements_are_not_a_difference(tmp_path):
-    """Four of 200: the bootstrap's interval is above 0, McNemar's exact test has p = 0.125."""
+    """Five of 200: the interval is above 0, McNemar's exact test has p = 0.0625."""
     right = np.ones(200, bool)
-    one, other = write_run(tmp_path / "one", right), write_run(tmp_path / "two", right & (np.arange(200) >= 4))
+    one, other = write_run(tmp_path / "one", right), write_run(tmp_path / "two", right & (np.arange(200) >= 5))
     found = compare((one, other))["differences"][0]
     assert found["interval"][0] > 0
-    assert found["mcnemar_p"] == pytest.approx(0.125)
+    assert found["mcnemar_p"] == pytest.approx(0.0625)
     assert not found["told_apart"]
     assert "cannot tell" in found["in_words"]
 
