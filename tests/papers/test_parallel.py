@@ -210,3 +210,15 @@ def test_they_end_when_the_one_that_started_them_is_killed(tmp_path):
 def test_less_than_one_is_refused():
     with pytest.raises(UserError, match="--at-once must be at least 1"):
         reproduce(study("a", 1, []), at_once=0)
+
+
+def test_a_helper_opens_the_datasets_that_the_command_opens():
+    """`frames:DIR` and `NAME:DIR` have to be registered in its process too."""
+    code = (
+        "import sys; from vitling.data.sources.schemes import READERS; from vitling.papers import helper\n"
+        "helper.reproduce = lambda *words, **settings: sys.exit(' '.join(READERS))\n"
+        "sys.argv[1:] = ['camvid-dense', '{\"only\": []}']; helper.main()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as helper:
+        known = helper.stderr.read().decode().split()  # with its input open, as the parent keeps it
+    assert {"frames", "flowers102"} <= set(known)

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from vitling.errors import ABORTED, DONE, Interrupted
+from vitling.papers.datasets import register_readers
 from vitling.papers.reproduce import reproduce
 from vitling.papers.studies import find_study
 from vitling.training.signals import call_on_parent_exit
@@ -20,6 +21,7 @@ def end_with_parent() -> None:
 
 def main() -> None:
     end_with_parent()
+    register_readers()
     name, settings = sys.argv[1], json.loads(sys.argv[2])
     try:
         result = reproduce(find_study(name), **settings | {"only": tuple(settings["only"])})
