@@ -10,9 +10,11 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.conftest import make_folder, make_image
@@ -21,7 +23,7 @@ from vitling.cli import run
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
 from vitling.data.sources.schemes import READERS
-from vitling.runs.doctor_folds import _name_folds, _train_fold
+from vitling.runs.doctor_folds import _classify_both_ways, _name_folds, _train_fold
 from vitling.runs.report import collect
 from vitling.runs.report_files import open_files
 from vitling.runs.report_images import Limits
@@ -70,6 +72,11 @@ def test_wrong_labels_are_found_and_read_back(images, features, tmp_path, capsys
     assert [float(row["score"]) for row in rows] == sorted(float(row["score"]) for row in rows)
     with Image.open(out / "suspects.png") as sheet:
         assert sheet.width > 500
+    with np.load(out / "probabilities.npz") as saved:
+        given = dict(zip(saved["paths"], saved["probabilities"][np.arange(72), saved["labels"]]))
+        assert saved["classes"].tolist() == ["class-0", "class-1", "class-2"]
+        assert np.allclose(saved["probabilities"].sum(axis=1), 1)
+    assert all(given[row["path"]] == pytest.approx(float(row["given_probability"]), abs=1e-4) for row in rows)
     summary = read(out / "labels.json")
     assert summary["images"] == 72
     assert len(summary["suspects"]) == len(rows)
@@ -139,6 +146,13 @@ def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
     finished = (folds / "fold-0" / "result.json").stat().st_mtime_ns
     assert run(["doctor", str(out), "--folds", "2", "--device", "cpu"]) == 0  # finished folds are kept
     assert (folds / "fold-0" / "result.json").stat().st_mtime_ns == finished
+
+
+def test_folds_average_an_image_and_its_mirror_image():
+    images = torch.rand(2, 3, 4, 4)
+    top_row = SimpleNamespace(logits=lambda images: images[:, 0, 0])
+    expected = (images[:, 0, 0] + images[:, 0, 0, [3, 2, 1, 0]]) / 2
+    assert torch.equal(_classify_both_ways(top_row, images), expected)
 
 
 def test_an_edited_file_is_not_overwritten(features, tmp_path, capsys):

@@ -21,6 +21,7 @@ from vitling.files import atomic_write, make_csv
 from vitling.views.sheet import draw_original
 
 FOLDER, FILE, SHEET, SUMMARY = "doctor", "suspects.csv", "suspects.png", "labels.json"
+PROBABILITIES = "probabilities.npz"
 Fill = Literal["given", "suggested", "drop"]
 _COLUMNS, _WORD = 6, 24  # pictures in a row of the sheet; letters of a class name above them
 
@@ -76,6 +77,15 @@ def write_suspects(path: str | PathLike[str], suspects: Sequence[Suspect], fill:
         rows.append([one.path, one.split, label, one.given, one.suggested, *(f"{n:.4f}" for n in numbers)])
     with atomic_write(path, "w") as file:
         file.write(make_csv(rows))
+
+
+def write_probabilities(
+    path: str | PathLike[str], keys: Sequence[str], names: Sequence[str], labels: np.ndarray, probabilities: np.ndarray
+) -> None:
+    """Write the out-of-fold probabilities of all checked images, for other tools."""
+    arrays = {"paths": np.array(keys), "classes": np.array(names), "labels": labels}
+    with atomic_write(path) as file:
+        np.savez_compressed(file, probabilities=probabilities.astype(np.float32), **arrays)
 
 
 def draw_suspects(store: Store, suspects: Sequence[Suspect], out: Path) -> None:

@@ -27,11 +27,13 @@ from vitling.evaluation.out_of_fold import FOLDS, predict_out_of_fold
 from vitling.evaluation.suspects import (
     FILE,
     FOLDER,
+    PROBABILITIES,
     SHEET,
     SUMMARY,
     Suspect,
     draw_suspects,
     list_suspects,
+    write_probabilities,
     write_suspects,
 )
 from vitling.files import check_writable, write_json
@@ -63,7 +65,7 @@ class Diagnosis:
 
 
 def diagnose(config: DoctorConfig) -> Diagnosis:
-    """Find the suspects of a run and write suspects.csv, suspects.png and labels.json."""
+    """Find the suspects of a run and write suspects.csv, suspects.png, labels.json and probabilities.npz."""
     config.check()
     log, run = Log(), Path(config.run)
     settings = read_settings(run)
@@ -101,6 +103,7 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     found = list_suspects(
         check, p, labels, checked.class_names, checked.keys, [origin[int(row)] for row in checked.rows]
     )
+    write_probabilities(out / PROBABILITIES, checked.keys, checked.class_names, labels, p)
     write_suspects(out / FILE, found, config.fill)
     if found:
         shown = [replace(one, image=int(known[one.image])) for one in found[: config.top]]

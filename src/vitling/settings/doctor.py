@@ -18,7 +18,7 @@ class DoctorConfig:
     run: Annotated[str, Positional, arg(metavar="RUN")]
     """A run of train, pretrain or finetune. Its images and labels are checked."""
     out: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="(default: RUN/doctor)")] = None
-    """Directory for suspects.csv, suspects.png and labels.json."""
+    """Directory for suspects.csv, suspects.png, labels.json and probabilities.npz."""
     folds: int = 0
     """Train the run's second stage this many times, each time without one part of the images, and check that part.
     Slower and more accurate. Default: logistic regression and k-NN on the features of the stage that used no labels."""
