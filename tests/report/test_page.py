@@ -138,3 +138,7 @@ def test_labels_without_suspects_need_no_table():
     assert "No label of 40 is suspicious" in page
     assert "Save corrections.csv" not in page
     assert "Save corrections.csv" in render_page(make_report(make_run(suspects=make_suspects())))
+
+
+def test_a_choice_for_both_stages_is_listed_once():
+    assert render_page(make_report()).count("<code>--epochs 20</code>") == 1
