@@ -1,0 +1,170 @@
+"""Search for a better recipe of `vitling train`: one change at a time, on a hold-out of the training images.
+
+    python benchmarks/recipe_search.py flowers102=train=FLOWERS.tar cifar100=train=CIFAR.parquet \
+        --candidates base muon ema --at-once 4 --out results/recipe-search.jsonl
+    python benchmarks/recipe_search.py flowers102=... --candidates base muon muon+ema --seeds 0 1 2
+
+A candidate is a name of CHANGES, or several joined by "+", which is how a change is tried on top of the best so far.
+Every run trains for the same number of epochs, so runs side by side on one GPU are comparable; seconds are recorded but
+only comparable for runs alone. The test split stays closed (--no-test). Each run adds a line to the file, also if it
+fails, and finished runs are skipped the next time. The table at the end compares every candidate with `base`, the plan
+itself, on the same data and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from record import hash_data
+from rich.table import Table
+
+from vitling.console import Console
+from vitling.files import append_line
+from vitling.loading import read_json
+from vitling.training.rundir import describe_environment
+
+FIXED = "--val 0.2 --split-seed 0 --no-test --no-report --calibrate off --overwrite"
+CHANGES = {  # flags of `vitling train`
+    "base": "",
+    "muon": "--optim.name muon --pretrain-optim.name muon",
+    "muon-second": "--optim.name muon",
+    "ema": "--optim.ema 0.999",
+    "parts4": "--views.mix-parts 4 --pretrain-views.mix-parts 4",
+    "drloc": "--aux drloc",
+    "drop-path0": "--objective.drop-path 0",
+    "drop-path02": "--objective.drop-path 0.2",
+    "smoothing0": "--objective.smoothing 0",
+    "released": "--preset released --pretrain-preset released",
+    "lr2e-3": "--optim.lr 2e-3 --pretrain-optim.lr 2e-3",
+    "decay5e-2": "--optim.weight-decay 0.05 --pretrain-optim.weight-decay 0.05",
+    "supervised": "--method supervised",
+    "lejepa": "--method lejepa",
+    "esvit": "--method esvit",
+}
+KEYS = ("data", "candidate", "seed", "length", "flags")  # of a row, which tell runs apart
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run."""
+
+    data: str
+    source: str
+    candidate: str
+    seed: int
+    length: str  # flags that all candidates share
+
+    @property
+    def flags(self) -> str:
+        return " ".join(filter(None, (CHANGES[name] for name in self.candidate.split("+"))))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, key) for key in KEYS)
+
+
+def run(job: Job, hashes: dict[str, str]) -> dict[str, Any]:
+    """Train and return the row: accuracy on the hold-out, or the error."""
+    row = dict(zip(KEYS, job.key)) | {"data_hashes": hashes}
+    with tempfile.TemporaryDirectory() as folder:
+        flags = f"--seed {job.seed} {FIXED} {job.length} {job.flags}"
+        if "--method supervised" in flags:  # which has no first stage
+            flags = re.sub(r"--pretrain-epochs \d+", "", flags)
+        words = ["train", job.source, "--out", folder, *flags.split()]
+        process = subprocess.run([sys.executable, "-m", "vitling", *words], capture_output=True, text=True)
+        known = describe_environment()
+        row |= {name: known.get(name) for name in ("commit", "gpu", "packages")}
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+            return row | {"error": last.replace(folder, "RUN")[:300], "exit_code": process.returncode}
+        result = read_json(Path(folder) / "result.json")
+    val = result["last"]["val"]
+    about = {name: result.get(name) for name in ("backbone", "size", "epochs", "seconds", "parameters")}
+    return row | {"top1": 100 * val["top1"], "log_loss": val["log_loss"], "images_held_out": val["n"], **about}
+
+
+def read_lines(path: str) -> list[dict[str, Any]]:
+    found = Path(path)
+    return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
+
+
+def summarise(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Compare the candidates with `base` by data and epochs, on the seeds that both have."""
+    found: dict[tuple[str, str], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        if "top1" in row:
+            found[row["data"], row["length"]][row["candidate"]][row["seed"]] = row["top1"]
+    lines = []
+    for (data, length), candidates in sorted(found.items()):
+        base = candidates.get("base", {})
+        for name, values in sorted(candidates.items(), key=lambda item: -statistics.mean(item[1].values())):
+            gains = [value - base[seed] for seed, value in values.items() if seed in base and name != "base"]
+            lines.append((data, length, name, format_values(list(values.values())), format_values(gains, "+.2f")))
+    return lines
+
+
+def format_values(values: list[float], form: str = ".2f") -> str:
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{spread} ({len(values)})"
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+", metavar="NAME=DATA")
+    parser.add_argument("--candidates", nargs="+", default=["base"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--pretrain-epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--flags", default="", help="further flags of every run, such as '--backbone deit_tiny...'")
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--out", default="results/recipe-search.jsonl")
+    options = parser.parse_args(argv)
+    if unknown := [c for c in options.candidates if not set(c.split("+")) <= CHANGES.keys()]:
+        parser.error(f"no such candidates: {', '.join(unknown)}; known: {', '.join(CHANGES)}")
+    return options
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(argv)
+    length = f"--pretrain-epochs {options.pretrain_epochs} --epochs {options.epochs} {options.flags}".strip()
+    sources = dict(named.split("=", 1) for named in options.data)
+    hashes = {name: hash_data(source) for name, source in sources.items()}
+    done = {tuple(row[key] for key in KEYS) for row in read_lines(options.out) if "top1" in row}
+    jobs = [
+        Job(name, source, candidate, seed, length)
+        for seed in options.seeds
+        for candidate in options.candidates
+        for name, source in sources.items()
+    ]
+    lock = Lock()
+
+    def work_on(job: Job) -> None:
+        row = run(job, hashes[job.data])
+        with lock:
+            append_line(Path(options.out), json.dumps(row))
+            print(job.data, job.candidate, job.seed, row.get("top1", row.get("error")), flush=True)
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        list(pool.map(work_on, [job for job in jobs if job.key not in done]))
+    table = Table("data", "length", "candidate", "top-1", "gain over base")
+    for line in summarise(read_lines(options.out)):
+        table.add_row(*line)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

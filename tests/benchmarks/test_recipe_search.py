@@ -1,0 +1,62 @@
+"""The recipe search, on a few images."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import make_folder
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TINY = "--method supervised --backbone vit_micro_patch4_32 --size 8 --batch 8 --loop.device cpu --loop.trackers none"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("recipe_search")
+
+
+def test_every_run_adds_a_line_and_is_not_repeated(bench, tmp_path, capsys):
+    folder, out = make_folder(tmp_path / "images", classes=2, each=10), tmp_path / "search.jsonl"
+    words = [f"stripes={folder}", "--epochs", "1", "--flags", TINY, "--out", str(out)]
+    bench.main([*words, "--candidates", "base", "smoothing0+ema"])
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["candidate"] for row in rows] == ["base", "smoothing0+ema"]
+    assert rows[1]["flags"] == "--objective.smoothing 0 --optim.ema 0.999"
+    assert all(0 <= row["top1"] <= 100 and row["images_held_out"] == 4 for row in rows)
+    assert str(tmp_path) not in out.read_text()
+    bench.main([*words, "--candidates", "base", "smoothing0+ema"])
+    assert len(out.read_text().splitlines()) == 2
+    assert "gain over base" in capsys.readouterr().out
+
+
+def test_a_failed_run_is_kept_with_its_error_and_tried_again(bench, tmp_path, monkeypatch):
+    failed = subprocess.CompletedProcess([], 2, "", "Plan\nError: 9 px cannot be cut into patches.\n")
+    monkeypatch.setattr(bench.subprocess, "run", lambda *words, **options: failed)
+    folder, out = make_folder(tmp_path / "images", classes=2, each=10), tmp_path / "search.jsonl"
+    for tries in (1, 2):
+        bench.main([f"stripes={folder}", "--out", str(out)])
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        assert len(rows) == tries
+        assert rows[-1]["error"] == "Error: 9 px cannot be cut into patches."
+
+
+def test_candidates_are_compared_on_the_seeds_they_share(bench):
+    def row(candidate, seed, top1):
+        return {"data": "d", "length": "", "candidate": candidate, "seed": seed, "top1": top1}
+
+    rows = [row("base", 0, 50.0), row("base", 1, 60.0), row("ema", 1, 62.0), row("ema", 2, 99.0)]
+    lines = {line[2]: line for line in bench.summarise(rows)}
+    assert lines["ema"][4] == "+2.00 (1)"
+    assert lines["base"][3:] == ("55.00 ± 7.07 (2)", "")
+
+
+def test_unknown_candidates_are_refused(bench, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["d=x", "--candidates", "muon+nosuch"])
+    assert "no such candidates: muon+nosuch" in capsys.readouterr().err
