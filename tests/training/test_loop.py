@@ -320,9 +320,11 @@ def test_weights_that_the_last_update_spoils_are_not_saved(store, tmp_path, monk
 class Breaks(Supervised):
     """Objective with a second term that is NaN from a given step on."""
 
+    first_bad = 9
+
     def forward(self, views, batch, progress):
         terms = super().forward(views, batch, progress)
-        bad = float("nan") if progress.step >= 9 else 0.0
+        bad = float("nan") if progress.step >= self.first_bad else 0.0
         return {**terms, "extra": terms["classification"] * 0 + bad}
 
 
@@ -335,6 +337,13 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path
     assert last.name == "step-00000008.pt"
     saved = torch.load(last, weights_only=True)["objective"]
     assert all(v.isfinite().all() for v in saved.values())
+
+
+def test_the_learning_rate_is_not_blamed_for_the_first_loss(store, tmp_path):
+    model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+    model.first_bad = 0
+    with pytest.raises(RunAborted, match=r"Step 0 .* learning rate is not the cause. Try --loop.precision fp32"):
+        train(store, tmp_path / "run", model=model)
 
 
 def test_the_ema_is_evaluated_and_left_in_the_objective(store, tmp_path):

@@ -83,9 +83,9 @@ def write_probabilities(
     path: str | PathLike[str], keys: Sequence[str], names: Sequence[str], labels: np.ndarray, probabilities: np.ndarray
 ) -> None:
     """Write the out-of-fold probabilities of all checked images, for other tools."""
-    arrays = {"paths": np.array(keys), "classes": np.array(names), "labels": labels}
+    paths, classes, rounded = np.array(keys), np.array(names), probabilities.astype(np.float32)
     with atomic_write(path) as file:
-        np.savez_compressed(file, probabilities=probabilities.astype(np.float32), **arrays)
+        np.savez_compressed(file, paths=paths, classes=classes, labels=labels, probabilities=rounded)
 
 
 def draw_suspects(store: Store, suspects: Sequence[Suspect], out: Path) -> None:

@@ -177,9 +177,11 @@ class Loop:
         """Abort if an update has left weights that are not finite, which the loss shows only one step later."""
         bad = self.trainer.find_not_finite()
         if self.processes.any(int(bad is not None)):
-            raise RunAborted(f"After step {self.trainer.done}: {bad or 'a weight'} is not finite. {self._advise()}")
+            raise RunAborted(f"After step {self.trainer.done}: {bad or 'a weight'} is not finite. {self._advise(self.trainer.done)}")
 
-    def _advise(self) -> str:
+    def _advise(self, step: int) -> str:
+        if step == 0:
+            return "No update has been made, so the learning rate is not the cause. Try --loop.precision fp32."
         kept = self.checkpoints.all()
         name = f"checkpoints/{kept[-1].name}" if kept else "none yet"
         return f"Last good checkpoint: {name}. Try a lower --optim.lr or a longer --optim.warmup-epochs."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -108,16 +107,7 @@ def _configure_compiler() -> None:
     """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
     function with other settings, and of blocks with other shapes, all count towards it."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor" / _name_device()))
-
-
-def _name_device() -> str:
-    """Name what the code is compiled for. The compiler's own key lacks the number of multiprocessors, which is smaller
-    on a part of a GPU."""
-    if not torch.cuda.is_available():
-        return "cpu"
-    device = torch.cuda.get_device_properties()
-    return re.sub(r"\W+", "-", f"{device.name}-{device.multi_processor_count}")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
 
 
 def undo_compile(module: nn.Module) -> None:

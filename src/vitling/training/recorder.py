@@ -43,7 +43,7 @@ class Recorder:
         values = torch.stack([value.detach().float() for value in terms.values()])
         self.rows.append(_Row(step, epoch, images, values))
 
-    def read(self, advice: Callable[[], str], waited: float) -> dict[str, float]:
+    def read(self, advice: Callable[[int], str], waited: float) -> dict[str, float]:
         """Check all steps since the last reading and return their pace; `waited` seconds went into waiting for data."""
         if not self.rows:
             return {}
@@ -84,12 +84,12 @@ class Recorder:
     def forget(self, epoch: int) -> None:
         del self.totals[epoch]
 
-    def _check(self, row: _Row, line: Tensor, advice: Callable[[], str]) -> None:
+    def _check(self, row: _Row, line: Tensor, advice: Callable[[int], str]) -> None:
         for name, value in zip(self.names, line.tolist()):
             if math.isfinite(value) or (name == "grad_norm" and not self.checks_gradients):
                 continue
             what = "the gradient" if name == "grad_norm" else f"the term '{name}'"
-            raise RunAborted(f"Step {row.step} (epoch {row.epoch + 1}): {what} is {value}. {advice()}")
+            raise RunAborted(f"Step {row.step} (epoch {row.epoch + 1}): {what} is {value}. {advice(row.step)}")
 
 
 def describe(entry: dict[str, Any], epochs: int) -> str:
