@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.made_runs import read
+from tests.runs.drawn_scenes import make_mask_folder
 from vitling.data import open as open_data
 from vitling.data.content import hash_content
 from vitling.files import write_json
@@ -51,6 +52,23 @@ def test_hashes_are_added_once_and_marked(data, tmp_path, monkeypatch):
     line = describe_data(read(results / "s.json"), known)
     assert f"made train `{hashes['train']}`, not the original files: PNG, shorter side 16 px" in line
     assert "`own` (files not described)" in line
+
+
+def test_files_of_annotated_data_and_of_earlier_calls_are_described(tmp_path, monkeypatch):
+    make_mask_folder(tmp_path / "data" / "camvid", {"train": 3, "test": 2})
+    runs = (StudyRun("a", Nothing(), "camvid-masks", pretrain_data="camvid"),)
+    study = Study("s", "a title", "nowhere", runs)
+    monkeypatch.setattr(data_files, "find_study", lambda name: study)
+    results = tmp_path / "results"
+    row = {"seed": 0, "value": 1.0, "minutes": 0.0, "fingerprint": fingerprint(study.runs[0]), "environment": {}}
+    Ledger(results / "s.json", study, None).record({"run": "a", **row})
+    data_files.main(str(results), str(tmp_path / "data"))
+    described = {(split["data"], split["split"]): split["images"] for split in read_known(results).values()}
+    assert described["camvid-masks", "test"] == 2
+    assert 3 in described.values()  # train, under either of its names
+    (tmp_path / "empty").mkdir()
+    data_files.main(str(results), str(tmp_path / "empty"))
+    assert len(read_known(results)) == len(described)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 python -m vitling.papers.data_files results DIR [FILE=NAME[/SPLIT] ...]
 
-DIR holds the datasets, as for `vitling reproduce --data`. FILE=NAME names the dataset of a benchmark's results whose
-command does not; with /SPLIT, one split of it. Hashes that are added say so: nothing proves that the files are those of
-the time.
+DIR holds the datasets, as for `vitling reproduce --data`; files that were described before stay in the list. FILE=NAME
+names the dataset of a benchmark's results whose command does not; with /SPLIT, one split of it. Hashes that are added
+say so: nothing proves that the files are those of the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from vitling.files import write_json
 from vitling.loading import read_json
-from vitling.papers.datasets import find_copy
+from vitling.papers.datasets import find_copy, register_readers
 from vitling.papers.datasets.entry import ENTRIES
 from vitling.papers.ledger import Ledger, Row
 from vitling.papers.locations import DATASETS, find_data
 from vitling.papers.studies import find_study
 from vitling.papers.study import StudyRun
-from vitling.report.data_files import FILE
+from vitling.report.data_files import FILE, read_known
 
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
@@ -95,12 +95,18 @@ def describe_files(dataset: Dataset) -> dict[str, Any]:
 
 
 def _open_splits(name: str, folder: Path) -> Iterator[tuple[str, Dataset]]:
+    from vitling.data.annotations.open import open_annotated
     from vitling.data.config import DataConfig
     from vitling.data.splits import read_splits
 
     if name == DIGITS:
         splits = read_splits(DIGITS, DataConfig())
         yield from (("train", splits.train), ("test", splits.open_test("content hash")))
+        return
+    if name in DATASETS and DATASETS[name].annotated:
+        if found := find_data(name, folder):
+            annotated = open_annotated(found[0], "detect" if name == "coco" else "segment", needs_train=False)
+            yield from ((split, part.dataset) for split, part in annotated.items() if part is not None)
         return
     for split, source in zip(("train", "test"), find_data(name, folder) or ()):
         if source:
@@ -148,11 +154,13 @@ def _find_name(command: str) -> str:
 def main(results: str, folder: str, *assumed: str) -> None:
     from vitling.training.rundir import describe_environment
 
+    register_readers()
     collection = Collection(Path(folder))
     for path in sorted(Path(results).glob("*.json")):
         if path.name != FILE:
             add_hashes(path, collection, dict(word.split("=") for word in assumed))
-    splits = [collection.splits[key] for key in sorted(collection.splits)]
+    known = read_known(Path(results)) | {found["content_hash"]: found for found in collection.splits.values()}
+    splits = sorted(known.values(), key=lambda found: (found["data"], found["split"], found["content_hash"]))
     environment = describe_environment() | {"command": COMMAND}
     write_json(Path(results) / FILE, {"what": WHAT, "command": COMMAND, "environment": environment, "splits": splits})
     print(f"Saved to {Path(results) / FILE}")
