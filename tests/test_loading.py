@@ -129,6 +129,16 @@ def test_numbers_and_nesting_without_limit_are_refused(text, tmp_path):
         read_json(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "latin-1"])
+def test_json_that_is_not_utf8_is_refused(encoding, tmp_path):
+    """Python's json guesses UTF-16 and UTF-32, which timm and others do not read."""
+    (tmp_path / "a.json").write_bytes('{"name": "Blüte"}'.encode(encoding))
+    with pytest.raises(InvalidFile, match=r"not UTF-8|not valid JSON"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_bytes('{"name": "Blüte"}'.encode("utf-8-sig"))  # as Windows editors write it
+    assert read_json(tmp_path / "a.json") == {"name": "Blüte"}
+
+
 def test_additional_keys_of_records_are_kept(tmp_path):
     write_json(tmp_path / "seeds.json", {"seeds": [0, 1], "scores": {}})
     assert read_record(tmp_path / "seeds.json", SeedsResult) == {"seeds": [0, 1], "scores": {}}

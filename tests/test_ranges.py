@@ -26,6 +26,8 @@ class Outer:
     from_: Annotated[int, AT_LEAST_1] = 1
     inner: Inner = field(default_factory=Inner)
     free: int = -5
+    rates: Annotated[tuple[float, ...] | None, POSITIVE] = None
+    drops: Annotated[tuple[float, ...], FRACTION] = ()
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,7 @@ def test_values_in_range_pass(config):
         (Outer(scale=(0.0, 1.0)), "--scale 0.0: must be above 0"),
         (Outer(scale=(0.5, 0.4)), "--scale 0.5 0.4: the smaller number comes first"),
         (Outer(from_=0), "--from 0"),
+        (Outer(rates=()), "--rates needs at least one number"),
         (Outer(inner=Inner(kind="c")), "--inner.kind c: choose from a, b"),
         (Outer(inner=Inner(momentum=1.0)), "--inner.momentum 1.0: must be at least 0 and below 1"),
     ],

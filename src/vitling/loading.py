@@ -142,11 +142,16 @@ def read_json_lines(path: str | os.PathLike, kind: Any) -> list[dict[str, Any]]:
 
 def parse_json(text: bytes | str, kind: Any, where: str | os.PathLike) -> Any:
     """Parse JSON and check it against `kind`; `where` names it in the error."""
+    if isinstance(text, bytes):  # json would also guess UTF-16 and UTF-32, which other programs do not read
+        try:
+            text = text.decode("utf-8-sig", "surrogatepass")
+        except UnicodeDecodeError as problem:
+            raise InvalidFile(where, f"not UTF-8 ({problem.reason} at byte {problem.start})") from None
     try:
         value = json.loads(text, parse_int=_parse_int)
     except RecursionError:
         raise InvalidFile(where, f"nested deeper than {MAX_DEPTH} levels") from None
-    except ValueError as problem:  # no JSON, or not UTF-8
+    except ValueError as problem:
         raise InvalidFile(where, f"not valid JSON ({problem})") from None
     if _is_deeper(value, MAX_DEPTH):
         raise InvalidFile(where, f"nested deeper than {MAX_DEPTH} levels")

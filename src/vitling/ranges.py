@@ -72,6 +72,8 @@ def check_ranges(config: Any, path: str = "", where: str | os.PathLike = "") -> 
         flag = f"{os.fspath(where)}, {path}{name}" if where else f"--{path}{name.rstrip('_').replace('_', '-')}"
         if choices and value is not None and value not in choices:
             raise UserError(f"{flag} {value}: choose from {', '.join(choices)}.")
+        if ranges and value == () and kind.__dataclass_fields__[name].default != ():
+            raise UserError(f"{flag} needs at least one number.")
         numbers = [n for n in (value if isinstance(value, tuple) else (value,)) if n is not None]
         for limits in ranges:
             planned = [n for n in numbers if n == limits.planned and name in explicit]

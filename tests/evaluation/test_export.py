@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from contextlib import suppress
 
 import numpy as np
@@ -24,6 +25,16 @@ onnxruntime = pytest.importorskip("onnxruntime")
 def test_timm(bundle, tmp_path):
     assert export(bundle, tmp_path / "out") < 1e-5
     timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+
+
+def test_what_timm_cannot_load_is_named(bundle, tmp_path):
+    """vitling reads a description that starts with a byte order mark, timm does not."""
+    folder = shutil.copytree(bundle, tmp_path / "m")
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text, encoding="utf-8-sig")
+    with pytest.raises(UserError, match=r"timm cannot load .*JSONDecodeError.*--format onnx"):
+        export(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("size", [112, 224])

@@ -19,6 +19,7 @@ from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.objectives.progress import Progress
 from vitling.training import RunDirectory, fit
+from vitling.training.continuing import load_checkpoint
 
 PER_EPOCH = 5  # 33 images in batches of 8
 
@@ -124,3 +125,13 @@ def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
         continue_run(make("moco-v2"), settings("moco-v2"))
     with pytest.raises(UserError, match="no checkpoint"):
         continue_run(make("esvit"), settings("esvit"), tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "text"])
+def test_files_that_are_no_checkpoints_are_refused(views_alone, tmp_path, damage):
+    """A file that was cut short has lost its digest."""
+    whole = next((views_alone / "checkpoints").iterdir()).read_bytes()
+    content = {"cut short": whole[: len(whole) // 2], "empty": b"", "text": b"no"}[damage]
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.pt is damaged, or no checkpoint of a run"):
+        load_checkpoint(tmp_path / "a.pt", torch.device("cpu"), print)

@@ -22,6 +22,7 @@ from vitling.evaluation.model import Model
 from vitling.evaluation.trust import FILE as TRUST
 from vitling.files import check_writable, scratch_folder, sync_file, sync_folder, write_json
 from vitling.loading import read_record
+from vitling.shortage import is_out_of_memory
 
 TOLERANCE = 1e-3  # largest difference of a logit or feature
 _ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -95,11 +96,20 @@ def _export_timm(folder: Path, out: Path) -> float:
     with scratch_folder(out / WEIGHTS) as unchecked, torch.inference_mode():
         for name in names:
             shutil.copyfile(folder / name, unchecked / name)
-        theirs = timm.create_model(f"local-dir:{unchecked}", pretrained=True).eval()(images)
+        theirs = _load_by_timm(unchecked, folder).eval()(images)
         difference = _measure_difference(theirs, _Network(model)(images), "timm")
         if out.resolve() != folder.resolve():
             _move(unchecked, out, names, (TRUST,))
     return difference
+
+
+def _load_by_timm(copy: Path, folder: Path) -> nn.Module:
+    try:
+        return timm.create_model(f"local-dir:{copy}", pretrained=True)
+    except Exception as problem:
+        if isinstance(problem, OSError) or is_out_of_memory(problem):
+            raise
+        raise UserError(f"timm cannot load {folder}: {type(problem).__name__}. Use --format onnx.") from None
 
 
 def _move(source: Path, out: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 TSNE_LEAST = 20  # images; fewer make no clusters
 PERPLEXITY = 30.0
+SAME_POINT = 1e-6  # smaller distances between unit vectors are rounding
 
 
 def project(features: np.ndarray, most: int = 50) -> np.ndarray:
@@ -19,8 +20,13 @@ def project(features: np.ndarray, most: int = 50) -> np.ndarray:
 
 
 def compute_tsne(components: np.ndarray) -> np.ndarray:
-    """Place principal components in the plane, [N, 2]."""
+    """Place principal components in the plane, [N, 2]; points that are all equal stay as they are.
+
+    scikit-learn divides by the standard deviation of the first component, and crashes if it is 0.
+    """
     from sklearn.manifold import TSNE
 
+    if not np.ptp(components, axis=0).max() > SAME_POINT:
+        return components[:, :2]
     perplexity = min(PERPLEXITY, (len(components) - 1) / 3)
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)

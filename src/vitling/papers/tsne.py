@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vitling.evaluation.model import Model
 
 NEIGHBOURS = 5
-PERPLEXITY = 30.0
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,11 @@ def _measure_knn(features: np.ndarray, images: Dataset) -> float:
 def _project(features: np.ndarray) -> np.ndarray:
     """Project to two dimensions by cosine distance, which for unit vectors orders like the Euclidean one."""
     import numpy as np
-    from sklearn.manifold import TSNE
+
+    from vitling.evaluation.projection import compute_tsne
 
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    perplexity = min(PERPLEXITY, (len(unit) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(unit.astype(np.float64))
+    return compute_tsne(unit.astype(np.float64))
 
 
 def _save(path: Path, images: Dataset, before: np.ndarray, after: np.ndarray) -> None:

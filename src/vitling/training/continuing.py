@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitling.errors import InvalidFile, UserError
+from vitling.shortage import is_out_of_memory
 from vitling.training.checkpoint import Checkpoints, DamagedCheckpointError
 from vitling.training.checkpoint_content import check_types
 
@@ -22,6 +23,12 @@ def load_checkpoint(path: Path, device: torch.device, warn: Callable[[str], None
         state = folder.load(path, device) if path.is_file() else folder.load_latest(device, warn, _check)
     except DamagedCheckpointError:
         raise UserError(f"{path} is damaged: it does not match its digest. Name another checkpoint.") from None
+    except (UserError, OSError):
+        raise
+    except Exception as problem:  # torch raises almost any kind for files that it did not write, or not to the end
+        if is_out_of_memory(problem):
+            raise
+        raise UserError(f"{path} is damaged, or no checkpoint of a run. Name a file in RUN/checkpoints.") from None
     if state is None:
         raise UserError(f"There is no checkpoint in {path} to continue from.")
     _check(path, state)

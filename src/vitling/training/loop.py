@@ -177,7 +177,9 @@ class Loop:
         """Abort if an update has left weights that are not finite, which the loss shows only one step later."""
         bad = self.trainer.find_not_finite()
         if self.processes.any(int(bad is not None)):
-            raise RunAborted(f"After step {self.trainer.done}: {bad or 'a weight'} is not finite. {self._advise(self.trainer.done)}")
+            raise RunAborted(
+                f"After step {self.trainer.done}: {bad or 'a weight'} is not finite. {self._advise(self.trainer.done)}"
+            )
 
     def _advise(self, step: int) -> str:
         if step == 0:
