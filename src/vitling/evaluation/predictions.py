@@ -81,10 +81,8 @@ def load_predictions(folder: Path) -> dict[str, SplitPredictions]:
         parts = dict.fromkeys(name.rpartition("/")[0] for name in columns)
         return {part: _read_part(columns, part) for part in parts}
     except (InvalidFile, ValueError, KeyError, TypeError) as problem:
-        raise UserError(
-            f"{path} is damaged ({type(problem).__name__}) and cannot be read. `vitling evaluate` can still evaluate "
-            "the model."
-        ) from problem
+        reason = str(problem).rstrip(".") if isinstance(problem, InvalidFile) else f"{path} is damaged"
+        raise UserError(f"{reason}. `vitling evaluate` can still evaluate the model.") from problem
 
 
 def _read_part(columns: Mapping[str, np.ndarray], part: str) -> SplitPredictions:

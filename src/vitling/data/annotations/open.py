@@ -134,7 +134,9 @@ def _read(
     parsed = _parse(format, files, json_files, "train" if wanted else None)
     if not any(parsed.splits.values()):
         listed = [f"{problem.file}: {problem.what}" for found in parsed.problems.values() for problem in found]
-        raise UserError(f"None of the annotated images of {spec} can be used ({shorten_list(listed, 3) or 'none'}).")
+        if not listed:
+            raise UserError(f"{spec} lists no annotated images ({format}).")
+        raise UserError(f"None of the annotated images of {spec} can be used ({shorten_list(listed, 3)}).")
     names = class_names or parsed.class_names
     if task == "segment" and class_names:
         if names[0] != BACKGROUND:
