@@ -52,7 +52,8 @@ def test_equals_the_equations(n, classes, seed):
     assert found.expected_wrong == pytest.approx(wrong)
     margins = [p[i, labels[i]] - max(p[i, j] for j in range(classes) if j != labels[i]) for i in range(n)]
     np.testing.assert_allclose(found.margin, margins)
-    ranked = sorted(range(n), key=lambda i: margins[i])[: round(wrong)]
+    scores = [margin + 3 * p[i, labels[i]] for i, margin in enumerate(margins)]
+    ranked = sorted(range(n), key=lambda i: scores[i])[: round(wrong)]
     assert found.rank().tolist() == [i for i in ranked if margins[i] < 0]
 
 

@@ -67,8 +67,8 @@ def test_wrong_labels_are_found_and_read_back(images, features, tmp_path, capsys
     for row in rows:
         assert row["label"] == row["suggested"] != row["given"]
         assert row["split"] == "train"
-        score = float(row["given_probability"]) - float(row["suggested_probability"])
-        assert float(row["score"]) == pytest.approx(score, abs=2e-4)
+        score = 4 * float(row["given_probability"]) - float(row["suggested_probability"])
+        assert float(row["score"]) == pytest.approx(score, abs=4e-4)
     assert [float(row["score"]) for row in rows] == sorted(float(row["score"]) for row in rows)
     with Image.open(out / "suspects.png") as sheet:
         assert sheet.width > 500

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from vitling.data.sources.corrections import DROP
 from vitling.data.store import Store
-from vitling.evaluation.confident import LabelCheck
+from vitling.evaluation.confident import LabelCheck, score_labels
 from vitling.evaluation.pictures import save_picture
 from vitling.files import atomic_write, make_csv
 from vitling.views.sheet import draw_original
@@ -40,8 +40,8 @@ class Suspect:
 
     @property
     def score(self) -> float:
-        """Normalised margin: from -1, certainly wrong, to 0."""
-        return self.given_probability - self.suggested_probability
+        """The lower, the more suspicious; -1 is certainly wrong."""
+        return float(score_labels(np.float64(self.given_probability), np.float64(self.suggested_probability)))
 
 
 def list_suspects(
