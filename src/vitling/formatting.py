@@ -38,6 +38,11 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def join_or(words: Sequence[str]) -> str:
+    """Join alternatives: "a", "a or b", "a, b or c"."""
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def shorten_list(words: Sequence[str], most: int = 5) -> str:
     """Format as `a, b, c, d, e and 7 more`."""
     rest = len(words) - most

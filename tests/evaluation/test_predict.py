@@ -62,7 +62,7 @@ def test_photos_that_cannot_be_read_are_named_and_counted(bundle, pictures, caps
 
 def test_no_readable_image_is_an_error(bundle, tmp_path, capsys):
     (tmp_path / "bad.png").write_bytes(b"xx")
-    with pytest.raises(UserError, match="None of 1 images"):
+    with pytest.raises(UserError, match="None of the images"):
         predict(bundle, [tmp_path / "bad.png"])
     with pytest.raises(UserError, match="abstain"):
         predict(bundle, [tmp_path / "bad.png"], abstain=3)

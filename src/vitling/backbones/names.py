@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitling.errors import UserError
+from vitling.formatting import join_or
 
 FAMILIES = ("vit_", "deit_", "swin_", "pvt_v2_", "resnet", "convnext")
 
@@ -197,5 +198,5 @@ def make_unknown_error(name: str, others: Iterable[str] = ()) -> UserError:
     rest = sorted(set(others) - set(own))
     near = difflib.get_close_matches(name, own, n=3, cutoff=0.5)
     near += difflib.get_close_matches(name, rest, n=4 - len(near), cutoff=0.6)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    hint = f" Did you mean {join_or(near)}?" if near else ""
     return UserError(f"There is no backbone {name!r}.{hint} `vitling list backbones` shows the tested ones.")

@@ -12,7 +12,7 @@ from vitling.console import Console, echo
 from vitling.formatting import format_count
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 
-_MAX_COLUMNS = 6  # metrics beside each other; a terminal has 80 characters
+_MAX_COLUMNS = 4  # metrics beside each other; a terminal has 80 characters
 _MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
@@ -58,7 +58,7 @@ def make_score_table(rows: list[tuple[str, str, dict[str, Any]]]) -> Table:
         for metric in metrics:
             table.add_row(metric.display, *(_format(found.get(metric.key)) for _, _, found in rows))
         return table
-    table = Table("weights", "split")
+    table = Table(Column("weights", no_wrap=True), Column("split", no_wrap=True))
     for column in ("images", *(metric.short or metric.display for metric in metrics)):
         table.add_column(column, justify="right", no_wrap=True)
     for weights, split, found in rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.console import Console, echo
@@ -43,10 +43,8 @@ def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
 
 
 def _make_table(found: Diagnosis, top: int) -> Table:
-    table = Table("image")
-    table.add_column("label")
-    table.add_column("probably")
-    for column in ("p(label)", "p(probably)"):
+    table = Table(*(Column(name, overflow="fold") for name in ("image", "label", "suggested")))
+    for column in ("p(label)", "p(suggested)"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in found.suspects[:top]:
         probabilities = (f"{one.given_probability:.1%}", f"{one.suggested_probability:.1%}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitling.commands.flag_docs import Flag, list_flags
 from vitling.errors import UserError
+from vitling.formatting import join_or
 
 _SYNONYMS = {  # names from other tools
     "plan": "explain",
@@ -46,7 +47,7 @@ def check_flags(argv: Sequence[str], command: Callable[..., Any]) -> None:
 def suggest_name(given: str, names: Iterable[str]) -> str:
     """Return " Did you mean X?" for the nearest names; "" if none is near."""
     near = get_close_matches(given, list(names), n=3)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    return f" Did you mean {join_or(near)}?" if near else ""
 
 
 def _read(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -184,7 +184,9 @@ def _keep_look_alikes_together(splits: Splits, config: DataConfig) -> np.ndarray
 
     groups, alike = group_look_alikes(splits.train, config)
     if alike:
-        splits.notes.append(f"{alike:,} images of train look almost the same as another; they stay on one side of val.")
+        splits.notes.append(
+            f"{alike:,} images of train look almost the same as another; they are kept together, in train or in val."
+        )
     return groups
 
 

@@ -121,7 +121,10 @@ def _align(groups: list[RunGroup], split: str) -> list[RunGroup]:
     for one in every[1:]:
         keys = np.intersect1d(keys, one.keys)
     if not len(keys):
-        raise UserError(f"These runs have no image of {split} in common: their data or split seeds differ.")
+        raise UserError(
+            f"These runs have no image of {split} in common. Train both on the same data with the same --split-seed, "
+            "which is --seed by default, or use --seeds 3."
+        )
     aligned = [group.select(keys) for group in groups]
     labels = [one.labels for group in aligned for one in group.predictions]
     if any(not np.array_equal(labels[0], other) for other in labels[1:]):

@@ -7,8 +7,11 @@ with that label. The confident joint counts images by given label and by the cla
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+Number = TypeVar("Number", float, np.ndarray)
 
 GIVEN_WEIGHT = 4.0  # in `score_labels`; chosen on digits by benchmarks/suspect_scores.py
 
@@ -64,7 +67,7 @@ def check_labels(probabilities: np.ndarray, labels: np.ndarray) -> LabelCheck:
     return LabelCheck(confident, joint, suggested, margin, score, is_suspect & (margin < 0))
 
 
-def score_labels(given: np.ndarray, other: np.ndarray) -> np.ndarray:
+def score_labels(given: Number, other: Number) -> Number:
     """Score labels by their probability and that of the most probable other class, from -1 (certainly wrong) up.
 
     With weight 1 this is the normalised margin. It mistakes difficult images for wrong labels: a classifier that is

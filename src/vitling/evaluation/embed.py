@@ -56,7 +56,7 @@ def embed(
     errors = {key: reason for part in parts for key, reason in part.errors.items()}
     if not any(len(part.keys) for part in parts):
         first = next((f" {key}: {reason}." for key, reason in errors.items()), "")
-        raise UserError(f"None of {len(errors)} images could be read.{first}")
+        raise UserError(f"None of the images could be read.{first}")
     if tool is None:
         _WRITERS[out.suffix](out, parts)
     elif sum(len(part.keys) for part in parts) < 2:

@@ -22,6 +22,7 @@ from vitling.files import atomic_write, check_writable, make_csv
 from vitling.formatting import escape_json, make_safe, shorten_list
 
 Format = Literal["table", "csv", "json"]
+FILE_WIDTH = 120  # columns of a table that is not printed to a terminal, at least
 
 
 def predict(
@@ -57,9 +58,7 @@ def predict(
         with atomic_write(out, "w") as file:
             file.write(text)
     if all(p.error for p in predictions):
-        raise UserError(
-            f"None of {len(predictions)} images could be read. {predictions[0].source}: {predictions[0].error}."
-        )
+        raise UserError(f"None of the images could be read. {predictions[0].source}: {predictions[0].error}.")
     if unread := [p.source for p in predictions if p.error]:
         names = shorten_list([_shorten_path(name) for name in unread])
         Log().warning(f"{len(unread):,} of {len(predictions):,} images could not be read: {names}.")
@@ -112,25 +111,30 @@ def format_json(predictions: Sequence[Prediction]) -> str:
 
 
 def format_table(predictions: Sequence[Prediction]) -> str:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    has_sets, can_tell = any(p.prediction_set for p in predictions), any(p.unfamiliar is not None for p in predictions)
-    extra = [*(["familiar?"] if can_tell else []), *(["prediction set"] if has_sets else [])]
-    table = Table("file", "answer", "probability", *extra, "then")
-    for p in predictions:
+    names = [_shorten_path(p.source) for p in predictions]
+    answers = [format_answer(p) for p in predictions]
+    extra = ["prediction set"] if any(p.prediction_set for p in predictions) else []
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title, words, least in (("file", names, 26), ("answer", answers, 14)):
+        table.add_column(title, overflow="fold", min_width=min(least, max(map(len, words), default=0)))
+    for title in ("p", *extra, "then"):
+        table.add_column(title, overflow="fold")
+    for p, name, answer in zip(predictions, names, answers):
         if p.error:
-            blank = [""] * (1 + len(extra))
-            table.add_row(_shorten_path(p.source), Text("cannot be read", "red"), *blank, p.error)
+            table.add_row(name, Text("cannot be read", "red"), *[""] * (1 + len(extra)), p.error)
             continue
         rest = p.top[1:] if p.label else p.top  # unsure or multi-label: the answer column does not show the first
-        then = ", ".join(f"{name} {value:.1%}" for name, value in rest)
-        cells = [Text("unfamiliar" if p.unfamiliar else "", "yellow")] if can_tell else []
-        cells += [Text(", ".join(p.prediction_set))] if has_sets else []
-        table.add_row(_shorten_path(p.source), format_answer(p), f"{p.probability:.1%}", *cells, then)
+        then = ", ".join(f"{other} {value:.1%}" for other, value in rest)
+        cell = Text.assemble(answer, ("\nunfamiliar", "yellow") if p.unfamiliar else "")
+        table.add_row(name, cell, f"{p.probability:.1%}", *([", ".join(p.prediction_set)] if extra else []), then)
     text = io.StringIO()
     terminal = Console()
-    Console(file=text, width=terminal.width, force_terminal=terminal.is_terminal).print(table)
+    width = terminal.width if terminal.is_terminal else max(terminal.width, FILE_WIDTH)
+    Console(file=text, width=width, force_terminal=terminal.is_terminal).print(table)
     return text.getvalue()
 
 

@@ -41,7 +41,7 @@ class Suspect:
     @property
     def score(self) -> float:
         """The lower, the more suspicious; -1 is certainly wrong."""
-        return float(score_labels(np.float64(self.given_probability), np.float64(self.suggested_probability)))
+        return score_labels(self.given_probability, self.suggested_probability)
 
 
 def list_suspects(

@@ -128,7 +128,7 @@ def predict_dense(folder: Path, inputs: Sequence[str], out: str | None, min_scor
                 errors.append(prediction.error)
             progress(len(errors))
     if all(errors):
-        raise UserError(f"None of {len(errors)} images could be read. {images[0]}: {errors[0]}.")
+        raise UserError(f"None of the images could be read. {images[0]}: {errors[0]}.")
     _write_lists(target, model, listed)
     best = max((row["score"] for row in listed), default=None)
     if model.meta.task == "detect" and (best is None or best < min_score):

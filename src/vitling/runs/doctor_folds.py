@@ -82,7 +82,7 @@ def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | No
     at_once = min(config.folds, config.at_once or (_AT_ONCE if device.type == "cuda" else 1))
     if at_once == 1:
         for fold in range(config.folds):
-            log.info(f"Training fold {fold} of {config.folds}, counted from 0.")
+            log.info(f"Training fold {fold + 1} of {config.folds}.")
             train(fold)
         return
     log.info(f"Training {config.folds} folds, {at_once} at once; their logs are in {out}.")

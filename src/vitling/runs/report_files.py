@@ -99,10 +99,19 @@ class RunFiles:
         return [Path(start)] if start and Path(start).is_dir() else []
 
 
+def describe_no_run(name: str, folder: Path) -> str:
+    """Say why a folder is not a run, and what to pass instead."""
+    if not folder.exists():
+        return f"{name} does not exist."
+    if folder.name in ("model", "best") and _is_run(folder.parent):
+        return f"{name} is a model folder. Pass the run, {folder.parent}."
+    return f"{name} is not a run: it has no config.json."
+
+
 def open_files(name: str, folder: Path) -> RunFiles:
     """Open a finished run; raise UserError if it has not finished."""
     if not _is_run(folder):
-        raise UserError(f"{name} is not a run: it has no config.json.")
+        raise UserError(describe_no_run(name, folder))
     if not (folder / "result.json").exists():
         raise UserError(f"{name} has not finished; continue it with --resume.")
     return RunFiles(name, folder)
@@ -180,7 +189,7 @@ def _describe_time(title: str, stage: RunFiles) -> str:
         return f"{title.lower()}: not finished"
     result = stage.result
     epochs = format_count(result["epochs"], "epoch")
-    text = f"{epochs} in {format_seconds(result['seconds'])}, {result['images_per_second']:,.0f} images/s"
+    text = f"{epochs} in {format_seconds(result['seconds'])}, up to {result['images_per_second']:,.0f} images/s"
     return f"{title.lower()}: {text}" if title else text
 
 
@@ -208,7 +217,7 @@ def list_warnings(files: RunFiles) -> list[str]:
         lines = read_bytes(log).decode(errors="replace").splitlines() if log.exists() else []
         found += [match[1] for line in lines if (match := _WARNING.match(line))]
     if bad := files.result.get("bad_files"):
-        found.append(f"{format_count(bad, 'image')} could not be read and were left out (bad-files.json).")
+        found.append(f"{format_count(bad, 'image')} could not be read and {'was' if bad == 1 else 'were'} left out.")
     return list(dict.fromkeys(found))
 
 

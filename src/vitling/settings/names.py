@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from vitling.errors import UserError
+from vitling.formatting import join_or
 from vitling.settings.config import Config
 
 _NEGATION = re.compile(r"(^|\.)no_(?=[a-z_]+$)")
@@ -63,7 +64,7 @@ def apply_overrides(config: Any, overrides: dict[str, Any]) -> Any:
     for name, value in overrides.items():
         if name not in known:
             near = get_close_matches(name, known, n=3) or [n for n in known if n.endswith(f".{name}")]
-            hint = f"Did you mean {' or '.join(near)}?" if near else "`vitling train --help-all` lists them."
+            hint = f"Did you mean {join_or(near)}?" if near else "`vitling train --help-all` lists them."
             raise UserError(f"There is no setting {name!r}. {hint}")
         if isinstance(known[name], tuple) and isinstance(value, str):  # a single tracker, passed without a list
             value = (value,)

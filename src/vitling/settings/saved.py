@@ -70,8 +70,9 @@ def resume_config(request: Config, saved: Config) -> Config:
         paced = name in _PACED and saved.minutes is not None
         if name in _PER_START or implicit or paced or value == before[name]:
             continue
+        flag = "DATA" if name == "source" else f"--{flag_name(name)}"
         raise UserError(
-            f"--{flag_name(name)} {format_value(value)} differs from the run's {format_value(before[name])}. --resume "
+            f"{flag} {format_value(value)} differs from the run's {format_value(before[name])}. --resume "
             "continues the same run; use a new --out for different settings."
         )
     allow_bad = saved.allow_bad or request.allow_bad  # the test split may need it although training did not

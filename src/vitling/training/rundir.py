@@ -30,6 +30,7 @@ from vitling.files import (
     sync_file,
     write_json,
 )
+from vitling.formatting import format_count
 from vitling.loading import parse_json, read_bytes, read_record
 from vitling.records import StepLine
 from vitling.shortage import explain_shortage
@@ -110,6 +111,8 @@ class RunDirectory:
             return
         if resume and not self._is_run(there):
             raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
+        if not resume and not overwrite and not self._is_run(there):
+            raise UserError(f"{self.path} is not empty, and it is not a vitling run. Pass a new folder as --out.")
         if not resume and not overwrite:
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
@@ -209,7 +212,7 @@ class RunDirectory:
         if not new:
             return
         self.write("bad-files.json", [asdict(file) for file in bad])
-        self.log.warning(f"{len(new)} image(s) skipped; see {self.path / 'bad-files.json'}:")
+        self.log.warning(f"{format_count(len(new), 'image')} left out ({self.path / 'bad-files.json'}):")
         for file in new[:BAD_FILES_SHOWN]:
             self.log.info(f"  {file.key}: {file.reason}")
         if len(new) > BAD_FILES_SHOWN:

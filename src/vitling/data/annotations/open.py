@@ -210,7 +210,7 @@ def _hold_out_val(
         )
     note = f"{held.sum():,} of {len(train):,} train images are held out as val (by class), seed {seed}."
     if alike:
-        note += f" {alike:,} images look almost the same as another; they stay on one side."
+        note += f" {alike:,} images look almost the same as another; they are kept together."
     name = train.dataset.name.removesuffix("train") + "val"
     val = replace(train.take(np.flatnonzero(held), name), problems=(), notes=())
     return replace(train.take(np.flatnonzero(~held)), notes=(*train.notes, note)), val

@@ -27,6 +27,7 @@ from vitling.data.sources.layout import make_printable
 from vitling.data.sources.schemes import READERS
 from vitling.data.sources.source import Source, separate_unlabelled
 from vitling.errors import UserError
+from vitling.formatting import join_or
 from vitling.loading import MAX_DIGITS, expand_home, find_matches
 
 NAMED_SPLIT = re.compile(r"(?:^|,)(train|val|test|pool)=")
@@ -73,6 +74,8 @@ def _read(spec: str, config: DataConfig) -> Source:
         return _import_reader(SCHEMES[scheme]).read(rest, config)
     if scheme in READERS and ":" in spec:
         return READERS[scheme](rest)
+    if rest.startswith("//"):
+        raise UserError(f"{spec} is an address on the web. Download the files and pass their folder or archive.")
     path = expand_home(spec)
     names = _expand_braces(str(path))
     if path.is_dir():
@@ -82,7 +85,7 @@ def _read(spec: str, config: DataConfig) -> Source:
     if matches := _find_files(spec, names):
         return _read_files(matches, _name_pattern(path), config)
     if rest and (close := difflib.get_close_matches(scheme, [*SCHEMES, *READERS], n=3)):
-        hint = f"Did you mean {' or '.join(f'{name}:{rest}' for name in close)}?"
+        hint = f"Did you mean {join_or([f'{name}:{rest}' for name in close])}?"
         raise UserError(f"Unknown dataset {scheme!r}. {hint} `vitling list datasets` shows all.")
     raise _make_missing_path_error(path)
 
@@ -182,7 +185,7 @@ def _make_missing_path_error(path: Path) -> UserError:
         wrong, folder = folder, folder.parent
     names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")]
     close = difflib.get_close_matches(wrong.name, names, n=3, cutoff=0.5)
-    suggestions = " or ".join([*_suggest_scheme(str(path)), *(str(folder / name) for name in close)])
+    suggestions = join_or([*_suggest_scheme(str(path)), *(str(folder / name) for name in close)])
     hint = f"Did you mean {suggestions}?" if suggestions else f"Nothing in {folder.resolve()} has a similar name."
     return UserError(f"{path} does not exist. {hint}")
 

@@ -45,12 +45,12 @@ class Layout:
                 below[folders[0]].add(folders[1] if len(folders) > 1 else "")
         inner = set().union(*below.values())
         repeated = sum(len(names) for names in below.values()) > len(inner)
-        if len(below) < 2 or len(inner) < 2 or "" in inner or not repeated:
+        if len(below) < 2 or len(inner) < 2 or "" in inner or not (repeated or min(map(len, below.values())) > 1):
             return ""
         tops, names = (shorten_list(sorted(map(make_printable, words)), 3) for words in (below, inner))
         return (
-            f"The classes are the outer folders ({tops}), but the folders in them have the same names ({names}). If "
-            "those are the classes, move them to the top, or pass a CSV with a label column."
+            f"The classes are the outer folders ({tops}), which contain {'the same' if repeated else 'only'} folders "
+            f"({names}). If those are the classes, move them to the top, or pass a CSV with a label column."
         )
 
 
