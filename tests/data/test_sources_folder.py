@@ -245,6 +245,18 @@ def test_nested_class_folders_are_a_warning(tmp_path, under):
     assert "(cat, pug)" in warning
 
 
+def test_classes_that_contain_only_folders_are_a_warning(tmp_path):
+    put_classes(tmp_path / "siteA", {"sunflower": 1, "cyclamen": 1})
+    put_classes(tmp_path / "siteB", {"wallflower": 1, "snapdragon": 1})
+    (warning,) = data.open(tmp_path, val="none").warnings
+    assert "(siteA, siteB), which contain only folders" in warning
+
+
+def test_web_addresses_are_refused():
+    with pytest.raises(UserError, match=r"http://x\.org/photos\.zip is an address on the web"):
+        data.open("http://x.org/photos.zip")
+
+
 def test_folders_below_classes_with_names_of_their_own_are_no_warning(tmp_path):
     put_classes(tmp_path / "cat", {"tabby": 1, "siamese": 1})
     put_classes(tmp_path / "dog", {"pug": 1})

@@ -25,6 +25,7 @@ def test_interval_of_a_mean_is_scipys():
     expected = t.interval(0.95, 3, loc=np.mean(values), scale=np.std(values, ddof=1) / 2)
     assert mean_interval(values) == pytest.approx(tuple(np.clip(expected, 0, 1)))
     assert mean_interval([0.5]) is None
+    assert mean_interval([0.0, 0.0, 0.0]) == wilson_interval(0.0, 3)
 
 
 def test_format():

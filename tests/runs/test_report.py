@@ -66,6 +66,8 @@ def test_command_writes_the_page(finished, tmp_path, capsys):
 
 def test_unfinished_and_other_folders_are_refused(finished, tmp_path, capsys):
     assert "is not a run" in refused(capsys, "report", tmp_path)
+    assert "does not exist" in refused(capsys, "report", tmp_path / "nowhere")
+    assert f"is a model folder. Pass the run, {finished}" in refused(capsys, "report", finished / "model")
     (tmp_path / "half").mkdir()
     for name in ("config.json", "environment.json"):
         (tmp_path / "half" / name).write_bytes((finished / name).read_bytes())

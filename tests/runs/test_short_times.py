@@ -10,6 +10,7 @@ import torch
 from tests.conftest import make_folder
 from tests.made_runs import read
 from vitling.cli import run
+from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.data.store import build_store
@@ -19,6 +20,9 @@ from vitling.evaluation.familiarity import compute_features, compute_logits_and_
 from vitling.runs import stage
 from vitling.settings.config import TrainConfig
 from vitling.settings.facts import Fit
+from vitling.settings.layers import Origin
+from vitling.settings.names import replace_leaf
+from vitling.settings.resolve import Resolved
 
 
 @pytest.mark.parametrize("per_epoch", [1, 3, 10, 32])
@@ -89,3 +93,11 @@ def test_short_run_ends_with_a_page_without_images(tmp_path, monkeypatch):
     logits, features = compute_logits_and_features(model.backbone, model.head, store, 16, 0.875)
     torch.testing.assert_close(logits, compute_logits(model.logits, store, 16, 0.875))
     torch.testing.assert_close(tuple(features), tuple(compute_features(model.backbone, store, 16, 0.875)))
+
+
+def test_views_that_the_pace_changes_are_logged(tmp_path):
+    planned = Resolved(TrainConfig(), {})
+    fitted = Resolved(replace_leaf(TrainConfig(), "views.cutmix", 0.0), {"views.cutmix": Origin("pace", "few epochs")})
+    log = Log(tmp_path / "log.txt")
+    stage._log_changed_views(planned, fitted, log)
+    assert "--views.cutmix 0  few epochs" in (tmp_path / "log.txt").read_text()

@@ -540,6 +540,7 @@ def test_one_rank_of_two_reads_its_half(store, tmp_path):
         lambda state: state["optimiser"]["state"][0].pop("step"),
         lambda state: state["optimiser"]["state"][0].update(exp_avg=torch.eye(3).to_sparse()),
         lambda state: state["objective"].update({k: v.to_sparse() for k, v in state["objective"].items() if v.ndim}),
+        lambda state: state["objective"].update({k: v.to("meta") for k, v in state["objective"].items()}),
         lambda state: state["objective"].update(extra=torch.zeros(1)),
         lambda state: state["objective"].popitem(),
         lambda state: state["objective"].update(dict.fromkeys(state["objective"], torch.zeros(3, 3, 3))),

@@ -27,9 +27,9 @@ def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
     from vitling.runs.doctor import diagnose
 
     found = diagnose(config)
-    wrong, suspects = format_count(round(found.expected_wrong), "wrong label"), len(found.suspects)
+    wrong = "" if found.is_weak else f"about {format_count(round(found.expected_wrong), 'wrong label')}, "
     echo(
-        f"{found.images:,} images, {found.classes} classes: about {wrong}, {format_count(suspects, 'suspect')}. "
+        f"{found.images:,} images, {found.classes} classes: {wrong}{format_count(len(found.suspects), 'suspect')}. "
         f"The classifier agrees with {found.agreement:.1%} of the labels."
     )
     if not found.suspects:

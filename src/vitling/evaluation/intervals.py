@@ -23,9 +23,14 @@ def wilson_interval(accuracy: float, n: int, level: float = LEVEL) -> tuple[floa
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """Compute Student's interval of the mean of independent fractions, such as one of each image; None for one."""
+    """Compute Student's interval of the mean of independent fractions, such as one of each image; None for one.
+
+    If all are equal, it would have no width, however few they are; then it is Wilson's for as many images.
+    """
     if len(values) < 2:
         return None
+    if len(set(values)) == 1:
+        return wilson_interval(values[0], len(values), level)
     from scipy.stats import t
 
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))

@@ -26,7 +26,7 @@ _NAMES = {
 SECOND = "Second stage"
 _LOSS = "training loss"
 _ORDER = (_LOSS, *(name for key, name in _NAMES.items() if key != "lr"), _NAMES["lr"])
-_EPOCHS = {"tickMinStep": 1, "tickCount": 6, "grid": False, "labelFlush": False, "labelSeparation": 8}
+_EPOCHS = {"format": "d", "tickMinStep": 1, "tickCount": 6, "grid": False, "labelFlush": False, "labelSeparation": 8}
 _NOT_TERMS = ("lr", "grad_norm", "images_per_second", "data_wait")
 _FRACTIONS = ("top1", "mean_average_precision", "mean_iou", "box_ap", "mask_ap")
 

@@ -63,6 +63,11 @@ class Diagnosis:
     csv: str
     sheet: str
 
+    @property
+    def is_weak(self) -> bool:
+        """Whether the classifiers are too weak to tell wrong labels from difficult images."""
+        return self.agreement < LOW_AGREEMENT
+
 
 def diagnose(config: DoctorConfig) -> Diagnosis:
     """Find the suspects of a run and write suspects.csv, suspects.png, labels.json and probabilities.npz."""

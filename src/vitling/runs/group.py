@@ -65,7 +65,8 @@ def list_runs(path: str) -> list[Path]:
     if verb:
         raise UserError(f"{path} holds several runs, and none has finished. Continue them with --resume.")
     if not (folder / "config.json").exists():
-        raise UserError(f"{path} is not a run: it has neither config.json nor {SEEDS}.")
+        what = f"is not a run: it has neither config.json nor {SEEDS}" if folder.exists() else "does not exist"
+        raise UserError(f"{path} {what}.")
     return [folder]
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.transfer import load_weights
+from vitling.console import Log
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
 from vitling.errors import UserError
@@ -29,7 +30,7 @@ from vitling.settings.checks import check
 from vitling.settings.config import LabelledConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.dense import DenseConfig
 from vitling.settings.facts import Facts, Fit
-from vitling.settings.names import flag_name
+from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
 from vitling.settings.stages import make_large_stage
@@ -213,7 +214,17 @@ def fit_to_time(
             f"takes {max(1, len(stores.train) / pace):.0f} s."
         )
     deadline = Deadline(left, math.ceil(config.epochs / fit.epoch_part))
-    return resolve(reopen(resolved), replace(facts, fit=fit)), deadline
+    fitted = resolve(reopen(resolved), replace(facts, fit=fit))
+    _log_changed_views(resolved, fitted, log)
+    return fitted, deadline
+
+
+def _log_changed_views(planned: Resolved, fitted: Resolved, log: Log) -> None:
+    """Log the choices of the plan that the measured pace has replaced."""
+    before = dict(leaves(planned.config))
+    for name, value in leaves(fitted.config):
+        if name.startswith("views.") and value != before[name]:
+            log.info(f"  --{flag_name(name)} {format_value(value)}  {fitted.origins[name].reason}")
 
 
 def _use_all_time(fit: Fit, fitting: float, config: RunConfig, stores: Stores, pace: float, ending: float) -> Fit:

@@ -52,8 +52,10 @@ def choose_training(draft: Draft[TrainConfig], facts: Facts) -> None:
     default, views = ViewsConfig(), draft.config.views
     if views.policy or not views.is_default_augmentation:
         return
+    for name, value in {"scale": LIGHT_SCALE, "erase": 0.0, "mixup": 0.0}.items():
+        draft.set(f"views.{name}", value, "plan", "weak views: a short run does not learn from strong ones")
     mixing, reason = _choose_mixing(expect_epochs(draft.config, facts))
-    for name, value in {"scale": LIGHT_SCALE, "erase": 0.0, "mixup": 0.0, **mixing}.items():
+    for name, value in mixing.items():
         if value != getattr(default, name):
             draft.set(f"views.{name}", value, "plan", reason)
 
@@ -71,8 +73,8 @@ def follow_pace(draft: Draft[Any], facts: Facts) -> None:
 
 def _choose_mixing(epochs: float) -> tuple[dict[str, float], str]:
     if epochs < MIXED:
-        reason = f"about {epochs:.0f} epochs, too few to learn from mixed images and small crops"
-        return {"cutmix": 0.0}, reason
+        reason = f"about {epochs:.0f} epochs, too few to learn from mixed images"
+        return {"cutmix": 0.0, "mix_prob": ViewsConfig.mix_prob}, reason
     return {"cutmix": ViewsConfig.cutmix, "mix_prob": 0.5}, f"about {epochs:.0f} epochs: every other image is mixed"
 
 

@@ -247,6 +247,14 @@ def _pretrain_size(size: int) -> tuple[int, str]:
     return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several small crops per image"
 
 
+def shrink_batch(recipe: Recipe, images: int) -> Recipe:
+    """Return a recipe whose batches do not take more than half of the images, with the learning rate for them."""
+    if images >= 2 * recipe.batch:
+        return recipe
+    batch = min(recipe.batch, _batch(Facts(images))[0])
+    return replace(recipe, batch=batch, optim=replace(recipe.optim, lr=recipe.lr_for(batch)))
+
+
 def _batch(facts: Facts) -> tuple[int, str]:
     fitting = 2 ** int(math.log2(max(facts.images / MIN_STEPS, 1)))
     batch = min(256, max(fitting, MIN_BATCH))

@@ -116,5 +116,5 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor is neither sparse nor quantised."""
-    return tensor.layout is torch.strided and not tensor.is_quantized
+    """Return whether a tensor has values, and is neither sparse nor quantised."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
