@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 import gzip
 import math
-import os
 import struct
-import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vitling.errors import InvalidFile, UserError
-from vitling.loading import check_expansion, check_regular, check_size, open_regular, open_text, read_bytes
+from vitling.loading import check_expansion, open_regular, open_text, read_bytes
 from vitling.papers.datasets.files import Copy
+from vitling.papers.datasets.hdf5 import H5Reader
 from vitling.papers.datasets.lists import load_mat
 from vitling.papers.datasets.pickles import read_pickle
 
@@ -159,46 +157,6 @@ def read_patchcamelyon(copy: Copy) -> None:
     """Read camelyonpatch_level_2_split_train_x.h5, x [N, 96, 96, 3], and ..._y.h5, y [N, 1, 1, 1]: tumour or not."""
     for split, word in (("train", "train"), ("val", "valid"), ("test", "test")):
         images, labels = (copy.require(f"camelyonpatch_level_2_split_{word}_{kind}.h5") for kind in "xy")
-        for path in (images, labels):
-            check_regular(path)
-        with _import_h5py().File(labels, "r") as file:
-            classes = get_array(labels, file, "y")
-            check_expansion(labels, classes.nbytes)
-            names = [copy.entry.class_names[c] for c in np.asarray(classes).ravel().astype(int)]
-        copy.add_split(split, [f"{word}[{i}]" for i in range(len(names))], H5Reader(images), names)
-
-
-def get_array(path: Path, file: Any, name: str) -> Any:
-    """Return an array of an HDF5 file; raise InvalidFile if its values are in other files."""
-    h5py = _import_h5py()
-    found = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
-    if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
-        raise InvalidFile(path, f"expected an array {name!r}, stored in this file")
-    return found
-
-
-class H5Reader:
-    """Rows of the array `x`. Every process opens the file itself: a handle does not survive a fork."""
-
-    def __init__(self, path: Path):
-        self.path, self.lock = path, threading.Lock()
-        self.opened: tuple[int, Any] | None = None
-
-    def __reduce__(self):
-        return H5Reader, (self.path,)
-
-    def __call__(self, row: int) -> np.ndarray:
-        with self.lock:
-            if self.opened is None or self.opened[0] != os.getpid():
-                self.opened = (os.getpid(), get_array(self.path, _import_h5py().File(self.path, "r"), "x"))
-            images = self.opened[1]
-            check_size(self.path, images.dtype.itemsize * math.prod(images.shape[1:]))
-            return np.asarray(images[row])
-
-
-def _import_h5py() -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise UserError("PatchCamelyon needs h5py: pip install 'vitling[hdf5]'") from None
-    return h5py
+        classes = H5Reader(labels, "y").read_all().ravel().astype(int)
+        names = [copy.entry.class_names[c] for c in classes]
+        copy.add_split(split, [f"{word}[{i}]" for i in range(len(names))], H5Reader(images, "x"), names)

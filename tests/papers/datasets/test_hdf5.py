@@ -1,0 +1,52 @@
+"""Arrays of HDF5 files, read in another process."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from vitling.errors import InvalidFile
+from vitling.papers.datasets.hdf5 import H5Reader
+
+h5py = pytest.importorskip("h5py")
+
+
+@pytest.fixture
+def path(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+        file["text"] = "no numbers"
+    return tmp_path / "a.h5"
+
+
+def test_rows_and_whole_arrays(path):
+    reader = H5Reader(path, "x")
+    assert reader(2).tolist() == [[12, 13, 14], [15, 16, 17]]
+    assert reader.read_all().shape == (4, 2, 3)
+    assert pickle.loads(pickle.dumps(reader))(0).dtype == np.uint8
+
+
+def test_a_crash_concerns_one_image(path):
+    reader = H5Reader(path, "x")
+    assert reader(0).sum() == 15
+    reader.child[1].kill()
+    reader.child[1].wait()
+    with pytest.raises(InvalidFile, match="its reader crashed"):
+        reader(1)
+    assert reader(1).sum() == 51
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "reason"), [("y", 0, "expected an array 'y'"), ("x", 9, "out of range"), ("text", 0, "")]
+)
+def test_what_cannot_be_read_is_named(path, name, row, reason):
+    with pytest.raises(InvalidFile, match=reason):
+        H5Reader(path, name)(row)
+
+
+def test_files_that_are_not_hdf5_are_refused(tmp_path):
+    (tmp_path / "a.h5").write_bytes(b"nothing")
+    with pytest.raises(InvalidFile, match="cannot be read as an HDF5 file"):
+        H5Reader(tmp_path / "a.h5", "x")(0)
