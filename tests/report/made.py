@@ -122,7 +122,7 @@ def make_full_run(n: int = 36, **changes: Any) -> RunReport:
     errors = replace(
         run.errors,
         confusion=tuple(tuple(row) for row in confusion.tolist()),
-        reliability=(Reliability("as trained", 0.12, bins), Reliability("calibrated on val", 0.03, bins)),
+        reliability=(Reliability("before calibration", 0.12, bins), Reliability("after calibration", 0.03, bins)),
     )
     views = Picture("First stage", encode_picture(Image.new("RGB", (400, 200), "navy")), "random views")
     return replace(

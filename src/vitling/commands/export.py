@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from vitling.commands.flags import Out, Run, Weights
@@ -21,3 +22,5 @@ def export(run: Run, out: Out, format: Literal["auto", "timm", "onnx"] = "auto",
 
     difference = export_model(run, out, format, weights)
     echo(f"Saved to {out} (largest difference from torch on random images: {difference:.1e})")
+    if (described := Path(out).with_suffix(".json")).exists() and Path(out).is_file():
+        echo(f"  {described} describes its input, output and classes")

@@ -129,7 +129,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    name: str  # "as trained", "calibrated"
+    name: str  # "before calibration", "after calibration"
     error: float  # expected calibration error
     bins: tuple[Bin, ...]
 

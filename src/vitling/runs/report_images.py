@@ -287,8 +287,8 @@ def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:
     if len(images.shown) < len(images.dataset):  # of a large split the mistakes are shown first
         return ()
     truth, temperature = torch.from_numpy(labels), images.model.meta.temperature
-    lines = [("as trained", images.logits)]
-    how = "calibrated on these images" if images.split == "val" else "calibrated"
+    lines = [("before calibration", images.logits)]
+    how = "after calibration" + (" on these images" if images.split == "val" else "")
     lines += [(how, images.logits / temperature)] if temperature != 1 else []
     return tuple(
         Reliability(name, calibration_error(logits, truth), tuple(_make_bins(logits, truth))) for name, logits in lines
