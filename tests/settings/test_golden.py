@@ -71,18 +71,6 @@ FIXES["train few-cpu"] = {
         "pretrain_optim.lr": None,
     }
 }
-# batches that took more than half of the images became smaller in `pretrain` and `finetune`, as in `train`
-for _name, _batch, _usual, _lr in (
-    *((f"pretrain few{more}", 32, 256, 5e-4) for more in ("", "-cpu")),
-    *((f"pretrain few --method {name}", 32, 256, 5e-4) for name in ("idmm", "supervised", "moco-v2", "densecl")),
-    ("pretrain few --method byol", 32, 256, 1.5e-4),
-    ("pretrain few --method dino", 32, 512, 5e-4),
-    ("pretrain 500", 64, 256, 5e-4),
-    *((f"finetune {facts} start=pvt_v2_b0 start_size=224", 32, 256, 5e-4) for facts in ("few", "few-cpu", "pool")),
-    ("finetune 500 start=pvt_v2_b0 start_size=224", 64, 256, 5e-4),
-):
-    _smaller = {"batch": _batch, "optim.lr": _lr * (_batch / _usual) ** 0.5}
-    FIXES.setdefault(_name, {}).setdefault("run", {}).update(_smaller)
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
 ADDED = {

@@ -33,6 +33,13 @@ def test_steps_of_seconds_are_measured_in_few(monkeypatch):
     assert taken == 3
 
 
+@pytest.mark.parametrize(("first", "then"), [(12.0, 12.0), (12.0, 1.2)])
+def test_of_very_slow_steps_the_second_is_measured(monkeypatch, first, then):
+    measured, taken = measure(monkeypatch, take_turns([first], then))
+    assert measured == BATCH / then
+    assert taken == 2
+
+
 def take_turns(first, then):
     yield from first
     while True:

@@ -68,7 +68,7 @@ def follow_pace(draft: Draft[Any], facts: Facts) -> None:
     mixing, reason = _choose_mixing(draft.config.epochs * draft.config.loop.epoch_part)
     for name, value in mixing.items():
         if value != draft.get(f"views.{name}"):
-            draft.override(f"views.{name}", value, "pace", reason)
+            draft.set(f"views.{name}", value, "pace", reason)
 
 
 def _choose_mixing(epochs: float) -> tuple[dict[str, float], str]:

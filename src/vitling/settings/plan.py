@@ -206,7 +206,7 @@ def _method(config: TrainConfig, facts: Facts) -> tuple[str, str]:
 def _val(facts: Facts) -> tuple[str, str]:
     if facts.has_test and facts.images <= SMALL:
         return "none", "few images and a test split: train on all of them, report the last epoch"
-    return "0.1", "a tenth of the images is held out, to measure the accuracy on"
+    return "0.1", "a tenth of the images is held out to measure accuracy"
 
 
 def _has_time_for_twin(config: TrainConfig, facts: Facts) -> bool:
@@ -245,14 +245,6 @@ def _pretrain_size(size: int) -> tuple[int, str]:
         return size, "the same as --size: such views are small already"
     half = PRETRAIN_VIEW if size == VIEW else -(-size // 64) * 32
     return half, f"half of {size}{'' if half * 2 == size else ', in steps of 32'}: several small crops per image"
-
-
-def shrink_batch(recipe: Recipe, images: int) -> Recipe:
-    """Return a recipe whose batches do not take more than half of the images, with the learning rate for them."""
-    if images >= 2 * recipe.batch:
-        return recipe
-    batch = min(recipe.batch, _batch(Facts(images))[0])
-    return replace(recipe, batch=batch, optim=replace(recipe.optim, lr=recipe.lr_for(batch)))
 
 
 def _batch(facts: Facts) -> tuple[int, str]:

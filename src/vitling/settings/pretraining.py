@@ -14,7 +14,7 @@ from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
 from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
-from vitling.settings.plan import PRETRAIN_VIEW, shrink_batch
+from vitling.settings.plan import PRETRAIN_VIEW
 
 
 def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]:
@@ -27,9 +27,6 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
     batch = None if draft.is_open("batch") else draft.config.batch
     recipe = _recipe(draft.config, method, preset, draft.config.epochs, facts.images, batch)
     reason = f"{method.name}, preset {preset}" + (f", for {facts.images:,} images" if method.adapt else "")
-    may_shrink = batch is None and not method.adapt and not method.compares_images  # which need many at a time
-    if may_shrink and (smaller := shrink_batch(recipe, facts.images)) is not recipe:
-        recipe, reason = smaller, f"{reason}, for {facts.images:,} images"
     draft.fill("preset", preset, "method", f"the default of {method.name}")
     draft.fill("batch", recipe.batch, "method", reason)
     draft.set("drop_path", recipe.drop_path, "method", reason)

@@ -25,7 +25,7 @@ from vitling.settings.dense_plan import resolve_dense
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft, Origin
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
-from vitling.settings.plan import VIEW, default_size, shrink_batch
+from vitling.settings.plan import VIEW, default_size
 from vitling.settings.pretraining import resolve_pretraining
 
 
@@ -76,16 +76,13 @@ def _resolve_finetuning(draft: Draft[FinetuneConfig], facts: Facts) -> list[str]
     notes = [*_resolve_views(draft), *_resolve_size(draft, facts)]
     epochs = None if draft.layer("epochs") == "default" else draft.config.epochs
     recipe = finetune_recipe(draft.config.backbone or "", draft.config.preset, epochs, draft.config.size or VIEW)
-    chosen_for = f"{draft.config.size} px"
-    if draft.layer("batch") == "default" and (smaller := shrink_batch(recipe, facts.images)) is not recipe:
-        recipe, chosen_for = smaller, f"{facts.images:,} images at {chosen_for}"
     reason = f"IDMM's fine-tuning, preset {draft.config.preset}"
     changed = [name for name in ("epochs", "batch") if draft.get(name) != getattr(recipe, name)]
     set_ = [name for name in changed if draft.set(name, getattr(recipe, name), "method", reason)]
     draft.set_group("optim", recipe.optim, "method", reason)
     if set_:
         flags = " ".join(f"--{name} {draft.get(name)}" for name in set_)
-        notes.append(f"Chosen for {chosen_for}: {flags}.")
+        notes.append(f"Chosen for {draft.config.size} px: {flags}.")
     return notes
 
 

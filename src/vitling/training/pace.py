@@ -21,7 +21,7 @@ from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
 
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
-SLOW_STEP = 10.0  # seconds
+SLOW_STEP = 10.0  # seconds; three such steps would be half of a minute
 SETTLED = 1.2  # ratio of the paces of two rounds up to which they agree
 
 
@@ -30,13 +30,14 @@ def measure_pace(objective: Objective, store: Store, config: FitConfig, processe
 
     The clock starts once everything is compiled and captured: after an epoch, whose last batch may have graphs of its
     own. Rounds of steps are measured until one takes a second and is hardly faster than the round before: the first
-    steps on a CPU can be ten times slower than the others. If a step takes longer than SLOW_STEP, one is enough. An
-    objective with phases is measured in its last phase, in which most of it takes part.
+    steps on a CPU can be ten times slower than the others. If the first one takes SLOW_STEP or longer, only the second
+    is measured. An objective with phases is measured in its last phase, in which most of it takes part.
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
         source, steps, pace = iterate_batches(trainer), 1, 0.0
         seconds, images = run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
+            seconds, images = run_steps(trainer, source, 1)
             return images / seconds, how
         while True:
             before, (seconds, images) = pace, run_steps(trainer, source, steps)
