@@ -4,8 +4,8 @@
 
 On scikit-learn's digits, 5 % of the labels are flipped, to any class or to one of the two most similar ones. Logistic
 regression and k-NN give out-of-fold probabilities, as in `vitling doctor`, from all pixels or from few principal
-components, which makes the classifiers as weak as those of difficult images. Rows: how many flips are found among the
-first suspects of which 80 % are flips, mean over seeds.
+components, which makes the classifiers as weak as those of difficult images. All images are ranked. Rows: how many
+flips are among the first of which 80 % are flips, mean over seeds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from vitling.data.holdout import assign_folds
+from vitling.evaluation.confident import score_labels
 from vitling.evaluation.out_of_fold import FOLDS, predict_out_of_fold
 
 FRACTION = 0.05  # of the labels
@@ -66,7 +67,7 @@ def rank(p: np.ndarray, given: np.ndarray) -> Iterator[tuple[float, np.ndarray]]
     own, others = p[np.arange(len(p)), given], p.copy()
     others[np.arange(len(p)), given] = -1
     for weight in WEIGHTS:
-        yield weight, np.argsort(weight * own - others.max(axis=1), kind="stable")
+        yield weight, np.argsort(score_labels(own, others.max(axis=1), weight), kind="stable")
 
 
 def main(argv: list[str] | None = None) -> None:

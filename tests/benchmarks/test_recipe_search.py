@@ -23,7 +23,7 @@ def bench(monkeypatch):
 
 def test_every_run_adds_a_line_and_is_not_repeated(bench, tmp_path, capsys):
     folder, out = make_folder(tmp_path / "images", classes=2, each=10), tmp_path / "search.jsonl"
-    words = [f"stripes={folder}", "--epochs", "1", "--flags", TINY, "--out", str(out)]
+    words = [f"stripes={folder}", "--epochs", "1", "--pretrain-epochs", "0", "--flags", TINY, "--out", str(out)]
     bench.main([*words, "--candidates", "base", "smoothing0+ema"])
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["candidate"] for row in rows] == ["base", "smoothing0+ema"]
@@ -48,12 +48,17 @@ def test_a_failed_run_is_kept_with_its_error_and_tried_again(bench, tmp_path, mo
 
 def test_candidates_are_compared_on_the_seeds_they_share(bench):
     def row(candidate, seed, top1):
-        return {"data": "d", "length": "", "candidate": candidate, "seed": seed, "top1": top1}
+        return {"data": "d", "commit": "c", "candidate": candidate, "seed": seed, "top1": top1}
 
     rows = [row("base", 0, 50.0), row("base", 1, 60.0), row("ema", 1, 62.0), row("ema", 2, 99.0)]
     lines = {line[2]: line for line in bench.summarise(rows)}
     assert lines["ema"][4] == "+2.00 (1)"
     assert lines["base"][3:] == ("55.00 ± 7.07 (2)", "")
+
+
+def test_a_run_without_a_first_stage_gets_the_epochs_of_both(bench):
+    lengths = [bench.Job("d", "x", name, 0, (30, 10), "--size 8", {}).length for name in ("base", "supervised")]
+    assert lengths == ["--pretrain-epochs 30 --epochs 10 --size 8", "--epochs 40 --size 8"]
 
 
 def test_unknown_candidates_are_refused(bench, capsys):

@@ -37,13 +37,20 @@ def test_runs_that_agree_on_few_images_have_a_wide_interval():
     assert -0.001 < low < 0 < high < 0.001
 
 
-def test_small_samples_keep_their_coverage():
-    """Fifteen images and runs that disagree on few: the percentiles of the bootstrap alone cover 0 too rarely."""
-    covered = 0
-    for seed in range(300):
-        one, other = draw_correct(seed, 0.95, 0.95, images=15)
-        covered += bootstrap_difference(one, other, draws=500).has_zero
-    assert covered / 300 > 0.95
+@pytest.mark.parametrize("seeds", [(3, 3), (2, 1)])
+def test_seeds_that_agree_on_few_images_have_a_wide_interval(seeds):
+    one, other = (np.ones((count, 11), bool) for count in seeds)
+    assert bootstrap_difference(one, other) == pytest.approx((-1.959964 / 13, 1.959964 / 13))
+
+
+def test_groups_that_agree_have_a_wide_interval():
+    right, groups = np.ones((1, 40), bool), np.arange(40) // 10
+    assert bootstrap_difference(right, right, groups) == pytest.approx((-1.959964 / 6, 1.959964 / 6))
+
+
+def test_differences_stay_within_one():
+    right = np.ones((1, 3), bool)
+    assert bootstrap_difference(right, ~right).high == 1.0
 
 
 def test_both_sides_draw_the_same_images():

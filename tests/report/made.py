@@ -108,7 +108,9 @@ def make_suspects(n: int = 3) -> Suspects:
         SuspectImage(f"={i}{HOSTILE}.png", "train", "cat", HOSTILE, 0.02, 0.97, i if i < n - 1 else -1)
         for i in range(n)
     ]
-    return Suspects("images", 40, 3.2, 0.93, "10 folds", n + 2, "runs/first/doctor/suspects.csv", tuple(shown), sprites)
+    return Suspects(
+        "images", 40, 3.2, 0.93, False, "10 folds", n + 2, "runs/first/doctor/suspects.csv", tuple(shown), sprites
+    )
 
 
 def make_full_run(n: int = 36, **changes: Any) -> RunReport:

@@ -122,8 +122,8 @@ def _align(groups: list[RunGroup], split: str) -> list[RunGroup]:
         keys = np.intersect1d(keys, one.keys)
     if not len(keys):
         raise UserError(
-            f"These runs have no image of {split} in common. Train both on the same data with the same --split-seed, "
-            "which is --seed by default, or use --seeds 3."
+            f"These runs have no image of {split} in common. Train them on the same data with the same --split-seed "
+            "(default: --seed)."
         )
     aligned = [group.select(keys) for group in groups]
     labels = [one.labels for group in aligned for one in group.predictions]

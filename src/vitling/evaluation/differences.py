@@ -35,8 +35,9 @@ def bootstrap_difference(
     The bootstrap resamples images, the same ones for both sides, or whole `groups` ([N]). The variance between seeds is
     added for each side with several; with one seed per side, the interval does not cover it.
 
-    Two single runs that agree on every image have bootstrap samples without any variance, however few images there are,
-    so their interval is at least as wide as the adjusted Wald interval.
+    Runs that agree on every image have bootstrap samples without any variance, however few images there are. So the
+    interval of two single runs is at least as wide as the adjusted Wald interval, and others as wide as that of runs
+    that agree.
     """
     random = np.random.default_rng(seed)
     sums = _sum_groups(np.concatenate([one, other, np.ones_like(one[:1])]).astype(np.int64), groups)  # last row: images
@@ -48,12 +49,15 @@ def bootstrap_difference(
     for start in range(0, draws, at_once):
         drawn = random.multinomial(counts.sum(), counts / counts.sum(), size=min(at_once, draws - start))
         found.append(drawn @ differences / (drawn @ sizes))
-    units = None if groups is None else int(counts.sum())
-    interval = _make_interval(np.concatenate(found), one.mean(axis=1), other.mean(axis=1), units)
+    units = int(counts.sum())
+    interval = _make_interval(
+        np.concatenate(found), one.mean(axis=1), other.mean(axis=1), None if groups is None else units
+    )
+    interval = _widen(interval, float(one.mean() - other.mean()), units)
     if groups is not None or len(one) + len(other) > 2:
         return interval
     wald = adjusted_wald(one[0], other[0])
-    return Interval(min(interval.low, wald.low), max(interval.high, wald.high))
+    return Interval(max(-1.0, min(interval.low, wald.low)), min(1.0, max(interval.high, wald.high)))
 
 
 def bootstrap_statistic(
@@ -114,6 +118,12 @@ def _make_interval(drawn: np.ndarray, one: np.ndarray, other: np.ndarray, groups
     freedom = variance**2 / denominator if denominator else MANY
     half_width = float(stdtrit(freedom, (1 + LEVEL) / 2) * variance**0.5)
     return Interval(difference - half_width, difference + half_width)
+
+
+def _widen(interval: Interval, difference: float, units: int) -> Interval:
+    """Widen to the adjusted Wald interval of runs that agree on this many images or groups, within [-1, 1]."""
+    least = float(ndtri((1 + LEVEL) / 2)) / (units + 2)
+    return Interval(max(-1.0, min(interval.low, difference - least)), min(1.0, max(interval.high, difference + least)))
 
 
 def adjusted_wald(one: np.ndarray, other: np.ndarray) -> Interval:

@@ -25,7 +25,7 @@ def wilson_interval(accuracy: float, n: int, level: float = LEVEL) -> tuple[floa
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
     """Compute Student's interval of the mean of independent fractions, such as one of each image; None for one.
 
-    If all are equal, it would have no width, however few they are; then it is Wilson's for as many images.
+    Use Wilson's interval if all values are equal: Student's would have no width.
     """
     if len(values) < 2:
         return None

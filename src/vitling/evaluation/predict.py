@@ -121,7 +121,7 @@ def format_table(predictions: Sequence[Prediction]) -> str:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title, words, least in (("file", names, 26), ("answer", answers, 14)):
         table.add_column(title, overflow="fold", min_width=min(least, max(map(len, words), default=0)))
-    for title in ("p", *extra, "then"):
+    for title in ("prob.", *extra, "then"):
         table.add_column(title, overflow="fold")
     for p, name, answer in zip(predictions, names, answers):
         if p.error:

@@ -40,7 +40,7 @@ class Suspect:
 
     @property
     def score(self) -> float:
-        """The lower, the more suspicious; -1 is certainly wrong."""
+        """Lower is more suspicious; -1 means certainly wrong."""
         return score_labels(self.given_probability, self.suggested_probability)
 
 

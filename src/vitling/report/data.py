@@ -165,6 +165,7 @@ class Suspects:
     images: int
     expected_wrong: float
     agreement: float  # fraction of the labels that are the most probable class
+    is_weak: bool  # too little agreement to tell wrong labels from difficult images
     method: str
     total: int
     csv: str

@@ -21,7 +21,7 @@ from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import get_labels
-from vitling.evaluation.confident import check_labels
+from vitling.evaluation.confident import LOW_AGREEMENT, check_labels
 from vitling.evaluation.features import compute_pooled_features
 from vitling.evaluation.out_of_fold import FOLDS, predict_out_of_fold
 from vitling.evaluation.suspects import (
@@ -44,8 +44,6 @@ from vitling.runs.origins import find_label_free, read_settings
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.training.processes import choose_device
-
-LOW_AGREEMENT = 0.8  # digits with 5 % flips: at 0.75, 30 % of the suspects were wrong labels; at 0.93, 90 %
 
 
 @dataclass(frozen=True)

@@ -117,5 +117,5 @@ def _predict_fold(
 
 
 def _classify_both_ways(model: Model, images: Tensor) -> Tensor:
-    """Average the logits of images and of their mirror images: one unlucky view makes fewer suspects."""
+    """Average the logits of images and their mirror images, so that one unlucky view rarely makes a suspect."""
     return (model.logits(images) + model.logits(images.flip(-1))) / 2

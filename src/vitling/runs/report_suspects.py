@@ -9,6 +9,7 @@ from typing import Any
 from vitling.data.dataset import Dataset
 from vitling.data.store import build_store, measure_median_side
 from vitling.errors import UserError
+from vitling.evaluation.confident import LOW_AGREEMENT
 from vitling.evaluation.suspects import FOLDER, SUMMARY
 from vitling.loading import read_record
 from vitling.records import LabelCheck
@@ -36,6 +37,7 @@ def collect_suspects(folder: Path, config: RunConfig) -> Suspects | None:
         images=found["images"],
         expected_wrong=found["expected_wrong"],
         agreement=found["agreement"],
+        is_weak=found["agreement"] < LOW_AGREEMENT,
         method=found["method"],
         total=len(found["suspects"]),
         csv=found["csv"],
