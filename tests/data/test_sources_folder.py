@@ -252,8 +252,8 @@ def test_classes_that_contain_only_folders_are_a_warning(tmp_path):
     assert "(siteA, siteB), which contain only folders" in warning
 
 
-def test_web_addresses_are_refused():
-    with pytest.raises(UserError, match=r"http://x\.org/photos\.zip is an address on the web"):
+def test_urls_are_refused():
+    with pytest.raises(UserError, match=r"http://x\.org/photos\.zip is a URL"):
         data.open("http://x.org/photos.zip")
 
 

@@ -133,5 +133,5 @@ def test_files_that_are_no_checkpoints_are_refused(views_alone, tmp_path, damage
     whole = next((views_alone / "checkpoints").iterdir()).read_bytes()
     content = {"cut short": whole[: len(whole) // 2], "empty": b"", "text": b"no"}[damage]
     (tmp_path / "a.pt").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.pt is damaged, or no checkpoint of a run"):
+    with pytest.raises(UserError, match=r"a\.pt is damaged or not a vitling checkpoint"):
         load_checkpoint(tmp_path / "a.pt", torch.device("cpu"), print)

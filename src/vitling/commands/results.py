@@ -34,7 +34,7 @@ def print_run(result: dict[str, Any], config: Any) -> None:
         echo(
             f"{name or result['backbone']} at {stage['size']} px, {stage['images']:,} images, "
             f"{format_count(stage['epochs'], 'epoch')}, {stage['seconds']:.0f} s, "
-            f"up to {stage['images_per_second']:,.0f} images/s"
+            f"peak {stage['images_per_second']:,.0f} images/s"
         )
     if "classes" not in result:
         echo(f"Saved to {out}\n  model/ contains the network, without a head because the data has no labels")

@@ -39,13 +39,18 @@ def _print_stage(console: Console, title: str, resolved: Resolved, is_first: boo
     table.add_column(max_width=_FLAG_WIDTH, overflow="fold")
     table.add_column()
     for row in rows:
-        if row.origin.layer != "default":
+        if _is_decided(row):
             table.add_row(_format_flag(row), ": ".join(filter(None, (row.origin.layer, row.origin.reason))))
     console.print(table)
-    defaults = "  ".join(_format_flag(row).replace(" ", _NBSP) for row in rows if row.origin.layer == "default")
+    defaults = "  ".join(_format_flag(row).replace(" ", _NBSP) for row in rows if not _is_decided(row))
     console.print("At their defaults:")
     wrapped = fill(defaults, console.width, break_long_words=False, break_on_hyphens=False)
     console.print(wrapped.replace(_NBSP, " ") + "\n", style="dim", soft_wrap=True)
+
+
+def _is_decided(row: SettingRow) -> bool:
+    """Return whether a setting was chosen; a method's recipe sets many to their default."""
+    return row.origin.layer != "default" and not (row.is_default and row.origin.layer == "method")
 
 
 def _format_flag(row: SettingRow) -> str:

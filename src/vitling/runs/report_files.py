@@ -189,7 +189,7 @@ def _describe_time(title: str, stage: RunFiles) -> str:
         return f"{title.lower()}: not finished"
     result = stage.result
     epochs = format_count(result["epochs"], "epoch")
-    text = f"{epochs} in {format_seconds(result['seconds'])}, up to {result['images_per_second']:,.0f} images/s"
+    text = f"{epochs} in {format_seconds(result['seconds'])}, peak {result['images_per_second']:,.0f} images/s"
     return f"{title.lower()}: {text}" if title else text
 
 

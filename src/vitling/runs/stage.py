@@ -284,8 +284,9 @@ def ending_seconds(config: RunConfig, stores: Stores, pace: float, gpu: bool = T
     test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
     evaluated, saving = test + val, _SAVING_SECONDS
     if not gpu:
-        marks = isinstance(config, LabelledConfig)  # of unfamiliar images
-        evaluated += val + (min(len(stores.train), familiar_images(60 * (config.minutes or 0), pace)) if marks else 0)
+        evaluated += val
+        if isinstance(config, LabelledConfig):  # for the marks of unfamiliar images
+            evaluated += min(len(stores.train), familiar_images(60 * (config.minutes or 0), pace))
         saving, pace = _SAVING_SECONDS_CPU, _convert_pace(config, pace)
     return saving + test * stores.seconds_per_image + evaluated / (_EVALUATION_SPEED * pace)
 

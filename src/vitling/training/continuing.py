@@ -25,10 +25,10 @@ def load_checkpoint(path: Path, device: torch.device, warn: Callable[[str], None
         raise UserError(f"{path} is damaged: it does not match its digest. Name another checkpoint.") from None
     except (UserError, OSError):
         raise
-    except Exception as problem:  # torch raises almost any kind for files that it did not write, or not to the end
+    except Exception as problem:  # torch raises many exception types for foreign or truncated files
         if is_out_of_memory(problem):
             raise
-        raise UserError(f"{path} is damaged, or no checkpoint of a run. Name a file in RUN/checkpoints.") from None
+        raise UserError(f"{path} is damaged or not a vitling checkpoint. Pass a file from RUN/checkpoints.") from None
     if state is None:
         raise UserError(f"There is no checkpoint in {path} to continue from.")
     _check(path, state)

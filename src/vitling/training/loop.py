@@ -183,7 +183,9 @@ class Loop:
 
     def _advise(self, step: int) -> str:
         if step == 0:
-            return "No update has been made, so the learning rate is not the cause. Try --loop.precision fp32."
+            is_exact = self.trainer.precision.name == "fp32"
+            advice = "Check the images and the weights it starts from" if is_exact else "Try --loop.precision fp32"
+            return f"No update has been made, so the learning rate is not the cause. {advice}."
         kept = self.checkpoints.all()
         name = f"checkpoints/{kept[-1].name}" if kept else "none yet"
         return f"Last good checkpoint: {name}. Try a lower --optim.lr or a longer --optim.warmup-epochs."

@@ -112,7 +112,7 @@ class RunDirectory:
         if resume and not self._is_run(there):
             raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
         if not resume and not overwrite and not self._is_run(there):
-            raise UserError(f"{self.path} is not empty, and it is not a vitling run. Pass a new folder as --out.")
+            raise UserError(f"{self.path} is not empty and is not a vitling run. Use a different --out.")
         if not resume and not overwrite:
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ h5py = pytest.importorskip("h5py")
 def path(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
-        file["text"] = "no numbers"
+        file["text"] = np.array([b"a", b"b"])
     return tmp_path / "a.h5"
 
 
@@ -26,6 +27,13 @@ def test_rows_and_whole_arrays(path):
     assert reader(2).tolist() == [[12, 13, 14], [15, 16, 17]]
     assert reader.read_all().shape == (4, 2, 3)
     assert pickle.loads(pickle.dumps(reader))(0).dtype == np.uint8
+
+
+def test_an_interrupt_of_the_terminal_is_left_to_the_parent(path):
+    reader = H5Reader(path, "x")
+    assert reader(0).sum() == 15
+    reader.child[1].send_signal(signal.SIGINT)
+    assert reader(1).sum() == 51
 
 
 def test_a_crash_concerns_one_image(path):
@@ -39,7 +47,8 @@ def test_a_crash_concerns_one_image(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "reason"), [("y", 0, "expected an array 'y'"), ("x", 9, "out of range"), ("text", 0, "")]
+    ("name", "row", "reason"),
+    [("y", 0, "expected an array 'y'"), ("x", 9, "out of range"), ("text", 0, "contains no numbers")],
 )
 def test_what_cannot_be_read_is_named(path, name, row, reason):
     with pytest.raises(InvalidFile, match=reason):

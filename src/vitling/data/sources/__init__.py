@@ -75,7 +75,7 @@ def _read(spec: str, config: DataConfig) -> Source:
     if scheme in READERS and ":" in spec:
         return READERS[scheme](rest)
     if rest.startswith("//"):
-        raise UserError(f"{spec} is an address on the web. Download the files and pass their folder or archive.")
+        raise UserError(f"{spec} is a URL. Download the files and pass their folder or archive.")
     path = expand_home(spec)
     names = _expand_braces(str(path))
     if path.is_dir():

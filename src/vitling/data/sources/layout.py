@@ -48,9 +48,10 @@ class Layout:
         if len(below) < 2 or len(inner) < 2 or "" in inner or not (repeated or min(map(len, below.values())) > 1):
             return ""
         tops, names = (shorten_list(sorted(map(make_printable, words)), 3) for words in (below, inner))
+        what = "whose subfolders have the same names" if repeated else "which contain only folders"
         return (
-            f"The classes are the outer folders ({tops}), which contain {'the same' if repeated else 'only'} folders "
-            f"({names}). If those are the classes, move them to the top, or pass a CSV with a label column."
+            f"The classes are the outer folders ({tops}), {what} ({names}). If those are the classes, move them to the "
+            "top, or pass a CSV with a label column."
         )
 
 

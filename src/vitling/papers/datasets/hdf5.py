@@ -1,4 +1,4 @@
-"""Arrays of HDF5 files, read by a process of their own: libhdf5 can crash on a damaged file.
+"""Arrays of HDF5 files, read in a separate process: libhdf5 can crash on a damaged file.
 
 `python -m vitling.papers.datasets.hdf5 PATH NAME` takes a row number on each line, or `all`, and answers with a line of
 JSON (type and shape, or an error) and the bytes.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from vitling.loading import check_expansion, check_regular, check_size
 
 
 class H5Reader:
-    """Reader of the rows of an array. Every process starts its own child, which ends with it."""
+    """Reader of the rows of an array. Each process starts its own child, which exits with its parent."""
 
     def __init__(self, path: Path, name: str):
         check_regular(path)
@@ -39,7 +41,11 @@ class H5Reader:
         return self._request(str(row))
 
     def read_all(self) -> np.ndarray:
-        return self._request("all")
+        """Read the whole array, and end the child."""
+        try:
+            return self._request("all")
+        finally:
+            self._end_child()
 
     def _request(self, what: str) -> np.ndarray:
         with self.lock:
@@ -50,23 +56,29 @@ class H5Reader:
             process = self.child[1]
             assert process.stdin is not None
             assert process.stdout is not None
-            try:
+            answer: dict[str, Any]
+            answer, content = {"error": "its reader crashed"}, b""
+            with suppress(OSError, ValueError):  # it is gone, or its answer is cut short
                 process.stdin.write(f"{what}\n".encode())
                 process.stdin.flush()
-                answer = json.loads(process.stdout.readline() or '{"error": "its reader crashed"}')
+                answer = json.loads(process.stdout.readline())
                 content = process.stdout.read(answer.get("bytes", 0))
-            except OSError:  # it crashed while the file was opened
-                answer = {"error": "its reader crashed"}
-            if "error" in answer:
-                process.kill()
-                process.communicate()
-                self.child = None
-                raise InvalidFile(self.path, f"cannot be read as an HDF5 file ({answer['error']})")
+            if "error" in answer or len(content) < answer["bytes"]:
+                self._end_child()
+                reason = answer.get("error", "its reader crashed")
+                raise InvalidFile(self.path, f"cannot be read as an HDF5 file ({reason})")
             return np.frombuffer(content, answer["type"]).reshape(answer["shape"])
+
+    def _end_child(self) -> None:
+        if self.child is not None and self.child[0] == os.getpid():
+            self.child[1].kill()
+            self.child[1].communicate()
+        self.child = None
 
 
 def serve(path: Path, name: str) -> None:
-    """Answer requests until the input ends."""
+    """Answer requests until the input ends; Ctrl-C is for the parent, which may want to read on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     out, array = sys.stdout.buffer, None
     for line in sys.stdin:
         try:
