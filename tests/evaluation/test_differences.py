@@ -95,7 +95,7 @@ def test_varying_seeds_give_students_interval(seeds):
     one, other = (draw_varying_seeds(random, seeds, 20_000, 4_000) for _ in range(2))
     found = bootstrap_difference(one, other)
     expected = ttest_ind(one.mean(axis=1), other.mean(axis=1), equal_var=False).confidence_interval(0.95)
-    assert found == pytest.approx(tuple(expected), abs=0.02)
+    assert found == pytest.approx(tuple(np.clip(expected, -1, 1)), abs=0.02)
 
 
 @pytest.mark.parametrize("seeds", [2, 3])

@@ -73,7 +73,7 @@ def test_damaged_weights_are_loaded_or_refused(data, folder, original):
         (("model_args", "img_size"), 0, "config.json"),
         (("model_args", "in_chans"), None, "in_chans is None; expected a number"),
         (("model_args", "drop_path_rate"), None, "drop_path_rate is None; expected a number"),
-        (("vitling", "mean"), [], "one per channel"),
+        (("vitling", "mean"), [], "mean needs at least one number"),
         (("vitling", "std"), [0.2, 0.2, 0.0], "at least"),
         (("vitling", "size"), 0, "at least 1"),
         (("vitling", "temperature"), float("nan"), "finite"),

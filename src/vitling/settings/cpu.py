@@ -53,7 +53,7 @@ def choose_training(draft: Draft[TrainConfig], facts: Facts) -> None:
     if views.policy or not views.is_default_augmentation:
         return
     for name, value in {"scale": LIGHT_SCALE, "erase": 0.0, "mixup": 0.0}.items():
-        draft.set(f"views.{name}", value, "plan", "weak views: a short run does not learn from strong ones")
+        draft.set(f"views.{name}", value, "plan", "weak views suit short runs")
     mixing, reason = _choose_mixing(expect_epochs(draft.config, facts))
     for name, value in mixing.items():
         if value != getattr(default, name):

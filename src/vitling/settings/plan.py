@@ -206,7 +206,7 @@ def _method(config: TrainConfig, facts: Facts) -> tuple[str, str]:
 def _val(facts: Facts) -> tuple[str, str]:
     if facts.has_test and facts.images <= SMALL:
         return "none", "few images and a test split: train on all of them, report the last epoch"
-    return "0.1", "a tenth of the images is held out to measure accuracy"
+    return "0.1", "held out to measure accuracy"
 
 
 def _has_time_for_twin(config: TrainConfig, facts: Facts) -> bool:
