@@ -63,7 +63,7 @@ class Diagnosis:
 
     @property
     def is_weak(self) -> bool:
-        """Whether the classifiers are too weak to tell wrong labels from difficult images."""
+        """Return whether the classifiers are too weak to tell wrong labels from difficult images."""
         return self.agreement < LOW_AGREEMENT
 
 
