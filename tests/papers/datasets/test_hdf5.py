@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitling.errors import InvalidFile
-from vitling.papers.datasets.hdf5 import H5Reader
+from vitling.papers.datasets.hdf5 import MOST_CRASHES, H5Reader
 
 h5py = pytest.importorskip("h5py")
 
@@ -44,6 +44,29 @@ def test_a_crash_concerns_one_image(path):
     with pytest.raises(InvalidFile, match="its reader crashed"):
         reader(1)
     assert reader(1).sum() == 51
+
+
+def test_rows_that_cannot_be_read_keep_the_child(path):
+    reader = H5Reader(path, "x")
+    for _ in range(2):
+        with pytest.raises(InvalidFile, match="out of range"):
+            reader(9)
+    first = reader.child[1].pid
+    assert reader(1).sum() == 51
+    assert reader.child[1].pid == first
+
+
+def test_a_file_that_crashes_often_is_given_up(path):
+    reader = H5Reader(path, "x")
+    for _ in range(MOST_CRASHES):
+        assert reader(0).sum() == 15
+        reader.child[1].kill()
+        reader.child[1].wait()
+        with pytest.raises(InvalidFile, match="its reader crashed"):
+            reader(1)
+    with pytest.raises(InvalidFile, match="its reader crashed"):
+        reader(0)
+    assert reader.child is None
 
 
 @pytest.mark.parametrize(

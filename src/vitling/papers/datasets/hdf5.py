@@ -23,6 +23,9 @@ import numpy as np
 from vitling.errors import InvalidFile, UserError
 from vitling.loading import check_expansion, check_regular, check_size
 
+MOST_CRASHES = 3  # of a file; then its other rows are not tried, since each would start a process
+_CRASHED = "cannot be read as an HDF5 file (its reader crashed)"
+
 
 class H5Reader:
     """Reader of the rows of an array. Each process starts its own child, which exits with its parent."""
@@ -33,6 +36,7 @@ class H5Reader:
             raise UserError("PatchCamelyon needs h5py: pip install 'vitling[hdf5]'")
         self.path, self.name, self.lock = path, name, threading.Lock()
         self.child: tuple[int, subprocess.Popen[bytes]] | None = None
+        self.crashes = 0
 
     def __reduce__(self):
         return H5Reader, (self.path, self.name)
@@ -49,6 +53,8 @@ class H5Reader:
 
     def _request(self, what: str) -> np.ndarray:
         with self.lock:
+            if self.crashes >= MOST_CRASHES:
+                raise InvalidFile(self.path, _CRASHED)
             if self.child is None or self.child[0] != os.getpid():
                 command = [sys.executable, "-P", "-m", __name__, str(self.path), self.name]
                 pipe = subprocess.PIPE
@@ -56,17 +62,19 @@ class H5Reader:
             process = self.child[1]
             assert process.stdin is not None
             assert process.stdout is not None
-            answer: dict[str, Any]
-            answer, content = {"error": "its reader crashed"}, b""
+            answer: dict[str, Any] = {}
+            content = b""
             with suppress(OSError, ValueError):  # it is gone, or its answer is cut short
                 process.stdin.write(f"{what}\n".encode())
                 process.stdin.flush()
                 answer = json.loads(process.stdout.readline())
                 content = process.stdout.read(answer.get("bytes", 0))
-            if "error" in answer or len(content) < answer["bytes"]:
+            if "error" in answer:
+                raise InvalidFile(self.path, f"cannot be read as an HDF5 file ({answer['error']})")
+            if not answer or len(content) < answer["bytes"]:
                 self._end_child()
-                reason = answer.get("error", "its reader crashed")
-                raise InvalidFile(self.path, f"cannot be read as an HDF5 file ({reason})")
+                self.crashes += 1
+                raise InvalidFile(self.path, _CRASHED)
             return np.frombuffer(content, answer["type"]).reshape(answer["shape"])
 
     def _end_child(self) -> None:
