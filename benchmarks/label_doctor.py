@@ -96,6 +96,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--train-flags", nargs="*", default=[], help="further flags of train, without their dashes")
+    parser.add_argument("--runs", type=Path, help="keep the runs and what the doctor writes in this folder")
     parser.add_argument("--out")
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
@@ -104,8 +105,10 @@ def main(argv: list[str] | None = None) -> None:
         name, _, source = named.partition("=")
         hashes = hash_data(source)
         for seed in range(options.seeds):
-            with tempfile.TemporaryDirectory() as folder:
-                flips, out = Path(folder) / "flipped.csv", Path(folder) / "run"
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = options.runs / f"{name}-{seed}" if options.runs else Path(temporary)
+                folder.mkdir(parents=True, exist_ok=True)
+                flips, out = folder / "flipped.csv", folder / "run"
                 flipped = write_flips(source, options.fraction, seed, flips)
                 began = time.perf_counter()
                 fixed = ["--val", "none", "--no-test", "--no-report", "--labels", str(flips), "--seed", str(seed)]
@@ -115,7 +118,7 @@ def main(argv: list[str] | None = None) -> None:
                 for flags in ([], ["--folds", str(options.folds)]) if options.folds else ([],):
                     rows.append(about | measure(out, flipped, flags))
                     print(rows[-1])
-                    command = format_command("label_doctor", options)
+                    command = format_command("label_doctor", options, "runs")
                     write_rows(options.out, "flipped labels found", command, rows)
 
 
