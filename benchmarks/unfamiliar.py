@@ -79,7 +79,8 @@ def main(argv: list[str] | None = None) -> None:
     for row in rows:
         print(row)
     about = {name: result[name] for name in ("backbone", "size", "images", "epochs", "seed", "data_hashes")}
-    about |= {"top1": result["last"]["val"]["top1"], "minutes": read_json(options.run / "config.json")["minutes"]}
+    split = "val" if "val" in result["last"] else "test"
+    about |= {"top1": result["last"][split]["top1"], "split": split, "minutes": read_json(options.run / "config.json")["minutes"]}
     others = " ".join(f"{entry.partition('=')[0]}=FOLDER" for entry in options.other)
     command = f"python benchmarks/unfamiliar.py RUN DATA --other {others}"
     hashes = hash_data(options.data)
