@@ -80,7 +80,8 @@ def main(argv: list[str] | None = None) -> None:
         print(row)
     about = {name: result[name] for name in ("backbone", "size", "images", "epochs", "seed", "data_hashes")}
     split = "val" if "val" in result["last"] else "test"
-    about |= {"top1": result["last"][split]["top1"], "split": split, "minutes": read_json(options.run / "config.json")["minutes"]}
+    about |= {"split": split, "top1": result["last"][split]["top1"]}
+    about["minutes"] = read_json(options.run / "config.json")["minutes"]
     others = " ".join(f"{entry.partition('=')[0]}=FOLDER" for entry in options.other)
     command = f"python benchmarks/unfamiliar.py RUN DATA --other {others}"
     hashes = hash_data(options.data)
