@@ -78,3 +78,19 @@ def test_values_are_those_of_the_flag_before(folder, tmp_path, capsys):
     """A word after a complete flag is a positional argument."""
     assert "lineer" in refused(capsys, "evaluate", tmp_path, folder, "--with", "knn", "lineer")
     assert "does not exist" in refused(capsys, "train", "--epochs", "1", tmp_path / "none", "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("predict", "RUN and IMAGES missing: vitling predict RUN IMAGES .... `vitling predict --help` explains them."),
+        ("predict --top 3 runs/a", "IMAGES missing: vitling predict RUN"),
+        ("predict runs/a --top 3", "IMAGES missing"),
+        ("evaluate runs/a --with knn logistic", "DATA missing"),
+        ("export", "RUN and --out missing: vitling export RUN --out PATH."),
+        ("export --out=a runs/a --onnx", "There is no flag --onnx. Use --format."),
+        ("list", "missing: vitling list {methods,"),
+    ],
+)
+def test_missing_arguments_are_named(words, message, capsys):
+    assert message in refused(capsys, *words.split())

@@ -29,19 +29,23 @@ _SYNONYMS = {  # names from other tools
     "amp": "loop.precision",
     "pretrained": "from",
     "checkpoint": "from",
+    "onnx": "format",
 }
 _NUMBERS = {int: "a whole number", float: "a number"}
 
 
 def check_flags(argv: Sequence[str], command: Callable[..., Any]) -> None:
-    """Raise UserError for a flag that does not exist and for a value of the wrong kind or out of range."""
-    flags = {flag.name: flag for flag in list_flags(command)}
+    """Raise UserError for a missing argument, an unknown flag, and a value of the wrong kind or out of range."""
+    listed = list_flags(command)
+    flags = {flag.name: flag for flag in listed}
     for name, values in _read(argv):
         if name not in flags and name != "--help":
             raise UserError(f"There is no flag {name}.{_suggest(name, flags)}")
         if name in flags:
             for value in values[: flags[name].values]:
                 _check_value(flags[name], value)
+    if "--help" not in argv:
+        _check_missing(argv, listed, command.__name__.rstrip("_").replace("_", "-"))
 
 
 def suggest_name(given: str, names: Iterable[str]) -> str:
@@ -63,6 +67,22 @@ def _read(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         name, values = name.replace("_", "-"), [value] if value else []
     if name:
         yield name, values
+
+
+def _check_missing(argv: Sequence[str], flags: Sequence[Flag], verb: str) -> None:
+    """Raise UserError for required arguments that are not there. Words after a flag count as its values first."""
+    by_name, typed = {flag.name: flag for flag in flags}, dict(_read(argv))
+    given = next((i for i, word in enumerate(argv) if word.startswith("--")), len(argv))
+    for name, values in typed.items():
+        taken = by_name[name].values
+        given += 0 if taken is None else max(0, len(values) - taken)
+    required = [flag for flag in flags if flag.default == "(required)"]
+    positional = [flag.name for flag in required if not flag.name.startswith("--")]
+    named = [flag for flag in required if flag.name.startswith("--")]
+    missing = [name.removesuffix(" ...") for name in positional[given:]]
+    if missing := missing + [flag.name for flag in named if flag.name not in typed]:
+        call, words = f"vitling {verb}", [*positional, *(flag.usage for flag in named)]
+        raise UserError(f"{' and '.join(missing)} missing: {call} {' '.join(words)}. `{call} --help` explains them.")
 
 
 def _check_value(flag: Flag, value: str) -> None:
