@@ -20,7 +20,7 @@ from vitling.evaluation.trust import Trust
 
 def test_csv_to_a_file(bundle, pictures, tmp_path):
     (pictures / "bad.png").write_bytes(b"")
-    predict(bundle, [pictures], top=2, format="csv", out=tmp_path / "out.csv")
+    predict(bundle, [pictures], top=2, out=tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert len(rows) == 7
     assert [row["error"] for row in rows if row["error"]] == ["empty file"]
@@ -37,6 +37,15 @@ def test_json_to_the_terminal(bundle, pictures, capsys):
     assert row["unsure"] is True
     assert row["file"].endswith("0.png")
     assert {"class", "probability"} == row["top"][0].keys()
+
+
+@pytest.mark.parametrize(("name", "start"), [("out.CSV", "file,answer"), ("out.json", "["), ("out.txt", "file  ")])
+def test_suffix_decides_the_format(bundle, pictures, tmp_path, monkeypatch, name, start):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    predict(bundle, [pictures], out=tmp_path / name)
+    text = (tmp_path / name).read_text()
+    assert "\x1b" not in text  # no colours of a terminal in a file
+    assert text.lstrip().startswith(start)
 
 
 def test_table(bundle, pictures, capsys):

@@ -18,7 +18,7 @@ def predict(
     images: Images,
     top: Annotated[int, AT_LEAST_1] = 5,
     abstain: Annotated[float | None, FRACTION, arg(help_behavior_hint="")] = None,
-    format: Literal["table", "csv", "json"] = "table",
+    format: Literal["auto", "table", "csv", "json"] = "auto",
     out: OptionalOut = None,
     weights: Weights = "last",
     coverage: Annotated[float | None, arg(help_behavior_hint="")] = None,
@@ -34,7 +34,7 @@ def predict(
         images: Image files, folders or globs.
         top: Number of classes to list per image.
         abstain: Answer (unsure) if the highest probability is below this.
-        format: Output format.
+        format: Output format. auto: csv or json by the suffix of --out, otherwise a table.
         out: Write to this file instead of the terminal; a directory for models of detect and segment.
         weights: Weights of the last epoch, or of the best epoch on validation.
         coverage: Also list, for each image, a set of classes that contains the true one with this probability (0.95).
@@ -43,7 +43,7 @@ def predict(
     from vitling.runs.dense_bundle import find_dense
 
     if (folder := find_dense(run, weights)) is not None:
-        if (top, abstain, format, coverage) != (5, None, "table", None):
+        if (top, abstain, format, coverage) != (5, None, "auto", None):
             raise UserError(
                 f"--top, --abstain, --format and --coverage are for classifiers; {run} detects or segments."
             )

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from vitling.evaluation.model import BATCH, Model, Prediction
 from vitling.files import atomic_write, check_writable, make_csv
 from vitling.formatting import escape_json, make_safe, shorten_list
 
-Format = Literal["table", "csv", "json"]
+Format = Literal["auto", "table", "csv", "json"]
 FILE_WIDTH = 120  # columns of a table that is not printed to a terminal, at least
 
 
@@ -30,12 +31,15 @@ def predict(
     inputs: Sequence[str | os.PathLike],
     top: int = 5,
     abstain: float | None = None,
-    format: Format = "table",
+    format: Format = "auto",
     out: str | os.PathLike | None = None,
     weights: Literal["last", "best"] = "last",
     coverage: float | None = None,
 ) -> list[Prediction]:
-    """Predict files, folders and globs, and write the predictions to `out` or to the terminal."""
+    """Predict files, folders and globs, and write the predictions to `out` or to the terminal.
+
+    The suffix of `out` decides the format, unless it is given; a table if it is neither .csv nor .json.
+    """
     if abstain is not None and not 0 <= abstain <= 1:
         raise UserError(f"--abstain {abstain} is not a probability between 0 and 1.")
     if top < 1:
@@ -51,7 +55,11 @@ def predict(
         model.find_set_threshold(coverage)
     images = find_images(inputs, IMAGE_SUFFIXES | UNREAD_SUFFIXES)  # photos such as HEIC are listed even if unreadable
     predictions = _predict_images(model, images, top, abstain, coverage)
-    text = {"table": format_table, "csv": format_csv, "json": format_json}[format](predictions)
+    if format == "auto":
+        suffix = Path(out or "").suffix.lower()
+        format = "csv" if suffix == ".csv" else "json" if suffix == ".json" else "table"
+    colours = out is None and sys.stdout.isatty()
+    text = {"csv": format_csv, "json": format_json}.get(format, partial(format_table, colours=colours))(predictions)
     if out is None:
         sys.stdout.write(make_safe(text) if format == "csv" else text)  # a pipe may end at a terminal
     else:
@@ -110,7 +118,7 @@ def format_json(predictions: Sequence[Prediction]) -> str:
     return escape_json(json.dumps(rows, indent=2, ensure_ascii=False)) + "\n"
 
 
-def format_table(predictions: Sequence[Prediction]) -> str:
+def format_table(predictions: Sequence[Prediction], colours: bool = False) -> str:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -132,9 +140,8 @@ def format_table(predictions: Sequence[Prediction]) -> str:
         cell = Text.assemble(answer, ("\nunfamiliar", "yellow") if p.unfamiliar else "")
         table.add_row(name, cell, f"{p.probability:.1%}", *([", ".join(p.prediction_set)] if extra else []), then)
     text = io.StringIO()
-    terminal = Console()
-    width = terminal.width if terminal.is_terminal else max(terminal.width, FILE_WIDTH)
-    Console(file=text, width=width, force_terminal=terminal.is_terminal).print(table)
+    width = Console().width
+    Console(file=text, width=width if colours else max(width, FILE_WIDTH), force_terminal=colours).print(table)
     return text.getvalue()
 
 
