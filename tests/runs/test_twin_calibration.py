@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,9 +15,7 @@ from tests.data.pictures import put_bursts
 from tests.made_runs import read, refused, train
 from vitling.errors import InvalidFile, RunAborted
 from vitling.runs import calibration
-from vitling.runs.calibration import FILE, FOLDER, load_calibration, shorten
-from vitling.settings.config import FinetuneConfig
-from vitling.training.config import OptimConfig
+from vitling.runs.calibration import FILE, FOLDER, load_calibration
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +136,6 @@ def test_several_labels_have_a_temperature_and_no_sets(tmp_path, capsys):
     answers = vitling.load(out).predict(source / "class-0" / "image-00.png")
     assert answers[0].unfamiliar is not None
     assert "one class per image" in refused(capsys, "predict", out, source / "class-0", "--coverage", "0.9")
-
-
-def test_the_twin_shortens_its_schedules():
-    config = FinetuneConfig(epochs=200, optim=OptimConfig(warmup_epochs=20, schedule_epochs=300, ema=0.9999))
-    twin = shorten(config)
-    assert (twin.epochs, twin.optim.warmup_epochs, twin.optim.schedule_epochs) == (50, 5, 75)
-    assert twin.optim.ema == pytest.approx(0.9999**4)
-    assert shorten(replace(config, epochs=1)).epochs == 1
 
 
 def test_a_larger_size_takes_over_the_calibration(finished, tmp_path):

@@ -135,6 +135,20 @@ def test_a_twin_gets_its_share_of_the_time_and_the_epochs(monkeypatch):
     assert (twin.seconds, twin.end, twin.max_epochs) == (20, 25, 100)
 
 
+@pytest.mark.parametrize(("excused", "epochs"), [(True, 20), (False, 4)])
+def test_compiling_can_be_excused(store, tmp_path, monkeypatch, excused, epochs):
+    Machine(monkeypatch, lambda step: 1 + 16 * PER_EPOCH if step == 0 else 1.0)
+    take = Trainer.step
+
+    def step(trainer, loaded):
+        trainer.seconds_compiling += 16.0 * PER_EPOCH if trainer.done == 0 else 0.0
+        return take(trainer, loaded)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    _, outcome = train(store, tmp_path / "run", 20, Deadline(20 * PER_EPOCH + 1, 40, excused))
+    assert abs(outcome.epochs - epochs) <= 1
+
+
 def test_two_processes_of_unequal_pace_agree(store, tmp_path):
     run_two_processes("tests.training.deadline_run", tmp_path / "images", tmp_path / "out")
     slow, quick = (read_json(tmp_path / "out" / f"{rank}.json") for rank in (0, 1))

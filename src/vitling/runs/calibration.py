@@ -36,6 +36,7 @@ from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
 from vitling.runs.origins import knows_labels
+from vitling.runs.parts import keep_batch_size, scale_length
 from vitling.settings.config import FinetuneConfig, LabelledConfig
 from vitling.training.deadline import Deadline
 from vitling.training.loop import fit
@@ -81,12 +82,13 @@ def calibrate(
         reason = "it began without" if run.has_checkpoint else "there are too few images"
         log.warning(f"The probabilities of this run are not calibrated: {reason}.")
         return None
-    twin = shorten(config)
+    kept = keep_batch_size(config, len(dataset), int((~held).sum()), stores.train.device)
+    twin = scale_length(kept, SHARE)
     log.info(
         f"Calibration: training a twin for {twin.epochs} of {config.epochs} epochs, without {held.sum():,} images. The "
         "run itself follows, with all images."
     )
-    own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE)
+    own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE, excuse_compiling=True)
     calibration = _train_twin(twin, stores.train, held, build, run, own)
     if run.directory.writes:
         with atomic_write(path) as file:
@@ -130,16 +132,6 @@ def is_larger_size(config: LabelledConfig) -> bool:
 def _take_over(path: Path) -> Calibration | None:
     """Return the outputs of the twin at the smaller size, without its distances: those are of other features."""
     return replace(load_calibration(path), distances=None) if path.exists() else None
-
-
-def shorten(config: LabelledConfig) -> LabelledConfig:
-    """Shorten the run, its schedules and the memory of its averaged weights."""
-    optim, epochs = config.optim, max(1, round(SHARE * config.epochs))
-    part = epochs / config.epochs
-    schedule = optim.schedule_epochs and max(epochs, round(part * optim.schedule_epochs))
-    warmup = part * optim.warmup(config.epochs)
-    optim = replace(optim, warmup_epochs=warmup, schedule_epochs=schedule, ema=optim.ema ** (1 / part))
-    return replace(config, epochs=epochs, optim=optim)
 
 
 def _train_twin(

@@ -28,12 +28,13 @@ from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.finetune import finetune_in
 from vitling.runs.opening import open_run
 from vitling.runs.origins import knows_labels
+from vitling.runs.parts import keep_batch_size
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.stages import make_fold_stage
 from vitling.training.processes import choose_device, init_processes
 
-_AT_ONCE = 3  # on a GPU: small networks on small images leave it idle between steps
+_AT_ONCE = 3  # on a GPU: one starts while another trains; on an H200 they are 10 % faster in all than one by one
 
 
 def predict_by_folds(
@@ -44,8 +45,8 @@ def predict_by_folds(
     Returns the images, their probabilities [N, C] (NaN: in no fold) and their decoded pixels.
     """
     out = out / "folds" / _name_folds(config, settings)
-    train_folds(config, settings, start, out, log)
     dataset, source = splits.train, read_source(settings.source, settings.data, settings.labels)
+    train_folds(config, settings, len(dataset), start, out, log)
     rows = {int(row): i for i, row in enumerate(dataset.rows)}
     probabilities = np.full((len(dataset), len(dataset.class_names)), np.nan)
     for fold in range(config.folds):
@@ -63,7 +64,9 @@ def _name_folds(config: DoctorConfig, settings: LabelledConfig) -> str:
     return f"{config.folds}-seed{config.seed}{corrected}"
 
 
-def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | None, out: Path, log: Log) -> None:
+def train_folds(
+    config: DoctorConfig, settings: LabelledConfig, images: int, start: Path | None, out: Path, log: Log
+) -> None:
     """Train the folds, several at once on a GPU. Folds that have finished already are kept."""
     device = choose_device(config.device)
     settings = replace(
@@ -72,6 +75,7 @@ def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | No
         split_seed=config.seed,
         allow_bad=config.allow_bad or settings.allow_bad,
     )
+    settings = keep_batch_size(settings, images, images * (config.folds - 1) // config.folds, device)
     if start is None and knows_labels(settings.from_, settings.source):
         raise UserError(
             f"The run started from {settings.from_}, which was trained on the same labels. Use a run that starts from "
