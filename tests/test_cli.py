@@ -339,3 +339,27 @@ def test_a_system_error_is_one_line(folder, tmp_path, capsys, monkeypatch, probl
 
 def test_an_empty_out_is_refused(capsys):
     assert "--out is empty" in refused(capsys, "export", "RUN", "--out", "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["list", "methods"]])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "vitling", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 3
+    assert ended.stderr == "Error: The disk is full. Free some space.\n"
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_closed_streams_are_no_error(closed, monkeypatch):
+    monkeypatch.setattr(sys, closed, None)
+    assert run(["list", "methods"]) == 0
+    assert run(["nothing"]) == 2
+
+
+def test_an_argument_too_many_is_named_without_control_characters(capsys):
+    message = refused(capsys, "doctor", "runs/pre", "--out", "d", "\x1b[31mX")
+    assert "\x1b" not in message
+    assert "[31mX is one argument too many. `vitling doctor --help`" in message

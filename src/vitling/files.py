@@ -344,3 +344,12 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def refuse_link(path: Path) -> None:
+    """Raise UserError if a part of a run's directory is a link, through which the run would write elsewhere."""
+    if path.is_symlink():
+        raise UserError(
+            f"{path} is a link, and a run writes only into its own directory. Replace the link by what it points to; "
+            "--out itself may be a link."
+        )

@@ -23,6 +23,7 @@ import msgspec
 
 from vitling.errors import InvalidFile, UserError
 from vitling.formatting import shorten_list
+from vitling.pickles import check_torch_calls
 
 if TYPE_CHECKING:
     import numpy as np
@@ -202,6 +203,7 @@ def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> d
     with open_regular(path) as file:
         check_zip(path, file)
         try:
+            check_torch_calls(file)
             content = torch.load(file, map_location=device, weights_only=True)
         except pickle.UnpicklingError:
             raise InvalidFile(

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from vitling.backbones import create, load_weights
 from vitling.backbones.position import resize_positions
-from vitling.backbones.transfer import resize_backbone
+from vitling.backbones.transfer import _to_timm_names, resize_backbone
 from vitling.errors import UserError
 
 
@@ -123,7 +123,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "match"), [("w.npz", "not a weights file"), ("w.pt", "damaged"), ("w.safetensors", "cannot be")]
+    ("name", "match"), [("w.npz", "not a weights file"), ("w.pt", "neither a zip file nor a pickle"), ("w.safetensors", "cannot be")]
 )
 def test_files_without_weights_are_refused(tmp_path, name, match):
     (tmp_path / name).write_bytes(b"not weights at all")
@@ -131,3 +131,11 @@ def test_files_without_weights_are_refused(tmp_path, name, match):
         load_weights(create("vit_micro_patch4_32"), tmp_path / name)
     with pytest.raises(UserError, match="There is no weights file"):
         load_weights(create("vit_micro_patch4_32"), tmp_path / "absent.pt")
+
+
+def test_a_number_of_thousands_of_digits_in_a_name_is_no_stage():
+    names = ["layers.0.downsample.reduction.weight", f"layers.{'9' * 5000}.downsample.x"]
+    assert list(_to_timm_names({name: torch.zeros(1) for name in names})) == [
+        "layers.1.downsample.reduction.weight",
+        names[1],
+    ]

@@ -135,8 +135,10 @@ def test_invalid_folds_are_rejected(tmp_path):
         data.open(path, DataConfig(folds=5, fold=5))
     with pytest.raises(UserError, match="drop --val"):
         data.open(path, DataConfig(folds=5), val="none")
-    with pytest.raises(UserError, match="too few images or groups for 50 folds"):
+    with pytest.raises(UserError, match="18 images, too few for 50 folds"):
         data.open(path, DataConfig(folds=50, fold=49))
+    with pytest.raises(UserError, match="too few for 2147483647 folds"):
+        data.open(path, DataConfig(folds=2**31 - 1, fold=0))
 
 
 def test_multi_label_hold_out_keeps_class_frequencies(tmp_path):

@@ -49,6 +49,22 @@ def test_probabilities_are_scaled_by_the_temperature(make_bundle, tmp_path, pict
     assert cold.probability > hot.probability > 1 / 3
 
 
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        (None, {}),
+        (5, {}),
+        ([5], {}),
+        *(("0.png", {"top": top}) for top in ("3", 1.5, 0, -1)),
+        *(("0.png", {"abstain": abstain}) for abstain in ("0.5", 2, float("nan"))),
+        *(("0.png", {"coverage": coverage}) for coverage in ("0.8", 1.0)),
+    ],
+)
+def test_arguments_of_another_type_are_user_errors(bundle, pictures, inputs, options):
+    with pytest.raises(UserError):
+        load(bundle, device="cpu").predict(pictures / inputs if isinstance(inputs, str) else inputs, **options)
+
+
 def test_bad_files_do_not_stop_a_prediction(bundle, pictures):
     (pictures / "broken.jpg").write_bytes((pictures / "deeper" / "0.jpg").read_bytes()[:200])
     (pictures / "empty.png").write_bytes(b"")

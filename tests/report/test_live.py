@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -165,3 +166,18 @@ def test_page_follows_a_training_until_its_end(browser, tmp_path):
         assert watching.wait(30) == 0
     finally:
         training.kill()
+
+
+@pytest.mark.parametrize(
+    "text", [b"GET /x HTTP/1.1\r\n\r\n", b"G", b"GET /data.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"]
+)
+def test_a_dropped_connection_prints_nothing(tmp_path, capfd, text):
+    linger = struct.pack("ii", 1, 0)  # closing sends a reset instead of an orderly end
+    with serving(make_run(tmp_path / "run", 1)) as port:
+        for _ in range(5):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.sendall(text)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            client.close()
+        assert request(port, "/", Host=f"127.0.0.1:{port}") == 200
+    assert capfd.readouterr().err == ""

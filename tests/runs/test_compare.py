@@ -201,6 +201,16 @@ def test_seeds_resume(tmp_path):
     assert read(tmp_path / "two" / "seeds.json")["seeds"] == [0, 1, 2]
 
 
+def test_a_seed_that_is_a_link_is_not_written_through(tmp_path, capsys):
+    folder = make_folder(tmp_path / "images", each=6)
+    assert train(folder, tmp_path / "two", "--seeds", "2") == 0
+    (tmp_path / "two" / "seed1").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "result.json").unlink()
+    (tmp_path / "two" / "seed1").symlink_to(tmp_path / "elsewhere")
+    assert "seed1 is a link" in refused(capsys, "train", "--out", tmp_path / "two", "--resume")
+    assert not (tmp_path / "elsewhere" / "result.json").exists()
+
+
 def test_resumed_seeds_need_no_settings(tmp_path, capsys):
     """Images, settings and number of seeds are stored; other settings are refused."""
     out = tmp_path / "two"

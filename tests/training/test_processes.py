@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from tests.conftest import make_folder
 from tests.tiny import relative_distance
 from tests.training.helpers import free_port
+from vitling.errors import UserError
+from vitling.training.processes import init_processes
 
 pytestmark = pytest.mark.slow
 COMMON = [
@@ -215,3 +217,22 @@ def peer(out: Path, rank: int) -> int:
         except OSError:
             continue
     raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "RANK and MASTER_ADDR and MASTER_PORT missing. Start them with torchrun, or unset WORLD_SIZE"),
+        ({"RANK": "0"}, "MASTER_ADDR and MASTER_PORT missing"),
+        ({"RANK": "5", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "RANK=5 must be from 0 to 1"),
+        ({"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "abc"}, "MASTER_PORT is 'abc'"),
+        ({"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}, "MASTER_PORT=0 is not a port"),
+    ],
+)
+def test_incomplete_variables_of_torchrun_are_named(variables, message, monkeypatch):
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"WORLD_SIZE": "2", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message), init_processes("cpu"):
+        pass

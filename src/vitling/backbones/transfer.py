@@ -139,7 +139,7 @@ def _to_timm_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rename downsampling layers: Swin's release and timm before 0.9 assign them to the preceding stage."""
     if "layers.0.downsample.reduction.weight" not in weights:
         return weights
-    return {re.sub(r"^layers\.(\d+)\.downsample", _shift_stage, name): value for name, value in weights.items()}
+    return {re.sub(r"^layers\.([0-9]{1,4})\.downsample", _shift_stage, name): value for name, value in weights.items()}
 
 
 def _shift_stage(found: re.Match) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any
 
 from vitling.commands.flag_docs import Flag, list_flags
@@ -45,7 +46,7 @@ def check_flags(argv: Sequence[str], command: Callable[..., Any]) -> None:
             for value in values[: flags[name].values]:
                 _check_value(flags[name], value)
     if "--help" not in argv:
-        _check_missing(argv, listed, command.__name__.rstrip("_").replace("_", "-"))
+        _check_arguments(argv, listed, command.__name__.rstrip("_").replace("_", "-"))
 
 
 def suggest_name(given: str, names: Iterable[str]) -> str:
@@ -69,20 +70,22 @@ def _read(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield name, values
 
 
-def _check_missing(argv: Sequence[str], flags: Sequence[Flag], verb: str) -> None:
-    """Raise UserError for required arguments that are not there. Words after a flag count as its values first."""
+def _check_arguments(argv: Sequence[str], flags: Sequence[Flag], verb: str) -> None:
+    """Raise UserError for required arguments that are missing, and for more than there can be."""
     by_name, typed = {flag.name: flag for flag in flags}, dict(_read(argv))
-    given = next((i for i, word in enumerate(argv) if word.startswith("--")), len(argv))
-    for name, values in typed.items():
-        taken = by_name[name].values
-        given += 0 if taken is None else max(0, len(values) - taken)
+    given = list(takewhile(lambda word: not word.startswith("--"), argv))
+    for name, values in typed.items():  # words after a flag are its values first
+        given += values[by_name[name].values or 0 :] if by_name[name].values is not None else []
+    positional = [flag for flag in flags if not flag.name.startswith("--")]
     required = [flag for flag in flags if flag.default == "(required)"]
-    positional = [flag.name for flag in required if not flag.name.startswith("--")]
-    named = [flag for flag in required if flag.name.startswith("--")]
-    missing = [name.removesuffix(" ...") for name in positional[given:]]
-    if missing := missing + [flag.name for flag in named if flag.name not in typed]:
-        call, words = f"vitling {verb}", [*positional, *(flag.usage for flag in named)]
-        raise UserError(f"{' and '.join(missing)} missing: {call} {' '.join(words)}. `{call} --help` explains them.")
+    missing = [flag.name.removesuffix(" ...") for flag in positional[len(given) :] if flag in required]
+    missing += [flag.name for flag in required if flag not in positional and flag.name not in typed]
+    call = f"vitling {verb}"
+    if missing:
+        words = " ".join(flag.usage for flag in sorted(required, key=lambda flag: flag not in positional))
+        raise UserError(f"{' and '.join(missing)} missing: {call} {words}. `{call} --help` explains them.")
+    if len(given) > len(positional) and all(flag.values == 1 for flag in positional):
+        raise UserError(f"{given[len(positional)]} is one argument too many. `{call} --help` shows what it takes.")
 
 
 def _check_value(flag: Flag, value: str) -> None:

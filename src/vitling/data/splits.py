@@ -197,6 +197,10 @@ def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Sp
         raise UserError(f"--data.fold {config.fold} --data.folds {config.folds}: use 2 folds or more, numbered from 0.")
     splits = read_splits(spec, config, merge_val=True)
     train = splits.train
+    if config.folds > len(train):
+        raise UserError(
+            f"{_format_name(train)} has {len(train):,} images, too few for {config.folds} folds; use fewer."
+        )
     groups = _keep_look_alikes_together(splits, config)
     folds = assign_folds(train.labels, groups, len(train), config.folds, seed)
     held = folds == config.fold

@@ -88,7 +88,7 @@ class ProbesConfig:
 
 def check_coverage(coverage: float, images: int | None = None) -> None:
     """Raise UserError unless the coverage is between 0 and 1 and `images` held-out scores are enough for it."""
-    if not 0 < coverage < 1:
+    if not (isinstance(coverage, int | float) and 0 < coverage < 1):
         raise UserError(f"--coverage {coverage} must be between 0 and 1; use for example --coverage 0.95.")
     if images is not None and rank_for(coverage, images) > images:
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)

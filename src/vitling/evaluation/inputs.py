@@ -41,7 +41,7 @@ def find_images(
 
 def list_sources(inputs: Input | Sequence[Input]) -> list[Source]:
     """List the images of any kind of input."""
-    several = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image | np.ndarray) else list(inputs)
+    several = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, Input) else [inputs]
     sources: list[Source] = []
     for one in several:
         if isinstance(one, str | os.PathLike):

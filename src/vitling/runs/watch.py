@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sys
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,9 +42,16 @@ def make_server(run: str) -> ThreadingHTTPServer:
                 return "text/html; charset=utf-8", read_bytes(folder / _REPORT)
             return None
 
-    server = ThreadingHTTPServer((HOST, 0), Handler)
-    server.daemon_threads = True
-    return server
+    return _Server((HOST, 0), Handler)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore connections that a browser has dropped; print other errors."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -70,9 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
         for name, value in (headers | {"X-Content-Type-Options": "nosniff"}).items():
             self.send_header(name, value)
-        with suppress(ConnectionError):  # the page was closed
-            self.end_headers()
-            self.wfile.write(body)
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing."""

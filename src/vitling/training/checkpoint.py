@@ -13,6 +13,7 @@ import torch
 from vitling.errors import InvalidFile, UserError
 from vitling.files import atomic_write
 from vitling.loading import check_zip, open_regular
+from vitling.pickles import check_torch_calls
 from vitling.shortage import is_out_of_memory
 
 FORMAT = 1
@@ -77,6 +78,7 @@ class Checkpoints:
         _check_digest(path)
         with open_regular(path) as file:
             check_zip(path, file)
+            check_torch_calls(file)
             state = torch.load(file, map_location=device, weights_only=True)
         if not isinstance(state, dict):
             raise DamagedCheckpointError(f"{path} holds a {type(state).__name__}")

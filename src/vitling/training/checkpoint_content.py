@@ -41,8 +41,8 @@ class _Recorder(TypedDict):
 
 
 class _Length(TypedDict):
-    epochs: Annotated[int, Meta(ge=1)]
-    shift: float
+    epochs: Annotated[int, Meta(ge=1, le=10**9)]
+    shift: Annotated[float, Meta(le=1e15)]  # steps
 
 
 class _Content(TypedDict):
@@ -99,8 +99,9 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
     groups = trainer.optimiser.state_dict()["param_groups"]
     if [group.get("params") for group in found["param_groups"]] != [group["params"] for group in groups]:
         raise InvalidFile(path, "its optimiser has other parameters")
-    if any(saved.keys() != group.keys() for saved, group in zip(found["param_groups"], groups)):
-        raise InvalidFile(path, "its optimiser has other settings")
+    for saved, group in zip(found["param_groups"], groups):
+        if saved.keys() != group.keys() or not all(_is_like(saved[name], group[name]) for name in group):
+            raise InvalidFile(path, "its optimiser has other settings")
     order = [p for group in trainer.optimiser.param_groups for p in group["params"]]
     adamw = {"step", "exp_avg", "exp_avg_sq"} if isinstance(trainer.optimiser, AdamW) else set()
     muon = {index for group in groups if group.get("matrices") for index in group["params"]}
@@ -108,13 +109,34 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
         if not all(isinstance(moments.get(name), Tensor) for name in ({"momentum"} if index in muon else adamw)):
             raise InvalidFile(path, "moments of its optimiser are missing")
         shape = order[index].shape if index in range(len(order)) else None
-        tensors = [moment for moment in moments.values() if isinstance(moment, Tensor) and moment.ndim]
-        if not all(map(_is_plain, tensors)):
+        every = [moment for moment in moments.values() if isinstance(moment, Tensor)]
+        if not all(_is_plain(moment) and moment.is_floating_point() for moment in every):
             raise InvalidFile(path, "a moment of its optimiser is not a plain tensor")
+        if any(not moment.ndim and not 0 <= moment.item() < math.inf for moment in every):
+            raise InvalidFile(path, "its optimiser has taken an impossible number of steps")
+        tensors = [moment for moment in every if moment.ndim]
         if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):
             raise InvalidFile(path, "the moments of its optimiser do not fit this run's network")
 
 
+def _is_like(saved: Any, own: Any) -> bool:
+    """Return whether a setting of an optimiser has the type of this run's, with numbers that are finite."""
+    if isinstance(own, tuple | list):
+        return isinstance(saved, tuple | list) and len(saved) == len(own) and all(map(_is_like, saved, own))
+    if own is None or isinstance(own, bool):  # such as `fused`, which depends on the machine
+        return saved is None or isinstance(saved, bool)
+    if isinstance(saved, Tensor):
+        return _is_plain(saved) and saved.ndim == 0 and not saved.is_complex() and bool(saved.isfinite())
+    return isinstance(saved, int | float) and not isinstance(saved, bool) and math.isfinite(saved)
+
+
 def _is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor has values, and is neither sparse nor quantised."""
-    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+    """Return whether a tensor has values of its own, and is neither sparse nor quantised."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return False
+    reach = 1  # elements that the dimensions so far take in memory
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1):
+        if stride < reach:  # two elements share memory
+            return False
+        reach += (size - 1) * stride
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def init_processes(device: str = "auto") -> Iterator[Processes]:
         yield Processes(rank, world, chosen)
         dist.barrier()
         return
+    _check_environment(rank, world)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT)
     try:
@@ -80,6 +82,20 @@ def init_processes(device: str = "auto") -> Iterator[Processes]:
     finally:
         gc.collect()  # DDP modules keep the group alive, whose threads must be joined before the process exits
         dist.destroy_process_group()
+
+
+def _check_environment(rank: int, world: int) -> None:
+    """Raise UserError if the variables that torchrun sets are incomplete; clusters often set some of them."""
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise UserError(
+            f"WORLD_SIZE={world} asks for several processes, but {' and '.join(missing)} missing. Start them with "
+            "torchrun, or unset WORLD_SIZE for one process."
+        )
+    if not 0 <= rank < world:
+        raise UserError(f"RANK={rank} must be from 0 to {world - 1}, since WORLD_SIZE={world}.")
+    port = int(read_number("MASTER_PORT", 0))
+    if not 0 < port < 2**16:
+        raise UserError(f"MASTER_PORT={port} is not a port.")
 
 
 def choose_device(name: str, local_rank: int | None = None) -> torch.device:

@@ -26,6 +26,7 @@ from vitling.files import (
     atomic_write,
     claim_folder,
     list_names,
+    refuse_link,
     remove_leftovers,
     sync_file,
     write_json,
@@ -121,11 +122,8 @@ class RunDirectory:
         if not resume and not self._is_run(there):
             raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
         for name in sorted(set(there) & set(OWN_NAMES)):
-            if resume and (self.path / name).is_symlink():
-                raise UserError(
-                    f"{self.path / name} is a link, and a run writes only into its own directory. Replace the link by "
-                    "what it points to; --out itself may be a link."
-                )
+            if resume:
+                refuse_link(self.path / name)
 
     def _list_names(self) -> list[str]:
         try:

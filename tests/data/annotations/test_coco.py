@@ -9,7 +9,7 @@ import pytest
 from pycocotools import mask as pycoco
 
 from tests.data.annotations.made import HEIGHT, WIDTH, make_coco, pack, put_coco
-from vitling.data.annotations import semantic
+from vitling.data.annotations import build, semantic
 from vitling.data.annotations.instances import Instances
 from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.rle import decode_mask, write_runs
@@ -277,3 +277,12 @@ def test_names_that_lead_elsewhere_are_found_by_their_ending(tmp_path, content):
     content["images"][1]["file_name"] = "../../train001.png"
     put_coco(tmp_path, make_coco())
     assert len(open_train(tmp_path, content)) == 4
+
+
+def test_an_image_with_too_many_annotations_is_left_out_and_named(tmp_path, content, monkeypatch):
+    monkeypatch.setattr(build, "MAX_INSTANCES", 4)
+    first = content["annotations"][0]
+    content["annotations"] += [{**first, "id": 100 + i} for i in range(4)]
+    split = open_train(tmp_path, content)
+    assert len(split.dataset) == 3
+    assert count_problems(split.problems) == {"image with more than 4 annotations; cut it into tiles": 1}

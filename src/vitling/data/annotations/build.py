@@ -27,6 +27,7 @@ from vitling.shortage import raise_if_short
 Item = TypeVar("Item")
 LeftOut = dict[int, list[Box]]  # image -> boxes of annotations that are left out, in pixels
 MIN_SIDE = 1e-3  # pixels; smaller boxes are empty
+MAX_INSTANCES = 3000  # of an image; each is compared with every anchor, so 20,000 take more than 10 GB
 CHUNK = 16  # files per task of the thread pool
 
 
@@ -52,7 +53,7 @@ def build_split(
     Broken annotations are left out and listed in `problems`; their boxes are returned too, as far as they have one.
     """
     problems = list(parsed.problems.get(split, ()))
-    images = _drop_repeated(parsed.splits[split], problems)
+    images = _drop_crowded(_drop_repeated(parsed.splits[split], problems), problems)
     images, sizes = check_sizes(files, images, config, problems)
     instances, left_out = _collect_instances(images, sizes, class_names, problems, with_masks)
     counts = np.zeros((len(images), len(class_names)), np.int64)
@@ -107,6 +108,13 @@ def _drop_repeated(images: list[ParsedImage], problems: list[Problem]) -> list[P
         else:
             first[image.file] = image
     return list(first.values())
+
+
+def _drop_crowded(images: list[ParsedImage], problems: list[Problem]) -> list[ParsedImage]:
+    crowded = [image for image in images if len(image.shapes) > MAX_INSTANCES]
+    what = f"image with more than {MAX_INSTANCES:,} annotations; cut it into tiles"
+    problems += [Problem(image.file, what) for image in crowded]
+    return [image for image in images if len(image.shapes) <= MAX_INSTANCES]
 
 
 def _collect_instances(
