@@ -123,7 +123,8 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "match"), [("w.npz", "not a weights file"), ("w.pt", "neither a zip file nor a pickle"), ("w.safetensors", "cannot be")]
+    ("name", "match"),
+    [("w.npz", "not a weights file"), ("w.pt", "neither a zip file nor a pickle"), ("w.safetensors", "cannot be")],
 )
 def test_files_without_weights_are_refused(tmp_path, name, match):
     (tmp_path / name).write_bytes(b"not weights at all")

@@ -1,0 +1,23 @@
+"""The benchmark of the time to full speed, on a few images."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+from tests.conftest import make_folder
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_writes_seconds_and_paces(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    bench = importlib.import_module("start")
+    folder, out = make_folder(tmp_path / "images", classes=3, each=4), tmp_path / "found.json"
+    words = ["--stages", "supervised", "--modes", "off", "--backbone", "vit_nano_patch4_32", "--out", str(out)]
+    bench.main([str(folder), *words])
+    found = json.loads(out.read_text())
+    assert [row["cache"] for row in found["rows"]] == ["empty", "filled"]
+    assert all(0 < row["seconds"] < 100 and row["images_per_second"] > 0 for row in found["rows"])
+    assert str(tmp_path) not in json.dumps(found["command"])
