@@ -25,13 +25,15 @@ class Copy:
     def __init__(self, entry: Entry, root: Path, options: dict[str, str] | None = None):
         self.entry, self.root = entry, root  # root: the folder with its marks
         self.options = options or {}  # readers remove those they know
+        self.last: Path | None = None  # file or folder that the reader asked for last
         self.source = Source(entry.name, class_order=entry.class_names or None, multi=entry.multi)
 
     def require(self, *names: str) -> Path:
         """Return the first of these files or folders that exists."""
         for name in names:
             if (self.root / name).exists():
-                return self.root / name
+                self.last = self.root / name
+                return self.last
         others = f" (nor {', '.join(names[1:])})" if names[1:] else ""
         title, where = self.entry.title, self.entry.where
         raise UserError(f"{self.root} has no {names[0]}{others}, which {title} needs. Get it from: {where}.")

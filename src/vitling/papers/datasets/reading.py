@@ -35,10 +35,10 @@ def _run_reader(copy: Copy) -> Source:
     except UserError:
         raise
     except Exception as error:  # truncated and altered files raise errors of almost any kind
-        title, where, kind = copy.entry.title, copy.entry.where, type(error).__name__
+        title, where, reason = copy.entry.title, copy.entry.where, f"{type(error).__name__}: {str(error)[:200]}"
+        file = copy.root if copy.last is None else f"{copy.last}, or a file read before it,"
         raise UserError(
-            f"{copy.root} is not as {title} is distributed ({kind}: {error}). A file may be cut short. "
-            f"Get it from: {where}."
+            f"{file} is not as {title} is distributed ({reason}). It may be cut short. Get it from: {where}."
         ) from error
     return copy.source
 
