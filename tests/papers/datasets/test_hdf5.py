@@ -82,3 +82,10 @@ def test_files_that_are_not_hdf5_are_refused(tmp_path):
     (tmp_path / "a.h5").write_bytes(b"nothing")
     with pytest.raises(InvalidFile, match="cannot be read as an HDF5 file"):
         H5Reader(tmp_path / "a.h5", "x")(0)
+
+
+def test_a_row_far_larger_than_an_image_is_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:  # 1.4 kB: no chunk is ever written
+        file.create_dataset("x", (4, 25000, 25000, 3), "u1", chunks=(1, 1000, 1000, 3), compression="gzip")
+    with pytest.raises(InvalidFile, match="an image of 1,875 MB"):
+        H5Reader(tmp_path / "a.h5", "x")(0)
