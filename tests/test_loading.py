@@ -20,6 +20,7 @@ from vitling import loading
 from vitling.errors import InvalidFile
 from vitling.files import write_json
 from vitling.loading import (
+    open_text,
     parse_json,
     read_bytes,
     read_json,
@@ -201,3 +202,10 @@ def test_a_name_that_is_not_utf8_survives_json(tmp_path):
     assert read_json(tmp_path / "a.json") == {"file": name}
     config = TrainConfig(source=name)
     assert load_config(TrainConfig, json.loads(json.dumps(asdict(config))), "config.json") == config
+
+
+def test_a_text_of_gigabytes_is_refused(tmp_path):
+    with open(tmp_path / "a.txt", "wb") as file:
+        file.truncate(3 * 10**9)  # takes no space on the disk
+    with pytest.raises(OSError, match=r"Too large: 3.0 GB, over 1 GB"):
+        open_text(tmp_path / "a.txt")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_FILE = 2 * 10**9  # bytes of a file that is read as a whole: an image, or COCO annotations (LVIS has 1.2 GB)
+MAX_TEXT = 10**9  # bytes of lists and tables, which take several times as much memory; FER2013's has 0.3 GB
 MAX_UNPACKED = 10**9  # bytes that any file may unpack to
 MAX_RATIO = 100  # larger ones may unpack to so many times their size; deflate reaches 1,000, but not with images
 MAX_DIGITS = 18  # of a number in a name of data; all such numbers fit into 64 bits
@@ -59,8 +60,10 @@ def check_regular(path: str | os.PathLike) -> None:
 def open_text(
     path: str | os.PathLike, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
 ) -> TextIO:
-    """Open a regular file as text."""
-    return io.TextIOWrapper(open_regular(path), encoding, errors, newline)
+    """Open a regular file as text; one of more than MAX_TEXT bytes raises OSError."""
+    file = open_regular(path)
+    check_size(path, os.fstat(file.fileno()).st_size, MAX_TEXT)
+    return io.TextIOWrapper(file, encoding, errors, newline)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -70,10 +73,11 @@ def read_bytes(path: str | os.PathLike) -> bytes:
         return file.read()
 
 
-def check_size(path: str | os.PathLike, size: int) -> None:
-    """Raise OSError if `size` bytes, a file or a part of one, are too many to read into memory."""
-    if size > MAX_FILE:
-        problem = f"Too large: {size / 1e9:.1f} GB, over {MAX_FILE / 1e9:g} GB"
+def check_size(path: str | os.PathLike, size: int, limit: int | None = None) -> None:
+    """Raise OSError if `size` bytes, a file or a part of one, are more than `limit`, by default MAX_FILE."""
+    limit = MAX_FILE if limit is None else limit
+    if size > limit:
+        problem = f"Too large: {size / 1e9:.1f} GB, over {limit / 1e9:g} GB"
         raise OSError(errno.EINVAL, problem, os.fspath(path))
 
 

@@ -240,3 +240,13 @@ def test_damaged_bytes_raise_only_bad_image(format):
         damaged[where] = rng.integers(0, 256, 6)
         with suppress(BadImage):
             decode(damaged.tobytes(), max_pixels=10_000, draft_size=16)
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused():
+    out = io.BytesIO()
+    Image.new("L", (80, 80), 100).save(out, "jpeg", progressive=True)
+    raw = out.getvalue()
+    last = raw[raw.rfind(b"\xff\xda") : -2]
+    assert pixels(raw[:-2] + 5 * last + raw[-2:]).shape == (80, 80, 3)
+    with pytest.raises(BadImage, match="too many scans"):
+        decode(raw[:-2] + 2500 * last + raw[-2:])

@@ -24,8 +24,8 @@ from vitling.data.scan import scan
 from vitling.data.sources import parquet, read_source
 from vitling.data.sources.source import Source, sort_class_names
 from vitling.data.splits import read_splits
-from vitling.errors import UserError
-from vitling.loading import find_matches
+from vitling.errors import InvalidFile, UserError
+from vitling.loading import check_expansion, find_matches
 
 
 def make_tar(label: str = '{"label": "cat"}', folder: str = "") -> bytes:
@@ -179,7 +179,7 @@ def test_damaged_tars_are_read_or_refused(raw, tmp_path):
 
 @pytest.mark.parametrize("read", [lambda spec: read_source(spec, DataConfig()), open_files])
 def test_names_of_very_many_folders_are_refused(read, tmp_path):
-    (tmp_path / "a.tar").write_bytes(make_tar(folder="a/" * 50_000))
+    (tmp_path / "a.tar").write_bytes(make_tar(folder="a/" * 5_000))
     with pytest.raises(UserError, match=r"a\.tar: the name a/a/.*\.\.\. has over 4,096 characters"):
         read(str(tmp_path / "a.tar"))
 
@@ -330,3 +330,33 @@ def test_no_data_starts_a_download_by_itself(tmp_path):
     with pytest.raises(UserError, match="leave out download"):
         read_source(f"torchvision:MNIST?root={tmp_path}&download=true", DataConfig())
     assert not list(tmp_path.iterdir())
+
+
+def read_first(path: Path) -> None:
+    split = read_source(str(path), DataConfig()).splits["train"]
+    split.reader(split.rows[0])
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_a_large_value_that_rows_share_is_not_read_for_many_at_once(column, tmp_path, monkeypatch):
+    """Read 64 rows that refer to one value of 10 MB, which is packed to almost nothing, with a limit of 50 MB."""
+    large = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([b"0" * 10**7]))
+    columns = {"image": pa.array([b"x"] * 64), "label": pa.array([0, 1] * 32)} | {column: large}
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 2**31 - 1, "store_schema": False}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", **options)
+    for module, name in ((loading, "MAX_UNPACKED"), (parquet, "MAX_UNPACKED")):
+        monkeypatch.setattr(module, name, 5 * 10**7)
+    seen = []
+    monkeypatch.setattr(parquet, "check_expansion", lambda path, size: (seen.append(size), check_expansion(path, size)))
+    with pytest.raises(InvalidFile, match="unpacks to"):
+        read_first(tmp_path / "a.parquet")
+    assert max(seen) <= 11 * 10**7
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_tar_header_of_a_megabyte_is_refused(kind, tmp_path):
+    header = tarfile.TarInfo("p")
+    header.type, header.size = kind, 10**6
+    (tmp_path / "a.tar").write_bytes(header.tobuf() + b"1" * 10**6 + bytes(2048))
+    with pytest.raises(UserError, match="a header of 1,000,000 bytes"):
+        read_source(str(tmp_path / "a.tar"), DataConfig())

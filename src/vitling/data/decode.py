@@ -38,6 +38,7 @@ SIGNATURES: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"MM\0+", TiffImagePlugin.TiffImageFile),
     *((b"P%d" % kind, PpmImagePlugin.PpmImageFile) for kind in range(1, 7)),
 )
+MAX_SCANS = 500  # of a JPEG file; encoders write about ten, and each is a pass over all pixels
 END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "GIF": b"\x3b"}
 TRANSPOSE_OF_ORIENTATION = {  # EXIF orientation -> what makes the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -156,6 +157,8 @@ def _open(raw: bytes) -> ImageFile.ImageFile:
     if raw[4:8] == b"ftyp":
         raise BadImage("HEIF, AVIF or video: convert it to JPEG or PNG")
     plugin = next((plugin for signature, plugin in SIGNATURES if raw.startswith(signature)), None)
+    if plugin is JpegImagePlugin.JpegImageFile and raw.count(b"\xff\xda") > MAX_SCANS:
+        raise BadImage("a JPEG file of too many scans")
     if plugin is None or (plugin is WebPImagePlugin.WebPImageFile and raw[8:12] not in b"WEBP"):
         start = ascii(raw[:12].decode("latin-1"))
         raise BadImage(f"not an image (starts with {start})")

@@ -24,7 +24,7 @@ from vitling.data.sources.source import (
     sort_class_names,
 )
 from vitling.errors import InvalidFile, UserError
-from vitling.loading import check_expansion, check_regular, parse_json
+from vitling.loading import MAX_UNPACKED, check_expansion, check_regular, parse_json
 
 MAX_ROWS = 10**6  # in a file of any size; larger files may have one row per byte
 BATCH = 64  # rows that are read at a time
@@ -126,12 +126,23 @@ def _read_columns(path: Path, columns: list[str], groups: list[int] | None = Non
     """
     batches = []
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH, groups, columns, use_threads=False):
+        largest = max(_list_chunk_sizes(file.metadata, columns, groups), default=0)
+        check_expansion(path, size + largest)
+        rows = max(1, min(BATCH, MAX_UNPACKED // max(largest, 1)))  # each may have a value of that size
+        for batch in file.iter_batches(rows, groups, columns, use_threads=False):
             batches.append(batch)
             size += batch.nbytes
             check_expansion(path, size)
         schema = pa.schema([file.schema_arrow.field(column) for column in columns])
     return pa.Table.from_batches(batches, None if batches else schema)
+
+
+def _list_chunk_sizes(metadata: pq.FileMetaData, columns: list[str], groups: list[int] | None) -> list[int]:
+    """Return the unpacked bytes of each of the columns in each row group, as the file states them."""
+    names = [metadata.schema.column(c).path.partition(".")[0] for c in range(metadata.num_columns)]
+    chosen = range(metadata.num_row_groups) if groups is None else groups
+    numbers = [(g, c) for g in chosen for c, name in enumerate(names) if name in columns]
+    return [metadata.row_group(g).column(c).total_uncompressed_size for g, c in numbers]
 
 
 def _find_image_column(path: Path, schema: pa.Schema) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from vitling.loading import check_size, open_regular, parse_json
 
 MAX_LABEL = 1000  # characters
 MAX_NAME = 4096  # characters of a member's name, with its folders; Linux opens no longer ones
+HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
+MAX_HEADER = 2**16  # bytes of a header that holds a long name or other attributes
 LABEL_KEYS = ("label", "labels", "class", "cls")
 Span = tuple[int, int]  # offset and size of a member's bytes
 
@@ -92,9 +94,20 @@ def read(paths: Sequence[Path], name: str, config: DataConfig) -> Source:
     return source
 
 
+class _Member(tarfile.TarInfo):
+    """Refuses long headers: before Python 3.11.10, a megabyte of digits in one takes tarfile an hour."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in HEADERS and found.size > MAX_HEADER:
+            raise ValueError(f"a header of {found.size:,} bytes")
+        return found
+
+
 def list_members(path: Path) -> dict[str, Span]:
     try:
-        with open_regular(path) as raw, tarfile.open(fileobj=raw, mode="r:") as file:
+        with open_regular(path) as raw, tarfile.open(fileobj=raw, mode="r:", tarinfo=_Member) as file:
             members = {m.name.removeprefix("./"): (m.offset_data, m.size) for m in file if m.isfile()}
     except Exception as error:  # damaged headers raise errors of many kinds
         hint = "Check that the copy is complete and not compressed."
