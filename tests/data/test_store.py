@@ -267,3 +267,28 @@ def test_pixels_are_not_copied_and_torch_does_not_warn(folder, own_cache, placem
     assert any(isinstance(array, np.memmap) and len(array) == 30 for array in shared)
     for row, i in zip(pixels, (0, 5, 28)):
         assert torch.equal(row, expected(folder, store.dataset, i))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("height", np.array("x")),
+        ("width", np.zeros(3)),
+        ("thumbs", np.zeros((1, 16, 16), np.uint8)),
+        ("digests", np.zeros(4, np.uint8)),
+        ("modes", np.zeros(6)),
+        ("bad_ids", np.array([10**6])),
+    ],
+)
+def test_facts_of_other_shapes_or_types_are_rebuilt(tmp_path, name, value, monkeypatch):
+    dataset = data.open(str(make_folder(tmp_path / "images", classes=2, each=3)), val="none").train
+    monkeypatch.setenv("VITLING_CACHE", str(tmp_path / "cache"))
+    first = build_store(dataset, 8)
+    (path,) = (tmp_path / "cache").rglob("facts.npz")
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    more = {"bad_reasons": np.array(["damaged"])} if name == "bad_ids" else {}
+    np.savez(path, **arrays | {name: value} | more)
+    again = build_store(dataset, 8)
+    assert again.facts.has_rows(6)
+    assert torch.equal(again.fetch(np.arange(6))[0], first.fetch(np.arange(6))[0])

@@ -111,7 +111,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         # Copy-on-write ("c"), because torch warns about read-only arrays; nothing is written, so pages stay shared.
         array = np.memmap(entry / "pixels.bin", np.uint8, "c", shape=shape)
         facts = ImageFacts.from_arrays(arrays)
-        fits = tuple(done["shape"]) == shape and len(facts.ok) == shape[0]
+        fits = tuple(done["shape"]) == shape and facts.has_rows(shape[0])
     except Exception as problem:
         raise _Corrupt(f"{type(problem).__name__}: {problem}") from problem
     if not fits:

@@ -49,6 +49,19 @@ class ImageFacts:
     def __len__(self) -> int:
         return len(self.ok)
 
+    def has_rows(self, n: int) -> bool:
+        """Return whether every column has n rows of its type; those of a damaged file may not."""
+        expected = vars(ImageFacts.empty(n))
+        arrays = {name: (one.dtype, one.shape) for name, one in expected.items() if isinstance(one, np.ndarray)}
+        found = {name: (getattr(self, name).dtype, getattr(self, name).shape) for name in arrays}
+        words = all(isinstance(word, str) for word in (*self.modes, *self.formats, *self.reasons.values()))
+        return (
+            found == arrays
+            and len(self.modes) == len(self.formats) == n
+            and words
+            and set(self.reasons) <= set(range(n))
+        )
+
     def take(self, ids: np.ndarray | Sequence[int]) -> ImageFacts:
         """Select rows by id; they get the new ids 0..len(ids)-1."""
         ids = np.asarray(ids, dtype=np.int64)
