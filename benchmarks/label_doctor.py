@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--train-flags", nargs="*", default=[], help="further flags of train, without their dashes")
-    parser.add_argument("--runs", type=Path, help="keep the runs and what the doctor writes in this folder")
+    parser.add_argument("--runs", type=Path, help="keep the runs and what the doctor writes in this new folder")
     parser.add_argument("--out")
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []

@@ -33,16 +33,18 @@ def measure(data: str, stage: str, mode: str, backbone: str, cache: Path, folder
     command += ["--backbone", backbone, "--minutes", str(MINUTES), "--loop.compile", mode, "--no-report"]
     began = time.perf_counter()
     environment = os.environ | {"VITLING_CACHE": str(cache)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")
-    assert process.stderr is not None
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)  # it would take the place of our cache
     lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if found := PACE.search(line):
-            seconds = time.perf_counter() - began
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                lines.append(line)
+                if found := PACE.search(line):
+                    seconds = time.perf_counter() - began
+                    return {"seconds": seconds, "images_per_second": int(found[1].replace(",", ""))}
+        finally:
             process.terminate()
-            process.communicate()
-            return {"seconds": seconds, "images_per_second": int(found[1].replace(",", ""))}
     raise SystemExit(f"The run ended without a pace:\n{''.join(lines[-20:])}")
 
 
@@ -55,6 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out")
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
+    command, hashes = format_command("start", options), hash_data(options.data)
     for stage in options.stages:
         for mode in options.modes:
             with tempfile.TemporaryDirectory() as folder:
@@ -62,8 +65,6 @@ def main(argv: list[str] | None = None) -> None:
                     found = measure(options.data, stage, mode, options.backbone, Path(folder) / "cache", Path(folder))
                     rows.append({"stage": stage, "compile": mode, "cache": cache, **found})
                     print(rows[-1], flush=True)
-                    command = format_command("start", options)
-                    hashes = hash_data(options.data)
                     write_rows(options.out, "seconds to full speed", command, rows, data_hashes=hashes)
 
 

@@ -1,4 +1,4 @@
-"""A dry run of the pickle in a torch file, to refuse calls whose cost the file's size does not limit.
+"""Check which calls the pickle in a torch file makes, without making them.
 
 torch.load(weights_only=True) executes no code of the file, but it calls bytearray, codecs and the types of tensors with
 arguments of the file: 50 bytes can ask for any amount of memory, and 200 kB for hours in a codec.
@@ -7,79 +7,133 @@ arguments of the file: 50 bytes can ask for any amount of memory, and 200 kB for
 from __future__ import annotations
 
 import pickle
+import pickletools
+import tarfile
 import zipfile
 from typing import IO, Any
 
-_CALLED = {  # what a state dict calls; torch refuses names that it does not know
-    "collections": ("OrderedDict", "Counter"),
-    "builtins": ("set", "complex"),
-    "__builtin__": ("set", "complex"),
-    "torch": ("Size", "device"),
-    "torch.serialization": ("_get_layout",),
-    "torch.nn.parameter": ("Parameter",),
+ALLOWED_CALLS = {  # by state dicts; torch refuses names that it does not know
+    "collections OrderedDict",
+    "collections Counter",
+    "builtins set",
+    "builtins complex",
+    "__builtin__ set",
+    "__builtin__ complex",
+    "torch Size",
+    "torch device",
+    "torch.serialization _get_layout",
+    "torch.nn.parameter Parameter",
 }
-_LEGACY_PICKLES = 5  # magic number, protocol, system, content, keys of the storages
+ENCODE = "_codecs encode"
+LEGACY_PICKLES = 5  # magic number, protocol, system, content, keys of the storages
+_MARK = object()
+_VALUES = {  # opcodes that push something that is never called
+    *("NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+    *("EMPTY_LIST", "EMPTY_DICT", "EMPTY_TUPLE", "EMPTY_SET"),
+}
+_TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINSTRING", "BINSTRING"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "POP": 1}
 
 
-class _Inert:
-    """Stands for everything that the file names; it keeps nothing."""
-
-    def __init__(self, *values: Any, **named: Any):
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-    def append(self, value: Any) -> None:
-        pass
-
-    def extend(self, values: Any) -> None:
-        pass
-
-    def add(self, value: Any) -> None:
-        pass
-
-
-class _Named(_Inert):
-    """Stands for a type that files name but never call, such as that of a storage."""
-
-    def __init__(self, *values: Any, **named: Any):
-        raise pickle.UnpicklingError("calls a type")
-
-
-class _Encoded(_Inert):
-    def __init__(self, text: str, encoding: str = ""):
-        if encoding != "latin1":  # the only one that pickle writes, for bytes
-            raise pickle.UnpicklingError(f"calls the codec {encoding[:20]}")
-
-
-class _DryRun(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _Encoded
-        called = name in _CALLED.get(module, ()) or (module.startswith("torch.") and name.startswith("_rebuild_"))
-        return _Inert if called else _Named
-
-    def persistent_load(self, key: Any) -> Any:
-        return _Inert()
+class _Global(str):
+    """Name of a function or a type, such as "torch FloatTensor"."""
 
 
 def check_torch_calls(file: IO[bytes]) -> None:
-    """Raise an error if torch should not load the file; UnpicklingError if it calls what a state dict does not."""
-    if zipfile.is_zipfile(file):
+    """Raise UnpicklingError if loading the file would call something that a state dict does not need; other errors if
+    it is no torch file."""
+    file.seek(0)
+    start = file.read(tarfile.BLOCKSIZE)
+    if start.startswith(b"PK\x03\x04"):  # as torch decides
         with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                if name.rpartition("/")[2] == "data.pkl":
-                    with archive.open(name) as member:
-                        _DryRun(member).load()
+            names = [name.casefold() for name in archive.namelist()]
+            pickles = [name for name in archive.namelist() if name.casefold().rpartition("/")[2] == "data.pkl"]
+            if len(set(names)) < len(names) or len(pickles) != 1:  # torch might read another one
+                raise pickle.UnpicklingError("not exactly one data.pkl")
+            with archive.open(pickles[0]) as member:
+                check_calls(member)
+    elif not start.startswith(b"\x80") or _is_tar(start):  # every pickle since protocol 2 begins with this
+        raise ValueError("neither a zip file nor a pickle")
     else:
         file.seek(0)
-        if file.read(1) != b"\x80":  # every pickle since protocol 2 begins with this
-            raise ValueError("neither a zip file nor a pickle")
-        file.seek(0)
-        for _ in range(_LEGACY_PICKLES):
-            _DryRun(file).load()
+        for _ in range(LEGACY_PICKLES):
+            check_calls(file)
     file.seek(0)
+
+
+def check_calls(file: IO[bytes]) -> None:
+    """Follow a pickle to its end, and raise UnpicklingError for calls that are not allowed.
+
+    Only names, texts and tuples are kept, and nothing is hashed or compared.
+    """
+    stack: list[Any] = []
+    memo: dict[Any, Any] = {}
+    for opcode, value, _ in pickletools.genops(file):
+        name = opcode.name
+        if name == "STOP":
+            return
+        if name == "GLOBAL":
+            stack.append(_Global(value))
+        elif name in _VALUES:
+            stack.append(None)
+        elif name in _TEXTS:
+            stack.append(value)
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name == "TUPLE":
+            stack.append(_pop_to_mark(stack))
+        elif name in _TUPLES:
+            stack.append(_pop(stack, _TUPLES[name]))
+        elif name in ("APPENDS", "SETITEMS"):
+            _pop_to_mark(stack)
+        elif name in _POPS:
+            _pop(stack, _POPS[name])
+        elif name in ("REDUCE", "NEWOBJ"):
+            _check_call(*_pop(stack, 2))
+            stack.append(None)
+        elif name == "BINPERSID":
+            _pop(stack, 1)
+            stack.append(None)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[value] = stack[-1] if stack else None
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo.get(value))
+        elif name != "PROTO":
+            raise pickle.UnpicklingError(f"opcode {name}")
+
+
+def _check_call(function: Any, values: Any) -> None:
+    if isinstance(function, _Global):
+        rebuilds = function.startswith("torch.") and function.partition(" ")[2].startswith("_rebuild_")
+        if rebuilds or function in ALLOWED_CALLS:
+            return
+        if function == ENCODE and values[1:] == ("latin1",):  # how pickle writes bytes
+            return
+    raise pickle.UnpicklingError(f"calls {str(function)[:50]}")
+
+
+def _pop(stack: list[Any], count: int) -> tuple[Any, ...]:
+    if len(stack) < count:
+        raise pickle.UnpicklingError("ends too early")
+    found = tuple(stack[len(stack) - count :])
+    del stack[len(stack) - count :]
+    return found
+
+
+def _pop_to_mark(stack: list[Any]) -> tuple[Any, ...]:
+    for i in range(len(stack) - 1, -1, -1):
+        if stack[i] is _MARK:
+            found = tuple(stack[i + 1 :])
+            del stack[i:]
+            return found
+    raise pickle.UnpicklingError("ends too early")
+
+
+def _is_tar(start: bytes) -> bool:
+    """Return whether a file is a tar archive, which torch would read as its oldest format."""
+    try:
+        tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True

@@ -83,13 +83,21 @@ def test_values_are_those_of_the_flag_before(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("predict", "RUN and IMAGES missing: vitling predict RUN IMAGES .... `vitling predict --help` explains them."),
-        ("predict --top 3 runs/a", "IMAGES missing: vitling predict RUN"),
-        ("predict runs/a --top 3", "IMAGES missing"),
-        ("evaluate runs/a --with knn logistic", "DATA missing"),
-        ("export", "RUN and --out missing: vitling export RUN --out PATH."),
+        (
+            "predict",
+            "Missing: RUN, IMAGES. Type `vitling predict RUN IMAGES ...`; `vitling predict --help` explains them.",
+        ),
+        ("predict --top 3 runs/a", "Missing: IMAGES. Type `vitling predict RUN"),
+        ("predict runs/a --top 3", "Missing: IMAGES."),
+        ("predict --abstain 0.5 runs/a --abstain 0.6", "Missing: IMAGES."),
+        ("predict --abstain 0.5 runs/a --abstain 0.6 x.png", "runs/a does not exist"),
+        ("evaluate runs/a --with knn logistic", "Missing: DATA."),
+        ("export", "Missing: RUN, --out. Type `vitling export RUN --out PATH`"),
+        ("export --out= runs/a", "--out is empty"),
+        ("train d --out", "--out DIR: the value is missing."),
+        ("train data", "Missing: --out. Type `vitling train DATA --out DIR`"),
         ("export --out=a runs/a --onnx", "There is no flag --onnx. Use --format."),
-        ("list", "missing: vitling list {methods,"),
+        ("list", "Type `vitling list {methods,"),
     ],
 )
 def test_missing_arguments_are_named(words, message, capsys):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.made_runs import refused
+from vitling.cli import run
 from vitling.errors import UserError
 from vitling.evaluation import load, save_bundle
 from vitling.evaluation.export import export
@@ -131,3 +133,8 @@ def test_models_without_scores_cannot_make_sets(bundle, make_bundle, pictures, t
     make_bundle(tmp_path / "several", task="multi")
     with pytest.raises(UserError, match="one class per image"):
         predict(tmp_path / "several", [pictures], coverage=0.9)
+
+
+def test_predictions_for_a_closed_output_are_discarded(bundle, pictures, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(["predict", str(bundle), str(pictures / "0.png")]) == 0

@@ -23,7 +23,7 @@ def make_config(compile: str, **more) -> FinetuneConfig:
 def test_a_part_has_the_batch_size_of_the_run_and_as_many_images_in_all(images, part):
     config = make_config("on")
     kept = keep_batch_size(config, images, part, CPU)
-    (size,) = set(choose_batch_sizes(config.fit_config(), images, CPU)[:1])
+    size = choose_batch_sizes(config.fit_config(), images, CPU)[0]
     sizes = choose_batch_sizes(kept.fit_config(), part, CPU)
     assert set(sizes) == {size}
     assert kept.epochs * sum(sizes) == pytest.approx(config.epochs * part, rel=0.01)
@@ -41,3 +41,14 @@ def test_schedules_and_averages_follow_the_length():
     assert (short.epochs, short.optim.warmup_epochs, short.optim.schedule_epochs) == (50, 5, 75)
     assert short.optim.ema == pytest.approx(0.9999**4)
     assert scale_length(replace(config, epochs=1), 0.25).epochs == 1
+
+
+def test_averages_remember_the_same_share_of_the_steps():
+    config = make_config("on", optim=OptimConfig(ema=0.99))
+    kept = keep_batch_size(config, 500, 400, CPU)
+    steps, own = (count_steps(one, images) for one, images in ((config, 500), (kept, 400)))
+    assert own * (1 - kept.optim.ema) == pytest.approx(steps * (1 - config.optim.ema), rel=0.01)
+
+
+def count_steps(config: FinetuneConfig, images: int) -> int:
+    return config.epochs * len(choose_batch_sizes(config.fit_config(), images, CPU))

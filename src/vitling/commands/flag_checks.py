@@ -43,9 +43,11 @@ def check_flags(argv: Sequence[str], command: Callable[..., Any]) -> None:
         if name not in flags and name != "--help":
             raise UserError(f"There is no flag {name}.{_suggest(name, flags)}")
         if name in flags:
+            if len(values) < (flags[name].values or 0):
+                raise UserError(f"{flags[name].usage}: the value is missing.")
             for value in values[: flags[name].values]:
                 _check_value(flags[name], value)
-    if "--help" not in argv:
+    if "--help" not in dict(_read(argv)):
         _check_arguments(argv, listed, command.__name__.rstrip("_").replace("_", "-"))
 
 
@@ -65,25 +67,27 @@ def _read(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if name:
             yield name, values
         name, _, value = word.partition("=")
-        name, values = name.replace("_", "-"), [value] if value else []
+        name, values = name.replace("_", "-"), [value] if "=" in word else []
     if name:
         yield name, values
 
 
 def _check_arguments(argv: Sequence[str], flags: Sequence[Flag], verb: str) -> None:
     """Raise UserError for required arguments that are missing, and for more than there can be."""
-    by_name, typed = {flag.name: flag for flag in flags}, dict(_read(argv))
+    by_name, typed = {flag.name: flag for flag in flags}, list(_read(argv))
     given = list(takewhile(lambda word: not word.startswith("--"), argv))
-    for name, values in typed.items():  # words after a flag are its values first
-        given += values[by_name[name].values or 0 :] if by_name[name].values is not None else []
+    for name, values in typed:  # words after a flag are its values first
+        taken = by_name[name].values
+        given += [] if taken is None else values[taken:]
     positional = [flag for flag in flags if not flag.name.startswith("--")]
     required = [flag for flag in flags if flag.default == "(required)"]
     missing = [flag.name.removesuffix(" ...") for flag in positional[len(given) :] if flag in required]
-    missing += [flag.name for flag in required if flag not in positional and flag.name not in typed]
+    missing += [flag.name for flag in required if flag not in positional and flag.name not in dict(typed)]
     call = f"vitling {verb}"
     if missing:
-        words = " ".join(flag.usage for flag in sorted(required, key=lambda flag: flag not in positional))
-        raise UserError(f"{' and '.join(missing)} missing: {call} {words}. `{call} --help` explains them.")
+        shown = [*positional, *(flag for flag in required if flag not in positional)]
+        words = " ".join(flag.usage for flag in shown)
+        raise UserError(f"Missing: {', '.join(missing)}. Type `{call} {words}`; `{call} --help` explains them.")
     if len(given) > len(positional) and all(flag.values == 1 for flag in positional):
         raise UserError(f"{given[len(positional)]} is one argument too many. `{call} --help` shows what it takes.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Annotated, Literal
 
 from tyro.conf import arg
@@ -88,8 +89,8 @@ class ProbesConfig:
 
 def check_coverage(coverage: float, images: int | None = None) -> None:
     """Raise UserError unless the coverage is between 0 and 1 and `images` held-out scores are enough for it."""
-    if not (isinstance(coverage, int | float) and 0 < coverage < 1):
-        raise UserError(f"--coverage {coverage} must be between 0 and 1; use for example --coverage 0.95.")
+    if not (isinstance(coverage, Real) and 0 < coverage < 1):
+        raise UserError(f"--coverage must be a number between 0 and 1, such as 0.95, not {coverage!r}.")
     if images is not None and rank_for(coverage, images) > images:
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
         highest = math.floor(1000 * images / (images + 1)) / 1000

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -113,10 +114,10 @@ class Model:
         `coverage` adds prediction sets, which contain the true class with this probability.
         """
         self.require_head()
-        if not isinstance(top, int) or top < 1:
-            raise UserError(f"top must be a whole number from 1, not {top!r}.")
-        if abstain is not None and not (isinstance(abstain, int | float) and 0 <= abstain <= 1):
-            raise UserError(f"abstain must be a probability between 0 and 1, not {abstain!r}.")
+        if not isinstance(top, Integral) or top < 1:
+            raise UserError(f"--top must be a whole number from 1, not {top!r}.")
+        if abstain is not None and not (isinstance(abstain, Real) and 0 <= abstain <= 1):
+            raise UserError(f"--abstain must be a probability between 0 and 1, not {abstain!r}.")
         threshold = None if coverage is None else self.find_set_threshold(coverage)
         sources = list_sources(inputs)
         predictions = [Prediction(source.name) for source in sources]
@@ -184,7 +185,7 @@ class Model:
         return self.head
 
     def _fill_prediction(self, prediction: Prediction, probabilities: Tensor, top: int, abstain: float | None) -> None:
-        best = probabilities.topk(min(top, len(probabilities)))
+        best = probabilities.topk(min(int(top), len(probabilities)))
         named = [(self.class_names[c], float(p)) for p, c in zip(best.values, best.indices)]
         prediction.top = named
         prediction.probability = named[0][1]

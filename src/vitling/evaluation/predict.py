@@ -40,10 +40,6 @@ def predict(
 
     The suffix of `out` decides the format, unless it is given; a table if it is neither .csv nor .json.
     """
-    if abstain is not None and not 0 <= abstain <= 1:
-        raise UserError(f"--abstain {abstain} is not a probability between 0 and 1.")
-    if top < 1:
-        raise UserError(f"--top must be at least 1, not {top}.")
     if not inputs:
         raise UserError("No images given. Name files, folders or globs: vitling predict RUN IMAGES ...")
     if coverage is not None:

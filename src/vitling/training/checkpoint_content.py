@@ -112,7 +112,7 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
         every = [moment for moment in moments.values() if isinstance(moment, Tensor)]
         if not all(_is_plain(moment) and moment.is_floating_point() for moment in every):
             raise InvalidFile(path, "a moment of its optimiser is not a plain tensor")
-        if any(not moment.ndim and not 0 <= moment.item() < math.inf for moment in every):
+        if not _is_like(moments.get("step", 0.0), 0.0) or moments.get("step", 0.0) < 0:
             raise InvalidFile(path, "its optimiser has taken an impossible number of steps")
         tensors = [moment for moment in every if moment.ndim]
         if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):

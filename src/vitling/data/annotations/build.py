@@ -27,7 +27,7 @@ from vitling.shortage import raise_if_short
 Item = TypeVar("Item")
 LeftOut = dict[int, list[Box]]  # image -> boxes of annotations that are left out, in pixels
 MIN_SIDE = 1e-3  # pixels; smaller boxes are empty
-MAX_INSTANCES = 3000  # of an image; each is compared with every anchor, so 20,000 take more than 10 GB
+MAX_INSTANCES = 3000  # of an image; a detector compares each with every anchor: 1,000 are fine, 20,000 take over 10 GB
 CHUNK = 16  # files per task of the thread pool
 
 
@@ -46,14 +46,22 @@ class Rows:
 
 
 def build_split(
-    files: Files, parsed: Parsed, split: str, class_names: tuple[str, ...], config: DataConfig, with_masks: bool = True
+    files: Files,
+    parsed: Parsed,
+    split: str,
+    class_names: tuple[str, ...],
+    config: DataConfig,
+    with_masks: bool = True,
+    keep_crowded: bool = False,
 ) -> tuple[AnnotatedSplit, LeftOut]:
-    """Build a split of boxes and, if wanted, instance masks.
+    """Build a split of boxes and, if wanted, instance masks. Images with very many of them are left out unless kept.
 
     Broken annotations are left out and listed in `problems`; their boxes are returned too, as far as they have one.
     """
     problems = list(parsed.problems.get(split, ()))
-    images = _drop_crowded(_drop_repeated(parsed.splits[split], problems), problems)
+    images = _drop_repeated(parsed.splits[split], problems)
+    if not keep_crowded:
+        images = _drop_crowded(images, problems)
     images, sizes = check_sizes(files, images, config, problems)
     instances, left_out = _collect_instances(images, sizes, class_names, problems, with_masks)
     counts = np.zeros((len(images), len(class_names)), np.int64)
@@ -111,6 +119,7 @@ def _drop_repeated(images: list[ParsedImage], problems: list[Problem]) -> list[P
 
 
 def _drop_crowded(images: list[ParsedImage], problems: list[Problem]) -> list[ParsedImage]:
+    """Leave out images with more instances than a detector can be trained on."""
     crowded = [image for image in images if len(image.shapes) > MAX_INSTANCES]
     what = f"image with more than {MAX_INSTANCES:,} annotations; cut it into tiles"
     problems += [Problem(image.file, what) for image in crowded]

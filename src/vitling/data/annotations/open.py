@@ -147,8 +147,9 @@ def _read(
         names = names[1:]
     if class_names:
         parsed.notes += compare_classes(spec, parsed.class_names, names)
-    built = {split: build_split(files, parsed, split, names, config, with_masks) for split in parsed.splits}
-    return {name: paint_instances(*found) if task == "segment" else found[0] for name, found in built.items()}
+    paints = task == "segment"
+    built = {split: build_split(files, parsed, split, names, config, with_masks, paints) for split in parsed.splits}
+    return {name: paint_instances(*found) if paints else found[0] for name, found in built.items()}
 
 
 def _read_json_files(files: Files, wanted: str | None) -> dict[str, Any]:
