@@ -43,7 +43,7 @@ def predict(
     from vitling.runs.dense_bundle import find_dense
 
     if (folder := find_dense(run, weights)) is not None:
-        if (top, abstain, format, coverage) != (5, None, "auto", None):
+        if (top, abstain, coverage) != (5, None, None) or format not in ("auto", "table"):
             raise UserError(
                 f"--top, --abstain, --format and --coverage are for classifiers; {run} detects or segments."
             )

@@ -54,7 +54,7 @@ def predict(
     if format == "auto":
         suffix = Path(out or "").suffix.lower()
         format = "csv" if suffix == ".csv" else "json" if suffix == ".json" else "table"
-    colours = out is None and sys.stdout.isatty()
+    colours = out is None and Console().is_terminal
     text = {"csv": format_csv, "json": format_json}.get(format, partial(format_table, colours=colours))(predictions)
     if out is None:
         sys.stdout.write(make_safe(text) if format == "csv" else text)  # a pipe may end at a terminal
