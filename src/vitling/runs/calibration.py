@@ -1,9 +1,9 @@
 """Calibration of runs that hold out no images, by a twin.
 
 Before the run itself, a twin with about a quarter of its epochs is trained from the same start without a fifth of the
-images, and its outputs for those are kept. The temperature depends on mixing and smoothing much more than on the length of a
-run, so the twin's temperature suits the model, which is trained on all images and loses nothing. A temperature fitted
-on training images would not: a network that has memorised them is more certain of them (docs/trust.md).
+images, and its outputs for those are kept. The temperature depends on mixing and smoothing much more than on the length
+of a run, so the twin's temperature suits the model, which is trained on all images and loses nothing. A temperature
+fitted on training images would not: a network that has memorised them is more certain of them (docs/trust.md).
 """
 
 from __future__ import annotations
