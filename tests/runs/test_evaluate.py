@@ -126,8 +126,8 @@ def test_evaluating_on_training_images_is_a_warning(trained, capsys):
         (["{data}", "{data}"], "no trained model"),
         (["{run}", "{data}", "--device", "toaster"], "toaster"),
         (["{run}", "{data}/test/class-0"], "no labels"),
-        (["{run}", "--with", "knn"], "DATA --with knn"),
-        (["{run}", "--with", "knn", "linear"], "No images given"),
+        (["{run}", "--with", "knn"], "Missing: DATA"),
+        (["{run}", "--with", "knn", "linear"], "Missing: DATA"),
     ],
 )
 def test_evaluate_refuses_wrong_input(trained, fresh, capsys, arguments, word):
@@ -170,7 +170,7 @@ def test_predict_abstains_below_a_probability(trained, fresh, capsys):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "No images given"),
+        ([], "Missing: IMAGES"),
         (["no/such/*.png"], "no images"),
         (["{data}", "--abstain", "2"], "--abstain"),
         (["{data}", "--top", "0"], "--top"),
@@ -207,7 +207,7 @@ def test_embed_writes_loose_images_as_parquet(trained, fresh, tmp_path, capsys):
 
 def test_embed_refuses_other_suffixes_and_no_images(trained, fresh, tmp_path, capsys):
     assert ".npz or .parquet" in refused(capsys, "embed", trained, fresh, "--out", tmp_path / "f.txt")
-    assert "No images given" in refused(capsys, "embed", trained, "--out", tmp_path / "f.npz")
+    assert "Missing: IMAGES" in refused(capsys, "embed", trained, "--out", tmp_path / "f.npz")
     assert "--out" in refused(capsys, "embed", trained, fresh)
 
 

@@ -81,6 +81,8 @@ def _check_arguments(argv: Sequence[str], flags: Sequence[Flag], verb: str) -> N
         given += [] if taken is None else values[taken:]
     positional = [flag for flag in flags if not flag.name.startswith("--")]
     required = [flag for flag in flags if flag.default == "(required)"]
+    if "--explain" in by_name:  # which needs no --out; without it the command asks for what is missing
+        required = [flag for flag in required if flag in positional]
     missing = [flag.name.removesuffix(" ...") for flag in positional[len(given) :] if flag in required]
     missing += [flag.name for flag in required if flag not in positional and flag.name not in dict(typed)]
     call = f"vitling {verb}"
