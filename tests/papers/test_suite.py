@@ -245,7 +245,7 @@ def test_wrong_input(root, tmp_path, capsys):
     assert "Did you mean flowers102" in refused(capsys, "suite", folder, "--data-root", root, "--only", "flowers")
     assert "logistic" in refused(capsys, "suite", folder, "--data-root", root, "--with", "magic")
     assert "has none of food101" in refused(capsys, "suite", folder, "--data-root", root, "--only", "food101")
-    assert "No network is given" in refused(capsys, "suite", "--data-root", root)
+    assert "Missing: RUN." in refused(capsys, "suite", "--data-root", root)
     assert "does not exist" in refused(capsys, "suite", tmp_path / "no-run", "--data-root", root)
 
 
