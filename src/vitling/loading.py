@@ -61,9 +61,8 @@ def open_text(
     path: str | os.PathLike, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
 ) -> TextIO:
     """Open a regular file as text; one of more than MAX_TEXT bytes raises OSError."""
-    file = open_regular(path)
-    check_size(path, os.fstat(file.fileno()).st_size, MAX_TEXT)
-    return io.TextIOWrapper(file, encoding, errors, newline)
+    check_size(path, os.stat(path).st_size, MAX_TEXT)
+    return io.TextIOWrapper(open_regular(path), encoding, errors, newline)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:

@@ -32,8 +32,9 @@ from vitling.loading import check_size, open_regular, parse_json
 
 MAX_LABEL = 1000  # characters
 MAX_NAME = 4096  # characters of a member's name, with its folders; Linux opens no longer ones
-HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
-MAX_HEADER = 2**16  # bytes of a header that holds a long name or other attributes
+PAX_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+HEADERS = (*PAX_TYPES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)  # they describe the next member
+MAX_HEADER = 2**16  # bytes
 LABEL_KEYS = ("label", "labels", "class", "cls")
 Span = tuple[int, int]  # offset and size of a member's bytes
 
