@@ -27,7 +27,7 @@ import vitling
 from vitling.evaluation.model import Model
 from vitling.loading import read_json
 
-COVERAGES = (0.8, 0.9, 0.95)
+COVERAGES = (0.8, 0.9, 0.95, 0.99)
 
 
 def main() -> None:
