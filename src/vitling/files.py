@@ -346,7 +346,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def refuse_link(path: Path) -> None:
+def check_not_link(path: Path) -> None:
     """Raise UserError if a part of a run's directory is a link, through which the run would write elsewhere."""
     if path.is_symlink():
         raise UserError(

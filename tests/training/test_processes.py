@@ -222,8 +222,8 @@ def peer(out: Path, rank: int) -> int:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({}, "RANK and MASTER_ADDR and MASTER_PORT missing. Start them with torchrun, or unset WORLD_SIZE"),
-        ({"RANK": "0"}, "MASTER_ADDR and MASTER_PORT missing"),
+        ({}, "are missing: RANK, MASTER_ADDR, MASTER_PORT. Start the processes with torchrun, or unset"),
+        ({"RANK": "0"}, "are missing: MASTER_ADDR, MASTER_PORT"),
         ({"RANK": "5", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "RANK=5 must be from 0 to 1"),
         ({"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "abc"}, "MASTER_PORT is 'abc'"),
         ({"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}, "MASTER_PORT=0 is not a port"),

@@ -36,7 +36,7 @@ from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
 from vitling.runs.origins import knows_labels
-from vitling.runs.parts import keep_batch_size, scale_length
+from vitling.runs.subset import keep_batch_size, scale_length
 from vitling.settings.config import FinetuneConfig, LabelledConfig
 from vitling.training.deadline import Deadline
 from vitling.training.loop import fit
@@ -88,7 +88,7 @@ def calibrate(
         f"Calibration: training a twin for {twin.epochs} of {config.epochs} epochs, without {held.sum():,} images. The "
         "run itself follows, with all images."
     )
-    own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE, excuse_compiling=True)
+    own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE, add_compile_time=True)
     calibration = _train_twin(twin, stores.train, held, build, run, own)
     if run.directory.writes:
         with atomic_write(path) as file:

@@ -17,7 +17,7 @@ from vitling.data.sources import read_source
 from vitling.data.splits import read_splits
 from vitling.errors import MachineFault, RunAborted, UserError
 from vitling.evaluation.comparison import compare_pair, rank_runs
-from vitling.files import check_writable, list_names, refuse_link, write_json
+from vitling.files import check_not_link, check_writable, list_names, write_json
 from vitling.formatting import format_count
 from vitling.loading import read_record
 from vitling.methods import METHODS
@@ -98,7 +98,7 @@ def _list_entries(config: ComparisonConfig) -> list[str]:
 
 
 def _make_request(config: ComparisonConfig, entry: str) -> TrainConfig:
-    refuse_link(Path(config.out) / entry)
+    check_not_link(Path(config.out) / entry)
     own: dict[str, Any] = {"out": str(Path(config.out) / entry)}
     method = entry if entry in METHODS else BASELINE
     if method != entry:

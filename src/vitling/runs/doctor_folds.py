@@ -30,7 +30,7 @@ from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.finetune import finetune_in
 from vitling.runs.opening import open_run
 from vitling.runs.origins import knows_labels
-from vitling.runs.parts import keep_batch_size
+from vitling.runs.subset import keep_batch_size
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.stages import make_fold_stage

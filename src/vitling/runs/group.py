@@ -15,7 +15,7 @@ from typing import Any
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
-from vitling.files import atomic_write, claim_folder, list_names, refuse_link, write_json
+from vitling.files import atomic_write, check_not_link, claim_folder, list_names, write_json
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
@@ -46,7 +46,7 @@ def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> di
             seed = config.seed + i
             log.info(f"Seed {seed}, {i + 1} of {config.seeds}.")
             own: dict[str, Any] = {"seed": seed, "seeds": 1, "split_seed": config.hold_out_seed()}
-            refuse_link(out / f"seed{seed}")
+            check_not_link(out / f"seed{seed}")
             results.append(train(replace(config, **own, out=str(out / f"seed{seed}"))))
             count_run()
             summary = {"seeds": [result["seed"] for result in results], "scores": _summarise_all(results)}

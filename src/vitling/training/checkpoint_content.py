@@ -100,7 +100,7 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
     if [group.get("params") for group in found["param_groups"]] != [group["params"] for group in groups]:
         raise InvalidFile(path, "its optimiser has other parameters")
     for saved, group in zip(found["param_groups"], groups):
-        if saved.keys() != group.keys() or not all(_is_like(saved[name], group[name]) for name in group):
+        if saved.keys() != group.keys() or not all(_has_same_type(saved[name], group[name]) for name in group):
             raise InvalidFile(path, "its optimiser has other settings")
     order = [p for group in trainer.optimiser.param_groups for p in group["params"]]
     adamw = {"step", "exp_avg", "exp_avg_sq"} if isinstance(trainer.optimiser, AdamW) else set()
@@ -112,17 +112,17 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
         every = [moment for moment in moments.values() if isinstance(moment, Tensor)]
         if not all(_is_plain(moment) and moment.is_floating_point() for moment in every):
             raise InvalidFile(path, "a moment of its optimiser is not a plain tensor")
-        if not _is_like(moments.get("step", 0.0), 0.0) or moments.get("step", 0.0) < 0:
+        if not _has_same_type(moments.get("step", 0.0), 0.0) or moments.get("step", 0.0) < 0:
             raise InvalidFile(path, "its optimiser has taken an impossible number of steps")
         tensors = [moment for moment in every if moment.ndim]
         if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):
             raise InvalidFile(path, "the moments of its optimiser do not fit this run's network")
 
 
-def _is_like(saved: Any, own: Any) -> bool:
+def _has_same_type(saved: Any, own: Any) -> bool:
     """Return whether a setting of an optimiser has the type of this run's, with numbers that are finite."""
     if isinstance(own, tuple | list):
-        return isinstance(saved, tuple | list) and len(saved) == len(own) and all(map(_is_like, saved, own))
+        return isinstance(saved, tuple | list) and len(saved) == len(own) and all(map(_has_same_type, saved, own))
     if own is None or isinstance(own, bool):  # such as `fused`, which depends on the machine
         return saved is None or isinstance(saved, bool)
     if isinstance(saved, Tensor):

@@ -27,17 +27,17 @@ _LAST_START = 0.9  # of the schedule; later epochs hardly learn, so none are add
 class Deadline:
     """Time that a run may take, and the most epochs that it may have. If compiling is excused, its time is added."""
 
-    def __init__(self, seconds: float, max_epochs: int, excuse_compiling: bool = False):
-        self.seconds, self.max_epochs, self.excuse_compiling = max(seconds, 0.0), max_epochs, excuse_compiling
+    def __init__(self, seconds: float, max_epochs: int, add_compile_time: bool = False):
+        self.seconds, self.max_epochs, self.add_compile_time = max(seconds, 0.0), max_epochs, add_compile_time
         self.end = time.monotonic() + self.seconds
         self.next_check, self.compiling = 0, 0.0
         self.since: tuple[float, int] | None = None  # time and step at which the present measurement began
         self.pace: float | None = None  # steps per second, a moving average: other programs work in bursts
 
-    def share(self, of_time: float, of_epochs: float, excuse_compiling: bool = False) -> Deadline:
+    def share(self, of_time: float, of_epochs: float, add_compile_time: bool = False) -> Deadline:
         """Return a deadline for what is trained now, with a share of the time left and of the epochs."""
         seconds, epochs = of_time * (self.end - time.monotonic()), max(1, round(of_epochs * self.max_epochs))
-        return Deadline(seconds, epochs, excuse_compiling)
+        return Deadline(seconds, epochs, add_compile_time)
 
     def choose_epochs(self, trainer: Trainer) -> int | None:
         """Return the number of epochs that fits, or None if the present one does. Call it after each step.
@@ -49,7 +49,7 @@ class Deadline:
         synchronise(trainer.store.device)
         now = time.monotonic()
         began, step = self.since or (now, trainer.done)
-        end = self.end + (trainer.seconds_compiling if self.excuse_compiling else 0.0)
+        end = self.end + (trainer.seconds_compiling if self.add_compile_time else 0.0)
         seconds, left, whole = self._average(trainer, now - began, end - now, self.seconds)
         self.next_check = trainer.done + max(1, trainer.steps // _CHECKS)
         if self.since and seconds < _LEAST_SECONDS:

@@ -88,8 +88,8 @@ def _check_environment(rank: int, world: int) -> None:
     """Raise UserError if the variables that torchrun sets are incomplete; clusters often set some of them."""
     if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
         raise UserError(
-            f"WORLD_SIZE={world} asks for several processes, but {' and '.join(missing)} missing. Start them with "
-            "torchrun, or unset WORLD_SIZE for one process."
+            f"WORLD_SIZE={world} asks for several processes, but other variables are missing: {', '.join(missing)}. "
+            "Start the processes with torchrun, or unset WORLD_SIZE for one process."
         )
     if not 0 <= rank < world:
         raise UserError(f"RANK={rank} must be from 0 to {world - 1}, since WORLD_SIZE={world}.")

@@ -24,9 +24,9 @@ from vitling.errors import InvalidFile, UserError
 from vitling.files import (
     append_line,
     atomic_write,
+    check_not_link,
     claim_folder,
     list_names,
-    refuse_link,
     remove_leftovers,
     sync_file,
     write_json,
@@ -123,7 +123,7 @@ class RunDirectory:
             raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
         for name in sorted(set(there) & set(OWN_NAMES)):
             if resume:
-                refuse_link(self.path / name)
+                check_not_link(self.path / name)
 
     def _list_names(self) -> list[str]:
         try:

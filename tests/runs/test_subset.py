@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitling.runs.parts import keep_batch_size, scale_length
+from vitling.runs.subset import keep_batch_size, scale_length
 from vitling.settings.config import FinetuneConfig
 from vitling.training.config import LoopConfig, OptimConfig
 from vitling.training.feed import choose_batch_sizes
