@@ -25,7 +25,7 @@ _LAST_START = 0.9  # of the schedule; later epochs hardly learn, so none are add
 
 
 class Deadline:
-    """Time that a run may take, and the most epochs that it may have. If compiling is excused, its time is added."""
+    """Time that a run may take, and the most epochs that it may have. With `add_compile_time`, compiling extends it."""
 
     def __init__(self, seconds: float, max_epochs: int, add_compile_time: bool = False):
         self.seconds, self.max_epochs, self.add_compile_time = max(seconds, 0.0), max_epochs, add_compile_time
