@@ -246,6 +246,15 @@ class CellImages(TypedDict):
     judged: int
 
 
+class FeaturesOrigin(TypedDict):
+    """Origin of the features that a suite keeps."""
+
+    made_from: str
+    class_names: list[str]
+    notes: list[str]
+    data_hashes: dict[str, str]
+
+
 class SuiteCell(TypedDict):
     """Cell of a suite: one network, dataset and probe."""
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from vitling import data
 from vitling.data import cache
 from vitling.data.config import DataConfig
 from vitling.data.dataset import merge_unlabelled
+from vitling.data.look_alikes import group_look_alikes
 from vitling.data.store import (
     build_store,
     choose_normalisation,
@@ -116,6 +118,24 @@ def test_full_disk_only_disables_the_cache(dataset, own_cache, monkeypatch):
         )
     assert all("not cached" in line for line in messages)
     assert len(messages) == 2
+
+
+def test_no_home_directory_only_disables_the_cache(dataset, monkeypatch):
+    """As in a container that runs as a user without an entry in /etc/passwd."""
+
+    def raise_error():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("VITLING_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", raise_error)
+    messages: list[str] = []
+    assert len(build_store(dataset, SIZE, warn=messages.append)) == len(dataset)
+    (message,) = messages
+    assert "not cached: this user has no home directory; set VITLING_CACHE." in message
+    group_look_alikes(dataset, DataConfig())
+    with pytest.raises(OSError, match="set VITLING_CACHE"):
+        cache.cache_root()
 
 
 def test_least_recently_used_entries_are_deleted(dataset, own_cache, monkeypatch):

@@ -138,6 +138,39 @@ def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
     assert len(counted.probed) == 5
 
 
+def interrupt_suite(root: Path, folder: Path) -> Path:
+    """Run a suite that stops before its first probe has finished; return the file of features that it leaves."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(probes.PROBES, "knn", stop)
+        with pytest.raises(KeyboardInterrupt):
+            suite.run_suite(config(root, folder, only=("flowers102",)))
+    (path,) = (root.parent / "out").rglob("features-*")
+    return path
+
+
+def test_features_are_used_again_after_an_interruption(root, tmp_path, monkeypatch):
+    folder = model(tmp_path / "first")
+    interrupt_suite(root, folder)
+    counted = Counter(monkeypatch)
+    found = suite.run_suite(config(root, folder, only=("flowers102",)))
+    assert not counted.embedded
+    fresh = suite.run_suite(config(root, folder, only=("flowers102",), out=str(tmp_path / "other")))
+    assert found.summary["rows"] == fresh.summary["rows"]
+
+
+def test_a_damaged_file_of_features_is_replaced(root, tmp_path, monkeypatch):
+    folder = model(tmp_path / "first")
+    path = interrupt_suite(root, folder)
+    path.write_bytes(path.read_bytes()[:-1])
+    counted = Counter(monkeypatch)
+    suite.run_suite(config(root, folder, only=("flowers102",)))
+    assert counted.embedded == ["flowers102"]
+
+
 def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeypatch, capsys):
     """The same names and the same --out, but another copy; or the same one, read otherwise; or by a model that is told
     other statistics of the pixels."""

@@ -47,10 +47,13 @@ class Pixels:
 
 
 def cache_root() -> Path:
-    """Return VITLING_CACHE, or else vitling's folder in the user's cache."""
+    """Return VITLING_CACHE, or else vitling's folder in the user's cache; raise OSError if there is none."""
     if explicit := os.environ.get("VITLING_CACHE"):
         return Path(explicit)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitling"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitling"
+    except RuntimeError:  # as in a container that runs as a user without an entry in /etc/passwd
+        raise OSError("this user has no home directory; set VITLING_CACHE") from None
 
 
 def decode_all(
@@ -71,8 +74,9 @@ def decode_all(
 
     if not use_cache:
         return decode_uncached()
-    entry = cache_root() / "pixels" / hash_dataset(dataset, size, config)
+    key = hash_dataset(dataset, size, config)
     try:
+        entry = cache_root() / "pixels" / key
         found = _open(entry, shape)
         if found is not None:
             return found

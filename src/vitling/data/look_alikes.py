@@ -64,13 +64,13 @@ def _find_clusters(dataset: Dataset, config: DataConfig) -> np.ndarray:
 
 
 def _load_or_search(dataset: Dataset, config: DataConfig) -> np.ndarray:
-    path = cache_root() / "look-alikes" / f"{hash_dataset(dataset, _FORMAT, config)}.npy"
+    name = f"{hash_dataset(dataset, _FORMAT, config)}.npy"
     with suppress(OSError, ValueError, EOFError):  # none yet, or damaged
-        with open_regular(path) as file:
+        with open_regular(cache_root() / "look-alikes" / name) as file:
             found = np.load(file, allow_pickle=False)
         if found.shape == (len(dataset),) and ((found >= 0) & (found < len(dataset))).all():
             return found
     found = cluster_near(scan(dataset, config=config))
-    with suppress(OSError), atomic_write(path) as file:  # a cache that cannot be written never stops a run
+    with suppress(OSError), atomic_write(cache_root() / "look-alikes" / name) as file:  # a cache never stops a run
         np.save(file, found)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -107,7 +107,8 @@ def _configure_compiler() -> None:
     """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
     function with other settings, and of blocks with other shapes, all count towards it."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    with suppress(OSError):  # without a cache, torch uses a temporary folder
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
 
 
 def undo_compile(module: nn.Module) -> None:

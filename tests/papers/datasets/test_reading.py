@@ -30,6 +30,7 @@ from vitling.data.splits import read_splits
 from vitling.errors import InvalidFile, UserError
 from vitling.papers import datasets
 from vitling.papers.datasets import ENTRIES
+from vitling.papers.datasets.files import pick
 from vitling.papers.datasets.lists import load_mat
 from vitling.papers.datasets.pickles import read_pickle
 
@@ -116,6 +117,60 @@ def test_a_file_that_is_cut_short(name, file, said, tmp_path):
     path.write_bytes(path.read_bytes()[: 0 if name in ("ucf101", "flowers102") else -3])
     with pytest.raises(UserError, match=said):
         read_source(f"{name}:{tmp_path}", DataConfig())
+
+
+def change_label(name: str, root: Path, label: int) -> None:
+    """Give an image of train a class number that the dataset does not have."""
+    (path,) = root.rglob(LABELS[name])
+    if name == "webvision":
+        path.write_text(f"google/q0000/0.jpg {label}\n")
+    elif name == "hateful-memes":
+        path.write_text(f'{{"img": "img/train0.png", "label": {label}}}\n')
+    elif name == "fer2013":
+        path.write_text(path.read_text().replace("\n0,", f"\n{label},"))
+    elif name == "stl10":
+        np.array([label % 256, 1, 2], np.uint8).tofile(path)
+    elif name == "patchcamelyon":
+        import h5py
+
+        with h5py.File(path, "a") as file:
+            del file["y"]
+            file["y"] = np.array([label, 0, 1])[:, None, None, None]
+    elif name == "cars":
+        rows = np.array([("00001.jpg", label)], [("fname", object), ("class", object)])
+        savemat(path, {"annotations": rows})
+    else:
+        key = {"svhn": "y", "flowers102": "labels"}[name]
+        content = {name: value for name, value in load_mat(path).items() if not name.startswith("_")}
+        savemat(path, content | {key: np.full(np.shape(content[key]), label)})
+
+
+LABELS = {
+    "webvision": "train_filelist_google.txt",
+    "hateful-memes": "train.jsonl",
+    "fer2013": "fer2013.csv",
+    "stl10": "train_y.bin",
+    "patchcamelyon": "*_train_y.h5",
+    "cars": "cars_train_annos.mat",
+    "svhn": "train_32x32.mat",
+    "flowers102": "imagelabels.mat",
+}
+
+
+@pytest.mark.parametrize("label", [-1, 200])
+@pytest.mark.parametrize("name", LABELS)
+def test_class_numbers_that_do_not_exist_are_refused(name, label, tmp_path):
+    """Python would take -1 for the last class."""
+    change_label(name, made(name, tmp_path), label)
+    with pytest.raises(UserError, match="distributed"):
+        read_source(f"{name}:{tmp_path}", DataConfig())
+
+
+@pytest.mark.parametrize("number", [0, 4, -1, True, 1.5])
+def test_pick_counts_from_the_first(number):
+    with pytest.raises(IndexError, match=f"{number} is not a number from 1 to 3"):
+        pick("abc", number, first=1)
+    assert [pick("abc", n, first=1) for n in (1, 2.0, 3)] == ["a", "b", "c"]
 
 
 def test_a_matlab_file_on_which_the_reader_crashes(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitling.errors import InvalidFile, UserError
 from vitling.loading import check_expansion, open_regular, open_text, read_bytes
-from vitling.papers.datasets.files import Copy
+from vitling.papers.datasets.files import Copy, pick
 from vitling.papers.datasets.hdf5 import H5Reader
 from vitling.papers.datasets.lists import load_mat
 from vitling.papers.datasets.pickles import read_pickle
@@ -115,7 +115,7 @@ def read_stl10(copy: Copy) -> None:
     """
     names = copy.order_classes(copy.read_lines("class_names.txt"))
     for split in ("train", "test"):
-        labels = [names[c - 1] for c in _read_uint8(copy.require(f"{split}_y.bin"))]
+        labels = [pick(names, c, first=1) for c in _read_uint8(copy.require(f"{split}_y.bin")).tolist()]
         copy.add_arrays(split, _map_planes(copy.require(f"{split}_X.bin")), labels)
     if (path := copy.root / "unlabeled_X.bin").exists():
         copy.add_arrays("pool", _map_planes(path), None)
@@ -131,7 +131,7 @@ def read_svhn(copy: Copy) -> None:
     for split in ("train", "test"):
         arrays = load_mat(copy.require(f"{split}_32x32.mat"))
         images = np.ascontiguousarray(arrays["X"].reshape(32, 32, 3, -1).transpose(3, 0, 1, 2))
-        digits = [str(int(digit) % 10) for digit in np.ravel(arrays["y"])]
+        digits = [pick("01234567890", digit) for digit in np.ravel(arrays["y"]).tolist()]
         copy.add_arrays(split, images, digits)
 
 
@@ -143,7 +143,7 @@ def read_fer2013(copy: Copy) -> None:
     with open_text(path, newline="") as file:
         for number, row in enumerate(csv.DictReader(file, skipinitialspace=True), start=2):
             try:
-                split, emotion = USAGE[row["Usage"]], copy.entry.class_names[int(row["emotion"])]
+                split, emotion = USAGE[row["Usage"]], pick(copy.entry.class_names, int(row["emotion"]))
                 pixels[split].append(np.array(row["pixels"].split(), np.uint8).reshape(48, 48))
             except (KeyError, IndexError, ValueError, TypeError):
                 raise UserError(f"{path}, line {number}: emotion, pixels or Usage is not as distributed.") from None
@@ -157,6 +157,6 @@ def read_patchcamelyon(copy: Copy) -> None:
     """Read camelyonpatch_level_2_split_train_x.h5, x [N, 96, 96, 3], and ..._y.h5, y [N, 1, 1, 1]: tumour or not."""
     for split, word in (("train", "train"), ("val", "valid"), ("test", "test")):
         images, labels = (copy.require(f"camelyonpatch_level_2_split_{word}_{kind}.h5") for kind in "xy")
-        classes = H5Reader(labels, "y").read_all().ravel().astype(int)
-        names = [copy.entry.class_names[c] for c in classes]
+        classes = H5Reader(labels, "y").read_all().ravel().tolist()
+        names = [pick(copy.entry.class_names, c) for c in classes]
         copy.add_split(split, [f"{word}[{i}]" for i in range(len(names))], H5Reader(images, "x"), names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from vitling.errors import UserError
 from vitling.loading import open_text
 from vitling.papers.datasets.entry import Entry
 
+T = TypeVar("T")
 Names = Sequence[str] | Sequence[tuple[str, ...]]  # the class of each image, or its classes
 
 
@@ -73,6 +75,14 @@ class Copy:
             raise UserError(f"{self.root}: {split} has {len(keys):,} images, but {len(labels):,} labels.")
         printable = labels and [tuple(make_printable(name) for name in several) for several in labels]
         self.source.splits[split] = SourceSplit(keys, reader, np.arange(len(keys)), printable, groups)
+
+
+def pick(values: Sequence[T], number: float, first: int = 0) -> T:
+    """Return the value with this number, counted from `first`; raise IndexError if there is none, as for -1."""
+    index = int(number) - first
+    if isinstance(number, bool) or index + first != number or not 0 <= index < len(values):
+        raise IndexError(f"{number} is not a number from {first} to {first + len(values) - 1}")
+    return values[index]
 
 
 def find_homes(folder: Path, entry: Entry, itself: bool = True) -> Iterator[Path]:

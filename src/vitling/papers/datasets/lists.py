@@ -14,7 +14,7 @@ import numpy as np
 
 from vitling.errors import InvalidFile, UserError
 from vitling.loading import find_limit, open_regular, read_bytes
-from vitling.papers.datasets.files import Copy
+from vitling.papers.datasets.files import Copy, pick
 
 
 def read_food101(copy: Copy) -> None:
@@ -123,7 +123,7 @@ def read_webvision(copy: Copy) -> None:
     }
     for split, folder in (("train", copy.root), ("test", copy.require("val_images_256", "val_images_resized", "val"))):
         rows = [line.rsplit(" ", 1) for line in lines[split]]
-        labels = [names[int(number)] for _, number in rows]
+        labels = [pick(names, int(number)) for _, number in rows]
         copy.add_files(split, folder, [path for path, _ in rows], labels)
 
 
@@ -131,7 +131,7 @@ def read_hateful_memes(copy: Copy) -> None:
     """Read train.jsonl: {"id": 42953, "img": "img/42953.png", "label": 0, "text": "..."}; the text is not used."""
     for split, files in (("train", ("train.jsonl",)), ("test", ("dev.jsonl", "dev_seen.jsonl"))):
         rows = [json.loads(line) for line in copy.read_lines(*files)]
-        names = [copy.entry.class_names[row["label"]] for row in rows]
+        names = [pick(copy.entry.class_names, row["label"]) for row in rows]
         copy.add_files(split, copy.root, [row["img"] for row in rows], names)
 
 
@@ -166,10 +166,11 @@ def read_flowers102(copy: Copy) -> None:
 
     Split names are as distributed: trnid and valid are the small ones, with 10 images per class.
     """
-    labels, ids = load_mat(copy.require("imagelabels.mat"))["labels"].ravel(), load_mat(copy.require("setid.mat"))
+    labels = load_mat(copy.require("imagelabels.mat"))["labels"].ravel().tolist()
+    ids = load_mat(copy.require("setid.mat"))
     for split, key in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
         numbers = ids[key].ravel().tolist()
-        names = [copy.entry.class_names[labels[n - 1] - 1] for n in numbers]
+        names = [pick(copy.entry.class_names, pick(labels, n, first=1), first=1) for n in numbers]
         copy.add_files(split, copy.require("jpg"), [f"image_{n:05d}.jpg" for n in numbers], names)
 
 
@@ -186,7 +187,7 @@ def read_cars(copy: Copy) -> None:
     }
     for split, places in lists.items():
         rows = np.atleast_1d(load_mat(copy.require(*places))["annotations"])
-        labels = [names[int(row["class"]) - 1] for row in rows]
+        labels = [pick(names, int(row["class"]), first=1) for row in rows]
         paths = [str(row["fname"]) for row in rows]
         copy.add_files(split, copy.require(f"cars_{split}"), paths, labels)
 

@@ -17,21 +17,21 @@ import torch
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.errors import InvalidFile, UserError
+from vitling.errors import UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
-from vitling.evaluation.probe_features import FrozenFeatures
-from vitling.evaluation.probes import PROBES, ProbeTask, SplitFeatures, default_ks
-from vitling.files import atomic_write, write_json
-from vitling.loading import open_regular, read_bytes, read_record, read_torch
+from vitling.evaluation.probes import PROBES, ProbeTask, default_ks
+from vitling.files import write_json
+from vitling.loading import open_regular, read_bytes, read_record
 from vitling.metric_names import BY_PAPER, flag_of_paper_metric
 from vitling.papers import datasets
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
+from vitling.papers.suite.features import DatasetFeatures, load_features, save_features
 from vitling.papers.suite.table import Cell, summarise
-from vitling.records import SuiteCell
+from vitling.records import FeaturesOrigin, SuiteCell
 from vitling.runs.evaluate import make_opening_recorder, match_model_input
 from vitling.runs.probes import compute_split_features, hash_splits, open_probe_splits
 from vitling.training.processes import choose_device
@@ -90,7 +90,7 @@ def run_suite(config: SuiteConfig) -> SuiteResult:
             if any(not job.has_finished(probe) for probe in config.probes):
                 failed |= _evaluate(job, config, log)
             if all(job.has_finished(probe) for probe in config.probes):
-                for features in job.folder.glob("features-*.pt"):
+                for features in job.folder.glob("features-*"):
                     features.unlink()
         summary = summarise(_read_cells(jobs, config), config)
         write_json(path, summary)
@@ -190,44 +190,35 @@ def _prepare_task(
     """Compute features of train, validation and test, kept in a file until every probe has used them."""
     model = load(job.run, config.weights, choose_device(config.device))
     settings = ProbesConfig(metric=flag_of_paper_metric(job.entry.metric))
-    path = job.folder / f"features-{settings.linear.blocks if 'linear' in probes else 0}.pt"
-    found = _load_features(path, model)
-    if found.get("made_from") != job.made_from:
+    path = job.folder / f"features-{settings.linear.blocks if 'linear' in probes else 0}.safetensors"
+    found = load_features(path, model.device)
+    if found is None or found.origin["made_from"] != job.made_from:
         found = _compute_features(job, model, probes, settings, config, log)
-        with atomic_write(path) as file:
-            torch.save(found, file)
-    splits = found["parts"].items()
-    parts = {name: SplitFeatures(None, FrozenFeatures(*frozen), labels) for name, (labels, *frozen) in splits}
+        save_features(path, found)
+    origin = found.origin
+    parts = {name: split._replace(store=None) for name, split in found.splits.items()}
     images = {name: len(part.labels) for name, part in parts.items()}
     settings = replace(settings, knn=replace(settings.knn, k=default_ks(images["train"])))
-    names = found["class_names"]
-    about = {"images": images, "classes": len(names), "notes": found["notes"], "data_hashes": found["data_hashes"]}
+    names = tuple(origin["class_names"])
+    about = {"images": images, "classes": len(names), "notes": origin["notes"], "data_hashes": origin["data_hashes"]}
     return ProbeTask(model, settings, names, parts), about
-
-
-def _load_features(path: Path, model: Model) -> dict[str, Any]:
-    """Load stored features; a file that is missing or damaged gives none, so they are computed again."""
-    try:
-        return read_torch(path, model.device) if path.exists() else {}
-    except InvalidFile:
-        return {}
 
 
 def _compute_features(
     job: SuiteJob, model: Model, probes: tuple[Probe, ...], settings: ProbesConfig, config: SuiteConfig, log: Log
-) -> dict[str, Any]:
+) -> DatasetFeatures:
     data = match_model_input(model, config.data)
     splits = open_probe_splits(job.source, data, "test", settings)
     splits.splits.on_test_opened = make_opening_recorder(job.run)
     test = splits.open_eval_split(f"vitling suite {job.run}, {job.entry.name}")
     parts = compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
-    return {
+    origin: FeaturesOrigin = {
         "made_from": job.made_from,
-        "class_names": splits.train.class_names,
+        "class_names": list(splits.train.class_names),
         "notes": splits.notes,
         "data_hashes": hash_splits(splits, parts),
-        "parts": {name: (part.labels, *part.frozen) for name, part in parts.items()},
     }
+    return DatasetFeatures(origin, parts)
 
 
 def _read_cells(jobs: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
