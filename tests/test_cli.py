@@ -283,6 +283,13 @@ def test_an_error_is_one_line_even_if_a_name_has_two(tmp_path, capsys):
     assert "no\\nError: forged" in message
 
 
+def test_a_current_directory_that_was_deleted(tmp_path, capsys, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "The current directory no longer exists" in refused(capsys, "inspect", tmp_path)
+
+
 def test_a_link_to_itself_is_named(tmp_path, capsys, monkeypatch):
     def resolve():
         raise RuntimeError("Symlink loop from 'loop'")  # by Path.resolve, up to Python 3.12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from vitling import loading
 from vitling.errors import InvalidFile
 from vitling.files import write_json
 from vitling.loading import (
+    open_regular,
     open_text,
     parse_json,
     read_bytes,
@@ -209,3 +211,14 @@ def test_a_text_of_gigabytes_is_refused(tmp_path):
         file.truncate(3 * 10**9)  # takes no space on the disk
     with pytest.raises(OSError, match=r"Too large: 3.0 GB, over 1 GB"):
         open_text(tmp_path / "a.txt")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that cannot be read")
+@pytest.mark.parametrize(
+    "read", [read_bytes, lambda path: open_regular(path).read(10), lambda path: list(open_text(path))]
+)
+def test_errors_while_reading_name_the_file(read):
+    """Python names a file only if it cannot be opened."""
+    with pytest.raises(OSError, match="/proc/self/mem") as caught:
+        read("/proc/self/mem")
+    assert caught.value.errno == errno.EIO

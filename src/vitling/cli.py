@@ -57,6 +57,8 @@ def run(argv: list[str]) -> int:
         return _precompile(*argv[1:])
     if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
+    if _is_nowhere():  # libraries of torch would end the process
+        return _fail("The current directory no longer exists. Change to another one.", WRONG_INPUT)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads, torch's default, crawl on busy CPUs
@@ -92,6 +94,15 @@ def run(argv: list[str]) -> int:
     except SystemExit as leave:  # raised by tyro after --help or an unknown flag
         return leave.code if isinstance(leave.code, int) else WRONG_INPUT
     return DONE
+
+
+def _is_nowhere() -> bool:
+    """Return whether the current directory has been deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _parse(verb: str, argv: list[str]) -> Callable[[], None]:

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, is_typeddict
@@ -40,13 +40,37 @@ _INT64 = range(-(2**63), 2**63)
 _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:\$\.?)?(?P<field>.*)`)?$", re.DOTALL)
 
 
+class _NamedFile(io.FileIO):
+    """File whose errors while reading name it, as those of `open` do."""
+
+    def __init__(self, handle: int, path: str | os.PathLike):
+        super().__init__(handle)
+        self.path = os.fspath(path)
+
+    def readinto(self, buffer: Any) -> int | None:
+        with self._name_errors():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._name_errors():
+            return super().readall()
+
+    @contextmanager
+    def _name_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            problem.filename = self.path
+            raise
+
+
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file for reading. Others, such as a named pipe that nobody writes to, raise OSError."""
     if "\0" in os.fsdecode(path):
         raise OSError(errno.EINVAL, "A name with a NUL character", os.fspath(path))
     handle = os.open(path, os.O_RDONLY | _FLAGS)
     if stat.S_ISREG(mode := os.fstat(handle).st_mode):
-        return open(handle, "rb")
+        return io.BufferedReader(_NamedFile(handle, path))
     os.close(handle)
     code, problem = (errno.EISDIR, "Is a directory") if stat.S_ISDIR(mode) else (errno.EINVAL, "Not a regular file")
     raise OSError(code, problem, os.fspath(path))

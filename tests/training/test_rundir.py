@@ -40,6 +40,32 @@ def test_a_start_killed_before_its_settings_were_saved_is_no_dead_end(folder, ki
     assert not list(killed.rglob(".*"))
 
 
+@pytest.mark.parametrize("flags", [(), ("--resume",), ("--overwrite",)], ids=str)
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/epoch1.ckpt", "checkpoints", "model/net.h5", "tensorboard/events", "best/a.bin", "result.json"],
+)
+def test_files_of_another_program_are_kept(folder, tmp_path, capsys, name, flags):
+    """Although their names are those of a run: a run has a config.json."""
+    out = tmp_path / "out"
+    for path in (out / name, out / "log.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+    assert "not a vitling run" in refused(capsys, "train", folder, "--out", out, *flags).replace("\n", " ")
+    assert (out / name).read_text() == (out / "log.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite",)], ids=str)
+def test_a_log_of_another_program_is_continued(folder, tmp_path, flags, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "log.txt").write_text("precious\n")
+    assert "epochs" in refused(capsys, "train", folder, "--out", out, "--epochs", "0", *flags)
+    assert "--batch" in refused(capsys, "train", folder, "--out", out, "--optim.accumulate", "99", *flags)
+    assert train(folder, out, *flags) == 0
+    assert (out / "log.txt").read_text().startswith("precious\n")
+
+
 def test_without_data_it_says_what_to_type(killed, capsys):
     message = refused(capsys, "train", "--out", killed, "--resume").replace("\n", " ")
     assert "no settings are saved there" in message

@@ -64,7 +64,6 @@ OWN_NAMES = (  # all that --overwrite may delete
     "tensorboard",
 )
 FOLDERS = ("checkpoints", "model", "best")
-COMMON_NAMES = ("pretrain", "large", "baselines", "calibration", "doctor", "pictures")  # users may have such folders
 BAD_FILES_SHOWN = 10
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
@@ -77,6 +76,7 @@ class RunDirectory:
         self.log = Log(self.path / "log.txt", silent=not writes)
         self.trackers = Trackers((), self.path, {})
         self.fresh = False  # whether this start created its contents
+        self.kept: set[str] = set()  # names that were there before it
         self.listed = 0  # bad files already reported
         self.release: Callable[[], None] = lambda: None  # ends the claim of the directory
 
@@ -92,8 +92,10 @@ class RunDirectory:
             self._check(resume, overwrite)  # again: until the claim, another process may have used the directory
             for folder in (self.path, *(self.path / name for name in FOLDERS)):
                 remove_leftovers(folder)
+            there = set(self._list_names())
+            self.kept = there & {"log.txt"} if self._is_unused(there) else set()  # it may be of another program
             if not resume:
-                self._delete(self._list_names())
+                self._delete(there - self.kept)
             self.checkpoints.mkdir(exist_ok=True)
         self.fresh = not (self.path / "config.json").exists()
 
@@ -101,27 +103,27 @@ class RunDirectory:
         """Delete what a start with wrong input created, so that the corrected command can use the same --out."""
         if self.fresh and self.writes and not any(self.path.rglob("checkpoints/*")):
             self.trackers.close()
-            self._delete(self._list_names())
+            self._delete(set(self._list_names()) - self.kept)
             self.release()
             with suppress(OSError):  # it has other contents
                 self.path.rmdir()
 
     def _check(self, resume: bool, overwrite: bool) -> None:
-        there = self._list_names()
+        there = set(self._list_names())
         if not there or self._is_unused(there):
             return
-        if resume and not self._is_run(there):
+        if resume and not self._is_run():
             raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
-        if not resume and not overwrite and not self._is_run(there):
+        if not resume and not overwrite and not self._is_run():
             raise UserError(f"{self.path} is not empty and is not a vitling run. Use a different --out.")
         if not resume and not overwrite:
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
                 "or a different --out."
             )
-        if not resume and not self._is_run(there):
+        if not resume and not self._is_run():
             raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
-        for name in sorted(set(there) & set(OWN_NAMES)):
+        for name in sorted(there & set(OWN_NAMES)):
             if resume:
                 check_not_link(self.path / name)
 
@@ -131,23 +133,21 @@ class RunDirectory:
         except NotADirectoryError:
             raise UserError(f"--out {self.path} is a file; name a directory.") from None
 
-    def _is_unused(self, there: list[str]) -> bool:
+    def _is_unused(self, there: set[str]) -> bool:
         """Return whether a start was killed before it wrote anything but its log."""
-        return set(there) <= {"checkpoints", "log.txt"} and not any(self.checkpoints.glob("step-*.pt"))
+        return there <= {"checkpoints", "log.txt"} and not (self.checkpoints.is_file() or list_names(self.checkpoints))
 
-    def _is_run(self, there: list[str]) -> bool:
-        """Recognise a run by its config.json. One killed before writing that has only files that vitling names."""
-        if not (self.path / "config.json").exists():
-            return set(there) <= set(OWN_NAMES) - set(COMMON_NAMES)
+    def _is_run(self) -> bool:
+        """Recognise a run by its config.json, which is written first and deleted last."""
         try:
             return {"checkpoint", "loop"} <= self.read("config.json").keys()
         except (UserError, OSError):
             return False
 
-    def _delete(self, there: list[str]) -> None:
+    def _delete(self, names: set[str]) -> None:
         """Delete the run's files: first result.json, and last config.json, by which a run is recognised."""
         order = {"result.json": -1, "config.json": 1}
-        for name in sorted(set(there) & set(OWN_NAMES), key=lambda name: order.get(name, 0)):
+        for name in sorted(names & set(OWN_NAMES), key=lambda name: order.get(name, 0)):
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
