@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ import torch
 import vitling
 from tests.conftest import make_folder
 from tests.made_runs import read, refused
-from vitling.cli import run
+from vitling.cli import main, run
 from vitling.errors import INTERRUPTED, TERMINATED, Interrupted
 
 FLAGS = {
@@ -346,6 +348,24 @@ def test_a_system_error_is_one_line(folder, tmp_path, capsys, monkeypatch, probl
 
 def test_an_empty_out_is_refused(capsys):
     assert "--out is empty" in refused(capsys, "export", "RUN", "--out", "")
+
+
+def test_a_full_disk_ends_a_thread_without_a_traceback(monkeypatch, capsys):
+    """As it ends TensorBoard's; other errors are printed."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+
+    def fail(problem):
+        raise problem
+
+    for problem in (OSError(errno.ENOSPC, "No space left on device"), ValueError("something else")):
+        thread = threading.Thread(target=fail, args=(problem,))
+        thread.start()
+        thread.join()
+    shown = capsys.readouterr().err
+    assert "No space left" not in shown
+    assert "ValueError: something else" in shown
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["list", "methods"]])

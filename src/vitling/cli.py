@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
@@ -39,6 +40,7 @@ _WITHOUT_TORCH = ("inspect", "compare", "reproduce", "list")  # they import it l
 
 def main(argv: list[str] | None = None) -> NoReturn:
     mark_start()
+    threading.excepthook = _print_thread_error
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -137,6 +139,12 @@ def _load_torch() -> None:
     if console.is_terminal and is_main_process():
         with console.status("Loading PyTorch"):
             import timm  # noqa: F401
+
+
+def _print_thread_error(error: threading.ExceptHookArgs) -> None:
+    """Print an error that ended a thread, unless it is a shortage: TensorBoard's writer raises it in this one too."""
+    if error.exc_value is None or explain_shortage(error.exc_value) is None:
+        threading.__excepthook__(error)
 
 
 def _print(text: str) -> int:

@@ -7,6 +7,7 @@ import pytest
 from pictures import put, put_bursts, put_classes
 
 from vitling import data
+from vitling.data import look_alikes
 from vitling.data.config import DataConfig
 from vitling.data.look_alikes import group_look_alikes
 from vitling.data.scan import scan
@@ -34,6 +35,41 @@ def test_folds_separate_no_look_alikes(bursts):
     for fold in range(3):
         splits = data.open(bursts, DataConfig(folds=3, fold=fold))
         assert not {scene(key) for key in splits.train.keys} & {scene(key) for key in splits.val.keys}
+
+
+ZEROS = np.zeros(60, np.int64)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"cluster": ZEROS.astype(float)},
+        {"cluster": ZEROS.astype(complex)},
+        {"cluster": ZEROS.astype(bool)},
+        {"cluster": ZEROS.astype("datetime64[s]")},
+        {"cluster": np.array(["a"] * 60)},
+        {"cluster": ZEROS[:-1]},
+        {"cluster": ZEROS - 1},
+        {"cluster": ZEROS + 60},
+        {"other": ZEROS},
+        b"",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8',\n",
+        b"not a zip file",
+    ],
+    ids=str,
+)
+def test_a_damaged_cache_is_replaced(content, bursts, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITLING_CACHE", str(tmp_path / "cache"))
+    dataset = read_splits(bursts, DataConfig()).train
+    expected, alike = group_look_alikes(dataset, DataConfig())
+    (path,) = (tmp_path / "cache/look-alikes").iterdir()
+    path.write_bytes(content) if isinstance(content, bytes) else np.savez(path, **content)
+    look_alikes._known.clear()
+    found = group_look_alikes(dataset, DataConfig())
+    assert found[0].tolist() == expected.tolist()
+    assert found[1] == alike
+    with np.load(path) as cached:
+        assert cached["cluster"].dtype == np.int64
 
 
 def test_without_look_alikes_nothing_changes(tmp_path):

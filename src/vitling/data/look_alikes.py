@@ -14,8 +14,9 @@ from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Reader
 from vitling.data.duplicates import cluster_near
 from vitling.data.scan import ImageFacts, scan
+from vitling.errors import InvalidFile
 from vitling.files import atomic_write
-from vitling.loading import open_regular
+from vitling.loading import read_npz
 
 MAX_IMAGES = 20_000  # images; larger datasets skip the search, which decodes every image
 MAX_FRACTION = 0.1  # of all images; larger clusters are blank or placeholder images, which a hold-out may separate
@@ -64,13 +65,16 @@ def _find_clusters(dataset: Dataset, config: DataConfig) -> np.ndarray:
 
 
 def _load_or_search(dataset: Dataset, config: DataConfig) -> np.ndarray:
-    name = f"{hash_dataset(dataset, _FORMAT, config)}.npy"
-    with suppress(OSError, ValueError, EOFError):  # none yet, or damaged
-        with open_regular(cache_root() / "look-alikes" / name) as file:
-            found = np.load(file, allow_pickle=False)
-        if found.shape == (len(dataset),) and ((found >= 0) & (found < len(dataset))).all():
-            return found
+    name = f"{hash_dataset(dataset, _FORMAT, config)}.npz"
+    with suppress(OSError, InvalidFile):  # none yet, or damaged
+        cached = read_npz(cache_root() / "look-alikes" / name).get("cluster")
+        if cached is not None and _are_clusters(cached, len(dataset)):
+            return cached
     found = cluster_near(scan(dataset, config=config))
     with suppress(OSError), atomic_write(cache_root() / "look-alikes" / name) as file:  # a cache never stops a run
-        np.save(file, found)
+        np.savez(file, cluster=found)
     return found
+
+
+def _are_clusters(values: np.ndarray, images: int) -> bool:
+    return values.dtype == np.int64 and values.shape == (images,) and bool(((values >= 0) & (values < images)).all())

@@ -22,7 +22,7 @@ class LabelCheck:
     """Findings of confident learning in N images with C classes."""
 
     confident: np.ndarray  # int [N]: the class that an image confidently belongs to; -1 for none
-    joint: np.ndarray  # float [C, C]: estimated images with given label i and true label j; rows sum to the counts
+    joint: np.ndarray  # float [K, K], of the K classes with images: images by given label and estimated true label
     suggested: np.ndarray  # int [N]: the most probable class other than the given one
     score: np.ndarray  # float [N]: lower is more suspicious
     is_suspect: np.ndarray  # bool [N]
@@ -58,9 +58,10 @@ def check_labels(probabilities: np.ndarray, labels: np.ndarray) -> LabelCheck:
     other = others.max(axis=1)
     score = score_labels(own, other)
     sure = confident >= 0
-    joint = np.zeros((classes, classes))
-    np.add.at(joint, (labels[sure], confident[sure]), 1.0)
-    joint = calibrate_joint(joint, counts)
+    used = np.flatnonzero(counts)  # an image is confidently of one of these
+    joint = np.zeros((len(used), len(used)))
+    np.add.at(joint, (np.searchsorted(used, labels[sure]), np.searchsorted(used, confident[sure])), 1.0)
+    joint = calibrate_joint(joint, counts[used])
     expected = round(float(joint.sum() - np.trace(joint)))
     is_suspect = np.zeros(n, bool)
     order = np.argsort(np.where(own < other, score, np.inf), kind="stable")

@@ -15,6 +15,7 @@ from vitling.evaluation.intervals import wilson_interval
 from vitling.metric_names import MetricFlag
 
 BINS = 15
+MAX_CONFUSION = 2_000  # classes of a confusion matrix that is kept
 
 
 def top1(logits: Tensor, labels: Tensor) -> float:
@@ -39,8 +40,8 @@ def confusion(logits: Tensor, labels: Tensor) -> Tensor:
 
 def mean_per_class(logits: Tensor, labels: Tensor) -> float:
     """Average the recall over the classes that have images; `summarise` lists those that have none."""
-    counts = confusion(logits, labels)
-    return _mean(_ratio(counts.diagonal(), counts.sum(dim=1))[counts.sum(dim=1) > 0])
+    hits, n, _ = _count_by_class(logits, labels)
+    return _mean(_ratio(hits, n)[n > 0])
 
 
 def log_loss(logits: Tensor, labels: Tensor) -> float:
@@ -138,13 +139,7 @@ def per_class(logits: Tensor, labels: Tensor, class_names: Sequence[str]) -> lis
 
     Recall is None for a class without images, precision for a class that is never predicted.
     """
-    if labels.ndim == 2:
-        check(logits, labels)
-        predicted = logits > 0
-        hits, n, predictions = (t.sum(dim=0) for t in (predicted & labels, labels, predicted))
-    else:
-        counts = confusion(logits, labels)
-        hits, n, predictions = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
+    hits, n, predictions = _count_by_class(logits, labels)
     ratios = _ratio(hits, n), _ratio(hits, predictions), _ratio(2 * hits, n + predictions)
     return [
         {"class": name, "n": count, "recall": _none_if_nan(r), "precision": _none_if_nan(p), "f1": _none_if_nan(f)}
@@ -152,8 +147,19 @@ def per_class(logits: Tensor, labels: Tensor, class_names: Sequence[str]) -> lis
     ]
 
 
+def _count_by_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count the images of each class that are predicted as it, all images of it, and all predictions of it."""
+    check(logits, labels)
+    if labels.ndim == 2:
+        predicted = logits > 0
+        return (predicted & labels).sum(dim=0), labels.sum(dim=0), predicted.sum(dim=0)
+    predictions, classes = logits.argmax(dim=1), logits.shape[1]
+    hits, n, predicted = (t.bincount(minlength=classes) for t in (labels[labels == predictions], labels, predictions))
+    return hits, n, predicted
+
+
 def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temperature: float = 1.0) -> dict[str, Any]:
-    """Compute all metrics of a split, ready for JSON.
+    """Compute all metrics of a split, ready for JSON, without the confusion matrix if there are very many classes.
 
     Only log_loss, calibration_error and, with three classes or more, roc_auc depend on the temperature.
     """
@@ -191,7 +197,7 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
         "mean_per_class": mean_per_class(logits, labels),
         "roc_auc": _none_if_nan(roc_aucs(scaled, labels).nanmean()),
         **shared,
-        "confusion": confusion(logits, labels).tolist(),
+        **({"confusion": confusion(logits, labels).tolist()} if len(class_names) <= MAX_CONFUSION else {}),
     }
 
 

@@ -53,6 +53,33 @@ def test_the_longest_path_that_ends_the_name_is_found():
     assert files.find_image("/data/c/a/1.png", near="labels.json") == "a/1.png"
 
 
+VIDEOS = 4000
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("v17/000.png", "data/images/v17/000.png"),
+        ("/home/me/data/images/v17/000.png", "data/images/v17/000.png"),
+        ("gone17/000.png", None),
+        ("000.png", None),  # one of very many
+    ],
+)
+def test_many_images_of_one_name_take_no_square_of_time(name, image):
+    """Frames of videos, for example. Comparing each name with all images took minutes."""
+    files = list_files("labels.json", *(f"data/images/v{i}/000.png" for i in range(VIDEOS)))
+    for _ in range(VIDEOS):
+        assert files.find_image(name, near="labels.json") == image
+
+
+def test_many_partners_of_one_name():
+    images = [f"images/v{i}/000.png" for i in range(VIDEOS)]
+    files = list_files(*images, "other/000.png")
+    assert [files.find_partner(f"annotations/v{i}/000.xml") for i in range(VIDEOS)] == images
+    assert files.find_partner("other/000.xml") == "other/000.png"
+    assert files.find_partner("annotations/gone/000.xml") is None
+
+
 def test_label_studio_does_not_drop_the_folder_of_a_name(tmp_path):
     put(tmp_path / "other/a.png", 2, 48, 32)
     put_export(tmp_path, region("rectanglelabels", x=0, y=0, width=50, height=50), url="s3://bucket/gone/a.png")

@@ -20,6 +20,8 @@ from vitling.loading import expand_home
 
 ANNOTATION_FOLDERS = frozenset(["annotations", "labels"])
 IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages"])
+MAX_NAMESAKES = 300  # images of one name among which the nearest is searched for
+_DEPTH = 8  # folders and name that endings of a path are looked up by
 
 
 class Files:
@@ -30,11 +32,14 @@ class Files:
         self.names = strip_shared_folders([make_printable(name) for name in names])
         self.rows = {name: row for row, name in enumerate(self.names)}
         self.images = [name for name in self.names if get_suffix(name) in IMAGE_SUFFIXES]
-        self._by_base: dict[str, list[str]] = defaultdict(list)
+        self._by_ending: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
+        self._by_place: dict[str, str] = {}  # without suffix and folder of images
         for image in self.images:
-            self._by_base[posixpath.basename(image)].append(image)
+            for ending in _list_endings(image):
+                self._by_ending[ending].append(image)
             self._by_stem[get_stem(image)].append(image)
+            self._by_place[strip_folder(image, IMAGE_FOLDERS) or posixpath.splitext(image)[0]] = image
 
     def read(self, name: str) -> bytes:
         raw = self.reader(self.rows[name])
@@ -52,16 +57,20 @@ class Files:
         for exact in (beside, name):
             if exact in self.rows:
                 return exact
-        found = self._by_base.get(posixpath.basename(name), [])
+        found = self._by_ending.get(posixpath.basename(name), [])
         name = name.lstrip("./")
-        longer = [image for image in found if _ends_with(image, name)]
+        *_, ending = _list_endings(name)
+        longer = [image for image in self._by_ending.get(ending, []) if _ends_with(image, name)]
         if not longer and "/" in name and len(found) > 1:
-            return max((image for image in found if "/" in image and _ends_with(name, image)), key=len, default=None)
+            return max((ending for ending in _list_endings(name)[1:] if ending in self.rows), key=len, default=None)
         return _choose_nearest(longer or found, near)
 
     def find_partner(self, name: str) -> str | None:
         """Find the image with the same name as an annotation file, except for folder and suffix."""
-        return _choose_nearest(self._by_stem.get(get_stem(name), []), name)
+        found = self._by_stem.get(get_stem(name), [])
+        if len(found) > MAX_NAMESAKES:
+            return self._by_place.get(strip_folder(name, ANNOTATION_FOLDERS) or posixpath.splitext(name)[0])
+        return _choose_nearest(found, name)
 
 
 def open_files(spec: str) -> tuple[Files, str | None]:
@@ -95,8 +104,16 @@ def _ends_with(path: str, ending: str) -> bool:
     return f"/{path}".endswith(f"/{ending}")
 
 
+def _list_endings(path: str) -> list[str]:
+    """List the last part of a path, its last two parts and so on."""
+    parts = path.split("/")
+    return ["/".join(parts[-k:]) for k in range(1, min(len(parts), _DEPTH) + 1)]
+
+
 def _choose_nearest(images: list[str], near: str) -> str | None:
-    """Choose the image whose path shares the longest start and most words with that of `near`."""
+    """Choose the image whose path shares the longest start and most words with that of `near`; None among too many."""
+    if len(images) > MAX_NAMESAKES:
+        return None
     folder, wanted = posixpath.dirname(near), set(split_words(near))
 
     def rate(image: str) -> tuple[int, int]:
