@@ -14,8 +14,10 @@ test: .venv/.installed-dev lint types chromium
 chromium:
 	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "Installing Chromium for the tests of the report."; \
-	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
-	  echo "Chromium could not be installed."; \
+	  for attempt in 1 2 3; do \
+	    { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 && break; \
+	  done; \
+	  command -v chromium >/dev/null || echo "Chromium could not be installed."; \
 	fi
 
 lint: .venv/.installed-dev

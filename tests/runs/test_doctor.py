@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import os
-import pickle
 import shutil
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +20,7 @@ from tests.made_runs import pretrain, read, refused, train
 from vitling.cli import run
 from vitling.data.config import DataConfig
 from vitling.data.sources import read_source
-from vitling.data.sources.schemes import READERS
-from vitling.runs.doctor_folds import _classify_both_ways, _name_folds, _train_fold
+from vitling.runs.doctor_folds import _classify_both_ways, _name_folds
 from vitling.runs.report import collect
 from vitling.runs.report_files import open_files
 from vitling.runs.report_images import Limits
@@ -146,6 +143,15 @@ def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
     finished = (folds / "fold-0" / "result.json").stat().st_mtime_ns
     assert run(["doctor", str(out), "--folds", "2", "--device", "cpu"]) == 0  # finished folds are kept
     assert (folds / "fold-0" / "result.json").stat().st_mtime_ns == finished
+    both = ["doctor", str(out), "--folds", "2", "--at-once", "2", "--device", "cpu", "--out", str(tmp_path / "both")]
+    assert run(both) == 0  # in two processes, with the same result
+    assert "Training 2 folds, 2 at once" in capsys.readouterr().err
+    with (
+        np.load(out / "doctor/probabilities.npz") as alone,
+        np.load(tmp_path / "both/probabilities.npz") as together,
+    ):
+        assert alone["paths"].tolist() == together["paths"].tolist()
+        np.testing.assert_allclose(together["probabilities"], alone["probabilities"], atol=1e-5)
 
 
 def test_folds_average_an_image_and_its_mirror_image():
@@ -192,11 +198,6 @@ def test_folds_are_kept_by_their_labels(tmp_path):
         corrected.write_text(text)
         names.add(_name_folds(config, replace(plain, labels=str(corrected))))
     assert len(names) == 4
-
-
-def test_folds_can_be_sent_to_other_processes(tmp_path):
-    work = partial(_train_fold, TrainConfig(source="images"), 2, tmp_path, None)
-    assert pickle.loads(pickle.dumps((work, dict(READERS))))[1].keys() == READERS.keys()
 
 
 def test_data_that_cannot_be_checked_is_refused(images, features, tmp_path, capsys):
