@@ -15,8 +15,10 @@ import torch
 
 import vitling
 from tests.conftest import make_folder
-from tests.made_runs import read, refused
+from tests.made_runs import read, refused, train
+from vitling.__main__ import main as entry_point
 from vitling.cli import main, run
+from vitling.console import is_main_process
 from vitling.errors import INTERRUPTED, TERMINATED, Interrupted
 
 FLAGS = {
@@ -283,6 +285,39 @@ def test_an_error_is_one_line_even_if_a_name_has_two(tmp_path, capsys):
     message = refused(capsys, "train", tmp_path / "no\nError: forged", "--out", tmp_path / "run")
     assert message.strip().count("\n") == 0
     assert "no\\nError: forged" in message
+
+
+def test_an_interruption_while_modules_are_imported_is_one_line(monkeypatch, capsys):
+    def interrupt(name, *_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "vitling.cli", None)
+    monkeypatch.setattr("builtins.__import__", interrupt)
+    with pytest.raises(SystemExit) as leave:
+        entry_point()
+    monkeypatch.undo()
+    assert leave.value.code == INTERRUPTED
+    assert capsys.readouterr().err == "Error: Interrupted.\n"
+
+
+@pytest.mark.parametrize(("rank", "main"), [("", True), ("0", True), ("1", False), ("abc", True), ("1.5", True)])
+def test_a_rank_that_is_no_number_counts_as_the_first(rank, main, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
+    assert is_main_process() is main
+
+
+def test_libraries_write_only_to_the_cache(folder, tmp_path):
+    """torch, matplotlib and onnxruntime would write to the home directory and the temporary one."""
+    assert train(folder, tmp_path / "run") == 0
+    places = {"HOME": "home", "TMPDIR": "tmp", "VITLING_CACHE": "cache"}
+    for name in places.values():
+        (tmp_path / name).mkdir()
+    kept = {key: value for key, value in os.environ.items() if key not in ("TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")}
+    kept |= {variable: str(tmp_path / name) for variable, name in places.items()}
+    out = str(tmp_path / "model.onnx")
+    for words in (["report", str(tmp_path / "run")], ["export", str(tmp_path / "run"), "--out", out]):
+        subprocess.run([sys.executable, "-m", "vitling", *words], env=kept, check=True, capture_output=True)
+    assert not [*(tmp_path / "home").rglob("*"), *(tmp_path / "tmp").rglob("*")]
 
 
 def test_a_current_directory_that_was_deleted(tmp_path, capsys, monkeypatch):

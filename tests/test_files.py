@@ -23,6 +23,7 @@ from vitling.files import (
     claim_folder,
     is_claimed,
     is_leftover,
+    list_names,
     remove_leftovers,
     scratch_folder,
     write_json,
@@ -223,3 +224,14 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"\.lock is a link"):
         claim_folder(tmp_path)
     assert (tmp_path / "victim").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "\u00e9" * 127 + "x"])
+def test_the_longest_names_can_be_written(name, tmp_path):
+    path = tmp_path / name
+    for content in (b"first", b"second"):
+        with atomic_write(path) as file:
+            file.write(content)
+            assert list_names(tmp_path) == ([name] if content == b"second" else [])
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]

@@ -17,6 +17,7 @@ from vitling.commands.flag_checks import check_flags
 from vitling.commands.short_help import format_short_help
 from vitling.commands.verbs import VERBS
 from vitling.console import Console, echo, is_main_process
+from vitling.data.cache import redirect_caches
 from vitling.data.host import count_cores
 from vitling.errors import (
     ABORTED,
@@ -71,6 +72,7 @@ def run(argv: list[str]) -> int:
             return _print(format_short_help(argv[0], VERBS[argv[0]]))
         work = _parse(argv[0], argv[1:])
         register_readers()
+        redirect_caches()
         if argv[0] not in _WITHOUT_TORCH and "--watch" not in argv:
             _load_torch()
         with reveal_interruptions():

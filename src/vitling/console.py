@@ -37,8 +37,13 @@ def brief_output() -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """Return whether this process has rank 0, the one that prints and writes files."""
-    return int(os.environ.get("RANK") or "0") == 0
+    """Return whether this process has rank 0, the one that prints and writes files.
+
+    A RANK that is no number counts as 0; `init_processes` refuses it where several processes train.
+    """
+    with suppress(ValueError):
+        return int(os.environ.get("RANK") or "0") == 0
+    return True
 
 
 class Console(rich.console.Console):

@@ -28,6 +28,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"  # in a folder that a process has claimed
+_MAX_STEM = 255 - len("..12345678.part")  # bytes of a name in the temporary one, which may have 255
 _claims: set[Path] = set()  # lock files that this process holds
 _KINDS = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
@@ -225,11 +226,14 @@ def _make_temporary(path: Path, make: Callable[..., tuple[int, str]]) -> tuple[P
     Until it is locked, another process may take it for a leftover, or delete the new and empty folder around it. Then
     it is made again.
     """
+    stem = path.name
+    while len(os.fsencode(stem)) > _MAX_STEM:
+        stem = stem[:-1]
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path.parent, path.name)
+        remove_leftovers(path.parent, stem)
         try:
-            handle, name = make(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+            handle, name = make(dir=path.parent, prefix=f".{stem}.", suffix=".part")
         except FileNotFoundError:
             continue
         _lock(handle, wait=True)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import stat
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
@@ -231,7 +232,8 @@ def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> d
         check_zip(path, file)
         try:
             check_torch_calls(file)
-            content = torch.load(file, map_location=device, weights_only=True)
+            with warnings.catch_warnings(action="ignore"):  # such as torch's about sparse tensors
+                content = torch.load(file, map_location=device, weights_only=True)
         except pickle.UnpicklingError:
             raise InvalidFile(
                 path,

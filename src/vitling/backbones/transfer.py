@@ -49,7 +49,10 @@ class Transfer:
 def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Transfer:
     """Load a state dict of timm or vitling; raise UserError and change nothing if no tensor fits."""
     weights = _to_timm_names(_unwrap(source if isinstance(source, dict) else read_weights(Path(source))))
-    check_tensors(weights)
+    try:
+        check_tensors(weights)
+    except UserError as problem:
+        raise problem if isinstance(source, dict) else UserError(f"{source}: {problem}") from None
     own = backbone.timm_model.state_dict()
     transfer, loaded = Transfer(), {}
     for name, value in weights.items():
@@ -98,7 +101,7 @@ def check_tensors(weights: dict[str, Tensor]) -> None:
     for name, value in weights.items():
         dense = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
         if not dense or value.is_complex():
-            raise UserError(f"The tensor {name} has a type that no network uses ({value.dtype}, {value.layout}).")
+            raise UserError(f"The tensor {name} is complex, sparse, quantised or without values, as in no network.")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than its data in the file.")
 

@@ -56,6 +56,16 @@ def cache_root() -> Path:
         raise OSError("this user has no home directory; set VITLING_CACHE") from None
 
 
+def redirect_caches() -> None:
+    """Let libraries keep their files in vitling's cache, before they are imported; other processes inherit this.
+
+    Otherwise torch makes a folder in the temporary one, and matplotlib in the home directory.
+    """
+    with suppress(OSError):
+        for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("MPLCONFIGDIR", "matplotlib")):
+            os.environ.setdefault(variable, str(cache_root() / name))
+
+
 def decode_all(
     dataset: Dataset,
     size: int,

@@ -169,6 +169,7 @@ def _write_onnx(model: Model, path: Path) -> None:
 
 
 def _compare_onnx(model: Model, path: Path) -> float:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would write to the home directory
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

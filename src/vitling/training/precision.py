@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.data.cache import cache_root
+from vitling.data.cache import redirect_caches
 from vitling.errors import Interrupted, UserError
 from vitling.training.config import LoopConfig
 
@@ -107,8 +107,7 @@ def _configure_compiler() -> None:
     """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
     function with other settings, and of blocks with other shapes, all count towards it."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-    with suppress(OSError):  # without a cache, torch uses a temporary folder
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    redirect_caches()
 
 
 def undo_compile(module: nn.Module) -> None:
