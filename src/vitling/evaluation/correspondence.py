@@ -62,12 +62,15 @@ class Correspondence:
         return asdict(self)
 
 
+def compare_regions(first: Tensor, second: Tensor) -> Tensor:
+    """Compute the cosine of each region of the first grid [B, D, h, w] and each of the second, [B, T, T']."""
+    mine, theirs = (F.normalize(grid.float().flatten(2), dim=1) for grid in (first, second))
+    return mine.transpose(1, 2) @ theirs
+
+
 def match_regions(first: Tensor, second: Tensor, top: int = TOP) -> Matches:
     """Match the grids [B, D, h, w] of two views."""
-    similar = F.normalize(first.float().flatten(2), dim=1).transpose(1, 2) @ F.normalize(
-        second.float().flatten(2), dim=1
-    )
-    best, nearest = similar.max(dim=2)
+    best, nearest = compare_regions(first, second).max(dim=2)
     ranked = best.topk(min(top, best.shape[1]), dim=1)
     grid = (first.shape[-2], first.shape[-1])
     return Matches(ranked.indices, nearest.gather(1, ranked.indices), ranked.values, grid)
