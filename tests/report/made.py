@@ -16,6 +16,7 @@ from vitling.report.data import (
     Curve,
     Errors,
     ImageMap,
+    MatchedViews,
     Origin,
     Picture,
     Reliability,
@@ -101,6 +102,29 @@ def make_attention(rows: int = 4, columns: int = 5, heads: int = 3) -> Attention
     return AttentionImage(HOSTILE, picture, size, size, heads, base64.b64encode(maps.tobytes()).decode())
 
 
+def make_matches(rows: int = 4, columns: int = 5) -> MatchedViews:
+    """Make views of which the second lies a column to the right and is matched correctly, except for the last patch.
+
+    A patch has the similarity 0.75 with its match, and -0.25 with the others.
+    """
+    patches = np.arange(rows * columns)
+    nearest = np.where(patches % columns, patches - 1, patches)
+    nearest[-1] = 0
+    similarities = np.full((len(patches), len(patches)), -25, np.int8)
+    similarities[patches, nearest] = 75
+    same_place = [True if patch % columns else None for patch in patches[:-1]] + [False]
+    picture = encode_picture(Image.new("RGB", (50, 50), "teal"))
+    return MatchedViews(
+        name=HOSTILE,
+        pictures=(picture, picture),
+        grid=(rows, columns),
+        similarities=base64.b64encode(similarities.tobytes()).decode(),
+        nearest=tuple(nearest.tolist()),
+        same_place=tuple(same_place),
+        shift=(-1 / columns, 1.0, 0.0, 1.0),
+    )
+
+
 def make_suspects(n: int = 3) -> Suspects:
     """Make suspects whose names are hostile; the last has no thumbnail."""
     sprites, _ = make_sprites((Image.new("RGB", (SIDE, SIDE), "teal") for _ in range(n - 1)), 100_000)
@@ -128,7 +152,13 @@ def make_full_run(n: int = 36, **changes: Any) -> RunReport:
     )
     views = Picture("First stage", encode_picture(Image.new("RGB", (400, 200), "navy")), "random views")
     return replace(
-        run, images=images, errors=errors, suspects=make_suspects(), attention=(make_attention(),), views=(views,)
+        run,
+        images=images,
+        errors=errors,
+        suspects=make_suspects(),
+        attention=(make_attention(),),
+        matches=(make_matches(),),
+        views=(views,),
     )
 
 

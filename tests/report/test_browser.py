@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.made import HOSTILE, make_full_run, make_images, make_report, make_run
+from tests.report.made import HOSTILE, make_full_run, make_images, make_matches, make_report, make_run
 from vitling.data.config import DataConfig
 from vitling.data.sources.table import read_rows
 from vitling.files import make_csv
@@ -172,11 +172,11 @@ def test_no_cell_of_a_csv_is_a_formula(page):
 
 
 def test_attention_follows_the_pointer_and_the_arrow_keys(page):
-    patches = page.locator(".patches")
+    patches = page.locator(".attention .patches")
     patches.scroll_into_view_if_needed()
     box = patches.bounding_box()
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.1 * box["height"])
-    where = page.locator(".where")
+    where = page.locator(".attention .where")
     assert where.text_content() == "Patch in row 1, column 5; head 1 attends most to row 1, column 5 of 4 x 5."
     brightness = """canvas => { const d = canvas.getContext("2d").getImageData(100, 10, 1, 1).data; return d[0]; }"""
     heads = page.locator(".heads canvas")
@@ -184,6 +184,51 @@ def test_attention_follows_the_pointer_and_the_arrow_keys(page):
     patches.focus()
     page.keyboard.press("ArrowDown")
     assert where.text_content().startswith("Patch in row 2, column 5")
+
+
+def frame_of(page, selector: str) -> list[float]:
+    """Return left, top, width and height of a frame in fractions of its picture."""
+    return page.locator(selector).evaluate(
+        """e => { const a = e.getBoundingClientRect(), b = e.parentElement.getBoundingClientRect();
+        return [(a.left - b.left) / b.width, (a.top - b.top) / b.height, a.width / b.width, a.height / b.height]; }"""
+    )
+
+
+def test_matching_region_follows_the_pointer_and_the_arrow_keys(page):
+    patches = page.locator(".matches .patches")
+    patches.scroll_into_view_if_needed()
+    box = patches.bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
+    where = page.locator(".matches .where")
+    assert where.text_content() == (
+        "Patch in row 2, column 3; most similar in the right view: row 2, column 2 of 4 x 5, cosine 0.75 "
+        "(least similar: -0.25). Both show the same place of the image."
+    )
+    assert frame_of(page, ".matches .patches .cursor") == pytest.approx([0.4, 0.25, 0.2, 0.25], abs=0.01)
+    assert frame_of(page, ".matches .best") == pytest.approx([0.2, 0.25, 0.2, 0.25], abs=0.01)
+    assert frame_of(page, ".matches .place") == pytest.approx([0.2, 0.25, 0.2, 0.25], abs=0.01)
+    opacity = "canvas => [...canvas.getContext('2d').getImageData(0, 1, 3, 1).data].filter((_, i) => i % 4 === 3)"
+    assert page.locator(".matches .veil").evaluate(opacity) == [224, 0, 224]
+    patches.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert "row 4, column 5; most similar in the right view: row 1, column 1" in where.text_content()
+    assert "They show different places" in where.text_content()
+    assert frame_of(page, ".matches .place") == pytest.approx([0.6, 0.75, 0.2, 0.25], abs=0.01)
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    assert where.text_content().endswith("The right view does not show the place of this patch.")
+    assert page.locator(".matches .place").is_hidden()
+
+
+def test_matching_without_known_places_says_so(browser, tmp_path):
+    unknown = replace(make_matches(), same_place=(), shift=())
+    path = tmp_path / "unknown.html"
+    path.write_text(render_page(make_report(make_run(matches=(unknown,)))), encoding="utf-8")
+    with opened(browser, path) as page:
+        assert page.locator(".matches .where").text_content().endswith("(least similar: -0.25). ")
+        assert page.locator(".matches .place").is_hidden()
+        assert "is unknown" in page.locator("#matches").text_content()
 
 
 def test_names_are_text_everywhere(page):

@@ -15,12 +15,15 @@ import torch
 
 from tests.conftest import make_folder
 from tests.made_runs import PRETRAIN_TINY, TINY, lines, make_folder_with_pool, read, refused
+from vitling.backbones.backbone import create
 from vitling.cli import run
+from vitling.evaluation.model import Model
 from vitling.evaluation.projection import project
-from vitling.runs import report
+from vitling.runs import report, report_matches
 from vitling.runs.report import collect, shorten_names
 from vitling.runs.report_files import open_files
 from vitling.runs.report_images import Limits, RunImages, measure_reliability
+from vitling.runs.report_matches import _render_pairs, match_views
 
 LIMITS = Limits()
 
@@ -137,7 +140,8 @@ def test_names_are_short_and_different(tmp_path):
 
 def test_run_ends_with_its_report(finished):
     page = (finished / "report.html").read_text()
-    assert all(f'<section id="{name}"' in page for name in ("answer", "curves", "map", "errors", "attention", "views"))
+    sections = ("answer", "curves", "map", "errors", "attention", "matches", "views")
+    assert all(f'<section id="{name}"' in page for name in sections)
     assert "could not be written" not in (finished / "log.txt").read_text()
 
 
@@ -174,6 +178,71 @@ def test_attention_has_a_map_for_each_patch_and_head(finished):
     weights = np.frombuffer(base64.b64decode(one.weights), np.uint8).reshape(one.heads, *one.grid, *one.keys)
     assert one.grid == (4, 4)
     assert (weights.max(axis=(3, 4)) == 255).all()
+
+
+def test_regions_are_matched_by_the_cosine_of_the_last_map(finished):
+    """Compared with a literal computation from the pixels of the two views."""
+    images = RunImages(open_files("first", finished), LIMITS)
+    (one, again), (same, _) = (match_views(images, [2, 5]) for _ in range(2))
+    assert one == same
+    assert one.name == images.shown.dataset.keys[2]
+    assert one.grid == (4, 4)
+    assert one.pictures[0] != one.pictures[1] != again.pictures[1]
+    views = _render_pairs(images, np.array([2, 5]))
+    with torch.inference_mode():
+        a, b = (images.model.backbone(view.pixels).grid[0].flatten(1).T.double().numpy() for view in views)
+    found = np.frombuffer(base64.b64decode(one.similarities), np.int8).reshape(16, 16)
+    for i, mine in enumerate(a):
+        cosines = [float(mine @ other / np.linalg.norm(mine) / np.linalg.norm(other)) for other in b]
+        np.testing.assert_allclose(found[i] / 100, cosines, atol=0.00501)
+        assert one.nearest[i] == int(np.argmax(cosines))
+
+
+def test_a_match_is_right_next_to_the_place_of_its_patch(finished):
+    images = RunImages(open_files("first", finished), LIMITS)
+    found = match_views(images, list(range(9)))
+    verdicts = [verdict for one in found for verdict in one.same_place]
+    assert {True, False, None} == set(verdicts)
+    for one in found:
+        left, width, top, height = one.shift
+        nearby = 0
+        for region, (match, verdict) in enumerate(zip(one.nearest, one.same_place)):
+            x, y = left + width * (region % 4 + 0.5) / 4, top + height * (region // 4 + 0.5) / 4
+            assert (verdict is None) == (not (0 <= x <= 1 and 0 <= y <= 1))
+            if verdict is not None:  # less than a region away; the place may lie outside of the outermost centres
+                x, y = (min(max(at, 1 / 8), 7 / 8) for at in (x, y))
+                away = [max(abs(x - (m % 4 + 0.5) / 4), abs(y - (m // 4 + 0.5) / 4)) for m in range(16)]
+                assert verdict == (away[match] < 1 / 4)
+                nearby += sum(one < 1 / 4 for one in away)
+        assert one.by_chance == pytest.approx(nearby / 16, abs=0.051)
+
+
+def test_matches_are_few_and_large_maps_are_thinned_out(finished, monkeypatch):
+    files = open_files("first", finished)
+    assert len(match_views(RunImages(files, replace(LIMITS, matches=600)), [0, 1, 2])) == 2
+    monkeypatch.setattr(report_matches, "LARGEST_GRID", 3)
+    (one,) = match_views(RunImages(files, LIMITS), [0])
+    assert one.grid == (2, 2)
+    assert len(one.same_place) == 4
+    monkeypatch.setattr(report_matches, "SMALLEST_GRID", 5)
+    assert match_views(RunImages(files, LIMITS), [0]) == ()
+
+
+def test_views_that_move_content_have_no_known_places(finished):
+    files = open_files("first", finished)
+    files.config_values["views"] = files.config_values["views"] | {"rotate": 10.0}
+    (one,) = match_views(RunImages(files, LIMITS), [0])
+    assert one.same_place == one.shift == ()
+    assert len(one.nearest) == 16
+
+
+@pytest.mark.parametrize("backbone", ["pvt_v2_b0_small", "swin_tiny_patch4_window7_224", "resnet10t"])
+def test_networks_without_tokens_have_matches_too(finished, backbone):
+    images = RunImages(open_files("first", finished), LIMITS)
+    images.model = Model(create(backbone, 128, seed=0), None, replace(images.model.meta, size=128))
+    (one,) = match_views(images, [0])
+    assert one.grid == (4, 4)
+    assert len(one.nearest) == len(one.same_place) == 16
 
 
 def test_limits_are_kept_and_mistakes_come_first(finished):

@@ -186,6 +186,20 @@ class AttentionImage:
 
 
 @dataclass(frozen=True)
+class MatchedViews:
+    """Two training views of an image, and how similar their regions are. A region is row * columns + column."""
+
+    name: str
+    pictures: tuple[str, str]  # data URIs
+    grid: tuple[int, int]  # rows and columns of the regions of each view
+    similarities: str  # base64 of int8 [first, second]: cosines in hundredths
+    nearest: tuple[int, ...]  # the most similar region of the second view, for each of the first
+    same_place: tuple[bool | None, ...] = ()  # whether it shows the same place; None: no region of the second view does
+    by_chance: float = 0.0  # how many random regions would show the same place
+    shift: tuple[float, ...] = ()  # (a, b, c, d): x, y of the first view is a + b x, c + d y of the second, all 0 to 1
+
+
+@dataclass(frozen=True)
 class Picture:
     title: str
     source: str  # data URI
@@ -224,6 +238,7 @@ class RunReport:
     errors: Errors | None = None
     suspects: Suspects | None = None
     attention: tuple[AttentionImage, ...] = ()
+    matches: tuple[MatchedViews, ...] = ()
     views: tuple[Picture, ...] = ()
     dense: DenseReport | None = None
 

@@ -15,12 +15,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitling.report import specs
-from vitling.report.data import ImageMap, ReportData
+from vitling.report.data import AttentionImage, ImageMap, MatchedViews, ReportData
 from vitling.report.specs import Chart
 
 HERE = Path(__file__).parent
 VENDOR = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
-SCRIPTS = ("charts.js", "images.js", "suspects.js", "attention.js", "page.js")
+SCRIPTS = ("charts.js", "images.js", "suspects.js", "patches.js", "attention.js", "matches.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ SECTIONS = (
     Section("suspects", "Suspicious labels", lambda data: any(run.suspects for run in data.runs)),
     Section("dense", "Classes and worst images", lambda data: any(run.dense for run in data.runs)),
     Section("attention", "Attention", lambda data: any(run.attention for run in data.runs)),
+    Section("matches", "Matching regions", lambda data: any(run.matches for run in data.runs)),
     Section("views", "Training views", lambda data: any(run.views for run in data.runs)),
     Section("settings", "Settings and reasons", lambda data: any(run.stages for run in data.runs)),
     Section("again", "Reproduce this run", lambda data: True),
@@ -123,10 +124,16 @@ def _describe_images(data: ReportData) -> list[dict[str, Any]]:
             "classes": run.class_names,
             "images": None if run.images is None else _describe_map(run.images),
             "suspects": None if run.suspects is None else vars(run.suspects.sprites),
-            "attention": [asdict(one) for one in run.attention],
+            "attention": [_omit(one, "picture") for one in run.attention],
+            "matches": [_omit(one, "pictures") for one in run.matches],
         }
         for run in data.runs
     ]
+
+
+def _omit(one: AttentionImage | MatchedViews, name: str) -> dict[str, Any]:
+    """Leave out pictures, which the page has as elements."""
+    return {key: value for key, value in vars(one).items() if key != name}
 
 
 def _describe_map(images: ImageMap) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from vitling.runs.report_files import (
     read_origin,
 )
 from vitling.runs.report_images import Limits, RunImages, make_map, measure_reliability
+from vitling.runs.report_matches import match_views
 from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
 from vitling.runs.report_suspects import collect_suspects
 from vitling.runs.stage import free_memory, report_seconds
@@ -161,13 +162,15 @@ def _add_images(report: RunReport, images: RunImages) -> RunReport:
     if report.errors and class_names != report.class_names:
         raise UserError(f"{images.files.resolved.config.source} has other classes than the run.")
     placed = make_map(images)
+    samples = choose_samples(placed) if placed else []
     errors = report.errors and replace(report.errors, reliability=measure_reliability(images))
     return replace(
         report,
         class_names=class_names,
         images=placed,
         errors=errors,
-        attention=draw_attention(images, choose_samples(placed)) if placed else (),
+        attention=draw_attention(images, samples),
+        matches=match_views(images, samples),
         views=draw_training_views(images),
     )
 

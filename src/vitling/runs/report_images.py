@@ -44,10 +44,16 @@ class Limits:
     tsne: int = 5_000
     thumbnails: int = 7_000_000  # bytes
     attention: int = 1_500_000  # bytes
+    matches: int = 270_000  # bytes
 
     def share(self, runs: int) -> Limits:
         """Return the limits of one of several runs on a page."""
-        return replace(self, thumbnails=self.thumbnails // runs, attention=self.attention // runs)
+        return replace(
+            self,
+            thumbnails=self.thumbnails // runs,
+            attention=self.attention // runs,
+            matches=self.matches // runs,
+        )
 
     def fit(self, seconds: float, images_per_second: float) -> Limits:
         """Lower the limits to what fits into the time, at the pace of the run's training."""

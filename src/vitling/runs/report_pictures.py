@@ -22,7 +22,7 @@ from vitling.runs.report_files import RunFiles
 from vitling.runs.report_images import RunImages, open_splits, spread
 from vitling.views.sheet import draw_views
 
-SAMPLES = 6  # rows of the picture of views, and images whose attention is shown
+SAMPLES = 6  # rows of the picture of views, and images whose attention and matching regions are shown
 SMALLEST_GRID = 3  # patches per side; with fewer, attention shows nothing
 
 
@@ -93,7 +93,7 @@ def _draw_stage_views(title: str, stage: RunFiles, images: RunImages) -> Picture
 
 
 def choose_samples(images: ImageMap) -> list[int]:
-    """Choose images whose attention is shown: confident mistakes and, from other classes, correct predictions."""
+    """Choose images to look into: confident mistakes and, from other classes, correct predictions."""
     wrong = list(images.mistakes[: SAMPLES // 3])
     classes = {images.labels[i] for i in wrong}
     for i in spread(len(images.keys), len(images.keys)).tolist():
