@@ -14,6 +14,8 @@ from vitling.report.data import (
     Bin,
     ClassScore,
     Curve,
+    DenseClass,
+    DenseReport,
     Errors,
     ImageMap,
     MatchedViews,
@@ -160,6 +162,18 @@ def make_full_run(n: int = 36, **changes: Any) -> RunReport:
         matches=(make_matches(),),
         views=(views,),
     )
+
+
+def make_dense_run(name: str, metric: str = "mIoU") -> RunReport:
+    """Make a detector or segmentation network, whose scores have no intervals."""
+    score = Score("last epoch", "val", metric, 0.4, 40)
+    epochs = (1, 2, 3)
+    key = {"mIoU": "val/mean_iou", "box AP": "val/box_ap"}[metric]
+    curves = (Curve("", "loss", epochs, (3.0, 2.0, 1.5)), Curve("", key, epochs, (0.1, 0.3, 0.4)))
+    worst = Picture("street.png", encode_picture(Image.new("RGB", (400, 200), "navy")), "annotated and predicted")
+    classes = (DenseClass(HOSTILE, 12, (0.5,)), DenseClass("car", 0, (None,)))
+    dense = DenseReport("val", (metric,), classes, (worst,))
+    return make_run(name, headline=score, scores=(score,), curves=curves, class_names=(), errors=None, dense=dense)
 
 
 def make_report(*runs: RunReport) -> ReportData:

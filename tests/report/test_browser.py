@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.made import HOSTILE, make_full_run, make_images, make_matches, make_report, make_run
+from tests.report.made import HOSTILE, make_dense_run, make_full_run, make_images, make_matches, make_report, make_run
 from vitling.data.config import DataConfig
 from vitling.data.sources.table import read_rows
 from vitling.files import make_csv
@@ -296,6 +296,30 @@ def test_choosing_a_run_shows_its_images(browser, tmp_path):
         page.wait_for_selector('.map[data-run="1"] canvas')
         assert page.locator(".map:visible").get_attribute("data-run") == "1"
         assert page.evaluate("vitling.maps.get('1').view.data('points').length") == 18
+
+
+@pytest.mark.parametrize(
+    ("metrics", "charts"), [(["mIoU"], 2), (["mIoU", "mIoU"], 3), (["box AP", "mIoU"], 3), (["mIoU", "box AP"] * 2, 5)]
+)
+def test_dense_runs_have_charts_without_warnings(browser, tmp_path, metrics, charts):
+    runs = [make_dense_run(f"run{i}", metric) for i, metric in enumerate(metrics)]
+    (tmp_path / "dense.html").write_text(render_page(make_report(*runs)), encoding="utf-8")
+    with opened(browser, tmp_path / "dense.html") as page:
+        assert page.locator("figure[data-chart] svg.marks").count() == charts
+        assert page.locator("#dense figure:visible").count() == 1
+
+
+def test_a_run_keeps_its_colour_where_it_is_alone(browser, tmp_path):
+    runs = make_dense_run("a"), make_dense_run("b", "box AP")
+    (tmp_path / "two.html").write_text(render_page(make_report(*runs)), encoding="utf-8")
+    strokes = """id => [...document.querySelectorAll(`figure[data-chart="${id}"] svg .mark-line path`)]
+        .map((e) => e.getAttribute("stroke"))"""
+    with opened(browser, tmp_path / "two.html") as page:
+        both = page.evaluate(strokes, "curve-training-loss")
+        assert len(set(both)) == 2
+        assert page.evaluate(strokes, "curve-validation-ap-of-boxes") == both[1:]
+        legend = page.locator('figure[data-chart="curve-validation-ap-of-boxes"] .mark-text.role-legend-label')
+        assert legend.all_text_contents() == ["b"]
 
 
 def test_ten_thousand_images_open_fast_and_fit(browser, tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.report.made import HOSTILE, make_run
+from tests.report.made import HOSTILE, make_dense_run, make_run
 from vitling.report.data import Bin, ClassScore, Errors, Reliability
 from vitling.report.specs import (
     MATRIX_MOST,
@@ -15,7 +15,7 @@ from vitling.report.specs import (
     make_confusion_chart,
     make_curve_charts,
     make_reliability_chart,
-    make_score_chart,
+    make_score_charts,
 )
 
 
@@ -58,13 +58,34 @@ def test_charts_have_different_ids():
 
 
 def test_scores_of_one_run_need_no_chart():
-    assert make_score_chart([make_run()]) is None
-    assert make_score_chart([make_run("a"), make_run("b", headline=None)]) is None
-    chart = make_score_chart([make_run("a"), make_run("b")])
+    assert not make_score_charts([make_run()])
+    assert not make_score_charts([make_run("a"), make_run("b", headline=None)])
+    (chart,) = make_score_charts([make_run("a"), make_run("b")])
     assert [(row["run"], row["low"], row["high"]) for row in chart.spec["data"]["values"]] == [
         ("a", 0.77, 0.96),
         ("b", 0.77, 0.96),
     ]
+
+
+def test_each_metric_has_its_own_axis():
+    runs = [make_dense_run(f"{metric}{i}", metric) for i in range(2) for metric in ("box AP", "mIoU")]
+    charts = make_score_charts([*runs, make_run("classifier")])
+    assert [chart.title for chart in charts] == [f"The runs side by side: {metric}" for metric in ("box AP", "mIoU")]
+    for chart, metric in zip(charts, ("box AP", "mIoU")):
+        assert [row["run"] for row in chart.spec["data"]["values"]] == [f"{metric}0", f"{metric}1"]
+        assert len(chart.spec["layer"]) == 1  # no intervals
+        assert "interval" not in chart.description
+    (mixed,) = make_score_charts([make_run("a"), make_run("b", headline=replace(make_run().headline, interval=None))])
+    assert mixed.spec["layer"][0]["transform"] == [{"filter": "isValid(datum.low)"}]
+
+
+def test_a_run_has_one_colour_in_all_charts():
+    charts = make_curve_charts([make_run("a", curves=make_run().curves[:1]), make_run("b")])
+    alone = next(chart for chart in charts if chart.title == "Second stage: validation accuracy")
+    colour = alone.spec["encoding"]["color"]
+    assert colour["scale"]["domain"] == ["a", "b"]
+    assert colour["legend"]["values"] == ["b"]
+    assert alone.columns[0].title == "run"
 
 
 def test_confusion_matrix_counts_and_shares():

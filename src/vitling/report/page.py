@@ -50,14 +50,15 @@ SECTIONS = (
 def render_page(data: ReportData) -> str:
     """Render the report as one self-contained HTML page."""
     charts = _make_charts(data)
-    shared = [chart for chart in charts.values() if chart.id.startswith("curve-")]
+    scores, curves = ([one for one in charts.values() if one.id.startswith(kind)] for kind in ("scores-", "curve-"))
     scripts = [Markup(_read("vendor", name)) for name in VENDOR] + [Markup(_read("assets", name)) for name in SCRIPTS]
     content = {"charts": {chart.id: asdict(chart) for chart in charts.values()}, "runs": _describe_images(data)}
     return _ENVIRONMENT.get_template("page.html").render(
         data=data,
         sections=[section for section in SECTIONS if section.is_present(data)],
         charts=charts,
-        curves=shared,
+        scores=scores,
+        curves=curves,
         pairs=[specs.list_confused_pairs(run.errors) if run.errors else [] for run in data.runs],
         style=Markup(_read("assets", "page.css")),
         scripts=scripts,
@@ -108,7 +109,7 @@ def _make_policy(scripts: list[Markup], connect: str = "'none'") -> str:
 
 
 def _make_charts(data: ReportData) -> dict[str, Chart]:
-    charts: list[Chart | None] = [specs.make_score_chart(data.runs), *specs.make_curve_charts(data.runs)]
+    charts: list[Chart | None] = [*specs.make_score_charts(data.runs), *specs.make_curve_charts(data.runs)]
     for i, run in enumerate(data.runs):
         if run.errors is not None:
             charts.append(specs.make_confusion_chart(run.errors, run.class_names, i))

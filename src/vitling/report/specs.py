@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitling.report.data import Curve, Errors, ImageMap, Reliability, RunCurves, RunReport
+from vitling.report.data import Curve, Errors, ImageMap, Reliability, RunCurves, RunReport, Score
 
 Spec = dict[str, Any]
 MATRIX_MOST = 30  # classes of a confusion matrix; with more, its cells are too small
@@ -56,6 +56,7 @@ def make_curve_charts(runs: Sequence[RunReport | RunCurves]) -> list[Chart]:
     """Chart the loss, the learning rate, k-NN and validation; several runs share each chart."""
     charts = []
     by_stage: dict[str, list[tuple[str, Curve]]] = {}
+    names = tuple(run.name for run in runs)
     has_second = any(curve.stage == SECOND for run in runs for curve in run.curves)
     for run in runs:
         for curve in run.curves:  # a run of one stage is compared with the second stage of others
@@ -66,7 +67,7 @@ def make_curve_charts(runs: Sequence[RunReport | RunCurves]) -> list[Chart]:
             if group := _group_of(curve.name, single=len(runs) == 1):
                 groups.setdefault(group, []).append((name, curve))
         ranked = sorted(groups, key=lambda group: _ORDER.index(group) if group in _ORDER else len(_ORDER))
-        charts += [_make_curve_chart(stage, group, groups[group], len(runs) > 1) for group in ranked]
+        charts += [_make_curve_chart(stage, group, groups[group], names) for group in ranked]
     return charts
 
 
@@ -81,7 +82,8 @@ def _group_of(name: str, single: bool) -> str | None:
     return _LOSS if single and name not in _NOT_TERMS else None
 
 
-def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], several: bool) -> Chart:
+def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], runs: tuple[str, ...]) -> Chart:
+    several = len(runs) > 1
     terms = {curve.name for _, curve in curves}
     if len(terms) == 2 and "loss" in terms:  # the loss and its only term are the same
         curves = [(run, curve) for run, curve in curves if curve.name == "loss"]
@@ -91,6 +93,7 @@ def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], s
         for epoch, value in zip(curve.epochs, curve.values)
     ]
     lines = list(dict.fromkeys(row["line"] for row in values))
+    are_named = several or len(lines) > 1
     is_fraction = curves[0][1].name.rpartition("/")[2] in _FRACTIONS
     form = ".1%" if is_fraction else "~g"
     title = f"{stage}: {group}" if stage else group[0].upper() + group[1:]
@@ -104,15 +107,17 @@ def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], s
             "scale": {"zero": False, "nice": True},
         },
         "tooltip": [
-            *([{"field": "line", "title": "run" if several else "term"}] if len(lines) > 1 else []),
+            *([{"field": "line", "title": "run" if several else "term"}] if are_named else []),
             {"field": "epoch", "type": "quantitative"},
             {"field": "value", "type": "quantitative", "title": group, "format": ".2%" if is_fraction else ".4~g"},
         ],
     }
-    if len(lines) > 1:
+    if are_named:
         legend = {"orient": "bottom", "title": None, "columns": 3, "labelLimit": 180, "symbolType": "stroke"}
-        encoding["color"] = {"field": "line", "type": "nominal", "sort": None, "legend": legend}
-        encoding["strokeDash"] = {"field": "line", "type": "nominal", "sort": None, "legend": legend}
+        line: Spec = {"field": "line", "type": "nominal", "sort": None, "legend": legend | {"values": lines}}
+        if several:  # a run has the same colour in every chart, whichever other runs are in it
+            line["scale"] = {"domain": list(dict.fromkeys(runs))}
+        encoding |= {"color": line, "strokeDash": line}
     spec = {
         "data": {"values": values},
         "width": "container",
@@ -122,7 +127,7 @@ def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], s
     }
     last = "; ".join(f"{line} ends at {_last_value(values, line):.4g}" for line in lines)
     columns = (
-        *((Column("line", "run" if several else "term"),) if len(lines) > 1 else ()),
+        *((Column("line", "run" if several else "term"),) if are_named else ()),
         Column("epoch", "epoch", "~g"),
         Column("value", group, ".2%" if is_fraction else ".5~g"),
     )
@@ -135,47 +140,51 @@ def _last_value(values: list[Spec], line: str) -> float:
     return next(row["value"] for row in reversed(values) if row["line"] == line)
 
 
-def make_score_chart(runs: Sequence[RunReport]) -> Chart | None:
-    """Chart the headlines of several runs with their intervals."""
-    shown = [(run.name, score) for run in runs if (score := run.headline) is not None and score.value is not None]
-    if len(shown) < 2:
-        return None
+def make_score_charts(runs: Sequence[RunReport]) -> list[Chart]:
+    """Chart the headlines of several runs with their intervals: a chart for each metric that several runs have."""
+    by_metric: dict[str, list[tuple[str, Score]]] = {}
+    for run in runs:
+        if (score := run.headline) is not None and score.value is not None:
+            by_metric.setdefault(score.metric, []).append((run.name, score))
+    return [_make_score_chart(metric, shown) for metric, shown in by_metric.items() if len(shown) > 1]
+
+
+def _make_score_chart(metric: str, shown: list[tuple[str, Score]]) -> Chart:
     values = [
         {"run": name, "value": score.value, "split": score.split, "images": score.images}
         | ({"low": score.interval[0], "high": score.interval[1]} if score.interval else {})
         for name, score in shown
     ]
-    metric = shown[0][1].metric
+    has_intervals = any("low" in row for row in values)
     y = {"field": "run", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 160}}
     x = {"type": "quantitative", "title": metric, "scale": {"zero": False, "nice": True}, "axis": {"format": ".0%"}}
     tooltip = [{"field": "run"}, {"field": "value", "title": metric, "format": ".1%"}, {"field": "images"}]
+    intervals = {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "rule", "strokeWidth": 2},
+        "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+    }
+    points = {
+        "mark": {"type": "point", "filled": True, "size": 90},
+        "encoding": {"y": y, "x": x | {"field": "value"}, "tooltip": tooltip},
+    }
     spec = {
         "data": {"values": values},
         "width": "container",
         "height": 30 * len(values),
-        "layer": [
-            {
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 90},
-                "encoding": {"y": y, "x": x | {"field": "value"}, "tooltip": tooltip},
-            },
-        ],
+        "layer": [intervals, points] if has_intervals else [points],
     }
     columns = (
         Column("run", "run"),
         Column("split", "evaluated on"),
         Column("images", "images", ","),
         Column("value", metric, ".2%"),
-        Column("low", "95 % from", ".2%"),
-        Column("high", "to", ".2%"),
+        *((Column("low", "95 % from", ".2%"), Column("high", "to", ".2%")) if has_intervals else ()),
     )
     told = "; ".join(f"{row['run']}: {row['value']:.1%}" for row in values)
-    return Chart(
-        "scores", "The runs side by side", f"{metric} of each run with its 95 % interval. {told}.", spec, columns
-    )
+    described = f"{metric} of each run{' with its 95 % interval' if has_intervals else ''}. {told}."
+    slug = "-".join(f"scores {metric}".lower().split())
+    return Chart(slug, f"The runs side by side: {metric}", described, spec, columns)
 
 
 def make_map_spec(images: ImageMap) -> Spec:
