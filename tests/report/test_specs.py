@@ -115,12 +115,19 @@ def test_names_of_classes_are_in_no_expression():
     assert not any("script" in text for text in expressions(chart.spec))
 
 
-def test_many_classes_have_pairs_instead_of_a_matrix():
-    n = MATRIX_MOST + 1
+def test_many_classes_have_the_matrix_of_the_most_confused():
+    n = MATRIX_MOST + 10  # class i is confused with the next one i + 1 times
     confusion = tuple(tuple(5 if i == j else int(j == i + 1) * (i + 1) for j in range(n)) for i in range(n))
     errors = Errors("val", confusion, tuple(ClassScore(str(i), 5, 0.5, 0.5) for i in range(n)))
-    assert make_confusion_chart(errors, [str(i) for i in range(n)], 0) is None
+    chart = make_confusion_chart(errors, [str(i) for i in range(n)], 0)
+    assert chart.title == f"Confusion matrix of the {MATRIX_MOST} most confused of {n} classes"
+    cells = {(row["t"], row["p"]): row for row in chart.spec["data"]["values"]}
+    assert {t for t, _ in cells} == {p for _, p in cells} == set(range(10, n))
+    assert cells[12, 13]["n"] == 13
+    assert cells[12, 13]["share"] == 13 / 18
     assert list_confused_pairs(errors, 2) == [(n - 2, n - 1, n - 1), (n - 3, n - 2, n - 2)]
+    perfect = Errors("val", tuple(tuple(5 * (i == j) for j in range(n)) for i in range(n)), errors.classes)
+    assert make_confusion_chart(perfect, [str(i) for i in range(n)], 0) is None
 
 
 def test_hardest_classes_come_first_and_those_without_images_are_left_out():

@@ -9,7 +9,7 @@ from typing import Any
 from vitling.report.data import Curve, Errors, ImageMap, Reliability, RunCurves, RunReport, Score
 
 Spec = dict[str, Any]
-MATRIX_MOST = 30  # classes of a confusion matrix; with more, its cells are too small
+MATRIX_MOST = 30  # classes of a confusion matrix; with more, its cells would be too small
 HARDEST = 12  # classes in the chart
 PAIRS = 12  # most confused pairs
 _NAMES = {
@@ -210,18 +210,29 @@ _MAP_LEGEND = {"orient": "bottom", "title": None, "columns": 4, "labelLimit": 14
 
 
 def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -> Chart | None:
-    """Chart the confusion matrix; None if there is none, or for too many classes."""
-    if not errors.confusion or len(class_names) > MATRIX_MOST:
+    """Chart the confusion matrix, of many classes only the most confused ones; None if there is nothing to show."""
+    shown = _choose_classes(errors)
+    if len(shown) < 2:
         return None
-    values = [
-        {"true": class_names[t], "predicted": class_names[p], "t": t, "p": p, "n": n, "share": n / max(1, sum(row))}
-        for t, row in enumerate(errors.confusion)
-        for p, n in enumerate(row)
+    totals = [max(1, sum(row)) for row in errors.confusion]
+    values: list[Spec] = [
+        {"true": class_names[t], "predicted": class_names[p], "t": t, "p": p, "n": n, "share": n / totals[t]}
+        for t in shown
+        for p in shown
+        for n in [errors.confusion[t][p]]
     ]
-    n = len(class_names)
-    labels = {"labelLimit": 120, "labelOverlap": False, "ticks": False, "domain": False}
-    place: Spec = {"type": "nominal", "scale": {"domain": list(class_names)}}
-    angle = -45 if sum(map(len, class_names)) > 40 else 0
+    names = [class_names[c] for c in shown]
+    n = len(names)
+    font = 11 if n <= 20 else 9
+    labels = {
+        "labelLimit": 120,
+        "labelOverlap": False,
+        "labelFontSize": 12 if n <= 20 else font,
+        "ticks": False,
+        "domain": False,
+    }
+    place: Spec = {"type": "nominal", "scale": {"domain": names}}
+    angle = -90 if n > 20 else -45 if sum(map(len, names)) > 40 else 0
     x = place | {"field": "predicted", "title": "predicted", "axis": labels | {"labelAngle": angle}}
     y = place | {"field": "true", "title": "true", "axis": labels}
     tooltip = [
@@ -246,7 +257,7 @@ def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -
             },
             {
                 "transform": [{"filter": "datum.n > 0"}],
-                "mark": {"type": "text", "fontSize": 11 if n <= 20 else 9, "cursor": "pointer"},
+                "mark": {"type": "text", "fontSize": font, "cursor": "pointer"},
                 "encoding": {
                     "x": x,
                     "y": y,
@@ -257,15 +268,32 @@ def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -
             },
         ],
     }
-    right = sum(errors.confusion[c][c] for c in range(n))
-    told = f"{right} of {sum(map(sum, errors.confusion))} images are on the diagonal, classified correctly."
+    right = sum(errors.confusion[c][c] for c in shown)
+    told = f"{right} of {sum(row['n'] for row in values)} images are on the diagonal, classified correctly."
     columns = (
         Column("true", "true class"),
         Column("predicted", "predicted class"),
         Column("n", "images", ","),
         Column("share", "of the true class", ".1%"),
     )
-    return Chart(f"confusion-{run}", "Confusion matrix", f"Counts by true and predicted class. {told}", spec, columns)
+    of = f" of the {n} most confused of {len(class_names)} classes" if n < len(class_names) else ""
+    described = f"Counts by true and predicted class{of}. {told}"
+    return Chart(f"confusion-{run}", f"Confusion matrix{of}", described, spec, columns)
+
+
+def _choose_classes(errors: Errors) -> list[int]:
+    """Return all classes if a matrix can show them, else the classes of the most confused pairs, as many as fit."""
+    classes = len(errors.confusion)
+    if classes <= MATRIX_MOST:
+        return list(range(classes))
+    mistakes = [sum(row) + sum(column) for row, column in zip(errors.confusion, zip(*errors.confusion))]
+    mistakes = [both - 2 * errors.confusion[c][c] for c, both in enumerate(mistakes)]
+    pairs = list_confused_pairs(errors, classes**2)
+    shown: set[int] = set()
+    for t, p, _ in sorted(pairs, key=lambda pair: (-pair[2], -mistakes[pair[0]] - mistakes[pair[1]])):
+        if len(shown | {t, p}) <= MATRIX_MOST:
+            shown |= {t, p}
+    return sorted(shown)
 
 
 def list_confused_pairs(errors: Errors, most: int = PAIRS) -> list[tuple[int, int, int]]:
