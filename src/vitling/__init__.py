@@ -6,7 +6,8 @@
     model.predict("x.jpg")
     model.evaluate("new-images/")
 
-In Jupyter, `train` shows its progress and curves, and the result its figures.
+`vitling.detect` and `vitling.segment` work alike: `result.score` is the AP of boxes or the mIoU.
+In Jupyter, all three show their progress and curves, and the result its figures.
 
 Importing this package does not import torch; the first call does.
 """
@@ -35,22 +36,24 @@ def train(source: str, out: str, **settings: Any) -> Result:
     return Result(run(apply_overrides(TrainConfig(source=str(source), out=str(out)), settings)), out)
 
 
-def detect(source: str, out: str, **settings: Any) -> dict[str, Any]:
-    """Train a detector like `vitling detect`; return what result.json contains."""
+def detect(source: str, out: str, **settings: Any) -> Result:
+    """Train a detector like `vitling detect`; settings are its flags."""
+    from vitling.runs.api import Result
     from vitling.runs.dense import detect as run
     from vitling.settings.dense import DetectConfig
     from vitling.settings.names import apply_overrides
 
-    return run(apply_overrides(DetectConfig(source=str(source), out=str(out)), settings))
+    return Result(run(apply_overrides(DetectConfig(source=str(source), out=str(out)), settings)), out)
 
 
-def segment(source: str, out: str, **settings: Any) -> dict[str, Any]:
-    """Train a segmentation network like `vitling segment`; return what result.json contains."""
+def segment(source: str, out: str, **settings: Any) -> Result:
+    """Train a segmentation network like `vitling segment`; settings are its flags."""
+    from vitling.runs.api import Result
     from vitling.runs.dense import segment as run
     from vitling.settings.dense import SegmentConfig
     from vitling.settings.names import apply_overrides
 
-    return run(apply_overrides(SegmentConfig(source=str(source), out=str(out)), settings))
+    return Result(run(apply_overrides(SegmentConfig(source=str(source), out=str(out)), settings)), out)
 
 
 def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cpu") -> TrainedModel | TrainedDenseModel:

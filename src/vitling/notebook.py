@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 INTERVAL = 1.0  # seconds between updates of a live view
 WIDTH, HEIGHT = 480, 120  # px of a curve
-CURVES = ("loss", "val/top1", "val/mean_average_precision", "knn/top1")
+CURVES = ("loss", "val/top1", "val/mean_average_precision", "val/mean_iou", "val/box_ap", "knn/top1")
 Points = Sequence[tuple[float, float]]
 
 

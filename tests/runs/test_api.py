@@ -1,4 +1,4 @@
-"""`vitling.train` and `vitling.load` in Python: results with attributes, and how they are shown."""
+"""`vitling.train`, `segment`, `detect` and `load` in Python: results with attributes, and how they are shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import vitling
 from tests.conftest import make_folder
+from tests.runs.drawn_scenes import make_mask_folder
 from vitling.notebook import LiveView, open_handle
 from vitling.runs.api import Result
 from vitling.runs.report_files import _make_score
@@ -24,6 +25,16 @@ def test_an_undefined_figure_is_called_undefined():
     assert "mAP undefined on 10 val images" in repr(result)
     assert result.accuracy is result.interval is None
     assert _make_score("last epoch", "val", result["last"]["val"]).value is None
+
+
+def test_the_score_is_the_main_metric_of_a_task():
+    for name, text in (("top1", "accuracy 25.0%"), ("mean_iou", "mIoU 25.00%"), ("box_ap", "box AP 25.00%")):
+        result = make_result(mask_ap=0.5, pixel_accuracy=0.6, **{name: 0.25})
+        assert result.score == 0.25
+        assert result.figures.metric == name
+        assert f"{text} on 10 val images" in repr(result)
+        assert result.accuracy == (0.25 if name == "top1" else None)
+    assert Result({"last": {}}, "runs/first").score is None
 
 
 def test_notebooks_show_figures_curves_and_the_report(tmp_path):
@@ -75,6 +86,25 @@ def test_training_is_shown_live_in_a_notebook(tmp_path, monkeypatch, capsys):
     assert "val/top1: " in notebook.shown[-1]
     assert "epoch 3/3" not in capsys.readouterr().err
     assert result.model._repr_html_().count("<polyline") == 2
+
+
+def test_segmentation_returns_a_result_and_is_shown_live(tmp_path, monkeypatch):
+    notebook = FakeNotebook(monkeypatch, kernel=object())
+    folder = make_mask_folder(tmp_path / "masks", {"train": 4, "val": 2})
+    tiny = {"size": 32, "store_size": 32, "backbone": "vit_nano_patch4_32", "width": 16, "batch": 4, "epochs": 2}
+    fast = {"loop.trackers": ("none",), "loop.device": "cpu", "report": False, "eval_every": 1}
+    result = vitling.segment(folder, out=tmp_path / "run", **tiny, **fast)
+    assert result.score == result["last"]["val"]["mean_iou"]
+    assert result.run == tmp_path / "run"
+    assert result.report is None
+    assert "val/mean_iou: " in notebook.shown[-1]
+    model = vitling.load(tmp_path / "run")
+    assert type(result.model) is type(model)
+    assert model.class_names == result.model.class_names
+    html = model._repr_html_()
+    assert "upernet of " in html
+    assert "mIoU " in html
+    assert html.count("<polyline") == 2
 
 
 def test_updates_are_at_most_one_in_a_second(monkeypatch):

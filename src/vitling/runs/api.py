@@ -1,4 +1,4 @@
-"""Return values of `vitling.train` and `vitling.load`: a result with its main figures, and a model."""
+"""Return values of `vitling.train`, `detect`, `segment` and `load`: a result with its main figures, and a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitling.runs.dense_model import DenseModel
 from vitling.runs.dense_use import evaluate_dense
 from vitling.runs.evaluate import evaluate
 from vitling.runs.report import FILE as REPORT
-from vitling.runs.report_files import read_curves
+from vitling.runs.report_files import HEADLINES, read_curves
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.settings.names import apply_overrides
 
@@ -30,8 +30,18 @@ class Figures(dict[str, Any]):
     """The metrics of one split, by name, as in JSON."""
 
     @property
+    def metric(self) -> str | None:
+        """Name of the main metric: top1, mean_average_precision, mean_iou or box_ap."""
+        return next((key for key in HEADLINES if key in self), None)
+
+    @property
+    def score(self) -> float | None:
+        """The main metric, from 0 to 1; None if it is undefined."""
+        return None if self.metric is None else self[self.metric]
+
+    @property
     def accuracy(self) -> float | None:
-        """Top-1 accuracy; None for several labels per image."""
+        """Top-1 accuracy; None for several labels per image, detection and segmentation."""
         return self.get("top1")
 
     @property
@@ -41,8 +51,8 @@ class Figures(dict[str, Any]):
 
     def describe(self, split: str) -> str:
         if self.accuracy is None or self.interval is None:
-            metric = METRIC_NAMES["mean_average_precision"]
-            return f"{metric.display} {metric.format(self.get(metric.key))} on {self['n']:,} {split} images"
+            metric = METRIC_NAMES[self.metric or "mean_average_precision"]
+            return f"{metric.display} {metric.format(self.score)} on {self['n']:,} {split} images"
         low, high = self.interval
         return (
             f"accuracy {self.accuracy:.1%} on {self['n']:,} {split} images "
@@ -58,7 +68,7 @@ class Evaluation(Figures):
 
 
 class Result(dict[str, Any]):
-    """The result of a run; keys as in result.json."""
+    """The result of a run of `train`, `detect` or `segment`; keys as in result.json."""
 
     def __init__(self, values: dict[str, Any], run: str | os.PathLike[str]):
         super().__init__(values)
@@ -66,16 +76,22 @@ class Result(dict[str, Any]):
 
     @property
     def split(self) -> str | None:
-        """The split that the accuracy is from: test, else val; None if nothing was evaluated."""
+        """The split that the score is from: test, else val; None if nothing was evaluated."""
         return next((split for split in ("test", "val") if split in self.get("last", {})), None)
 
     @property
     def figures(self) -> Figures | None:
+        """All metrics of the last epoch on that split."""
         return None if self.split is None else Figures(self["last"][self.split])
 
     @property
+    def score(self) -> float | None:
+        """Main metric of the last epoch: accuracy, mAP for several labels per image, mIoU, or AP of boxes."""
+        return None if self.figures is None else self.figures.score
+
+    @property
     def accuracy(self) -> float | None:
-        """Top-1 accuracy of the last epoch; None without a test or val split, and for several labels per image."""
+        """Top-1 accuracy of the last epoch; None without a test or val split, and where `score` is another metric."""
         return None if self.figures is None else self.figures.accuracy
 
     @property
@@ -90,9 +106,9 @@ class Result(dict[str, Any]):
         return path if path.exists() else None
 
     @property
-    def model(self) -> TrainedModel:
+    def model(self) -> TrainedModel | TrainedDenseModel:
         """The model of the last epoch, loaded from the run."""
-        return TrainedModel(load(self.run, device="cpu"), self.run, "last")
+        return load_model(self.run)
 
     def __repr__(self) -> str:
         found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
@@ -125,11 +141,7 @@ class TrainedModel(Model):
         return f"<Model of {self.path}: {self.backbone.name} at {self.meta.size} px, {classes}>"
 
     def _repr_html_(self) -> str:
-        """Show the model with the result of its run, if it is in one."""
-        path = self.path / "result.json"
-        result = Result(read_record(path, RunResult), self.path)._repr_html_() if path.exists() else ""
-        names = shorten_list(self.class_names, 20)
-        return f"<p>{escape(repr(self)[1:-1])}<br>{escape(names)}</p>{result}"
+        return _render_model(self)
 
 
 def _link(report: Path | None) -> str:
@@ -151,6 +163,17 @@ class TrainedDenseModel(DenseModel):
     def __repr__(self) -> str:
         meta = self.meta
         return f"<{meta.model} of {self.path}: {self.objective.backbone.name}, {len(meta.class_names)} classes>"
+
+    def _repr_html_(self) -> str:
+        return _render_model(self)
+
+
+def _render_model(model: TrainedModel | TrainedDenseModel) -> str:
+    """Show a model with the result of its run, if it is in one."""
+    path = model.path / "result.json"
+    result = Result(read_record(path, RunResult), model.path)._repr_html_() if path.exists() else ""
+    names = shorten_list(model.class_names, 20)
+    return f"<p>{escape(repr(model)[1:-1])}<br>{escape(names)}</p>{result}"
 
 
 def load_model(

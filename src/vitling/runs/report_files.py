@@ -29,7 +29,7 @@ from vitling.settings.verbs import CONFIGS
 _NOT_CURVES = ("kind", "step", "epoch", "images_per_second", "data_wait", "grad_norm")
 _OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss", *DENSE_METRICS)
 _WARNING = re.compile(r"^[\d-]+ [\d:]+ Warning: (.*)$")
-_HEADLINES = {
+HEADLINES = {
     "top1": "top-1 accuracy",
     "mean_average_precision": "mean average precision",
     "mean_iou": "mean IoU",
@@ -131,18 +131,18 @@ def list_scores(files: RunFiles) -> list[Score]:
         _make_score(weights, split, numbers[split])
         for weights, numbers in groups
         for split in ("test", "val")
-        if _HEADLINES.keys() & numbers.get(split, {}).keys()
+        if HEADLINES.keys() & numbers.get(split, {}).keys()
     ]
 
 
 def _make_score(weights: str, split: str, numbers: dict[str, Any]) -> Score:
-    key = next(key for key in _HEADLINES if key in numbers)
+    key = next(key for key in HEADLINES if key in numbers)
     value, images = numbers[key], numbers.get("n", 0)
     interval = wilson_interval(value, images) if key == "top1" and value is not None and images else None
     shown = (k for k in _OTHERS if k in numbers and k != key)
     formatted = {k: METRIC_NAMES[k].format(numbers[k]).replace("%", "\u00a0%") for k in shown}
     others = ((METRIC_NAMES[k].display, text) for k, text in formatted.items())
-    return Score(weights, split, _HEADLINES[key], value, images, interval, tuple(others))
+    return Score(weights, split, HEADLINES[key], value, images, interval, tuple(others))
 
 
 def read_errors(files: RunFiles, split: str) -> Errors | None:
