@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.dense.shapes import Scenes, draw_view, small_backbone
-from tests.dense.test_targets import SIZE, paint
+from tests.dense.test_targets import MIN_IOU, MIN_PX, check_box, compute_iou, decode, find_bounds, find_colour, paint
 from vitling.dense.copy_paste import copy_paste, spread_masks, uncover
 from vitling.dense.detection import DetectionObjective
 from vitling.dense.targets import InstanceTargets
@@ -14,6 +15,7 @@ from vitling.objectives.progress import Progress
 from vitling.views import Draws
 from vitling.views.policies import make_plan
 
+SIZE = 96
 PLAN = make_plan("large-scale-jitter", SIZE)
 
 
@@ -28,7 +30,7 @@ def test_masks_spread_as_painted():
     for target in targets:
         spread = spread_masks(target["masks"], target["mask_boxes"], SIZE)
         for ours, mask, box in zip(spread, target["masks"], target["mask_boxes"]):
-            assert (ours != paint(mask, box)).sum() <= 0.1 * ours.sum() + 8  # bilinear, not nearest
+            assert (ours != paint(mask, box, SIZE)).sum() <= 0.1 * ours.sum() + 8  # bilinear, not nearest
 
 
 def test_pixels_come_from_one_of_two_images():
@@ -46,6 +48,42 @@ def test_pixels_come_from_one_of_two_images():
             cover |= spread_masks(mask[None], box[None], SIZE)[0]
         assert (is_own | cover).all()  # nothing changes outside the cover
         assert is_other[cover].all()
+
+
+@pytest.mark.parametrize("policy", ["detection", "large-scale-jitter"])
+def test_pasted_masks_and_boxes_fit_the_pixels(policy):
+    scenes, size = Scenes(8), 256
+    store, plan = scenes.make_store(192), make_plan(policy, size)
+    instances = checked = pasted = 0
+    for epoch in range(2):
+        views, ids = draw_view(plan, store, epoch)
+        before = InstanceTargets(scenes.instances, "cpu").view(ids, views.boxes, size)
+        views.pixels, after = copy_paste(views.pixels, before, Draws.from_ids([epoch], ids), 1.0)
+        instances += sum(len(target["labels"]) for target in after)
+        pasted += sum(len(target["labels"]) for target in after) - sum(len(target["labels"]) for target in before)
+        checked += sum(check_classes(pixels, target) for pixels, target in zip(decode(views, store), after))
+    assert pasted > 10
+    assert checked > 0.7 * instances
+
+
+def check_classes(pixels: torch.Tensor, target: dict[str, torch.Tensor]) -> int:
+    """Compare boxes with masks, and the masks of each class with its pixels; return the number of instances."""
+    checked = 0
+    for label in target["labels"].unique().tolist():
+        rows = (target["labels"] == label).nonzero()[:, 0].tolist()
+        masks = [paint(target["masks"][k], target["mask_boxes"][k], len(pixels)) for k in rows]
+        if any(count_px(mask) < MIN_PX for mask in masks):
+            continue
+        assert compute_iou(torch.stack(masks).any(dim=0), find_colour(pixels, label - 1)) > MIN_IOU
+        for k, mask in zip(rows, masks):
+            check_box(find_bounds(mask), target["boxes"][k], target["mask_boxes"][k], len(pixels))
+        checked += len(rows)
+    return checked
+
+
+def count_px(mask: torch.Tensor) -> float:
+    """Return the shorter side of a mask's box."""
+    return (find_bounds(mask)[2:] - find_bounds(mask)[:2]).min() if mask.any() else 0
 
 
 def test_without_chance_nothing_changes():
