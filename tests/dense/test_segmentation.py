@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from tests.dense.shapes import Scenes, small_backbone
 from tests.training.helpers import config, run_in
+from vitling.data.store import Store
 from vitling.dense.inference import WholeView, render_whole, segment_images
 from vitling.dense.objective import freeze
 from vitling.dense.segmentation import SegmentationObjective, average_loss
@@ -87,6 +88,50 @@ def test_whole_images_are_resized():
     for sides in ((40, 30), (20, 60)):
         resized = F.interpolate(pixels.float(), size=sides, mode="bilinear", antialias=True)
         assert torch.allclose(render_whole(pixels, sides, normalise), normalise(resized), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("scales", "flip"), [((0.5, 1.0, 1.75), False), ((1.0,), True), ((0.5, 1.25), True)], ids=["scales", "flip", "both"]
+)
+def test_multi_scale_testing_equals_the_literal_rule(scales, flip):
+    torch.manual_seed(0)
+    scenes, view = Scenes(4), WholeView(64, 256)
+    store = scenes.make_store(96)
+    model = SegmentationObjective(small_backbone(), make_plan("segmentation", 64), None, 4, width=8).eval()
+    vary_classes(model, store)
+    several = dict(segment_images(model, store, view, scales, flip))
+    single = dict(segment_images(model, store, view))
+    literal = {i: segment_slowly(model, store, view, i, scales, flip) for i in several}
+    equal, with_one_view = (np.mean([(found[i] == literal[i]).mean() for i in literal]) for found in (several, single))
+    assert equal > 0.99
+    assert with_one_view < 0.9
+
+
+@torch.no_grad()
+def vary_classes(model: SegmentationObjective, store: Store) -> None:
+    """Scale the logits of random weights, so that every class is the most probable one somewhere."""
+    images = Normaliser(store.mean, store.std)(store.fetch(np.arange(len(store)))[0])
+    logits, last = model.predict(images), model.head.classify[-1]
+    scale = 3 / logits.std(dim=(0, 2, 3))
+    last.weight.mul_(scale[:, None, None, None])
+    last.bias.sub_(logits.mean(dim=(0, 2, 3))).mul_(scale)
+
+
+@torch.inference_mode()
+def segment_slowly(model, store, view, i, scales, flip) -> np.ndarray:
+    """Resize one image to each scale, mirror it too, average the probabilities, and enlarge them."""
+    height, width = store.facts.height[i], store.facts.width[i]
+    pixels, base = store.fetch(np.array([i]))[0].float(), view.measure(width / height)
+    normalise, probabilities = Normaliser(store.mean, store.std), []
+    for scale in scales:
+        sides = [round(side * scale) for side in base]
+        image = normalise(F.interpolate(pixels, size=sides, mode="bilinear", antialias=True))
+        found = [model.predict(image).softmax(dim=1)]
+        if flip:
+            found.append(model.predict(image.flip(-1)).softmax(dim=1).flip(-1))
+        probabilities += [F.interpolate(one, size=base, mode="bilinear") for one in found]
+    average = torch.stack(probabilities).mean(dim=0)
+    return F.interpolate(average, size=(height, width), mode="bilinear")[0].argmax(dim=0).numpy()
 
 
 def test_toy_run_overfits(tmp_path):

@@ -18,6 +18,7 @@ from tests.tiny import Stop, StopAfter
 from vitling.cli import run
 from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
+from vitling.dense.inference import segment_images
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.loading import read_json
@@ -90,6 +91,31 @@ def test_evaluate_prints_the_classes(segmented, masks, capsys):
     assert run(["evaluate", str(out), str(masks), "--split", "val"]) == 0
     assert "mIoU" in capsys.readouterr().out
     assert run(["evaluate", str(out), str(masks), "--with", "knn"]) == 2
+
+
+def test_multi_scale_testing_reaches_evaluation_and_prediction(masks, tmp_path, monkeypatch):
+    calls = []
+
+    def record(objective, store, view, scales, flip):
+        calls.append((scales, flip))
+        return segment_images(objective, store, view, scales, flip)
+
+    def collect() -> set:
+        found = set(calls)
+        calls.clear()
+        return found
+
+    monkeypatch.setattr("vitling.runs.dense_model.segment_images", record)
+    out, expected = str(tmp_path / "run"), {((0.5, 1.5), True)}
+    changes = TINY | {"epochs": 1, "test_scales": (0.5, 1.5), "test_flip": True}
+    segment(apply_overrides(SegmentConfig(str(masks), out), changes))
+    assert collect() == expected
+    assert run(["evaluate", out, str(masks)]) == 0
+    assert collect() == expected
+    assert run(["predict", out, str(masks / "test" / "images"), "--out", str(tmp_path / "drawn")]) == 0
+    assert collect() == expected
+    vitling.load(out).predict([masks / "test" / "images" / "0.png"])
+    assert collect() == expected
 
 
 def test_a_run_continues_where_it_stopped(masks, tmp_path, monkeypatch):
