@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import vitling
@@ -16,6 +18,7 @@ from tests.made_runs import refused
 from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
 from tests.tiny import Stop, StopAfter
 from vitling.cli import run
+from vitling.commands.dense_results import make_score_table
 from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.dense.inference import segment_images
@@ -139,17 +142,35 @@ def test_a_run_continues_where_it_stopped(masks, tmp_path, monkeypatch):
 def test_detection_starts_from_a_segmentation_run(segmented, tmp_path):
     out, _ = segmented
     data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2})
-    changes = TINY | {"epochs": 1, "backbone": None, "jitter": "large", "copy_paste": 0.5}
+    changes = TINY | {"epochs": 1, "backbone": None, "jitter": "large", "copy_paste": 0.5, "report": True}
     config = apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes"), from_=str(out)), changes)
     result = detect(config)
     assert result["backbone"] == "vit_nano_patch4_32"
     assert result["method"] == "mask-rcnn"
-    assert {"n"} <= result["last"]["val"].keys()
+    assert {"n", "box_ap_small", "mask_ap_small"} <= result["last"]["val"].keys()
+    assert "mask AP, small objects" in (tmp_path / "boxes/report.html").read_text()
     log = (tmp_path / "boxes" / "log.txt").read_text()
     assert "Started from" in log
     assert "Plan" in log
     assert run(["predict", str(tmp_path / "boxes"), str(data / "val2017"), "--out", str(tmp_path / "drawn")]) == 0
     assert isinstance(json.loads((tmp_path / "drawn" / "detections.json").read_text()), list)
+
+
+def test_ap_by_size_is_one_line_of_the_table():
+    found = {"n": 5, "box_ap": 0.4, "box_ap50": 0.7, "box_ap75": 0.3, "box_ap_small": 0.123, "box_ap_large": 0.5}
+    masks = {"mask_ap": 0.3, "mask_ap50": 0.6, "mask_ap75": 0.2, "mask_ap_medium": 0.25}
+    boxes, both = (print_table([("last (9)", "val", some)]) for some in (found, found | masks))
+    assert boxes[-2].split("│")[1:3] == [" box AP S/M/L ", " 12.3 / - / 50.0 "]
+    assert both[-2].split("│")[1:3] == [" mask AP S/M/L ", "    - / 25.0 / - "]
+    many = print_table([("best (100)", "test", found | {"box_ap_medium": 0.9})] * 4)
+    assert "…" not in "".join(many)
+    assert len(many[-2]) <= 80
+
+
+def print_table(rows: list) -> list[str]:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(make_score_table(rows))
+    return console.file.getvalue().splitlines()
 
 
 def test_copy_paste_needs_masks(tmp_path):

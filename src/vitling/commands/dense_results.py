@@ -12,7 +12,8 @@ from vitling.console import Console, echo
 from vitling.formatting import format_count
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 
-_MAX_COLUMNS = 4  # metrics beside each other; a terminal has 80 characters
+_MAX_COLUMNS = 3  # metrics beside each other; a terminal has 80 characters
+_SIZES = ("small", "medium", "large")  # of objects, as in COCO
 _MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
@@ -51,20 +52,31 @@ def print_dense_evaluation(result: dict[str, Any]) -> None:
 
 def make_score_table(rows: list[tuple[str, str, dict[str, Any]]]) -> Table:
     """Tabulate weights, split and every metric that a row has; with many metrics, one in each line."""
-    metrics = [METRIC_NAMES[key] for key in DENSE_METRICS if any(row[2].get(key) is not None for row in rows)]
+    texts = [_format_metrics(found) for _, _, found in rows]
+    metrics = list(dict.fromkeys(name for some in texts for name in some))
     if len(metrics) > _MAX_COLUMNS:
         table = Table("metric", *(Column(f"{weights}, {split}", justify="right") for weights, split, _ in rows))
         table.add_row("images", *(f"{found['n']:,}" for _, _, found in rows))
-        for metric in metrics:
-            table.add_row(metric.display, *(_format(found.get(metric.key)) for _, _, found in rows))
+        for name in metrics:
+            table.add_row(name, *(some.get(name, "") for some in texts))
         return table
     table = Table(Column("weights", no_wrap=True), Column("split", no_wrap=True))
-    for column in ("images", *(metric.short or metric.display for metric in metrics)):
+    for column in ("images", *metrics):
         table.add_column(column, justify="right", no_wrap=True)
-    for weights, split, found in rows:
-        values = [_format(found.get(metric.key)) for metric in metrics]
-        table.add_row(weights, split, f"{found['n']:,}", *values)
+    for (weights, split, found), some in zip(rows, texts):
+        table.add_row(weights, split, f"{found['n']:,}", *(some.get(name, "") for name in metrics))
     return table
+
+
+def _format_metrics(found: dict[str, Any]) -> dict[str, str]:
+    """Format the metrics of a split by their names; AP of small, medium and large objects is one entry."""
+    known = [METRIC_NAMES[key] for key in DENSE_METRICS if found.get(key) is not None]
+    texts = {metric.short or metric.display: _format(found[metric.key]) for metric in known}
+    for kind in ("box", "mask"):
+        values = [found.get(f"{kind}_ap_{size}") for size in _SIZES]
+        if any(value is not None for value in values):
+            texts[f"{kind} AP S/M/L"] = " / ".join("-" if value is None else f"{100 * value:.1f}" for value in values)
+    return texts
 
 
 def _make_class_table(rows: list[dict[str, Any]]) -> Table:

@@ -27,7 +27,8 @@ from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER
 from vitling.settings.verbs import CONFIGS
 
 _NOT_CURVES = ("kind", "step", "epoch", "images_per_second", "data_wait", "grad_norm")
-_OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss", *DENSE_METRICS)
+_AP_BY_SIZE = tuple(f"{kind}_ap_{size}" for kind in ("box", "mask") for size in ("small", "medium", "large"))
+_OTHERS = ("top5", "mean_per_class", "calibration_error", "log_loss", *DENSE_METRICS, *_AP_BY_SIZE)
 _WARNING = re.compile(r"^[\d-]+ [\d:]+ Warning: (.*)$")
 HEADLINES = {
     "top1": "top-1 accuracy",
