@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ from vitling.papers.datasets import register_readers
 from vitling.runs.dense import detect, segment
 from vitling.runs.group import train_seeds
 from vitling.settings.dense import DetectConfig, SegmentConfig
+from vitling.settings.facts import Facts
 from vitling.settings.names import apply_overrides
+from vitling.settings.resolve import resolve
 from vitling.training.loop import fit
 
 TINY = {
@@ -193,6 +196,27 @@ def test_predict_replaces_no_input(segmented, masks, tmp_path, capsys):
 def test_predict_without_out_says_what_to_type(segmented, masks, capsys):
     assert run(["predict", str(segmented[0]), str(masks)]) == 2
     assert "--out DIR" in capsys.readouterr().err
+
+
+def test_compare_is_for_classifiers(segmented, tmp_path, capsys):
+    shutil.copytree(segmented[0], tmp_path / "other")
+    assert "compare is for classifiers" in refused(capsys, "compare", segmented[0], tmp_path / "other")
+
+
+def test_minutes_limit_the_epochs(masks, tmp_path):
+    changes, start = TINY | {"epochs": 1_000, "minutes": 0.1}, time.monotonic()
+    result = segment(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "run")), changes))
+    assert 1 <= result["epochs"] < 200
+    assert time.monotonic() - start < 30  # s; other programs may use the processor too
+    assert "Measuring the pace" in (tmp_path / "run/log.txt").read_text()
+
+
+@pytest.mark.parametrize(("verb", "flag"), [("detect", "longest"), ("segment", "test_scales")])
+def test_the_plan_has_a_reason_for_everything(verb, flag):
+    config = (DetectConfig if verb == "detect" else SegmentConfig)("data", "run")
+    resolved = resolve(config, Facts(100, side=640))
+    assert resolved.origins[flag].reason
+    assert [name for name, origin in resolved.origins.items() if origin.layer == "plan" and not origin.reason] == []
 
 
 def test_a_dense_model_is_no_classifier(segmented):

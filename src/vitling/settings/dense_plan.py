@@ -112,12 +112,12 @@ def _fill_views(draft: Draft[Any], facts: Facts) -> None:
     """Fill in what follows from the size: the range of scales, and the pixels that views can use."""
     size = draft.config.size
     if isinstance(draft.config, DetectConfig):
-        draft.fill("longest", size, "plan", "")
+        draft.fill("longest", size, "plan", "the longest side that fits into --size")
         longest = min(draft.config.longest, size)
         draft.fill("shorter", (longest * 3 // 5, longest), "plan", f"what fits into {longest} px")
         useful = 2 * size if draft.config.jitter == "large" else longest
     else:
-        draft.fill("test_scales", (1.0,), "plan", "")
+        draft.fill("test_scales", (1.0,), "plan", "one scale: several take as many times as long")
         useful = math.ceil(size * max(draft.config.scale[1], *draft.config.test_scales))
     usual = DETECT_WIDTH if isinstance(draft.config, DetectConfig) else SEGMENT_WIDTH
     width, reason = (usual, "the papers'") if facts.gpu else (CPU_WIDTH, "wider heads are too slow without a GPU")
