@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 from vitling.backbones.backbone import Backbone, create
 from vitling.data.annotations.instances import Instances
 from vitling.data.annotations.rle import encode_mask
+from vitling.data.annotations.split import AnnotatedSplit
 from vitling.data.dataset import Dataset
 from vitling.data.store import Store, build_store
 from vitling.views import BatchKey, Normaliser, Plan, Renderer, ViewBatch, Views
@@ -57,10 +58,16 @@ class Scenes:
             np.array(areas, np.float32), segments,
         )  # fmt: skip
 
-    def make_store(self, size: int = 96, device: str = "cpu") -> Store:
+    def make_dataset(self) -> Dataset:
         count = len(self.images)
-        dataset = Dataset("scenes", [f"{i}.png" for i in range(count)], lambda i: self.images[i], np.arange(count))
-        return build_store(dataset, size, device=device, use_cache=False)
+        return Dataset("scenes", [f"{i}.png" for i in range(count)], lambda i: self.images[i], np.arange(count))
+
+    def make_store(self, size: int = 96, device: str = "cpu") -> Store:
+        return build_store(self.make_dataset(), size, device=device, use_cache=False)
+
+    def make_split(self) -> AnnotatedSplit:
+        sizes = np.array([image.shape[:2] for image in self.images])
+        return AnnotatedSplit(self.make_dataset(), ("red", "green", "blue"), sizes, self.instances)
 
 
 def place_apart(rng: np.random.Generator, height: int, width: int, others: list[Corners]) -> Corners:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import project_masks_on_boxes
-from torchvision.ops import box_iou
 
 from tests.dense.shapes import Scenes, draw_view, small_backbone
 from tests.training.helpers import config, run_in
@@ -17,6 +16,7 @@ from vitling.data.annotations.rle import decode_mask
 from vitling.dense.detection import DetectionObjective
 from vitling.dense.inference import WholeView, detect_images, paste_mask
 from vitling.dense.mask_rcnn import make_proposal_network, sample_masks
+from vitling.dense.metrics import compute_ap
 from vitling.dense.targets import InstanceTargets
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
@@ -127,29 +127,18 @@ def test_detections_do_not_depend_on_other_images():
 
 @pytest.mark.parametrize("kind", ["mask-rcnn", "cascade"])
 def test_toy_run_overfits(tmp_path, kind):
-    """AP50 of four drawn images above 0.8."""
+    """AP50 of the boxes and of the masks of six drawn images above 0.9 (in 50 epochs, batch 3)."""
     torch.manual_seed(0)
-    scenes = Scenes(4)
-    store = scenes.make_store(96)
+    scenes = Scenes(6)
+    store, split = scenes.make_store(96), scenes.make_split()
     targets = InstanceTargets(scenes.instances, "cpu")
     model = DetectionObjective(small_backbone(), make_toy_plan(), targets, 3, kind, width=32)
     model.detector.heads.fg_bg_sampler.batch_size_per_image = 32
-    settings = config(epochs=50, batch=4, optim=OptimConfig(lr=2e-3), checkpoint=CheckpointConfig())
+    settings = config(epochs=50, batch=3, optim=OptimConfig(lr=2e-3), checkpoint=CheckpointConfig())
     fit(model, store, settings, run=run_in(tmp_path / "run"))
-    hits, overlaps, count = 0, [], 0
-    for i, found in detect_images(model, store, WholeView(96, 96)):
-        height, width = scenes.images[i].shape[:2]
-        rows = range(*scenes.instances.offsets[i : i + 2])
-        sure = found.scores > 0.5
-        assert found.boxes.max() <= max(height, width) + 1e-3
-        for row in rows:
-            box = scenes.instances.boxes[row] * np.array([width, height] * 2)
-            same = sure & (found.classes == scenes.instances.classes[row])
-            iou = box_iou(torch.from_numpy(box[None]).float(), torch.from_numpy(found.boxes).float())[0].numpy() * same
-            hits += bool(iou.max(initial=0) > 0.5)
-            count += 1
-            if iou.max(initial=0) > 0.5:
-                ours, truth = decode_mask(found.masks[iou.argmax()]), decode_mask(scenes.instances.segments[row])
-                overlaps.append((ours & truth).sum() / (ours | truth).sum())
-    assert hits / count > 0.8
-    assert np.mean(overlaps) > 0.6
+    by_id = dict(detect_images(model, store, WholeView(96, 96)))
+    found = [by_id[i] for i in range(len(split))]
+    for (height, width), some in zip(split.sizes, found):
+        assert (some.boxes <= np.array([width, height] * 2) + 1e-3).all()
+    scores = {kind: ap.ap50 for kind, ap in compute_ap(split, found).items()}
+    assert min(scores["box"], scores["mask"]) > 0.9
