@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
         return _print(_format_help())
     if argv[0] == "--version":
         return _print(__version__)
-    if argv[0] == "_precompile":
+    if argv[0] == "_precompile" and len(argv) == 3:
         return _precompile(*argv[1:])
     if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import CUSTOM_MODELS
 from vitling.backbones.swin import matches_timm
-from vitling.errors import RunAborted, UserError
+from vitling.errors import InvalidFile, RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import FILE as TRUST
@@ -135,12 +135,25 @@ def _export_onnx(model: Model, out: Path) -> float:
     names = out.name, out.with_suffix(".json").name
     for name in names:
         check_writable(out.parent / name)
+    _check_description(out.parent / names[-1])
     with scratch_folder(out) as unchecked:
         _write_onnx(model, unchecked / out.name)
         difference = _compare_onnx(model, unchecked / out.name)
         write_json(unchecked / names[-1], _describe_model(model))
         _move(unchecked, out.parent, names)
     return difference
+
+
+def _check_description(path: Path) -> None:
+    """Raise UserError if the file that describes the model would replace a different kind of file."""
+    if not path.exists():
+        return
+    try:
+        is_ours = {"input", "output", "class_names"} <= read_record(path, dict[str, Any]).keys()
+    except InvalidFile:
+        is_ours = False
+    if not is_ours:
+        raise UserError(f"{path}, which would describe the model, exists and is something else. Use a different --out.")
 
 
 def _require_onnx() -> None:

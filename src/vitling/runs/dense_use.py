@@ -15,7 +15,7 @@ from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.evaluation.inputs import find_images
 from vitling.files import atomic_write, check_writable, write_json
-from vitling.loading import convert, read_json
+from vitling.loading import convert, read_record
 from vitling.runs.dense_bundle import load_dense
 from vitling.runs.dense_evaluation import evaluate_store
 from vitling.runs.dense_images import describe_problems, match_store
@@ -91,7 +91,7 @@ def _choose_annotations(config: EvaluationConfig) -> AnnotationConfig:
     folder = find_run(config.run)
     if config.annotations != AnnotationConfig() or folder is None:
         return config.annotations
-    saved = read_json(folder / "config.json").get("annotations", {})
+    saved = read_record(folder / "config.json", dict[str, Any]).get("annotations", {})
     return convert(saved, AnnotationConfig, folder / "config.json")
 
 

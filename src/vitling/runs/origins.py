@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.loading import read_json
 from vitling.methods import METHODS
 from vitling.settings.config import PretrainConfig, RunConfig, TrainConfig
@@ -13,6 +13,8 @@ from vitling.settings.dense import DenseConfig
 from vitling.settings.saved import load_config
 from vitling.settings.stages import PRETRAIN_FOLDER
 from vitling.settings.verbs import CONFIGS
+
+_MAX_RUNS = 100  # that started from each other
 
 
 def find_run(model_path: str) -> Path | None:
@@ -52,16 +54,20 @@ def read_settings(run: Path) -> RunConfig:
     return load_config(kind, values, path)
 
 
-def find_label_free(run: Path, required: bool) -> Path | None:
-    """Return the run whose weights were trained without labels: the first stage, or what finetune started from."""
+def find_label_free(run: Path, required: bool, later: tuple[Path, ...] = ()) -> Path | None:
+    """Return the run whose weights were trained without labels: the first stage, or what finetune started from.
+
+    `later`: the runs that started from it.
+    """
+    later = _follow(run, later)
     settings = read_settings(run)
     before = _find_start(settings)
     if _ignores_labels(settings):
-        return run if before is None or find_label_free(before, required) else None
+        return run if before is None or find_label_free(before, required, later) else None
     if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
-        return find_label_free(run / PRETRAIN_FOLDER, required)
+        return find_label_free(run / PRETRAIN_FOLDER, required, later)
     if before is not None:
-        return find_label_free(before, required)
+        return find_label_free(before, required, later)
     if required:
         raise UserError(
             f"The weights of {run} were trained on the labels and have memorised the wrong ones. Pass --folds 5, which "
@@ -70,7 +76,7 @@ def find_label_free(run: Path, required: bool) -> Path | None:
     return None
 
 
-def knows_labels(start: str | None, source: str) -> bool:
+def knows_labels(start: str | None, source: str, later: tuple[Path, ...] = ()) -> bool:
     """Return whether weights come from a run that learned the labels of `source`, or that itself started from one.
 
     Weights files without a run beside them are taken for weights of other data.
@@ -78,11 +84,19 @@ def knows_labels(start: str | None, source: str) -> bool:
     run = find_run(start) if start else None
     if run is None:
         return False
+    later = _follow(run, later)
     settings = read_settings(run)
     if not _ignores_labels(settings) and is_same_data(settings.source, source):
         return True
     before = _find_start(settings)
-    return before is not None and knows_labels(str(before), source)
+    return before is not None and knows_labels(str(before), source, later)
+
+
+def _follow(run: Path, later: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Add a run to those that started from it; raise InvalidFile if it is one of them, as no training makes it."""
+    if run.resolve() in later or len(later) == _MAX_RUNS:
+        raise InvalidFile(run / "config.json", f"its chain of runs has a ring, or more than {_MAX_RUNS} runs", "from_")
+    return (*later, run.resolve())
 
 
 def _ignores_labels(settings: RunConfig) -> bool:

@@ -7,7 +7,8 @@ import pytest
 from tests.data.annotations.made import make_coco, put_coco
 from tests.data.annotations.test_label_files import put_export, region
 from tests.data.pictures import put
-from vitling.data.annotations.files import Files, open_files
+from vitling.data.annotations import files as annotation_files
+from vitling.data.annotations.files import Files, open_files, split_words
 from vitling.data.annotations.open import open_annotated
 from vitling.errors import UserError
 
@@ -53,7 +54,20 @@ def test_the_longest_path_that_ends_the_name_is_found():
     assert files.find_image("/data/c/a/1.png", near="labels.json") == "a/1.png"
 
 
-VIDEOS = 4000
+VIDEOS = 1000  # more than MAX_NAMESAKES
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """Count the paths that are compared word by word."""
+    counted = []
+
+    def count(path):
+        counted.append(path)
+        return split_words(path)
+
+    monkeypatch.setattr(annotation_files, "split_words", count)
+    return counted
 
 
 @pytest.mark.parametrize(
@@ -65,19 +79,41 @@ VIDEOS = 4000
         ("000.png", None),  # one of very many
     ],
 )
-def test_many_images_of_one_name_take_no_square_of_time(name, image):
-    """Frames of videos, for example. Comparing each name with all images took minutes."""
+def test_many_images_of_one_name_are_not_all_compared(name, image, compared):
+    """Frames of videos, for example. The time was the square of their number."""
     files = list_files("labels.json", *(f"data/images/v{i}/000.png" for i in range(VIDEOS)))
     for _ in range(VIDEOS):
         assert files.find_image(name, near="labels.json") == image
+    assert len(compared) <= 2 * VIDEOS
 
 
-def test_many_partners_of_one_name():
+def test_many_folders_with_annotations_of_their_own(compared):
+    images = [f"seq{i}/frames/000.png" for i in range(VIDEOS)]
+    files = list_files(*images)
+    for i, image in enumerate(images):
+        assert files.find_image("000.png", near=f"seq{i}/annotations/coco.json") == image
+        assert files.find_image("frames/000.png", near=f"seq{i}/coco.json") == image
+        assert files.find_partner(f"seq{i}/annotations/000.xml") == image
+    assert len(compared) <= 6 * VIDEOS
+
+
+def test_many_partners_of_one_name(compared):
     images = [f"images/v{i}/000.png" for i in range(VIDEOS)]
-    files = list_files(*images, "other/000.png")
-    assert [files.find_partner(f"annotations/v{i}/000.xml") for i in range(VIDEOS)] == images
-    assert files.find_partner("other/000.xml") == "other/000.png"
+    files = list_files(*images, "v1/000.png", "images/twin/000.png", "images/twin/000.jpg")
+    assert [files.find_partner(f"annotations/v{i}/000.xml") for i in range(2, VIDEOS)] == images[2:]
+    assert files.find_partner("v1/000.xml") == "v1/000.png"  # beside it
+    assert files.find_partner("annotations/v1/000.xml") is None  # either would be a guess
+    assert files.find_partner("annotations/twin/000.xml") is None
     assert files.find_partner("annotations/gone/000.xml") is None
+    assert len(compared) <= 2 * VIDEOS
+
+
+def test_names_with_very_many_folders():
+    deep = "/".join("abcdefghi")
+    files = list_files("1.png", f"{deep}/1.png", f"x/{deep}/2.png", f"y/{deep}/2.png")
+    assert files.find_image(f"/home/me/{deep}/1.png", near="labels.json") == f"{deep}/1.png"
+    assert files.find_image(f"x/{deep}/2.png", near="labels.json") == f"x/{deep}/2.png"
+    assert files.find_image(f"z/{deep}/2.png", near="labels.json") is None
 
 
 def test_label_studio_does_not_drop_the_folder_of_a_name(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -20,8 +21,8 @@ from vitling.loading import expand_home
 
 ANNOTATION_FOLDERS = frozenset(["annotations", "labels"])
 IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages"])
-MAX_NAMESAKES = 300  # images of one name among which the nearest is searched for
-_DEPTH = 8  # folders and name that endings of a path are looked up by
+MAX_NAMESAKES = 300  # images of one name whose paths are compared with that of the annotations, each time
+_DEPTH = 8  # folders and name that images are indexed by
 
 
 class Files:
@@ -34,12 +35,13 @@ class Files:
         self.images = [name for name in self.names if get_suffix(name) in IMAGE_SUFFIXES]
         self._by_ending: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
-        self._by_place: dict[str, str] = {}  # without suffix and folder of images
+        self._by_place: dict[str, list[str]] = defaultdict(list)  # without suffix and folder of images
         for image in self.images:
-            for ending in _list_endings(image):
+            for ending in _list_endings(image)[:_DEPTH]:
                 self._by_ending[ending].append(image)
             self._by_stem[get_stem(image)].append(image)
-            self._by_place[strip_folder(image, IMAGE_FOLDERS) or posixpath.splitext(image)[0]] = image
+            self._by_place[strip_folder(image, IMAGE_FOLDERS) or posixpath.splitext(image)[0]].append(image)
+        self._sorted: dict[str, list[str]] = {}  # images of one ending or stem, if there are many
 
     def read(self, name: str) -> bytes:
         raw = self.reader(self.rows[name])
@@ -57,20 +59,34 @@ class Files:
         for exact in (beside, name):
             if exact in self.rows:
                 return exact
-        found = self._by_ending.get(posixpath.basename(name), [])
-        name = name.lstrip("./")
-        *_, ending = _list_endings(name)
-        longer = [image for image in self._by_ending.get(ending, []) if _ends_with(image, name)]
-        if not longer and "/" in name and len(found) > 1:
-            return max((ending for ending in _list_endings(name)[1:] if ending in self.rows), key=len, default=None)
-        return _choose_nearest(longer or found, near)
+        base, name = posixpath.basename(name), name.lstrip("./")
+        endings = _list_endings(name)
+        longer = self._by_ending.get(endings[:_DEPTH][-1], [])
+        if len(endings) > _DEPTH:
+            longer = [image for image in longer if _ends_with(image, name)]
+        if longer:
+            return self._choose_nearest(name, longer, near)
+        found = self._by_ending.get(base, [])
+        if "/" in name and len(found) > 1:
+            return max((ending for ending in endings[1:] if ending in self.rows), key=len, default=None)
+        return self._choose_nearest(base, found, near)
 
     def find_partner(self, name: str) -> str | None:
         """Find the image with the same name as an annotation file, except for folder and suffix."""
-        found = self._by_stem.get(get_stem(name), [])
-        if len(found) > MAX_NAMESAKES:
-            return self._by_place.get(strip_folder(name, ANNOTATION_FOLDERS) or posixpath.splitext(name)[0])
-        return _choose_nearest(found, name)
+        stem = get_stem(name)
+        if nearest := self._choose_nearest(f"stem {stem}", self._by_stem.get(stem, []), name):
+            return nearest
+        same_place = self._by_place.get(strip_folder(name, ANNOTATION_FOLDERS) or posixpath.splitext(name)[0], [])
+        return same_place[0] if len(same_place) == 1 else None
+
+    def _choose_nearest(self, key: str, images: list[str], near: str) -> str | None:
+        """Choose the image whose path is most like `near`. Of many, only those in the nearest folder above `near` are
+        compared; None if these are many too. `key` names the images."""
+        if len(images) > MAX_NAMESAKES:
+            if key not in self._sorted:
+                self._sorted[key] = sorted(images)
+            images = _find_below(self._sorted[key], posixpath.dirname(near))
+        return choose_nearest(images, near)
 
 
 def open_files(spec: str) -> tuple[Files, str | None]:
@@ -107,13 +123,22 @@ def _ends_with(path: str, ending: str) -> bool:
 def _list_endings(path: str) -> list[str]:
     """List the last part of a path, its last two parts and so on."""
     parts = path.split("/")
-    return ["/".join(parts[-k:]) for k in range(1, min(len(parts), _DEPTH) + 1)]
+    return ["/".join(parts[-k:]) for k in range(1, len(parts) + 1)]
 
 
-def _choose_nearest(images: list[str], near: str) -> str | None:
-    """Choose the image whose path shares the longest start and most words with that of `near`; None among too many."""
-    if len(images) > MAX_NAMESAKES:
-        return None
+def _find_below(images: list[str], folder: str) -> list[str]:
+    """Return those of the sorted images that are in a folder or, if there are none, in the next one above that has
+    some; none if that has more than MAX_NAMESAKES."""
+    while True:
+        start = f"{folder}/" if folder else ""
+        low, high = bisect_left(images, start), bisect_left(images, f"{start}\U0010ffff")
+        if low < high or not folder:
+            return images[low:high] if high - low <= MAX_NAMESAKES else []
+        folder = posixpath.dirname(folder)
+
+
+def choose_nearest(images: list[str], near: str) -> str | None:
+    """Choose the image whose path shares most words and the longest start with that of `near`."""
     folder, wanted = posixpath.dirname(near), set(split_words(near))
 
     def rate(image: str) -> tuple[int, int]:
