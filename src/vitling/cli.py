@@ -17,7 +17,7 @@ from vitling.commands.flag_checks import check_flags
 from vitling.commands.short_help import format_short_help
 from vitling.commands.verbs import VERBS
 from vitling.console import Console, echo, is_main_process
-from vitling.data.cache import redirect_caches
+from vitling.data.cache import redirect_cache
 from vitling.data.host import count_cores
 from vitling.errors import (
     ABORTED,
@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
         return _precompile(*argv[1:])
     if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
-    if _is_nowhere():  # libraries of torch would end the process
+    if _is_cwd_deleted():  # libraries of torch would end the process
         return _fail("The current directory no longer exists. Change to another one.", WRONG_INPUT)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
@@ -72,7 +72,8 @@ def run(argv: list[str]) -> int:
             return _print(format_short_help(argv[0], VERBS[argv[0]]))
         work = _parse(argv[0], argv[1:])
         register_readers()
-        redirect_caches()
+        redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")  # torch would make a folder in the temporary one
+        redirect_cache("MPLCONFIGDIR", "matplotlib")  # and matplotlib in the home directory
         if argv[0] not in _WITHOUT_TORCH and "--watch" not in argv:
             _load_torch()
         with reveal_interruptions():
@@ -100,7 +101,7 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
-def _is_nowhere() -> bool:
+def _is_cwd_deleted() -> bool:
     """Return whether the current directory has been deleted."""
     try:
         os.getcwd()

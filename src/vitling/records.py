@@ -5,7 +5,7 @@ Additional keys are kept and not checked. `loading.read_record` checks a file ag
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, Required, TypedDict
 
 from msgspec import Meta
 
@@ -19,7 +19,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Scores(TypedDict, total=False):
     """Metrics on one split."""
 
-    n: Annotated[int, Meta(ge=1)]
+    n: Required[Annotated[int, Meta(ge=1)]]
     top1: Share
     top5: Share
     mean_per_class: Share

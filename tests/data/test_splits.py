@@ -260,3 +260,12 @@ def test_classes_without_images_do_not_count(tmp_path):
         require_labels(data.open(path, val="none"))
     with pytest.raises(UserError, match='one class only, "cat"'):
         data.open(path)
+
+
+@pytest.mark.parametrize("val", ["none", "0.25"])
+def test_a_val_split_without_labels_costs_train_no_labels(tmp_path, val):
+    put_classes(tmp_path / "train", {"cat": 8, "dog": 8})
+    put(tmp_path / "val/x.png", 99)
+    splits = data.open(str(tmp_path), val=val)
+    assert splits.train.labels is not None
+    assert "The val split has no labels and is not used." in splits.notes

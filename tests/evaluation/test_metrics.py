@@ -208,6 +208,17 @@ def test_first_of_equal_logits_is_predicted_everywhere():
     assert metrics.confusion(logits, labels).diagonal().sum() == 45
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_by_class_are_those_of_the_confusion_matrix(seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits, labels = torch.randn(50, 7, generator=generator), torch.randint(0, 6, (50,), generator=generator)
+    matrix = metrics.confusion(logits, labels)
+    hits, n, predictions = metrics._count_by_class(logits, labels)
+    assert hits.tolist() == matrix.diagonal().tolist()
+    assert n.tolist() == matrix.sum(dim=1).tolist()
+    assert predictions.tolist() == matrix.sum(dim=0).tolist()
+
+
 def test_very_many_classes_take_no_square_of_memory():
     """A dense confusion matrix of these would take 29 GB."""
     classes = 60_000

@@ -61,7 +61,6 @@ def replaced(name, value):
         replaced("validation.pooled", lambda x: x[1:]),
         replaced("validation.pooled", lambda x: x[:, 1:]),
         replaced("validation.pooled", lambda x: x[0]),
-        replaced("validation.pooled", lambda x: x * float("nan")),
         replaced("validation.pooled", torch.Tensor.double),
         replaced("judged.blocks", torch.Tensor.int),
         lambda tensors, origin: origin.clear(),

@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.report.made import HOSTILE, make_dense_run, make_run
+from vitling.report.confusion import MATRIX_MOST, list_confused_pairs, make_confusion_chart
 from vitling.report.data import Bin, ClassScore, Errors, Reliability
 from vitling.report.specs import (
-    MATRIX_MOST,
-    list_confused_pairs,
     make_class_chart,
-    make_confusion_chart,
     make_curve_charts,
     make_reliability_chart,
     make_score_charts,
@@ -117,14 +115,17 @@ def test_names_of_classes_are_in_no_expression():
 
 def test_many_classes_have_the_matrix_of_the_most_confused():
     n = MATRIX_MOST + 10  # class i is confused with the next one i + 1 times
-    confusion = tuple(tuple(5 if i == j else int(j == i + 1) * (i + 1) for j in range(n)) for i in range(n))
-    errors = Errors("val", confusion, tuple(ClassScore(str(i), 5, 0.5, 0.5) for i in range(n)))
+    confusion = [[5 if i == j else int(j == i + 1) * (i + 1) for j in range(n)] for i in range(n)]
+    confusion[20][0] = 2  # a class that is not shown
+    errors = Errors("val", tuple(map(tuple, confusion)), tuple(ClassScore(str(i), 5, 0.5, 0.5) for i in range(n)))
     chart = make_confusion_chart(errors, [str(i) for i in range(n)], 0)
     assert chart.title == f"Confusion matrix of the {MATRIX_MOST} most confused of {n} classes"
     cells = {(row["t"], row["p"]): row for row in chart.spec["data"]["values"]}
     assert {t for t, _ in cells} == {p for _, p in cells} == set(range(10, n))
     assert cells[12, 13]["n"] == 13
     assert cells[12, 13]["share"] == 13 / 18
+    assert "150 of 877 images are on the diagonal" in chart.description
+    assert "2 were predicted as other classes" in chart.description
     assert list_confused_pairs(errors, 2) == [(n - 2, n - 1, n - 1), (n - 3, n - 2, n - 2)]
     perfect = Errors("val", tuple(tuple(5 * (i == j) for j in range(n)) for i in range(n)), errors.classes)
     assert make_confusion_chart(perfect, [str(i) for i in range(n)], 0) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -204,10 +203,9 @@ def test_compare_is_for_classifiers(segmented, tmp_path, capsys):
 
 
 def test_minutes_limit_the_epochs(masks, tmp_path):
-    changes, start = TINY | {"epochs": 1_000, "minutes": 0.1}, time.monotonic()
+    changes = TINY | {"epochs": 100_000, "minutes": 0.1}
     result = segment(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "run")), changes))
-    assert 1 <= result["epochs"] < 200
-    assert time.monotonic() - start < 30  # s; other programs may use the processor too
+    assert 1 <= result["epochs"] < 10_000
     assert "Measuring the pace" in (tmp_path / "run/log.txt").read_text()
 
 

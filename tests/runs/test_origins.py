@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
 from tests.conftest import make_folder
 from tests.made_runs import pretrain, read, train
+from vitling.errors import InvalidFile
 from vitling.runs.origins import find_label_free, knows_labels
 
 
@@ -55,3 +57,16 @@ def test_a_twin_of_weights_that_know_the_labels_calibrates_nothing(made, tmp_pat
     assert read(tmp_path / "run/config.json")["calibrate"] == "on"
     assert read(tmp_path / "run/result.json")["last"]["temperature"] == 1
     assert "was trained on the same labels" in (tmp_path / "run/log.txt").read_text()
+
+
+@pytest.mark.parametrize("ring", [1, 2])
+def test_runs_that_started_from_each_other_are_refused(made, tmp_path, ring):
+    """As after renaming runs: runs/b, which started from runs/a, is now runs/a."""
+    root, source = made
+    runs = [shutil.copytree(root / "free", tmp_path / f"run{i}") for i in range(ring)]
+    for i, run in enumerate(runs):
+        config = read(run / "config.json") | {"from_": str(runs[i - 1])}
+        (run / "config.json").write_text(json.dumps(config))
+    for follow in (lambda: find_label_free(runs[0], True), lambda: knows_labels(str(runs[0]), str(source))):
+        with pytest.raises(InvalidFile, match="has a ring"):
+            follow()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 
 import pytest
@@ -406,3 +407,16 @@ def test_predict_respects_the_pixel_limit(folder, tmp_path):
     fine, large = model.predict([folder / "class-0" / "image-00.png", tmp_path / "large.png"])
     assert fine.error is None
     assert "pixels" in large.error
+
+
+@pytest.mark.parametrize("weights", ["last", "best"])
+@pytest.mark.parametrize("key", ["n", "top1", "epoch"])
+def test_a_finished_result_without_a_key_is_printed_or_refused(finished, tmp_path, capsys, weights, key):
+    out = shutil.copytree(finished[1], tmp_path / "run")
+    result = read(out / "result.json")
+    (result[weights] if key == "epoch" else result[weights]["val"]).pop(key)
+    (out / "result.json").write_text(json.dumps(result))
+    if key == "n":
+        assert "result.json" in refused(capsys, "train", "--out", out, "--resume")
+    else:
+        assert run(["train", "--out", str(out), "--resume", "--no-report"]) == 0

@@ -66,6 +66,15 @@ def test_a_log_of_another_program_is_continued(folder, tmp_path, flags, capsys):
     assert (out / "log.txt").read_text().startswith("precious\n")
 
 
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_log_that_is_no_regular_file_is_refused(folder, tmp_path, capsys, kind):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "log.txt").symlink_to(tmp_path / "elsewhere") if kind == "link" else (out / "log.txt").mkdir()
+    assert "not a vitling run" in refused(capsys, "train", folder, "--out", out).replace("\n", " ")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_without_data_it_says_what_to_type(killed, capsys):
     message = refused(capsys, "train", "--out", killed, "--resume").replace("\n", " ")
     assert "no settings are saved there" in message

@@ -48,11 +48,18 @@ class Transfer:
 
 def load_weights(backbone: Backbone, source: Path | str | dict[str, Any]) -> Transfer:
     """Load a state dict of timm or vitling; raise UserError and change nothing if no tensor fits."""
-    weights = _to_timm_names(_unwrap(source if isinstance(source, dict) else read_weights(Path(source))))
+    if isinstance(source, dict):
+        return _load_state(backbone, source)
+    content = read_weights(Path(source))
     try:
-        check_tensors(weights)
+        return _load_state(backbone, content)
     except UserError as problem:
-        raise problem if isinstance(source, dict) else UserError(f"{source}: {problem}") from None
+        raise UserError(f"{source}: {problem}") from None
+
+
+def _load_state(backbone: Backbone, content: dict[str, Any]) -> Transfer:
+    weights = _to_timm_names(_unwrap(content))
+    check_tensors(weights)
     own = backbone.timm_model.state_dict()
     transfer, loaded = Transfer(), {}
     for name, value in weights.items():
@@ -101,7 +108,10 @@ def check_tensors(weights: dict[str, Tensor]) -> None:
     for name, value in weights.items():
         dense = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
         if not dense or value.is_complex():
-            raise UserError(f"The tensor {name} is complex, sparse, quantised or without values, as in no network.")
+            kind = f"{value.dtype}, {value.layout}, {value.device.type}"
+            raise UserError(
+                f"The tensor {name} ({kind}) is not a plain real tensor. Save the weights as plain tensors."
+            )
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than its data in the file.")
 

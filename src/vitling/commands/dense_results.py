@@ -26,7 +26,7 @@ def print_dense_run(result: dict[str, Any], config: Any) -> None:
         f"{result['images_per_second']:,.1f} images/s"
     )
     rows = [
-        (f"{weights} ({result[weights]['epoch']})", split, result[weights][split])
+        (f"{weights} ({result[weights].get('epoch', '?')})", split, result[weights][split])
         for weights in ("last", "best")
         for split in ("val", "test")
         if split in result.get(weights, {})

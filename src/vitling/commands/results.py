@@ -45,7 +45,7 @@ def print_run(result: dict[str, Any], config: Any) -> None:
     echo(f"Saved to {out}" + (", with the model of the larger size in large/" if large else ""))
     echo("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if {"val", "test"} & result["last"].keys():
-        echo("  evaluation.json contains per-class metrics and the confusion matrix")
+        echo("  evaluation.json contains all metrics, also of each class")
         echo("  mistakes.csv lists the images that the last epoch's model gets wrong")
     if (Path(out) / "report.html").exists():
         echo("  report.html shows the results, curves and mistakes, and a map of the images")
@@ -57,7 +57,8 @@ def _print_scores(result: dict[str, Any]) -> None:
     if other_size:
         echo(f"evaluated at {result['judged_at']} px (--test-size):")
     Console().print(_score_table(result))
-    if large := result.get("stages", {}).get("large"):
+    large = result.get("stages", {}).get("large", {})
+    if "last" in large:
         if other_size:
             echo(f"large, evaluated at {large['size']} px:")
         Console().print(_score_table({**result, "best": {}, "last": large["last"], "epochs": large["epochs"]}))
@@ -82,8 +83,8 @@ def _score_table(result: dict[str, Any]) -> Table:
         found = scores[split]
         numbers = [m.format(found[m.key]) if m.key in found else "" for m in metrics]
         if has_top1:
-            numbers.insert(1, format_interval(found["top1"], found["n"]))
-        table.add_row(f"{weights} ({scores['epoch']})", split, f"{found['n']:,}", *numbers)
+            numbers.insert(1, format_interval(found["top1"], found["n"]) if "top1" in found else "")
+        table.add_row(f"{weights} ({scores.get('epoch', '?')})", split, f"{found['n']:,}", *numbers)
     if not rows:
         table.add_row(f"last ({result['epochs']})", "none held out", "")
     table.caption = "weights of the last epoch and of the best on val, with the epoch" if "best" in result else None
@@ -128,7 +129,8 @@ def _print_seeds(result: dict[str, Any], out: str) -> None:
     for name, found in result["scores"].items():
         *words, metric = name.split()
         shown = " ".join((*words, METRIC_NAMES[metric].display if metric in METRIC_NAMES else metric))
-        mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
+        mean = format_percent(found["mean"])
+        std = "" if found["deviation"] is None else format_percent(found["deviation"])
         interval = format_interval(found["mean"], found["images"]) if "images" in found else ""
         table.add_row(shown, mean, interval, std, str(len(found["values"])))
     table.caption = "95 %: interval of the mean, from the number of images; std: over the seeds"

@@ -56,14 +56,10 @@ def cache_root() -> Path:
         raise OSError("this user has no home directory; set VITLING_CACHE") from None
 
 
-def redirect_caches() -> None:
-    """Let libraries keep their files in vitling's cache, before they are imported; other processes inherit this.
-
-    Otherwise torch makes a folder in the temporary one, and matplotlib in the home directory.
-    """
+def redirect_cache(variable: str, name: str) -> None:
+    """Let a library keep its files in a folder of vitling's cache, unless the user has set its variable."""
     with suppress(OSError):
-        for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("MPLCONFIGDIR", "matplotlib")):
-            os.environ.setdefault(variable, str(cache_root() / name))
+        os.environ.setdefault(variable, str(cache_root().absolute() / name))
 
 
 def decode_all(

@@ -53,7 +53,7 @@ def read_splits(spec: Spec, config: DataConfig, merge_val: bool = False, needs_t
     """
     source = spec.copy() if isinstance(spec, Source) else read_source(str(spec), config)
     has_train = _ensure_train(source, source.name if isinstance(spec, Source) else str(spec), needs_train)
-    if merge_val and "val" in source.splits:
+    if merge_val and "val" in source.splits and not _lacks_labels(source):
         n = len(source.splits["val"])
         source.splits["train"] = concat_splits([source.splits["train"], source.splits.pop("val")])
         source.notes.append(f"The val split of the data ({n:,} images) is used as part of train.")
@@ -233,6 +233,11 @@ def _ensure_train(source: Source, spec: str, needed: bool) -> bool:
         raise UserError(f"{spec} has only {has}, and nothing to train on. Add train/, or pass train=PATH,test=PATH.")
     source.splits["train"] = concat_splits([split for name, split in source.splits.items() if name != "pool"])
     return False
+
+
+def _lacks_labels(source: Source) -> bool:
+    """Return whether train has labels and val has none; together they would have none."""
+    return source.splits["train"].labels is not None and source.splits["val"].labels is None
 
 
 def _reconcile_labels(source: Source) -> None:

@@ -15,7 +15,7 @@ from vitling.evaluation.intervals import wilson_interval
 from vitling.metric_names import MetricFlag
 
 BINS = 15
-MAX_CONFUSION = 2_000  # classes of a confusion matrix that is kept
+MAX_CONFUSION = 2_000  # classes of a confusion matrix that is kept: 4 million numbers, 12 MB of JSON
 
 
 def top1(logits: Tensor, labels: Tensor) -> float:

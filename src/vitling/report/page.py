@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitling.report import specs
+from vitling.report.confusion import list_confused_pairs, make_confusion_chart
 from vitling.report.data import AttentionImage, ImageMap, MatchedViews, ReportData
 from vitling.report.specs import Chart
 
@@ -59,7 +60,7 @@ def render_page(data: ReportData) -> str:
         charts=charts,
         scores=scores,
         curves=curves,
-        pairs=[specs.list_confused_pairs(run.errors) if run.errors else [] for run in data.runs],
+        pairs=[list_confused_pairs(run.errors) if run.errors else [] for run in data.runs],
         style=Markup(_read("assets", "page.css")),
         scripts=scripts,
         policy=_make_policy(scripts),
@@ -112,7 +113,7 @@ def _make_charts(data: ReportData) -> dict[str, Chart]:
     charts: list[Chart | None] = [*specs.make_score_charts(data.runs), *specs.make_curve_charts(data.runs)]
     for i, run in enumerate(data.runs):
         if run.errors is not None:
-            charts.append(specs.make_confusion_chart(run.errors, run.class_names, i))
+            charts.append(make_confusion_chart(run.errors, run.class_names, i))
             charts.append(specs.make_class_chart(run.errors, i))
             charts.append(specs.make_reliability_chart(run.errors.reliability, i))
     return {chart.id: chart for chart in charts if chart is not None}

@@ -142,8 +142,10 @@ def _train_row(method: str, config: TrainConfig, log: Log) -> Row:
     except RunAborted as problem:
         log.warning(f"{method} stopped: {problem}")
         return {"method": method, "stopped": str(problem)}
-    figures = result["last"]["val"]
+    figures = result["last"].get("val", {})
     metric = primary_metric(multi_label="top1" not in figures)
+    if figures.get(metric) is None:  # undefined, or not in a result.json that was changed
+        return {"method": method, "stopped": f"{metric} on val is undefined"}
     row = {"method": method, "metric": metric, "value": figures[metric], "images": figures["n"]}
     flags = to_flags(config, ("out", "resume", "overwrite", "method", "minutes"))
     return row | _describe_stages(config, result) | {"flags": flags}

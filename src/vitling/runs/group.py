@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -107,17 +108,13 @@ def _list_figures(result: dict[str, Any]) -> list[tuple[str, float, int | None]]
     keys = ("top1", "mean_per_class", "mean_average_precision", *DENSE_METRICS)
     pairs = [(w, split) for w in ("last", "best") for split in ("val", "test") if split in result.get(w, {})]
     labelled = [
-        (f"{w} {split} {key}", found[key], found.get("n") if key == "top1" else None)
+        (f"{w} {split} {key}", found.get(key), found["n"] if key == "top1" else None)
         for w, split in pairs
         for found in [result[w][split]]
         for key in keys
-        if key in found
     ]
-    return labelled + [
-        (name, value, None)
-        for name, value in result["last"].items()
-        if name.startswith("knn/") and isinstance(value, float | int)
-    ]
+    labelled += [(name, value, None) for name, value in result["last"].items() if name.startswith("knn/")]
+    return [row for row in labelled if isinstance(row[1], float | int) and math.isfinite(row[1])]  # defined ones
 
 
 def _summarise(values: list[float], images: int | None) -> dict[str, Any]:

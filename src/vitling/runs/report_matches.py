@@ -32,7 +32,7 @@ PICTURE_SIDE = 256  # px
 def match_views(images: RunImages, chosen: list[int]) -> tuple[MatchedViews, ...]:
     """Compare the regions of two views of each chosen image; empty if the network's last map is too small.
 
-    Two views of the same seed and image are always the same.
+    The same seed and image always give the same pair.
     """
     model, n = images.model, len(chosen)
     rows, columns = model.backbone.grid_size((model.meta.size, model.meta.size))
@@ -53,7 +53,7 @@ def match_views(images: RunImages, chosen: list[int]) -> tuple[MatchedViews, ...
             grid=(grids.shape[-2], grids.shape[-1]),
             similarities=base64.b64encode((100 * similar[i]).round().to(torch.int8).cpu().numpy().tobytes()).decode(),
             nearest=tuple(nearest[i].tolist()),
-            same_place=() if places is None else _judge(places[i], nearest[i]),
+            same_place=() if places is None else _check_matches(places[i], nearest[i]),
             by_chance=0.0 if places is None else round(float(places[i].float().mean(dim=1).sum()), 1),
             shift=shifts[i],
         )
@@ -100,8 +100,8 @@ def _find_places(model: Model, first: Views, second: Views, stride: int) -> Tens
     return both[:, :regions, regions:]
 
 
-def _judge(around: Tensor, nearest: Tensor) -> tuple[bool | None, ...]:
-    """Say of each nearest region [T] whether it is among those around the place, [T, T']; None if there are none."""
+def _check_matches(around: Tensor, nearest: Tensor) -> tuple[bool | None, ...]:
+    """Return whether each nearest region [T] is one of those around the place, [T, T']; None if there are none."""
     right = around.gather(1, nearest[:, None])[:, 0]
     return tuple(bool(hit) if seen else None for hit, seen in zip(right.tolist(), around.any(dim=1).tolist()))
 

@@ -31,7 +31,7 @@ class EvaluationConfig:
     size: Annotated[int | None, SIDE, arg(help_behavior_hint="")] = None
     """Side of a view in pixels. Default: the size used in training; a slightly larger one often scores higher."""
     out: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
-    """File for all results, including the confusion matrix, as JSON."""
+    """File for all results, including the confusion matrix of up to 2,000 classes, as JSON."""
     mistakes: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """File for the images that the model gets wrong, as CSV, the most confident mistakes first."""
     coverage: Annotated[float | None, arg(help_behavior_hint="")] = None

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vitling.backbones.backbone import Backbone
-from vitling.data.cache import redirect_caches
+from vitling.data.cache import redirect_cache
 from vitling.errors import Interrupted, UserError
 from vitling.training.config import LoopConfig
 
@@ -107,7 +107,7 @@ def _configure_compiler() -> None:
     """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
     function with other settings, and of blocks with other shapes, all count towards it."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-    redirect_caches()
+    redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")
 
 
 def undo_compile(module: nn.Module) -> None:

@@ -135,7 +135,10 @@ class RunDirectory:
 
     def _is_unused(self, there: set[str]) -> bool:
         """Return whether a start was killed before it wrote anything but its log."""
-        return there <= {"checkpoints", "log.txt"} and not (self.checkpoints.is_file() or list_names(self.checkpoints))
+        log = self.path / "log.txt"
+        regular = not log.is_symlink() and (log.is_file() or not log.exists())
+        empty = self.checkpoints.is_dir() and not list_names(self.checkpoints)
+        return there <= {"checkpoints", "log.txt"} and regular and (empty or "checkpoints" not in there)
 
     def _is_run(self) -> bool:
         """Recognise a run by its config.json, which is written first and deleted last."""

@@ -59,14 +59,14 @@ def load_features(path: Path, device: torch.device) -> DatasetFeatures | None:
 
 
 def _fits(splits: dict[str, SplitFeatures], classes: int) -> bool:
-    """Return whether the splits have the same features, finite, and labels of these classes."""
+    """Return whether the splits have the same features, and labels of these classes."""
     kinds = set()
     for split in splits.values():
         count = len(split.labels) if split.labels.ndim else 0
         if not count or not _are_labels(split.labels, classes):
             return False
         for part in split.frozen:
-            if part.ndim != 2 or len(part) != count or not part.is_floating_point() or not part.isfinite().all():
+            if part.ndim != 2 or len(part) != count or not part.is_floating_point():
                 return False
         kinds.add((split.labels.ndim, *((part.shape[1], part.dtype) for part in split.frozen)))
     return len(kinds) == 1
