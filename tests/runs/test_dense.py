@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import vitling
-from tests.made_runs import refused
+from tests.made_runs import read, refused
 from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
 from tests.tiny import Stop, StopAfter
 from vitling.cli import run
@@ -329,3 +329,12 @@ def test_a_damaged_description_is_named(segmented, tmp_path, key, value):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="model"):
         vitling.load(str(folder))
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300, 1000.0])
+def test_absurd_scales_of_a_model_are_refused(segmented, tmp_path, capsys, scale):
+    run = shutil.copytree(segmented[0], tmp_path / "run")
+    config = read(run / "model/config.json")
+    config["vitling"]["scales"] = [scale]
+    (run / "model/config.json").write_text(json.dumps(config))
+    assert "scales" in refused(capsys, "predict", run, tmp_path, "--out", tmp_path / "drawn")

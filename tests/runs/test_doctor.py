@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import time
@@ -152,6 +153,11 @@ def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
     ):
         assert alone["paths"].tolist() == together["paths"].tolist()
         np.testing.assert_allclose(together["probabilities"], alone["probabilities"], atol=1e-5)
+    config = folds / "fold-0/model/config.json"
+    changed = read(config)
+    changed["vitling"]["class_names"].reverse()
+    config.write_text(json.dumps(changed))
+    assert "trained on other classes" in refused(capsys, "doctor", out, "--folds", "2", "--device", "cpu")
 
 
 def test_folds_average_an_image_and_its_mirror_image():

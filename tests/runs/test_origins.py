@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import make_folder
 from tests.made_runs import pretrain, read, train
 from vitling.errors import InvalidFile
-from vitling.runs.origins import find_label_free, knows_labels
+from vitling.runs.origins import find_label_free, find_run, is_same_data, knows_labels
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +70,9 @@ def test_runs_that_started_from_each_other_are_refused(made, tmp_path, ring):
     for follow in (lambda: find_label_free(runs[0], True), lambda: knows_labels(str(runs[0]), str(source))):
         with pytest.raises(InvalidFile, match="has a ring"):
             follow()
+
+
+def test_paths_with_a_nul_character_belong_to_no_run():
+    assert find_run("x\0y") is None
+    assert not is_same_data("x\0y", "images")
+    assert is_same_data("x\0y", "x\0y")

@@ -22,7 +22,7 @@ from vitling.dense.objective import DenseObjective
 from vitling.dense.segmentation import SegmentationObjective
 from vitling.errors import UserError
 from vitling.evaluation.inputs import Input, Source, list_sources
-from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, MEAN, POSITIVE, SIDE, STD
+from vitling.ranges import AT_LEAST_1, BITS, CHANNELS, MEAN, SIDE, STD, TEST_SCALE
 from vitling.runs.drawing import draw_class_map, draw_detections
 from vitling.settings.dense import WIDTH
 from vitling.version import __version__
@@ -49,7 +49,7 @@ class DenseMeta:
     std: Annotated[tuple[float, ...], STD]
     width: Annotated[int, WIDTH]  # channels of the heads
     masks: bool = False  # whether a detector finds masks too
-    scales: Annotated[tuple[float, ...], POSITIVE] = (1.0,)
+    scales: Annotated[tuple[float, ...], TEST_SCALE] = (1.0,)
     flip: bool = False
     channels: Annotated[int, CHANNELS] = 3
     bits: Annotated[int, BITS] = 16

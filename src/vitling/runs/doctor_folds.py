@@ -121,6 +121,8 @@ def _predict_fold(
     held = data.open(source, fold_config, seed=config.seed).val
     if held is None:
         raise UserError(f"Fold {fold} has no images; use fewer folds.")
+    if model.meta.class_names != held.class_names:
+        raise UserError(f"{run} was trained on other classes than the data has. Delete {run.parent} to train it again.")
     store = decode_split(model, held, "val", fold_config, True, log)
     classify = partial(_classify_both_ways, model) if settings.views.flip else model.logits
     logits = compute_logits(classify, store, model.meta.size, model.meta.crop_fraction)

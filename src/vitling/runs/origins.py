@@ -19,6 +19,8 @@ _MAX_RUNS = 100  # that started from each other
 
 def find_run(model_path: str) -> Path | None:
     """Return the run directory of a run or of its model/ or best/, or None."""
+    if "\0" in model_path:  # from a config.json; no path has one
+        return None
     path = Path(model_path)
     names = ("checkpoints", "config.json")
     candidates = (path, path.resolve().parent)
@@ -28,7 +30,7 @@ def find_run(model_path: str) -> Path | None:
 def is_same_data(one: str, other: str) -> bool:
     """Return whether two names of data mean the same, whatever their val. A copy elsewhere is not recognised."""
     first, second = strip_val(one)[0], strip_val(other)[0]
-    return first == second or Path(first).resolve() == Path(second).resolve()
+    return first == second or ("\0" not in first + second and Path(first).resolve() == Path(second).resolve())
 
 
 def strip_val(source: str) -> tuple[str, str]:

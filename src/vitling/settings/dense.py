@@ -9,7 +9,7 @@ import tyro
 
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.methods.drloc.settings import DRLocConfig
-from vitling.ranges import AT_LEAST_1, FRACTION, POSITIVE, SIDE, Range
+from vitling.ranges import AT_LEAST_1, FRACTION, SIDE, TEST_SCALE, Range
 from vitling.settings.config import OPEN_NUMBER, PLANNED, RunConfig, shown
 from vitling.views.plan import Flip, Group, Plan, Policy, Rescale, Step
 from vitling.views.policies import DISTORTION, LARGE_JITTER
@@ -112,7 +112,7 @@ class SegmentConfig(DenseConfig):
     """Range of the factor that images are rescaled by, relative to a shorter side of --size; then a random crop."""
     colour: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Photometric distortion: brightness, contrast, saturation and hue."""
-    test_scales: Annotated[tuple[float, ...] | None, POSITIVE, shown("FLOAT ...", "(default: planned)")] = None
+    test_scales: Annotated[tuple[float, ...] | None, TEST_SCALE, shown("FLOAT ...", "(default: planned)")] = None
     """Scales to predict at and average, relative to --size: 0.5 0.75 1 1.25 1.5 1.75 in the paper."""
     test_flip: bool = False
     """Also predict the mirrored image and average."""
