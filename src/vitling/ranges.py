@@ -41,9 +41,10 @@ class Range:
 
 
 AT_LEAST_1 = Range(1, 2**31 - 1)  # of whole numbers; tensors of a larger size are not possible
-NOT_NEGATIVE = Range(0)
-NOT_NEGATIVE_OR_INF = Range(0, also=(math.inf,))
-POSITIVE = Range(0, low_excluded=True)
+LARGEST = 1e15  # far more than any use, and far less than float32 can hold
+NOT_NEGATIVE = Range(0, LARGEST)
+NOT_NEGATIVE_OR_INF = Range(0, LARGEST, also=(math.inf,))
+POSITIVE = Range(0, LARGEST, low_excluded=True)
 TEST_SCALE = Range(0.1, 10)  # of an image; the paper's are 0.5 to 1.75
 FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
