@@ -45,6 +45,7 @@ LARGEST = 1e15  # far more than any use, and far less than float32 can hold
 NOT_NEGATIVE = Range(0, LARGEST)
 NOT_NEGATIVE_OR_INF = Range(0, LARGEST, also=(math.inf,))
 POSITIVE = Range(0, LARGEST, low_excluded=True)
+MIX_ALPHA = Range(1e-3, 1e3, also=(0.0,))  # of a Beta distribution; 0 switches the mixing off
 TEST_SCALE = Range(0.1, 10)  # of an image; the paper's are 0.5 to 1.75
 FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)

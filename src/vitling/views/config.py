@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from vitling.errors import UserError
-from vitling.ranges import AT_LEAST_1, DEGREES, FRACTION, FRACTION_ABOVE_0, NOT_NEGATIVE, SCALE
+from vitling.ranges import AT_LEAST_1, DEGREES, FRACTION, FRACTION_ABOVE_0, MIX_ALPHA, SCALE
 from vitling.views.plan import COLOUR_STEPS, Blur, Filter, Flip, Group, Mix, Plan, Policy, RandAugment, Rotate, Step
 from vitling.views.policies import make_plan
 
@@ -27,9 +27,9 @@ class ViewsConfig:
     """RandAugment after the crop: timm's rand-m9-mstd0.5-inc1, or the form of IDMM's fine-tuning (uda)."""
     erase: Annotated[float, FRACTION] = 0.25
     """Probability that a rectangle of the view is replaced by noise."""
-    mixup: Annotated[float, NOT_NEGATIVE] = 0.8
+    mixup: Annotated[float, MIX_ALPHA] = 0.8
     """Mixup: alpha of the Beta distribution; 0 is off."""
-    cutmix: Annotated[float, NOT_NEGATIVE] = 1.0
+    cutmix: Annotated[float, MIX_ALPHA] = 1.0
     """CutMix: alpha of the Beta distribution; 0 is off."""
     mix_prob: Annotated[float, FRACTION] = 1.0
     """Probability that an image is mixed with another."""
