@@ -170,7 +170,7 @@ def test_warns_of_seeds_with_different_methods(tmp_path, capsys):
     methods = iter(["idmm", "idmm", "supervised"])
 
     def trained(config):
-        return {"seed": config.seed, "method": next(methods), "last": {"test": {"top1": 0.5}}}
+        return {"seed": config.seed, "method": next(methods), "last": {"test": {"top1": 0.5, "n": 10}}}
 
     train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
     assert "Pass --" not in capsys.readouterr().err
@@ -183,7 +183,7 @@ def test_warns_of_seeds_with_different_test_sizes(tmp_path, capsys):
     sizes = iter([288, 288, 224])
 
     def trained(config):
-        return {"seed": config.seed, "size": 224, "judged_at": next(sizes), "last": {"test": {"top1": 0.5}}}
+        return {"seed": config.seed, "size": 224, "judged_at": next(sizes), "last": {"test": {"top1": 0.5, "n": 10}}}
 
     train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
     assert "Pass --" not in capsys.readouterr().err
