@@ -145,7 +145,7 @@ def _load_torch() -> None:
 
 
 def _print_thread_error(error: threading.ExceptHookArgs) -> None:
-    """Print an error that ended a thread, unless it is a shortage: TensorBoard's writer raises it in this one too."""
+    """Print an error that ended a thread, unless it is a shortage, which the main thread meets as well."""
     if error.exc_value is None or explain_shortage(error.exc_value) is None:
         threading.__excepthook__(error)
 

@@ -110,7 +110,7 @@ def check_tensors(weights: dict[str, Tensor]) -> None:
         if not dense or value.is_complex():
             kind = f"{value.dtype}, {value.layout}, {value.device.type}"
             raise UserError(
-                f"The tensor {name} ({kind}) is not a plain real tensor. Save the weights as plain tensors."
+                f"The tensor {name} ({kind}) is not a dense real tensor. Save the weights as dense tensors."
             )
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise UserError(f"The tensor {name} of shape {list(value.shape)} is larger than its data in the file.")

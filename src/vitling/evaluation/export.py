@@ -153,7 +153,9 @@ def _check_description(path: Path) -> None:
     except InvalidFile:
         is_ours = False
     if not is_ours:
-        raise UserError(f"{path}, which would describe the model, exists and is something else. Use a different --out.")
+        raise UserError(
+            f"{path} would be replaced by the description of the model, but is not one. Use a different --out."
+        )
 
 
 def _require_onnx() -> None:

@@ -86,7 +86,7 @@ class Files:
             if key not in self._sorted:
                 self._sorted[key] = sorted(images)
             images = _find_below(self._sorted[key], posixpath.dirname(near))
-        return choose_nearest(images, near)
+        return _find_most_similar(images, near)
 
 
 def open_files(spec: str) -> tuple[Files, str | None]:
@@ -137,8 +137,8 @@ def _find_below(images: list[str], folder: str) -> list[str]:
         folder = posixpath.dirname(folder)
 
 
-def choose_nearest(images: list[str], near: str) -> str | None:
-    """Choose the image whose path shares most words and the longest start with that of `near`."""
+def _find_most_similar(images: list[str], near: str) -> str | None:
+    """Return the image whose path shares most words and the longest start with that of `near`."""
     folder, wanted = posixpath.dirname(near), set(split_words(near))
 
     def rate(image: str) -> tuple[int, int]:
