@@ -40,13 +40,20 @@ def test_of_very_slow_steps_the_second_is_measured(monkeypatch, first, then):
     assert taken == 2
 
 
+def test_compiled_steps_are_measured_in_less_than_a_second(monkeypatch):
+    measured, taken = measure(monkeypatch, take_turns([], 0.025), how="on")
+    assert measured == pytest.approx(BATCH / 0.025)
+    warmup = 10 + pace.WARMUP_STEPS
+    assert (taken - warmup) * 0.025 < 1
+
+
 def take_turns(first, then):
     yield from first
     while True:
         yield then
 
 
-def measure(monkeypatch, durations):
+def measure(monkeypatch, durations, how="off"):
     """Measure a trainer whose steps take these seconds; return the pace and the number of steps."""
     taken = []
 
@@ -57,7 +64,7 @@ def measure(monkeypatch, durations):
 
     @contextmanager
     def trial(*_):
-        yield SimpleNamespace(compiling=False, per_epoch=10), "off"
+        yield SimpleNamespace(compiling=False, per_epoch=10), how
 
     monkeypatch.setattr(pace, "_trial_trainer", trial)
     monkeypatch.setattr(pace, "run_steps", run_steps)

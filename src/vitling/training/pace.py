@@ -23,14 +23,16 @@ from vitling.training.trainer import Trainer
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 SLOW_STEP = 10.0  # seconds; three such steps would be half of a minute
 SETTLED = 1.2  # ratio of the paces of two rounds up to which they agree
+ROUND_SECONDS = 1.0  # that a round takes at least
+COMPILED_ROUND_SECONDS = 0.4  # enough for compiled steps, which take equally long
 
 
 def measure_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
     """Return images per second of training, and how it was compiled.
 
     The clock starts once everything is compiled and captured: after an epoch, whose last batch may have graphs of its
-    own. Rounds of steps are measured until one takes a second and is hardly faster than the round before: the first
-    steps on a CPU can be ten times slower than the others. If the first one takes SLOW_STEP or longer, only the second
+    own. Rounds of steps are measured until one is long enough and hardly faster than the round before: the first steps
+    on a CPU can be ten times slower than the others. If the first one takes SLOW_STEP or longer, only the second
     is measured. An objective with phases is measured in its last phase, in which most of it takes part.
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
@@ -39,10 +41,11 @@ def measure_pace(objective: Objective, store: Store, config: FitConfig, processe
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
             seconds, images = run_steps(trainer, source, 1)
             return images / seconds, how
+        least = ROUND_SECONDS if how == "off" else COMPILED_ROUND_SECONDS
         while True:
             before, (seconds, images) = pace, run_steps(trainer, source, steps)
             pace = images / seconds
-            is_long, settled = processes.any(int(seconds >= 1)), processes.any(int(pace <= SETTLED * before))
+            is_long, settled = processes.any(int(seconds >= least)), processes.any(int(pace <= SETTLED * before))
             if is_long and settled:
                 return pace, how if trainer.compiling else "off"
             steps *= 1 if is_long else 2  # all processes take the same number of steps
