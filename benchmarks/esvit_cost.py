@@ -26,7 +26,7 @@ from record import read_earlier, write_rows
 from vitling.errors import RunAborted
 from vitling.papers.costs import TABLE_9, measure_regions, measure_throughput
 from vitling.papers.figures import read_figures
-from vitling.training.precision import Compile
+from vitling.training.compilation import Compile
 from vitling.training.rundir import describe_environment
 
 BATCH = 128

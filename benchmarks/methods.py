@@ -29,7 +29,7 @@ from vitling.papers.measure import (
     reset_compiler,
     time_steps,
 )
-from vitling.training.precision import Compile
+from vitling.training.compilation import Compile
 from vitling.training.rundir import describe_environment
 from vitling.training.trainer import Trainer
 from vitling.views import Plan

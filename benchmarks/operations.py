@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vitling.papers.measure import make_store
-from vitling.training import precision as machine
+from vitling.training import compilation as machine
 from vitling.training.feed import LoadedBatch, MicroBatch
 from vitling.training.pace import WARMUP_STEPS, synchronise
 from vitling.training.prefetch import ViewPrefetcher

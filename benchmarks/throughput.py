@@ -29,8 +29,8 @@ from workloads import WORKLOADS
 
 from vitling.data.store import Store
 from vitling.papers.measure import FixedViewsTrainer, Workload, make_store, make_trainer, time_steps
+from vitling.training.compilation import Compile
 from vitling.training.pace import WARMUP_STEPS, synchronise
-from vitling.training.precision import Compile
 from vitling.training.rundir import describe_environment
 from vitling.training.trainer import Trainer
 from vitling.views import Views

@@ -26,7 +26,7 @@ from vitling.runs.precompile import Precompiler
 from vitling.settings.config import TrainConfig
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved
-from vitling.training import precision as machine
+from vitling.training import compilation as machine
 from vitling.training.config import LoopConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory

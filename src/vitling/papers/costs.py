@@ -23,7 +23,7 @@ from vitling.records import CostResult, Environment, ThroughputResult
 if TYPE_CHECKING:
     import torch
 
-    from vitling.training.precision import Compile
+    from vitling.training.compilation import Compile
 
 Measurement = Callable[["torch.device"], dict[str, Any]]
 Figure = Literal["time", "memory"]

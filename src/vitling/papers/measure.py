@@ -26,11 +26,11 @@ from vitling.data.store import Store, gather
 from vitling.errors import RunAborted
 from vitling.objectives import Objective
 from vitling.papers.train_task import free_memory
-from vitling.training import precision
+from vitling.training import compilation, precision
+from vitling.training.compilation import Compile
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
 from vitling.training.pace import WARMUP_STEPS, iterate_batches, run_steps, synchronise
-from vitling.training.precision import Compile
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
 from vitling.views import Plan, Views
@@ -198,14 +198,14 @@ def measure_inference(backbone: str, batch: int, size: int, device: torch.device
     network = create(backbone, size, seed=0).to(device).eval()
     chosen = precision.choose_precision(LoopConfig(), device)
     if device.type == "cuda":
-        precision.compile_in_place(network, compile, graphs=True)
+        compilation.compile_in_place(network, compile, graphs=True)
     pixels = torch.randn(batch, network.channels, size, size, device=device, dtype=chosen.dtype)
 
     def time_calls(calls: int) -> float:
         synchronise(device)
         began = time.perf_counter()
         for _ in range(calls):
-            precision.mark_step()
+            compilation.mark_step()
             network(pixels)
         synchronise(device)
         return (time.perf_counter() - began) / calls

@@ -128,10 +128,10 @@ def drop_checkpoints(out: Path) -> None:
 
 def free_memory() -> None:
     """Free GPU memory held by the graphs of a finished run. Compiled code stays, for runs with the same network."""
-    from vitling.training import precision
+    from vitling.training import compilation
 
     gc.collect()
-    precision.free_memory()
+    compilation.free_memory()
 
 
 def shorten(config: Config, epochs: int | None) -> Config:

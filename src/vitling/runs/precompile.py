@@ -27,8 +27,8 @@ from vitling.runs.opening import OpenRun
 from vitling.settings.config import TrainConfig
 from vitling.settings.resolve import Resolved
 from vitling.settings.saved import load_resolved, reopen
+from vitling.training.compilation import choose_compile
 from vitling.training.pace import warm_compile_cache
-from vitling.training.precision import choose_compile
 from vitling.training.processes import init_processes
 from vitling.training.rundir import RunDirectory
 from vitling.training.signals import call_on_parent_exit

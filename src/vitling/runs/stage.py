@@ -35,6 +35,7 @@ from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
 from vitling.settings.stages import make_large_stage
 from vitling.startup import take_start
+from vitling.training.compilation import load_compiler
 from vitling.training.deadline import Deadline
 from vitling.training.feed import choose_batch_sizes
 from vitling.training.pace import measure_pace
@@ -130,7 +131,8 @@ def begin(
     start: str | None = None,
     keep_head: bool = False,
 ) -> Stores:
-    """Load the weights to start from, open the run directory, write config.json and decode the images.
+    """Load the weights to start from, open the run directory, write config.json and decode the images, while the
+    compiler is loaded.
 
     Call it after all checks: --overwrite deletes an earlier run here. `start` replaces --from after a first stage.
     """
@@ -143,6 +145,7 @@ def begin(
     for warning in splits.warnings:
         run.directory.log.warning(warning)
     run.write_settings(resolved, resolved.config.loop.trackers)
+    load_compiler(resolved.config.loop, run.processes.device)
     return Stores(resolved.config, splits, run)
 
 

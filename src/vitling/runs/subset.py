@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 
 from vitling.settings.config import LabelledConfig
+from vitling.training.compilation import choose_compile
 from vitling.training.feed import choose_batch_sizes
-from vitling.training.precision import choose_compile
 
 Config = TypeVar("Config", bound=LabelledConfig)
 

@@ -20,8 +20,8 @@ from vitling.data.batches import (
     split_batches,
 )
 from vitling.data.store import Store
+from vitling.training.compilation import choose_compile
 from vitling.training.config import FitConfig
-from vitling.training.precision import choose_compile
 from vitling.training.processes import Processes
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.plan import Plan

@@ -13,10 +13,9 @@ import torch
 from vitling.console import Log
 from vitling.data.store import Store
 from vitling.objectives.objective import Objective
-from vitling.training import precision
+from vitling.training.compilation import Compile, choose_compile
 from vitling.training.config import FitConfig
 from vitling.training.feed import LoadedBatch, choose_batch_sizes
-from vitling.training.precision import Compile
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
 
@@ -69,7 +68,7 @@ def _trial_trainer(
 ) -> Iterator[tuple[Trainer, Compile]]:
     """Yield a trainer that is compiled as the run will be, writes and prints nothing, and never finishes."""
     steps = config.epochs * len(choose_batch_sizes(config, len(store), store.device))
-    how = precision.choose_compile(config.loop, store.device, steps)
+    how = choose_compile(config.loop, store.device, steps)
     quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
     trainer = Trainer(objective, store, quiet, processes, Log(silent=True))
     trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0

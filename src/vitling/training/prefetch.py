@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitling.training.feed import LoadedBatch, MicroBatch
+from vitling.training.replay import end_failed_capture
 from vitling.views.plan import Group
 from vitling.views.renderer import Indices, Renderer, Views
 
@@ -58,6 +59,7 @@ class ViewPrefetcher:
                     )
             except Exception as problem:
                 self.failed = True
+                end_failed_capture()
                 reason = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
                 self.warn(f"Views cannot be prefetched ({reason}); training continues, a little more slowly.")
             else:

@@ -5,7 +5,9 @@ With a small network or a small batch, the host takes longer to launch kernels t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,7 @@ class Replay:
                 self.captures[key] = _CapturedStep(views, len(inputs), learn, update, self.device, pool)
             except Exception as problem:
                 self.failed = True
+                end_failed_capture()
                 reason = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
                 self.warn(
                     f"Steps cannot be captured as CUDA graphs ({reason}); training continues, more slowly if the batch "
@@ -99,6 +102,15 @@ class _CapturedStep:
     def update(self) -> Tensor:
         self.updating.replay()
         return self.norm
+
+
+def end_failed_capture() -> None:
+    """Tell torch's random generator that no capture is under way; one that failed leaves it unusable outside of
+    captures. A capture of nothing, which succeeds, resets it."""
+    with suppress(RuntimeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the graph is empty
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            pass
 
 
 def _list_tensors(views: list[Views]) -> list[Tensor]:

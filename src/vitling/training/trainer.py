@@ -19,7 +19,7 @@ from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
 from vitling.shortage import explain_shortage, is_out_of_memory
-from vitling.training import precision
+from vitling.training import compilation, precision
 from vitling.training.batch_norm import check_batch_norm, group_batch_norm, has_batch_norm
 from vitling.training.config import FitConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
@@ -79,7 +79,7 @@ class Trainer:
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
         self.updating = False  # weights may have changed in this step, so it cannot be repeated
-        self._compile(precision.choose_compile(config.loop, store.device, self.steps))
+        self._compile(compilation.choose_compile(config.loop, store.device, self.steps))
 
     @property
     def steps(self) -> int:
@@ -143,7 +143,7 @@ class Trainer:
     def step(self, loaded: LoadedBatch) -> Terms:
         """Take an optimiser step and return its loss terms, on the device and valid until the next step."""
         compiled = self._is_compiled(loaded)
-        with nullcontext() if compiled or not self.compiling else precision.force_eager():
+        with nullcontext() if compiled or not self.compiling else compilation.force_eager():
             terms = self._compile_step(loaded) if self.compiles(loaded) else self._step_in_memory(loaded)
         self.done += 1
         return terms
@@ -177,7 +177,7 @@ class Trainer:
         if self.prefetcher:
             self.prefetcher.forget()
             self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.key)
-        precision.free_memory()
+        compilation.free_memory()
 
     def find_not_finite(self) -> str | None:
         """Return the name of a weight, or of an average of one, that is not finite; None if all are."""
@@ -190,7 +190,7 @@ class Trainer:
     def _take_step(self, key: BatchKey, micro_batches: list[MicroBatch]) -> Terms:
         progress = self.progress()
         self.updating = False
-        precision.mark_step()
+        compilation.mark_step()
         precision.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
         set_lr(self.optimiser, self.lr(progress))
         if self.decay:
@@ -264,7 +264,7 @@ class Trainer:
 
     # --- compilation ---------------------------------------------------------------------------------------------
 
-    def _compile(self, how: precision.Compile) -> None:
+    def _compile(self, how: compilation.Compile) -> None:
         if how == "off":
             return
         self.compiling = True
@@ -273,8 +273,8 @@ class Trainer:
         if self._can_capture():
             self.replay = Replay(self.store.device, self.log.warning)
         for network in self.objective.networks():
-            precision.compile_in_place(network, how, graphs=self.processes.world == 1 and not self.replay)
-        self.renderer.functions = FunctionCache(precision.compile_function)
+            compilation.compile_in_place(network, how, graphs=self.processes.world == 1 and not self.replay)
+        self.renderer.functions = FunctionCache(compilation.compile_function)
 
     def _can_capture(self) -> bool:
         """Return whether whole steps can be captured: in fp16 the host checks every step for overflow, and DDP's
@@ -285,7 +285,7 @@ class Trainer:
     def _is_compiled(self, loaded: LoadedBatch) -> bool:
         """Return whether this size is compiled; for the incomplete last batch of an epoch, only with enough epochs."""
         whole = len(loaded.key.ids) == self.feed.sizes[0]
-        return self.compiling and (whole or self.config.epochs >= precision.WORTH_ANOTHER_SHAPE)
+        return self.compiling and (whole or self.config.epochs >= compilation.WORTH_ANOTHER_SHAPE)
 
     def compiles(self, loaded: LoadedBatch) -> bool:
         """Return whether the step with this batch compiles: the first with a batch of its size."""
@@ -295,7 +295,7 @@ class Trainer:
         """Take the first step with a batch of this size, which compiles it."""
         self.compiled_sizes.add(len(loaded.key.ids))
         began = time.perf_counter()
-        terms = precision.compile_or_warn(lambda: self._step_in_memory(loaded), self._undo_compile, self.log.warning)
+        terms = compilation.compile_or_warn(lambda: self._step_in_memory(loaded), self._undo_compile, self.log.warning)
         self.seconds_compiling += time.perf_counter() - began
         if self.compiling and not self.prefetcher and self.store.device.type == "cuda":
             self.prefetcher = ViewPrefetcher(self.renderer, self.store.device, self.log.warning)
@@ -303,7 +303,7 @@ class Trainer:
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
-            precision.undo_compile(network)
+            compilation.undo_compile(network)
         self.renderer.functions, self.prefetcher, self.replay, self.compiling = FunctionCache(), None, None, False
 
 
