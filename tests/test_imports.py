@@ -140,3 +140,10 @@ def test_importing_vitling_costs_little_more_than_starting_python():
 def test_help_costs_little_more_than_its_libraries():
     """It takes twice as long as they do, 0.2 s; torch alone would take more than ten times as long."""
     assert cpu_seconds("-m", "vitling", "--help") < 4 * cpu_seconds("-c", "import tyro, rich.console, rich.table")
+
+
+def test_training_starts_without_the_libraries_of_its_end():
+    """Plots, calibration and the comparison of images come later; importing them first would delay every start."""
+    late = ("matplotlib", "scipy.optimize", "scipy.stats", "scipy.sparse", "sklearn", "tensorboard")
+    code = f"import sys, vitling.runs.train; print([name for name in {late} if name in sys.modules])"
+    assert run_python(code).strip() == "[]"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from vitling.data.scan import THUMB, ImageFacts
 
@@ -119,6 +117,9 @@ def _look_alike(left: np.ndarray, right: np.ndarray, thumbs: np.ndarray, limit: 
 
 def _merge(cluster: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Merge the clusters of each pair of ids."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     if not len(left):
         return cluster
     edges = coo_array((np.ones(len(left)), (cluster[left], cluster[right])), shape=(len(cluster), len(cluster)))

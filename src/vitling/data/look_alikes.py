@@ -6,8 +6,6 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from vitling.data.cache import cache_root, hash_dataset
 from vitling.data.config import DataConfig
@@ -46,6 +44,9 @@ def group_look_alikes(
 
 def _join(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Number the components of images that share a group of either kind."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     groups = np.unique(second, return_inverse=True)[1] + len(first)
     n = len(first) + int(groups.max()) + 1
     _, component = connected_components(coo_array((np.ones(len(first)), (first, groups)), shape=(n, n)), directed=False)

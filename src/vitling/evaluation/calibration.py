@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from vitling.evaluation.metrics import check
@@ -22,6 +21,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     runs with 36 held-out images worse. From 200 images on it has no visible effect. The likelihood is never lower than
     at T = 1.
     """
+    from scipy.optimize import minimize_scalar
+
     check(logits, labels)
     logits = logits.double()
 

@@ -6,13 +6,10 @@ import io
 import warnings
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.nn.functional as F
-from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from PIL import Image, ImageColor
 from torch import Tensor
 
@@ -21,9 +18,11 @@ from vitling.evaluation.attention_maps import MASS, RankedHeads
 from vitling.evaluation.correspondence import Matches
 from vitling.files import atomic_write
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MAX_BYTES = 480_000  # largest size of a picture
 YELLOW, ORANGE, BLUE, RED, WHITE = "#ffe119", "#ff7f0e", "#1f77ff", "#e6194b", "#ffffff"
-_OUTLINE = [withStroke(linewidth=2.5, foreground="black")]
 
 
 def draw_correspondences(
@@ -39,6 +38,8 @@ def draw_correspondences(
     `nearest`: for each view, the regions most similar to its own and to the other view's global feature. `errors`: the
     error of each match in pixels, if the correct match is known.
     """
+    from matplotlib.figure import Figure
+
     height, width = views[0].shape[:2]
     gap = width // 16
     figure = Figure(figsize=(10, 10 * height / (2 * width + gap) + 1.0), dpi=100, layout="constrained")
@@ -65,6 +66,9 @@ def draw_correspondences(
 
 
 def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, errors: np.ndarray | None) -> None:
+    from matplotlib.patheffects import withStroke
+
+    outline = [withStroke(linewidth=2.5, foreground="black")]
     pairs = [
         np.stack([part[0].cpu().numpy() for part in matches.locate(regions)], axis=1)
         for regions in (matches.first, matches.second)
@@ -90,7 +94,7 @@ def _draw_lines(axes: Any, matches: Matches, cell: np.ndarray, right: int, error
                 color=colour,
                 fontsize=11,
                 fontweight="bold",
-                path_effects=_OUTLINE,
+                path_effects=outline,
                 zorder=5,
             )
 
@@ -105,6 +109,9 @@ def _make_title(errors: np.ndarray | None) -> str:
 
 def draw_heads(view: np.ndarray, heads: RankedHeads, grid: Grid, masks: bool, out: Path) -> None:
     """Draw every head's mask over the image, or its whole map; the query is the blue dot."""
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
     count = len(heads.maps)
     columns = min(6, count)
     rows = -(-count // columns)
@@ -151,6 +158,8 @@ def _tint(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def draw_entropies(heads: RankedHeads, out: Path) -> None:
     """Plot the entropy of each head next to that of a uniform map."""
+    from matplotlib.figure import Figure
+
     entropy = heads.entropy.cpu().numpy()
     redundant = heads.redundant().numpy()
     most = np.log2(heads.maps[0].numel())

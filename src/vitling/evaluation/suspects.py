@@ -11,7 +11,6 @@ from textwrap import shorten
 from typing import Literal
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from vitling.data.sources.corrections import DROP
 from vitling.data.store import Store
@@ -90,6 +89,8 @@ def write_probabilities(
 
 def draw_suspects(store: Store, suspects: Sequence[Suspect], out: Path) -> None:
     """Draw the pictures with the given label, and the suggested one with its probability, above each."""
+    from matplotlib.figure import Figure
+
     rows = math.ceil(len(suspects) / _COLUMNS)
     figure = Figure(figsize=(1.75 * _COLUMNS, 2.2 * rows), dpi=100, layout="constrained")
     axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()

@@ -113,10 +113,10 @@ def columns(device: torch.device, count: int = MAX_NUMBERS) -> Tensor:
 @lru_cache
 def beta_quantiles(alpha: float, device: torch.device) -> Tensor:
     """Tabulate the quantiles of Beta(alpha, alpha)."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     points = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    return torch.tensor(beta.ppf(points, alpha, alpha), dtype=torch.float32, device=device)
+    return torch.tensor(betaincinv(alpha, alpha, points), dtype=torch.float32, device=device)
 
 
 def _check_count(operation: str, n: int, most: int) -> None:
