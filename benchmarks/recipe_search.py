@@ -5,16 +5,17 @@
     python benchmarks/recipe_search.py flowers102=... --candidates base muon muon+ema --seeds 0 1 2
 
 A candidate is a name of CHANGES, or several joined by "+", which is how a change is tried on top of the best so far.
-Every run trains for the same number of epochs in all, so runs side by side on one GPU are comparable; seconds are
-recorded but only comparable for runs alone. The test split stays closed (--no-test). Each run adds a line to the file,
-also if it fails, and finished runs are skipped the next time. The table at the end compares every candidate with
-`base`, the plan itself, on the same data and seeds.
+Every run trains for the same number of epochs, or for as many as take the same time (CHANGES), so runs side by side on
+one GPU are comparable; seconds are recorded but only comparable for runs alone. The test split stays closed
+(--no-test). Each run adds a line to the file, also if it fails, and finished runs are skipped the next time. The table
+at the end compares every candidate with `base`, the plan itself, on the same data and seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -35,22 +36,41 @@ from vitling.loading import read_json, read_json_lines
 from vitling.training.rundir import describe_environment
 
 FIXED = "--val 0.2 --split-seed 0 --no-test --no-report --calibrate off --overwrite"
-CHANGES = {  # flags of `vitling train`
-    "base": "",
-    "muon": "--optim.name muon --pretrain-optim.name muon",
-    "muon-second": "--optim.name muon",
-    "ema": "--optim.ema 0.999",
-    "parts4": "--views.mix-parts 4 --pretrain-views.mix-parts 4",
-    "drloc": "--aux drloc",
-    "drop-path0": "--objective.drop-path 0",
-    "drop-path02": "--objective.drop-path 0.2",
-    "smoothing0": "--objective.smoothing 0",
-    "paper": "--preset paper --pretrain-preset paper",  # PVTv2's plan has the released ones
-    "lr2e-3": "--optim.lr 2e-3 --pretrain-optim.lr 2e-3",
-    "decay5e-2": "--optim.weight-decay 0.05 --pretrain-optim.weight-decay 0.05",
-    "supervised": "--method supervised",
-    "lejepa": "--method lejepa",
-    "esvit": "--method esvit",
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the plan: flags of `vitling train`, and factors of the epochs of both stages that make up for what it
+    costs or saves, so that all candidates take about as long."""
+
+    flags: str = ""
+    epochs: tuple[float, float] = (1.0, 1.0)
+
+
+CHANGES = {
+    "base": Change(),
+    "muon": Change("--optim.name muon --pretrain-optim.name muon"),
+    "muon-second": Change("--optim.name muon"),
+    "ema": Change("--optim.ema 0.999"),
+    "parts4": Change("--views.mix-parts 4 --pretrain-views.mix-parts 4"),
+    "parts16": Change("--views.mix-parts 16 --pretrain-views.mix-parts 16"),
+    "mix-per-image": Change("--views.mix-per image --pretrain-views.mix-parts 128"),
+    "drloc": Change("--aux drloc"),
+    "drop-path0": Change("--objective.drop-path 0"),
+    "drop-path02": Change("--objective.drop-path 0.2"),
+    "smoothing0": Change("--objective.smoothing 0"),
+    "paper": Change("--preset paper --pretrain-preset paper"),  # PVTv2's plan has the released ones
+    "lr2e-3": Change("--optim.lr 2e-3 --pretrain-optim.lr 2e-3"),
+    "decay5e-2": Change("--optim.weight-decay 0.05 --pretrain-optim.weight-decay 0.05"),
+    "batch128": Change("--batch 128"),
+    "size192": Change("--size 192 --pretrain-size 112 --test-size 256", (1.0, (224 / 192) ** 2)),
+    "size160": Change("--size 160 --pretrain-size 112 --test-size 224", (1.0, (224 / 160) ** 2)),
+    "crops2": Change("--idmm.no-multi-crop --idmm.crops 2", (3.0, 1.0)),
+    "longer-first": Change("", (1.25, 0.6)),  # an epoch of IDMM takes 1.6 times as long as one of the second stage
+    "shorter-first": Change("", (0.75, 1.4)),
+    "supervised": Change("--method supervised"),
+    "lejepa": Change("--method lejepa"),
+    "esvit": Change("--method esvit"),
 }
 KEYS = ("data", "candidate", "seed", "length", "flags", "data_hashes")  # of a row, which tell runs apart
 
@@ -70,14 +90,15 @@ class Job:
     @property
     def length(self) -> str:
         """Return the flags of the length; a run without a first stage gets the epochs of both."""
-        first, second = self.epochs
+        factors = [CHANGES[name].epochs for name in self.candidate.split("+")]
+        first, second = (round(epochs * math.prod(of)) for epochs, of in zip(self.epochs, zip(*factors)))
         one_stage = "--method supervised" in f"{self.more} {self.flags}"
         length = f"--epochs {first + second}" if one_stage else f"--pretrain-epochs {first} --epochs {second}"
         return f"{length} {self.more}".strip()
 
     @property
     def flags(self) -> str:
-        return " ".join(filter(None, (CHANGES[name] for name in self.candidate.split("+"))))
+        return " ".join(filter(None, (CHANGES[name].flags for name in self.candidate.split("+"))))
 
     @property
     def row(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_folder
+from vitling.cli import run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = "--method supervised --backbone vit_micro_patch4_32 --size 8 --batch 8 --loop.device cpu --loop.trackers none"
@@ -59,6 +60,20 @@ def test_candidates_are_compared_on_the_seeds_they_share(bench):
 def test_a_run_without_a_first_stage_gets_the_epochs_of_both(bench):
     lengths = [bench.Job("d", "x", name, 0, (30, 10), "--size 8", {}).length for name in ("base", "supervised")]
     assert lengths == ["--pretrain-epochs 30 --epochs 10 --size 8", "--epochs 40 --size 8"]
+
+
+def test_a_cheaper_candidate_gets_more_epochs(bench):
+    lengths = [bench.Job("d", "x", name, 0, (30, 49), "", {}).length for name in ("size160", "size160+crops2")]
+    assert lengths == ["--pretrain-epochs 30 --epochs 96", "--pretrain-epochs 90 --epochs 96"]
+
+
+def test_every_change_is_a_valid_plan(bench, tmp_path):
+    """A wrong flag would be found only on a GPU, after minutes."""
+    folder = make_folder(tmp_path / "images", classes=2, each=30, width=64, height=64)
+    base = f"{bench.FIXED} --out {tmp_path / 'run'} --method idmm --backbone pvt_v2_b0 --explain"
+    for name, change in bench.CHANGES.items():
+        words = base.replace("--method idmm", "") if "--method" in change.flags else base
+        assert run(["train", str(folder), *f"{words} {change.flags}".split()]) == 0, name
 
 
 def test_unknown_candidates_are_refused(bench, capsys):
