@@ -54,7 +54,8 @@ CHANGES = {
     "ema": Change("--optim.ema 0.999"),
     "parts4": Change("--views.mix-parts 4 --pretrain-views.mix-parts 4"),
     "parts16": Change("--views.mix-parts 16 --pretrain-views.mix-parts 16"),
-    "mix-per-image": Change("--views.mix-per image --pretrain-views.mix-parts 128"),
+    "parts64": Change("--views.mix-parts 64 --pretrain-views.mix-parts 64"),
+    "own-views": Change("--views.augment uda"),  # not IDMM's policy, and mixed once per image
     "drloc": Change("--aux drloc"),
     "drop-path0": Change("--objective.drop-path 0"),
     "drop-path02": Change("--objective.drop-path 0.2"),
