@@ -1,0 +1,90 @@
+"""docs/coverage.md: how many runs of each table have a figure, and why the others have none.
+
+python -m vitling.papers.coverage results docs/coverage.md
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitling.files import atomic_write
+from vitling.formatting import format_count
+from vitling.loading import convert, read_json
+from vitling.papers.studies import all_studies
+from vitling.papers.study import Study, StudyRun
+from vitling.records import StudyResults
+from vitling.report import data_files
+
+HEAD = """# Coverage
+
+Generated from the definitions of the tables and the files in `results/` by `make results`; do not edit. The runs behind
+each table and figure of the three papers, and of our own studies, are defined in `vitling.papers` and can be started
+with `vitling reproduce NAME`. A run counts as measured with one seed or more.
+
+Most runs have no figure. Our data are Flowers-102, 10,000 images of CIFAR-100 and CamVid, so those that need other
+datasets, or weights trained on ImageNet, cannot be run here; the last column lists what they need. The others wait for
+time on a GPU: "minutes" is the mean of the table's finished runs times the runs that are left, on one H200, and empty
+if none has finished.
+
+| table | runs | measured | could be run here | minutes | missing for the others |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The runs of one table: with a figure, without one although all they need is there, and what the others need."""
+
+    study: Study
+    measured: int
+    possible: int
+    minutes: float | None  # estimated, of the possible ones
+    missing: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        minutes = "" if self.minutes is None or not self.possible else f"{self.minutes:,.0f}"
+        cells = (f"`{self.study.name}`", len(self.study.runs), self.measured, self.possible, minutes)
+        return f"| {' | '.join(map(str, cells))} | {', '.join(self.missing)} |"
+
+
+def cover(study: Study, folder: Path, available: set[str]) -> Coverage:
+    """Compare a table with its results file."""
+    path = folder / f"{study.name}.json"
+    rows = convert(read_json(path), StudyResults, path)["rows"] if path.exists() else []
+    measured = {row["run"] for row in rows if "value" in row}
+    others = [run for run in study.runs if run.name not in measured]
+    possible = [run for run in others if not _find_missing(run, available)]
+    minutes = [row["minutes"] for row in rows if "value" in row]
+    estimate = len(possible) * statistics.mean(minutes) if minutes else None
+    missing = dict.fromkeys(name for run in others for name in _find_missing(run, available))
+    return Coverage(study, len(study.runs) - len(others), len(possible), estimate, tuple(missing))
+
+
+def _find_missing(run: StudyRun, available: set[str]) -> list[str]:
+    data = [name for name in run.needed_data if name not in available]
+    return [*data, "ImageNet weights"] if run.weights else data
+
+
+def render(folder: Path, studies: Iterable[Study]) -> str:
+    available = {split["data"] for split in data_files.read_known(folder).values()}
+    covered = [cover(study, folder, available) for study in studies]
+    runs, measured = sum(len(one.study.runs) for one in covered), sum(one.measured for one in covered)
+    possible = sum(one.possible for one in covered)
+    total = f"{measured:,} of {format_count(runs, 'run')} have a figure; {possible:,} more could be run here."
+    return HEAD + "\n".join(one.line for one in covered) + f"\n\n{total}\n"
+
+
+def main() -> None:
+    folder, out = map(Path, sys.argv[1:])
+    with atomic_write(out, "w") as file:
+        file.write(render(folder, all_studies()))
+    print(f"Saved to {out}")
+
+
+if __name__ == "__main__":
+    main()
