@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NoReturn
@@ -75,7 +76,7 @@ def run(argv: list[str]) -> int:
         redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")  # torch would make a folder in the temporary one
         redirect_cache("MPLCONFIGDIR", "matplotlib")  # and matplotlib in the home directory
         if argv[0] not in _WITHOUT_TORCH and "--watch" not in argv:
-            _load_torch()
+            _load_torch(work)
         with reveal_interruptions():
             work()
     except (UserError, RunAborted) as problem:
@@ -110,7 +111,7 @@ def _is_cwd_deleted() -> bool:
     return False
 
 
-def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
+def _parse(verb: str, argv: list[str]) -> partial:
     """Bind a command to its arguments. It is called later: tyro would report its ValueErrors as wrong flags."""
     function = VERBS[verb]
     argv = ["--help" if word == "--help-all" else word for word in argv]
@@ -120,7 +121,7 @@ def _parse(verb: str, argv: list[str]) -> Callable[[], None]:
         return replace(value, explicit=settings_in(argv)) if isinstance(value, RunConfig) else value
 
     @wraps(function)
-    def bind(*values: Any, **named: Any) -> Callable[[], None]:
+    def bind(*values: Any, **named: Any) -> partial:
         return partial(function, *map(mark, values), **{name: mark(value) for name, value in named.items()})
 
     markers = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
@@ -136,11 +137,18 @@ def _precompile(config: str, memory: str) -> int:
     return DONE
 
 
-def _load_torch() -> None:
-    """Import torch, which takes seconds, while a terminal shows what the command is waiting for."""
+def _load_torch(work: partial) -> None:
+    """Import torch, which takes seconds, while a terminal shows what the command is waiting for. If the command trains
+    and may compile, start the compiler's workers before the other imports: they need seconds too."""
     console = Console(stderr=True)
-    if console.is_terminal and is_main_process():
-        with console.status("Loading PyTorch"):
+    shown = console.is_terminal and is_main_process()
+    config = next((value for value in (*work.args, *work.keywords.values()) if isinstance(value, RunConfig)), None)
+    with console.status("Loading PyTorch") if shown else nullcontext():
+        if config and not config.explain and config.loop.compile != "off" and config.loop.device != "cpu":
+            from vitling.training.compile_workers import start_workers
+
+            start_workers()
+        if shown:
             import timm  # noqa: F401
 
 

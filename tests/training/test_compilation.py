@@ -1,56 +1,85 @@
-"""torch.compile: when its worker processes start."""
+"""torch.compile: when it is loaded, and its worker processes."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
-from vitling.training import compilation
+from vitling import cli
+from vitling.training import compilation, compile_workers
 from vitling.training.compilation import load_compiler
 from vitling.training.config import LoopConfig
 
 CUDA = torch.device("cuda")
 
-LOAD_AND_WAIT = """
+START = """
 import torch
-from vitling.training.compilation import load_compiler, wait_for_workers
-from vitling.training.config import LoopConfig
+torch.cuda.is_available = lambda: True
 from torch._inductor import config
 config.compile_threads = 2
-load_compiler(LoopConfig(), torch.device("cuda"))
-wait_for_workers()
 from torch._inductor.async_compile import AsyncCompile
-print(AsyncCompile.use_process_pool())
+from vitling.training.compile_workers import start_workers, wait_for_workers
+start_workers()
 """
+WAIT = "wait_for_workers(); print(AsyncCompile.use_process_pool())"
+REPORT_PROCESS = "print(AsyncCompile.process_pool().process.pid)"
 
 
 @pytest.fixture
-def loaded(monkeypatch):
+def loads(monkeypatch):
     """Record each time the compiler is loaded instead of loading it."""
-    loads: list[int] = []
+    found: list[int] = []
     monkeypatch.setattr(compilation, "_loading", None)
-    monkeypatch.setattr(compilation, "_load_compiler", lambda: loads.append(1))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")
-    return loads
+    monkeypatch.setattr(compilation, "_load_compiler", lambda: found.append(1))
+    return found
 
 
 @pytest.mark.parametrize(("compile", "device"), [("off", CUDA), ("auto", torch.device("cpu"))])
-def test_the_compiler_is_not_loaded_for_runs_that_do_not_need_it(loaded, compile, device):
+def test_the_compiler_is_not_loaded_for_runs_that_do_not_need_it(loads, compile, device):
     load_compiler(LoopConfig(compile=compile), device)
     assert compilation._loading is None
 
 
-def test_the_compiler_is_loaded_once(loaded):
+def test_the_compiler_is_loaded_once(loads):
     for _ in range(2):
         load_compiler(LoopConfig(), CUDA)
     compilation._loading.join()
-    assert loaded == [1]
+    assert loads == [1]
+
+
+def start_workers_and(code: str) -> str:
+    process = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, timeout=120)
+    assert not process.returncode, process.stderr
+    assert "Traceback" not in process.stderr
+    return process.stdout.strip()
 
 
 def test_workers_are_ready_after_waiting(tmp_path, monkeypatch):
     monkeypatch.setenv("VITLING_CACHE", str(tmp_path))
-    process = subprocess.run([sys.executable, "-c", LOAD_AND_WAIT], capture_output=True, text=True, timeout=120)
-    assert process.stdout == "True\n", process.stderr
+    assert start_workers_and(WAIT) == "True"
+
+
+def test_workers_end_with_the_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITLING_CACHE", str(tmp_path))
+    pid = int(start_workers_and(REPORT_PROCESS))
+    ended = time.monotonic() + 20
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < ended:
+            os.kill(pid, 0)
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "starts"), [("", True), ("--explain", False), ("--loop.compile off", False), ("--loop.device cpu", False)]
+)
+@pytest.mark.parametrize("verb", ["train", "pretrain", "finetune --from runs/pre", "segment"])
+def test_commands_that_may_compile_start_the_workers(monkeypatch, tmp_path, verb, flags, starts):
+    found: list[int] = []
+    monkeypatch.setattr(compile_workers, "start_workers", lambda: found.append(1))
+    cli.run([*verb.split(), str(tmp_path / "none"), "--out", str(tmp_path / "run"), *flags.split()])
+    assert bool(found) == starts

@@ -1,9 +1,9 @@
-"""torch.compile: networks, blocks or views; its cache, its worker processes and its failures."""
+"""torch.compile: networks, blocks or views; its cache and its failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from threading import Thread
 from typing import Literal, TypeVar
 
@@ -13,12 +13,12 @@ from torch import nn
 from vitling.backbones.backbone import Backbone
 from vitling.data.cache import redirect_cache
 from vitling.errors import Interrupted
+from vitling.training.compile_workers import end_workers, start_workers, wait_for_workers
 from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps: compilation takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch of the other shape
 RECOMPILE_LIMIT = 256  # Dynamo's overall limit; its own per function, 8, is too few for views, which share one
-_WORKERS_TIMEOUT = 60  # seconds
 
 Compile = Literal["on", "blocks", "views", "off"]
 T = TypeVar("T")
@@ -44,33 +44,16 @@ def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> 
 
 
 def load_compiler(config: LoopConfig, device: torch.device) -> None:
-    """Import the compiler and start its worker processes in the background, if a run on this device may compile.
-
-    Both take seconds. Until the workers are ready, torch compiles kernels one after the other in this process, even
-    those that workers of an earlier run have left in the cache.
-    """
+    """Import the compiler and start its workers in the background, if a run on this device may compile."""
     global _loading
     if device.type == "cuda" and config.compile != "off" and _loading is None:
-        redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")
         _loading = Thread(target=_load_compiler, name="compiler")
         _loading.start()
 
 
 def _load_compiler() -> None:
-    from torch._inductor.async_compile import AsyncCompile
-
-    AsyncCompile.use_process_pool()  # starts the workers, and returns whether they are ready
+    start_workers()
     import torch._inductor.compile_fx  # noqa: F401
-
-
-def wait_for_workers() -> None:
-    """Wait until the workers are ready, if `load_compiler` has started them, but not forever."""
-    if _loading is not None:
-        from torch._inductor.async_compile import AsyncCompile
-
-        _loading.join()
-        with suppress(TimeoutError):
-            AsyncCompile.wait_pool_ready(_WORKERS_TIMEOUT)
 
 
 def mark_step() -> None:
@@ -123,7 +106,7 @@ def compile_or_warn(step: Callable[[], T], undo: Callable[[], None], warn: Calla
         wait_for_workers()
         return step()
     except Interrupted:
-        _end_compile_workers()
+        end_workers()
         raise
     except Exception as problem:
         if not is_compiler_error(problem):
@@ -132,12 +115,3 @@ def compile_or_warn(step: Callable[[], T], undo: Callable[[], None], warn: Calla
         warn(f"torch.compile failed ({reason.strip()[:300]}); training continues without it, more slowly.")
         undo()
         return step()
-
-
-def _end_compile_workers() -> None:
-    """End the compiler's worker processes, for which Python would wait at its exit."""
-    from torch._inductor import async_compile
-
-    for pool in async_compile._pool_set:
-        if (process := getattr(pool, "process", None)) is not None:
-            process.kill()
