@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -204,7 +205,7 @@ def test_a_signal_that_torch_hides(signal, code, monkeypatch, capsys):
         def write(self, content):
             raise signal
 
-    monkeypatch.setattr("vitling.cli._parse", lambda *_: lambda: torch.save({"features": torch.ones(9)}, File()))
+    monkeypatch.setattr("vitling.cli._parse", lambda *_: partial(torch.save, {"features": torch.ones(9)}, File()))
     assert run(["suite"]) == code
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -331,7 +332,7 @@ def test_a_link_to_itself_is_named(tmp_path, capsys, monkeypatch):
     def resolve():
         raise RuntimeError("Symlink loop from 'loop'")  # by Path.resolve, up to Python 3.12
 
-    monkeypatch.setattr("vitling.cli._parse", lambda verb, argv: resolve)
+    monkeypatch.setattr("vitling.cli._parse", lambda verb, argv: partial(resolve))
     assert "Symlink loop from 'loop'." in refused(capsys, "list", "methods")
 
 

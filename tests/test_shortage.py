@@ -6,6 +6,7 @@ import errno
 import resource
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -93,6 +94,6 @@ def test_every_command_ends_with_one_line(problem, monkeypatch, capsys):
         raise problem
 
     monkeypatch.setitem(cli.VERBS, "inspect", fail)
-    monkeypatch.setattr(cli, "_parse", lambda verb, argv: lambda: fail(""))
+    monkeypatch.setattr(cli, "_parse", lambda verb, argv: partial(fail, ""))
     assert cli.run(["inspect"]) == 3
     assert capsys.readouterr().err.count("\n") == 1
