@@ -2,10 +2,11 @@
 
     python benchmarks/minutes.py flowers102=DATA cifar100=DATA --minutes 1 2 4 8 --out results/minutes-h200.json
 
-Every run has the machine to itself, starts with the compiler's cache that the runs before it have filled (--cold: with
-an empty one), and takes the time that it is given, imports and evaluation included. `plan` is the default; the others
-are what a user might try instead. By default a fifth of the training images is held out and the test split stays
-closed; --test trains on all images and opens it, which is for final figures only. Finished runs are not repeated.
+Every run has the machine to itself, starts with the compiler's cache that the runs before it have filled (so the first
+of a network compiles; --cold: with an empty one), and takes the time that it is given, imports and evaluation included.
+`plan` is the default; the others are what a user might try instead. By default a fifth of the training images is held
+out and the test split stays closed; --test trains on all images and opens it, which is for final figures only, and
+includes the twin that calibrates them. Finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ RUNS = {  # flags of `vitling train`
     "convnext-tiny": "--method supervised --backbone convnext_tiny",
 }
 HELD_OUT = "--val 0.2 --split-seed 0 --no-test --calibrate off"
-KEYS = ("data", "run", "minutes", "seed", "split", "cache")  # of a row, which tell runs apart
+KEYS = ("data", "data_hashes", "run", "flags", "minutes", "seed", "split", "cache")  # of a row, which tell runs apart
 
 
-def measure(job: dict[str, Any], source: str, more: str) -> dict[str, Any]:
+def measure(job: dict[str, Any], source: str) -> dict[str, Any]:
     """Train and return the row: accuracy, seconds of the whole command, epochs of the stages; or the error."""
     with tempfile.TemporaryDirectory() as folder:
         split = "" if job["split"] == "test" else HELD_OUT
-        flags = f"--minutes {job['minutes']:g} --seed {job['seed']} {split} {RUNS[job['run']]} {more}".split()
+        flags = f"--minutes {job['minutes']:g} --seed {job['seed']} {split} {RUNS[job['run']]} {job['flags']}".split()
         environment = dict(os.environ)
         if job["cache"] == "cold":
             environment["VITLING_CACHE"] = f"{folder}/cache"
@@ -73,18 +74,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out")
     options = parser.parse_args(argv)
     sources = dict(named.split("=", 1) for named in options.sources)
-    hashes = {f"{name}/{split}": hash for name, source in sources.items() for split, hash in hash_data(source).items()}
+    hashes = {name: hash_data(source) for name, source in sources.items()}
     rows = read_earlier(options.out).get("rows", [])
     done = [{key: row[key] for key in KEYS} for row in rows if "top1" in row]
     split, cache = "test" if options.test else "val", "cold" if options.cold else "warm"
-    command = format_command("minutes", options, exclude="sources")
+    named = " ".join(f"{name}=DATA" for name in sources)
+    command = format_command("minutes", options, exclude="sources").replace(".py", f".py {named}", 1)
     for seed, minutes, name, run in product(options.seeds, options.minutes, sources, options.runs):
-        job = {"data": name, "run": run, "minutes": minutes, "seed": seed, "split": split, "cache": cache}
+        job = {"data": name, "data_hashes": hashes[name], "run": run, "flags": options.flags, "minutes": minutes}
+        job |= {"seed": seed, "split": split, "cache": cache}
         if job in done:
             continue
-        rows.append(measure(job, sources[name], options.flags))
+        rows.append(measure(job, sources[name]))
         print(rows[-1], flush=True)
-        write_rows(options.out, "Accuracy over minutes", command, rows, data_hashes=hashes)
+        write_rows(options.out, "Accuracy over minutes", command, rows)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vitling.papers.measure import make_store
-from vitling.training import compilation as machine
+from vitling.training.compilation import compile_function
 from vitling.training.feed import LoadedBatch, MicroBatch
 from vitling.training.pace import WARMUP_STEPS, synchronise
 from vitling.training.prefetch import ViewPrefetcher
@@ -61,7 +61,7 @@ def time_operations(
             Plan((Group(size, policy=policy, mix=mix),)), BatchKey(0, 0, 0, np.arange(batch), batch), np.arange(batch)
         )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        renderer = Renderer(normalise, FunctionCache(machine.compile_function) if compiled else None, dtype)
+        renderer = Renderer(normalise, FunctionCache(compile_function) if compiled else None, dtype)
         loaded = LoadedBatch(view_batch.key, 1, [MicroBatch(1.0, (), view_batch, *store.fetch(view_batch.instances))])
         milliseconds = _time_rendering(renderer, loaded, steps, device, compiled)
         if name == "crop":

@@ -5,10 +5,11 @@
     python benchmarks/recipe_search.py flowers102=... --candidates base muon muon+ema --seeds 0 1 2
 
 A candidate is a name of CHANGES, or several joined by "+", which is how a change is tried on top of the best so far.
-Every run trains for the same number of epochs, or for as many as take the same time (CHANGES), so runs side by side on
-one GPU are comparable; seconds are recorded but only comparable for runs alone. The test split stays closed
-(--no-test). Each run adds a line to the file, also if it fails, and finished runs are skipped the next time. The table
-at the end compares every candidate with `base`, the plan itself, on the same data and seeds.
+Every run trains for the same number of epochs or, where CHANGES has a factor, for as many as take the same time, so
+runs side by side on one GPU are comparable; seconds are recorded but only comparable for runs alone. size192 and
+size160 are for images whose plan has 224 px. The test split stays closed (--no-test). Each run adds a line to the file,
+also if it fails, and finished runs are skipped the next time. The table at the end compares every candidate with
+`base`, the plan itself, on the same data and seeds.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ FIXED = "--val 0.2 --split-seed 0 --no-test --no-report --calibrate off --overwr
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the plan: flags of `vitling train`, and factors of the epochs of both stages that make up for what it
-    costs or saves, so that all candidates take about as long."""
+    """A change of the plan: flags of `vitling train`, and factors of the epochs of both stages, for changes whose cost
+    is known: then the candidate takes as long as the base. The others are trained for as many epochs."""
 
     flags: str = ""
     epochs: tuple[float, float] = (1.0, 1.0)
 
 
+FIRST_COST = 1.6  # of an epoch of IDMM, in epochs of the second stage: 10,254 and 6,536 images/s, PVTv2-B0 on an H200
+BASE_SIZE = 224  # for which the factors of the candidates with another size hold
 CHANGES = {
     "base": Change(),
     "muon": Change("--optim.name muon --pretrain-optim.name muon"),
@@ -55,7 +58,7 @@ CHANGES = {
     "parts4": Change("--views.mix-parts 4 --pretrain-views.mix-parts 4"),
     "parts16": Change("--views.mix-parts 16 --pretrain-views.mix-parts 16"),
     "parts64": Change("--views.mix-parts 64 --pretrain-views.mix-parts 64"),
-    "own-views": Change("--views.augment uda"),  # not IDMM's policy, and mixed once per image
+    "vitling-views": Change("--views.augment uda"),  # not IDMM's policy, and mixed once per image
     "drloc": Change("--aux drloc"),
     "drop-path0": Change("--objective.drop-path 0"),
     "drop-path02": Change("--objective.drop-path 0.2"),
@@ -64,10 +67,10 @@ CHANGES = {
     "lr2e-3": Change("--optim.lr 2e-3 --pretrain-optim.lr 2e-3"),
     "decay5e-2": Change("--optim.weight-decay 0.05 --pretrain-optim.weight-decay 0.05"),
     "batch128": Change("--batch 128"),
-    "size192": Change("--size 192 --pretrain-size 112 --test-size 256", (1.0, (224 / 192) ** 2)),
-    "size160": Change("--size 160 --pretrain-size 112 --test-size 224", (1.0, (224 / 160) ** 2)),
+    "size192": Change("--size 192 --pretrain-size 112 --test-size 256", (1.0, (BASE_SIZE / 192) ** 2)),
+    "size160": Change("--size 160 --pretrain-size 112 --test-size 224", (1.0, (BASE_SIZE / 160) ** 2)),
     "crops2": Change("--idmm.no-multi-crop --idmm.crops 2", (3.0, 1.0)),
-    "longer-first": Change("", (1.25, 0.6)),  # an epoch of IDMM takes 1.6 times as long as one of the second stage
+    "longer-first": Change("", (1.25, 0.6)),  # as long as the base if both stages have as many epochs, see FIRST_COST
     "shorter-first": Change("", (0.75, 1.4)),
     "supervised": Change("--method supervised"),
     "lejepa": Change("--method lejepa"),
@@ -90,11 +93,13 @@ class Job:
 
     @property
     def length(self) -> str:
-        """Return the flags of the length; a run without a first stage gets the epochs of both."""
+        """Return the flags of the length; a run without a first stage gets the epochs that take as long as both."""
         factors = [CHANGES[name].epochs for name in self.candidate.split("+")]
-        first, second = (round(epochs * math.prod(of)) for epochs, of in zip(self.epochs, zip(*factors)))
-        one_stage = "--method supervised" in f"{self.more} {self.flags}"
-        length = f"--epochs {first + second}" if one_stage else f"--pretrain-epochs {first} --epochs {second}"
+        first = round(self.epochs[0] * math.prod(first for first, _ in factors))
+        second = round(self.epochs[1] * math.prod(second for _, second in factors))
+        length = f"--pretrain-epochs {first} --epochs {second}"
+        if "--method supervised" in f"{self.more} {self.flags}":
+            length = f"--epochs {round(FIRST_COST * first + second)}"
         return f"{length} {self.more}".strip()
 
     @property

@@ -32,7 +32,7 @@ def format_command(script: str, options: Namespace, exclude: str = "") -> str:
     """Return the command that repeats a benchmark, with DATA in place of the path of the images and without --out."""
     flags = []
     for name, value in vars(options).items():
-        if name in ("data", "out", *exclude.split()) or value is False:
+        if name in ("data", "out", *exclude.split()) or value in (None, False, "", []):
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
         flags += [f"--{name.replace('_', '-')}", *map(str, values)]

@@ -26,13 +26,17 @@ def test_writes_accuracy_seconds_and_epochs_once(bench, tmp_path):
     words = [f"stripes={folder}", "--minutes", "0.2", "--runs", "one-stage", "--flags", TINY, "--out", str(out)]
     for _ in range(2):
         bench.main(words)
-    (row,) = json.loads(out.read_text())["rows"]
+    found = json.loads(out.read_text())
+    assert found["command"].startswith("python benchmarks/minutes.py stripes=DATA --minutes 0.2 --runs one-stage")
+    (row,) = found["rows"]
     assert row["split"] == "val"
     assert 0 <= row["top1"] <= 100
     assert row["images"] == 8
     assert 0 < row["seconds"] < 100
     assert row["epochs"]["finetune"] >= 1
     assert str(tmp_path) not in out.read_text()
+    bench.main([*words, "--seeds", "0", "--flags", f"{TINY} --optim.ema 0.9"])
+    assert len(json.loads(out.read_text())["rows"]) == 2
 
 
 def test_a_failure_is_kept_and_tried_again(bench, tmp_path):

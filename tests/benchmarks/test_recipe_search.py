@@ -57,9 +57,9 @@ def test_candidates_are_compared_on_the_seeds_they_share(bench):
     assert lines["base"][3:] == ("55.00 ± 7.07 (2)", "")
 
 
-def test_a_run_without_a_first_stage_gets_the_epochs_of_both(bench):
+def test_a_run_without_a_first_stage_gets_the_time_of_both(bench):
     lengths = [bench.Job("d", "x", name, 0, (30, 10), "--size 8", {}).length for name in ("base", "supervised")]
-    assert lengths == ["--pretrain-epochs 30 --epochs 10 --size 8", "--epochs 40 --size 8"]
+    assert lengths == ["--pretrain-epochs 30 --epochs 10 --size 8", "--epochs 58 --size 8"]
 
 
 def test_a_cheaper_candidate_gets_more_epochs(bench):

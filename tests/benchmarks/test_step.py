@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -24,5 +27,9 @@ def test_writes_both_paces_and_their_ratio(tmp_path, monkeypatch):
     ]
     for row in found["rows"]:
         paces = row["images_per_second"]
-        assert row["ratio"] > 0
-        assert min(paces.values()) > 0
+        for name, speedup in row["speedup"].items():
+            assert speedup == pytest.approx(paces["ours"] / paces[name], rel=0.3)  # of medians, over few rounds
+    again = found["command"].split()[2:]
+    assert "--device cpu --batch 2" in found["command"]
+    assert "None" not in again
+    assert not any(word.startswith("--") and other.startswith("--") for word, other in pairwise(again))

@@ -26,7 +26,7 @@ from vitling.runs.precompile import Precompiler
 from vitling.settings.config import TrainConfig
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved
-from vitling.training import compilation as machine
+from vitling.training import compilation
 from vitling.training.config import LoopConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
@@ -122,8 +122,8 @@ def test_preparation_fails_if_the_stage_runs_differently(images, wanted, tmp_pat
     with pytest.raises(RuntimeError, match="memory"):
         precompile.prepare(Resolved(config, {}), 0)
     monkeypatch.setattr(Trainer, "_take_step", take_step)
-    monkeypatch.setattr(machine, "compile_in_place", lambda *given, **named: None)
-    monkeypatch.setattr(machine, "compile_or_warn", lambda step, undo, warn: (undo(), step())[1])
+    monkeypatch.setattr(compilation, "compile_in_place", lambda *given, **named: None)
+    monkeypatch.setattr(compilation, "compile_or_warn", lambda step, undo, warn: (undo(), step())[1])
     compiled = LoopConfig(device="cpu", trackers=(), compile="on")
     with pytest.raises(RuntimeError, match="compile"):
         precompile.prepare(Resolved(replace(config, loop=compiled), {}), 0)

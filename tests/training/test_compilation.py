@@ -13,6 +13,7 @@ import torch
 from vitling import cli
 from vitling.training import compilation, compile_workers
 from vitling.training.compilation import load_compiler
+from vitling.training.compile_workers import start_workers, wait_for_workers
 from vitling.training.config import LoopConfig
 
 CUDA = torch.device("cuda")
@@ -34,7 +35,7 @@ REPORT_PROCESS = "print(AsyncCompile.process_pool().process.pid)"
 def loads(monkeypatch):
     """Record each time the compiler is loaded instead of loading it."""
     found: list[int] = []
-    monkeypatch.setattr(compilation, "_loading", None)
+    monkeypatch.setattr(compilation, "_loader", None)
     monkeypatch.setattr(compilation, "_load_compiler", lambda: found.append(1))
     return found
 
@@ -42,13 +43,13 @@ def loads(monkeypatch):
 @pytest.mark.parametrize(("compile", "device"), [("off", CUDA), ("auto", torch.device("cpu"))])
 def test_the_compiler_is_not_loaded_for_runs_that_do_not_need_it(loads, compile, device):
     load_compiler(LoopConfig(compile=compile), device)
-    assert compilation._loading is None
+    assert compilation._loader is None
 
 
 def test_the_compiler_is_loaded_once(loads):
     for _ in range(2):
         load_compiler(LoopConfig(), CUDA)
-    compilation._loading.join()
+    compilation._loader.join()
     assert loads == [1]
 
 
@@ -62,6 +63,23 @@ def start_workers_and(code: str) -> str:
 def test_workers_are_ready_after_waiting(tmp_path, monkeypatch):
     monkeypatch.setenv("VITLING_CACHE", str(tmp_path))
     assert start_workers_and(WAIT) == "True"
+
+
+def test_workers_that_have_died_are_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITLING_CACHE", str(tmp_path))
+    assert start_workers_and("AsyncCompile.process_pool().process.kill(); wait_for_workers(); print('ok')") == "ok"
+
+
+def test_workers_that_cannot_start_are_no_error(monkeypatch):
+    def fail(*_, **__):
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(compile_workers, "_started", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("torch._inductor.async_compile.AsyncCompile.use_process_pool", fail)
+    monkeypatch.setattr("torch._inductor.async_compile.AsyncCompile.wait_pool_ready", fail)
+    start_workers()
+    wait_for_workers()
 
 
 def test_workers_end_with_the_process(tmp_path, monkeypatch):

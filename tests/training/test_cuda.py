@@ -24,8 +24,7 @@ from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, regions
 from vitling.objectives.progress import Progress
-from vitling.training import OptimConfig, Processes, fit
-from vitling.training import compilation as machine
+from vitling.training import OptimConfig, Processes, compilation, fit
 from vitling.training.feed import Feed
 from vitling.training.prefetch import ViewPrefetcher
 from vitling.training.replay import Replay
@@ -171,7 +170,7 @@ def test_prefetched_views_equal_views_rendered_now(dataset):
     """Batch after batch, through one capture, with mixing; the last, incomplete one through another."""
     store, plan = build_store(dataset, 16, device="cuda"), make_plan("idmm-pretrain", 16)
     feed = Feed(store, plan, config(batch=8), Processes(0, 1, store.device))
-    renderer = Renderer(Normaliser(store.mean, store.std), FunctionCache(machine.compile_function), torch.bfloat16)
+    renderer = Renderer(Normaliser(store.mean, store.std), FunctionCache(compilation.compile_function), torch.bfloat16)
     prefetcher = ViewPrefetcher(renderer, store.device, print)
     for loaded in feed.batches(0, 0):
         prefetcher.prepare(loaded)
@@ -186,7 +185,7 @@ def test_prefetched_views_equal_views_rendered_now(dataset):
 
 def test_an_incomplete_batch_may_have_its_own_graphs(dataset, tmp_path, monkeypatch):
     """30 images in batches of 8, compiled in both shapes; the weights equal those of an eager run."""
-    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    monkeypatch.setattr(compilation, "WORTH_ANOTHER_SHAPE", 1)
     eager, _ = train(dataset, tmp_path / "eager", config(epochs=6, loop=ON_GPU))
     compiled, _ = train(dataset, tmp_path / "compiled", config(epochs=6, loop=replace(ON_GPU, compile="on")))
     assert "failed" not in (tmp_path / "compiled" / "log.txt").read_text()
@@ -207,7 +206,7 @@ REPLAYED = [
 @pytest.mark.parametrize(("precision", "how", "name"), REPLAYED)
 def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precision, how, name):
     """Batches of both shapes, with stochastic depth, mixing and clipping: the weights are bit-identical."""
-    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    monkeypatch.setattr(compilation, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.get_capture
 
     def remember(self, *given):
@@ -248,7 +247,7 @@ def test_replayed_drloc_equals_run_drloc(dataset, tmp_path, monkeypatch, variant
 @pytest.mark.parametrize("kind", KINDS)
 def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypatch, kind):
     """In bf16, with SGD, batches of both shapes."""
-    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    monkeypatch.setattr(compilation, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
     settings, record = config(epochs=6, loop=loop, optim=OptimConfig(name="sgd", lr=0.05)), Replay.get_capture
@@ -287,7 +286,7 @@ COPIES = [*((method, {}) for method in METHODS), ("moco-v2", {"mask_own": True})
 @pytest.mark.parametrize(("method", "changes"), COPIES, ids=str)
 def test_replayed_steps_with_a_momentum_copy_equal_run_steps(dataset, tmp_path, monkeypatch, method, changes):
     """In bf16, batches of both shapes: the queue, the centre, a teacher that warms up and prototypes that thaw too."""
-    monkeypatch.setattr(machine, "WORTH_ANOTHER_SHAPE", 1)
+    monkeypatch.setattr(compilation, "WORTH_ANOTHER_SHAPE", 1)
     store, trained, made = build_store(dataset, 16, device="cuda"), [], []
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
     settings, record = config(epochs=6, loop=loop), Replay.get_capture

@@ -24,7 +24,7 @@ from vitling.training import (
     OptimConfig,
     Processes,
     RunDirectory,
-    precision,
+    compilation,
 )
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.feed import Feed, choose_batch_sizes
@@ -156,7 +156,7 @@ def test_a_signal_while_compiling_ends_at_once(store, tmp_path, monkeypatch):
         pytest.fail("the signal was not obeyed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(precision, "compile_or_warn", compile_for_long)
+        patch.setattr(compilation, "compile_or_warn", compile_for_long)
         with pytest.raises(Interrupted, match="while compiling") as stop:
             train(store, tmp_path / "run", settings)
     assert stop.value.exit_code == 143

@@ -117,11 +117,11 @@ def _look_alike(left: np.ndarray, right: np.ndarray, thumbs: np.ndarray, limit: 
 
 def _merge(cluster: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Merge the clusters of each pair of ids."""
+    if not len(left):
+        return cluster
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    if not len(left):
-        return cluster
     edges = coo_array((np.ones(len(left)), (cluster[left], cluster[right])), shape=(len(cluster), len(cluster)))
     _, component = connected_components(edges, directed=False)
     _, first, merged = np.unique(component[cluster], return_index=True, return_inverse=True)

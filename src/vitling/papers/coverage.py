@@ -1,11 +1,10 @@
-"""docs/coverage.md: how many runs of each table have a figure, and why the others have none.
+"""docs/coverage.md: how many runs of each table have been measured, and why the others have not.
 
 python -m vitling.papers.coverage results docs/coverage.md
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,33 +21,30 @@ from vitling.report import data_files
 HEAD = """# Coverage
 
 Generated from the definitions of the tables and the files in `results/` by `make results`; do not edit. The runs behind
-each table and figure of the three papers, and of our own studies, are defined in `vitling.papers` and can be started
+each table and chart of the three papers, and of our own studies, are defined in `vitling.papers` and can be started
 with `vitling reproduce NAME`. A run counts as measured with one seed or more.
 
-Most runs have no figure. Our data are Flowers-102, 10,000 images of CIFAR-100 and CamVid, so those that need other
-datasets, or weights trained on ImageNet, cannot be run here; the last column lists what they need. The others wait for
-time on a GPU: "minutes" is the mean of the table's finished runs times the runs that are left, on one H200, and empty
-if none has finished.
+Most runs have not been measured. Our data are Flowers-102, 10,000 images of CIFAR-100 and CamVid, so those that need
+other datasets, or weights trained on ImageNet, cannot be run here; the last column lists what they need. The others
+wait for time on a GPU.
 
-| table | runs | measured | could be run here | minutes | missing for the others |
-| --- | --- | --- | --- | --- | --- |
+| table | runs | measured | could be run here | missing for the others |
+| --- | --- | --- | --- | --- |
 """
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The runs of one table: with a figure, without one although all they need is there, and what the others need."""
+    """The runs of one table: measured, not measured although all they need is there, and what the others need."""
 
     study: Study
     measured: int
     possible: int
-    minutes: float | None  # estimated, of the possible ones
     missing: tuple[str, ...]
 
     @property
     def line(self) -> str:
-        minutes = "" if self.minutes is None or not self.possible else f"{self.minutes:,.0f}"
-        cells = (f"`{self.study.name}`", len(self.study.runs), self.measured, self.possible, minutes)
+        cells = (f"`{self.study.name}`", len(self.study.runs), self.measured, self.possible)
         return f"| {' | '.join(map(str, cells))} | {', '.join(self.missing)} |"
 
 
@@ -59,10 +55,8 @@ def cover(study: Study, folder: Path, available: set[str]) -> Coverage:
     measured = {row["run"] for row in rows if "value" in row}
     others = [run for run in study.runs if run.name not in measured]
     possible = [run for run in others if not _find_missing(run, available)]
-    minutes = [row["minutes"] for row in rows if "value" in row]
-    estimate = len(possible) * statistics.mean(minutes) if minutes else None
     missing = dict.fromkeys(name for run in others for name in _find_missing(run, available))
-    return Coverage(study, len(study.runs) - len(others), len(possible), estimate, tuple(missing))
+    return Coverage(study, len(study.runs) - len(others), len(possible), tuple(missing))
 
 
 def _find_missing(run: StudyRun, available: set[str]) -> list[str]:
@@ -71,11 +65,12 @@ def _find_missing(run: StudyRun, available: set[str]) -> list[str]:
 
 
 def render(folder: Path, studies: Iterable[Study]) -> str:
+    """Render the page from the results files in `folder`."""
     available = {split["data"] for split in data_files.read_known(folder).values()}
     covered = [cover(study, folder, available) for study in studies]
     runs, measured = sum(len(one.study.runs) for one in covered), sum(one.measured for one in covered)
     possible = sum(one.possible for one in covered)
-    total = f"{measured:,} of {format_count(runs, 'run')} have a figure; {possible:,} more could be run here."
+    total = f"{measured:,} of {format_count(runs, 'run')} have been measured; {possible:,} more could be run here."
     return HEAD + "\n".join(one.line for one in covered) + f"\n\n{total}\n"
 
 

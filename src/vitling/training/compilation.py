@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from threading import Thread
 from typing import Literal, TypeVar
 
@@ -23,7 +23,7 @@ RECOMPILE_LIMIT = 256  # Dynamo's overall limit; its own per function, 8, is too
 Compile = Literal["on", "blocks", "views", "off"]
 T = TypeVar("T")
 
-_loading: Thread | None = None  # the compiler
+_loader: Thread | None = None
 
 
 def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Compile:
@@ -45,15 +45,16 @@ def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> 
 
 def load_compiler(config: LoopConfig, device: torch.device) -> None:
     """Import the compiler and start its workers in the background, if a run on this device may compile."""
-    global _loading
-    if device.type == "cuda" and config.compile != "off" and _loading is None:
-        _loading = Thread(target=_load_compiler, name="compiler")
-        _loading.start()
+    global _loader
+    if device.type == "cuda" and config.compile != "off" and _loader is None:
+        _loader = Thread(target=_load_compiler, name="compiler")
+        _loader.start()
 
 
 def _load_compiler() -> None:
-    start_workers()
-    import torch._inductor.compile_fx  # noqa: F401
+    with suppress(Exception):  # the first compilation reports it
+        start_workers()
+        import torch._inductor.compile_fx  # noqa: F401
 
 
 def mark_step() -> None:
@@ -69,8 +70,8 @@ def compile_function(function: Callable) -> Callable:
 def _configure_compiler() -> None:
     """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
     function with other settings, and of blocks with other shapes, all count towards it."""
-    if _loading is not None:
-        _loading.join()  # two threads that import the same modules can meet half of them
+    if _loader is not None:
+        _loader.join()  # two threads that import the same modules can meet half of them
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")
 

@@ -22,8 +22,8 @@ from vitling.training.trainer import Trainer
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 SLOW_STEP = 10.0  # seconds; three such steps would be half of a minute
 SETTLED = 1.2  # ratio of the paces of two rounds up to which they agree
-ROUND_SECONDS = 1.0  # that a round takes at least
-COMPILED_ROUND_SECONDS = 0.4  # enough for compiled steps, which take equally long
+MIN_ROUND_SECONDS = 1.0
+MIN_COMPILED_ROUND_SECONDS = 0.4  # compiled steps vary little
 
 
 def measure_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
@@ -40,7 +40,7 @@ def measure_pace(objective: Objective, store: Store, config: FitConfig, processe
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
             seconds, images = run_steps(trainer, source, 1)
             return images / seconds, how
-        least = ROUND_SECONDS if how == "off" else COMPILED_ROUND_SECONDS
+        least = MIN_COMPILED_ROUND_SECONDS if trainer.compiling else MIN_ROUND_SECONDS
         while True:
             before, (seconds, images) = pace, run_steps(trainer, source, steps)
             pace = images / seconds
