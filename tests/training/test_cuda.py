@@ -351,6 +351,29 @@ def test_a_step_that_cannot_be_captured_is_run(dataset, tmp_path):
     assert relative_distance(asking, silent, start) < 0.05
 
 
+def test_views_that_cannot_be_captured_are_rendered_now(dataset, tmp_path, monkeypatch):
+    """It warns once, and the run equals one whose views are prefetched, with the same random numbers in its layers."""
+    store, settings = build_store(dataset, 16, device="cuda"), config(epochs=4, loop=replace(ON_GPU, compile="on"))
+    render, trained = Renderer.render, []
+
+    def render_and_wait(self, *arguments):
+        views = render(self, *arguments)
+        torch.cuda.synchronize()  # which cannot be captured
+        return views
+
+    for name, function in {"prefetched": render, "waiting": render_and_wait}.items():
+        monkeypatch.setattr(Renderer, "render", function)
+        torch.manual_seed(0)
+        model = Supervised(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
+        fit(model, store, settings, run=run_in(tmp_path / name))
+        trained.append(weights(model))
+    assert "prefetched" not in (tmp_path / "prefetched" / "log.txt").read_text()
+    assert (tmp_path / "waiting" / "log.txt").read_text().count("Views cannot be prefetched") == 1
+    start = {name: value.cuda() for name, value in objective().state_dict().items()}
+    prefetched, waiting = (dict(zip(start, found, strict=True)) for found in trained)
+    assert relative_distance(waiting, prefetched, start) < 0.05
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_a_replayed_run_resumes_exactly(dataset, tmp_path, name):
     loop = replace(ON_GPU, compile="on", deterministic=True)
