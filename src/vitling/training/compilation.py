@@ -52,8 +52,8 @@ def load_compiler(config: LoopConfig, device: torch.device) -> None:
 
 
 def _load_compiler() -> None:
+    start_workers()
     with suppress(Exception):  # the first compilation reports it
-        start_workers()
         import torch._inductor.compile_fx  # noqa: F401
 
 

@@ -14,7 +14,7 @@ import torch
 
 from vitling.data.cache import redirect_cache
 
-MAX_WAIT_SECONDS = 60  # they were ready after 5 to 10 s; without them, compiling takes longer but works
+MAX_WAIT_SECONDS = 60  # two cores take 6 s to start them; without them, compiling takes longer but works
 
 _started = False
 
