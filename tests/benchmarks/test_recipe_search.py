@@ -28,7 +28,7 @@ def test_every_run_adds_a_line_and_is_not_repeated(bench, tmp_path, capsys):
     bench.main([*words, "--candidates", "base", "smoothing0+ema"])
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["candidate"] for row in rows] == ["base", "smoothing0+ema"]
-    assert rows[1]["flags"] == "--objective.smoothing 0 --optim.ema 0.999"
+    assert rows[1]["flags"] == "--objective.smoothing 0 --optim.ema 0.998"
     assert all(0 <= row["top1"] <= 100 and row["images_held_out"] == 4 for row in rows)
     assert str(tmp_path) not in out.read_text()
     bench.main([*words, "--candidates", "base", "smoothing0+ema"])
