@@ -8,7 +8,7 @@ import pytest
 
 from vitling.files import write_json
 from vitling.loading import read_json
-from vitling.report.claims import MARKS, Figures, render_claims, render_headline, replace_headline
+from vitling.report.claims import MARKS, Figures, find_gaps, render_claims, render_headline, replace_headline
 
 ROOT = Path(__file__).parents[2]
 RESULTS, SOURCE = ROOT / "results", ROOT / "docs" / "claims.toml"
@@ -46,6 +46,33 @@ def test_unknown_verdicts_are_refused(tmp_path):
     (tmp_path / "claims.toml").write_text(text)
     with pytest.raises(ValueError, match="maybe"):
         render_claims(tmp_path, tmp_path / "claims.toml")
+
+
+def write_study(folder: Path, name: str, values: dict[str, float], papers: dict[str, float | int | None]) -> None:
+    rows = [{"run": run, "seed": seed, "value": value + seed} for run, value in values.items() for seed in (0, 1)]
+    runs = [{"run": run, "paper": paper} for run, paper in papers.items()]
+    write_json(folder / f"{name}.json", {"study": name, "rows": rows, "runs": runs})
+
+
+def test_gaps_are_of_means_and_of_measured_figures_alone(tmp_path):
+    values = {"near": 50.4, "far": 50.6, "count": 10.0, "ours": 10.0}
+    papers = {"near": 50.0, "far": 50.0, "count": 20, "ours": None, "not-run": 30.0}
+    write_study(tmp_path, "t1", values, papers)
+    write_study(tmp_path, "t1-causes", values, papers)
+    write_json(tmp_path / "speed.json", {"rows": [{"name": "a"}], "runs": 3})
+    assert find_gaps(tmp_path) == {"t1/far": (51.1, 50.0)}
+
+
+@pytest.mark.parametrize("listed", [[], ["t1/far", "t1/near"], ["t1/far", "t1/far"]])
+def test_every_gap_has_its_causes(tmp_path, listed):
+    write_study(tmp_path, "t1", {"near": 50.0, "far": 60.0}, {"near": 50.0, "far": 50.0})
+    source = tmp_path / "claims.toml"
+    source.write_text(f'papers = []\n[[gaps]]\nruns = {listed}\ncauses = "none"\n')
+    with pytest.raises(ValueError, match="gaps"):
+        render_claims(tmp_path, source)
+    source.write_text('papers = []\n[[gaps]]\nruns = ["t1/far"]\ncauses = "a cause: {t1/far - t1/near}"\n')
+    row = "| t1: far | 60.50 | 50.00 | +10.50 | a cause: +10.00 ± 0.00 (2 seeds) |"
+    assert render_claims(tmp_path, source).endswith(f"{row}\n")
 
 
 def test_marks_are_needed():

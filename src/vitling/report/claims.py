@@ -1,5 +1,7 @@
 """docs/claims.md and the README's table: text from docs/claims.toml, figures from results/.
 
+The page also lists every run that is more than a point away from the paper, with the causes that were tried.
+
 python -m vitling.report.claims results docs/claims.toml docs/claims.md README.md
 
 In the texts, {FILE/RUN} is a run of a study as mean, std and seeds; {FILE/RUN - FILE/RUN} is a gain, seed by seed;
@@ -37,6 +39,15 @@ probes differ by up to 1.5 points, so smaller gaps mean nothing. Our Flowers-102
 | did not hold | measured here, and the effect was absent or reversed |
 | not testable here | needs data, weights or hardware that we do not have |
 | not yet run | can be run here; the command is given |
+"""
+GAP = 1.0  # points between our figure and the paper's from which the page lists the causes tried
+GAPS_HEAD = f"""## Gaps above {GAP:g} point
+
+Every run that ends more than {GAP:g} point above or below the paper's figure, and the causes tried. The runs behind the
+causes are in the tables whose name ends with `-causes` ([results.md](results.md)).
+
+| runs | ours | the paper | difference | causes tried, and what they gave |
+| --- | --- | --- | --- | --- |
 """
 _REFERENCE = re.compile(r"\{([^{}|]+)(?:\|(%?)(\d))?\}")
 
@@ -100,7 +111,7 @@ def render_claims(folder: Path, source: Path) -> str:
     """Render the page of claims, a table for each paper."""
     content = tomllib.loads(source.read_text(encoding="utf-8"))
     sections = [_render_paper(paper, folder) for paper in content["papers"]]
-    return "\n".join([HEAD, *sections])
+    return "\n".join([HEAD, *sections, _render_gaps(content.get("gaps", []), folder)])
 
 
 def _render_paper(paper: dict[str, Any], folder: Path) -> str:
@@ -113,6 +124,40 @@ def _render_paper(paper: dict[str, Any], folder: Path) -> str:
         links = ", ".join(f"[{name}](../results/{name}.json)" for name in figures.used)
         lines.append(f"| {claim['claim']} | {claim['where']} | {evidence} | **{claim['verdict']}** | {links} |")
     return "\n".join(lines) + "\n"
+
+
+def find_gaps(folder: Path) -> dict[str, tuple[float, float]]:
+    """Find the runs that differ from the paper by more than GAP: mean and paper, by FILE/RUN.
+
+    Counts, which are exact, and the studies of causes are left out.
+    """
+    gaps = {}
+    for path in sorted(folder.glob("*.json")):
+        content = read_json(path)
+        if path.stem.endswith("-causes") or not isinstance(content, dict) or "study" not in content:
+            continue
+        for run in content["runs"]:
+            values = [row["value"] for row in content["rows"] if row["run"] == run["run"] and "value" in row]
+            if values and isinstance(run.get("paper"), float) and abs(statistics.mean(values) - run["paper"]) > GAP:
+                gaps[f"{path.stem}/{run['run']}"] = statistics.mean(values), run["paper"]
+    return gaps
+
+
+def _render_gaps(entries: list[dict[str, Any]], folder: Path) -> str:
+    gaps, figures = find_gaps(folder), Figures(folder)
+    explained = [run for entry in entries for run in entry["runs"]]
+    if sorted(explained) != sorted(gaps):
+        new, old = sorted(gaps.keys() - set(explained)), sorted(set(explained) - gaps.keys())
+        raise ValueError(f"[[gaps]] of docs/claims.toml: {new} are missing, {old} are no gaps or listed twice")
+    lines = []
+    for entry in entries:
+        named = "<br>".join(run.replace("/", ": ") for run in entry["runs"])
+        found = [gaps[run] for run in entry["runs"]]
+        columns = [f"{ours:.2f}" for ours, _ in found], [f"{paper:.2f}" for _, paper in found]
+        differences = [f"{ours - paper:+.2f}" for ours, paper in found]
+        cells = [named, *map("<br>".join, (*columns, differences)), figures.fill(entry["causes"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return GAPS_HEAD + "\n".join(lines) + "\n"
 
 
 def render_headline(folder: Path, source: Path) -> str:
