@@ -8,9 +8,9 @@ A candidate is a name of CHANGES, or several joined by "+", which is how a chang
 Every run trains for the same number of epochs or, where CHANGES has a factor, for as many as take the same time, so
 runs side by side on one GPU are comparable; seconds are recorded but only comparable for runs alone. size192 and
 size160 are for images whose plan has 224 px. A seed also decides which images are held out, so several seeds hold out
-different ones. The test split stays closed (--no-test). Each run adds a line to the file, also if it fails, and finished
-runs are skipped the next time. The table at the end compares every candidate with `base`, the plan itself, on the same
-data and seeds.
+different ones. The test split stays closed (--no-test). Each run adds a line to the file, also if it fails, and
+finished runs are skipped the next time. The table at the end compares every candidate with `base`, the plan itself, on
+the same data and seeds.
 """
 
 from __future__ import annotations
