@@ -31,6 +31,7 @@ results: .venv/.installed
 	$(BIN)/python -m vitling.report.results results docs/results.md
 	$(BIN)/python -m vitling.report.claims results docs/claims.toml docs/claims.md README.md
 	$(BIN)/python -m vitling.papers.coverage results docs/coverage.md
+	$(BIN)/python -m vitling.report.recipe results docs/recipe.md
 
 datasets: .venv/.installed
 	$(BIN)/python -m vitling.papers.datasets.page docs/datasets.md

@@ -18,11 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +33,7 @@ from rich.table import Table
 from vitling.console import Console
 from vitling.files import append_line
 from vitling.loading import read_json, read_json_lines
+from vitling.report.recipe import FILE, TITLES, compare
 from vitling.training.rundir import describe_environment
 
 FIXED = "--val 0.2 --no-test --no-report --calibrate off --overwrite"
@@ -61,6 +60,7 @@ CHANGES = {
     "parts64": Change("--views.mix-parts 64 --pretrain-views.mix-parts 64"),
     "vitling-views": Change("--views.augment uda"),  # not IDMM's policy, and mixed once per image
     "drloc": Change("--aux drloc"),
+    "drloc05": Change("--aux drloc --drloc.weight 0.5"),
     "drop-path0": Change("--objective.drop-path 0"),
     "drop-path02": Change("--objective.drop-path 0.2"),
     "smoothing0": Change("--objective.smoothing 0"),
@@ -77,7 +77,7 @@ CHANGES = {
     "lejepa": Change("--method lejepa"),
     "esvit": Change("--method esvit"),
 }
-KEYS = ("data", "candidate", "seed", "length", "flags", "data_hashes")  # of a row, which tell runs apart
+KEYS = ("data", "base", "candidate", "seed", "length", "flags", "data_hashes")  # of a row, which tell runs apart
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,12 @@ class Job:
     epochs: tuple[int, int]  # of the two stages
     more: str  # further flags that all candidates share
     data_hashes: dict[str, str]
+
+    @property
+    def base(self) -> str:
+        """Return the flags of the base, which tell what the candidate is compared with."""
+        first, second = self.epochs
+        return f"--pretrain-epochs {first} --epochs {second} {self.more}".strip()
 
     @property
     def length(self) -> str:
@@ -134,32 +140,6 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     return read_json_lines(path, dict[str, Any]) if Path(path).exists() else []
 
 
-def summarise(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Compare the candidates with `base` by data and commit, on the seeds that both have.
-
-    One seed is not a finding: runs of the same settings differ by up to 1.5 points, and the best of many candidates is
-    partly the luckiest.
-    """
-    found: dict[tuple[str, str], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows:
-        if "top1" in row:
-            found[row["data"], row["commit"] or ""][row["candidate"]][row["seed"]] = row["top1"]
-    lines = []
-    for (data, commit), candidates in sorted(found.items()):
-        base = candidates.get("base", {})
-        for name, values in sorted(candidates.items(), key=lambda item: -statistics.mean(item[1].values())):
-            gains = [value - base[seed] for seed, value in values.items() if seed in base and name != "base"]
-            lines.append((data, commit, name, format_values(list(values.values())), format_values(gains, "+.2f")))
-    return lines
-
-
-def format_values(values: list[float], form: str = ".2f") -> str:
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{form}}{spread} ({len(values)})"
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", metavar="NAME=DATA")
@@ -169,7 +149,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--flags", default="", help="further flags of every run, such as '--backbone deit_tiny...'")
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--out", default="results/recipe-search.jsonl")
+    parser.add_argument("--out", default=f"results/{FILE}")
     options = parser.parse_args(argv)
     if wrong := [named for named in options.data if "=" not in named]:
         parser.error(f"{wrong[0]}: write NAME=DATA")
@@ -200,10 +180,13 @@ def main(argv: list[str] | None = None) -> None:
 
     with ThreadPoolExecutor(options.at_once) as pool:
         list(pool.map(work_on, [job for job in jobs if job.row not in done]))
-    table = Table("data", "commit", "candidate", "top-1", "gain over base (seeds)")
-    for line in summarise(read_rows(options.out)):
-        table.add_row(*line)
-    Console().print(table)
+    for (name, base), candidates in compare(read_rows(options.out)).items():
+        rows = [TITLES, *(one.cells for one in candidates)]
+        titles, *cells = [(change, *numbers) for change, _, *numbers in rows]  # without the flags, for want of space
+        table = Table(*titles, title=f"{name}, {base}")
+        for row in cells:
+            table.add_row(*row)
+        Console().print(table)
 
 
 if __name__ == "__main__":
