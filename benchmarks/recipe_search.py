@@ -54,6 +54,7 @@ CHANGES = {
     "base": Change(),
     "muon": Change("--optim.name muon --pretrain-optim.name muon"),
     "muon-second": Change("--optim.name muon"),
+    "mimetic": Change("--init mimetic"),  # plain ViTs only
     "ema": Change("--optim.ema 0.998"),
     "parts4": Change("--views.mix-parts 4 --pretrain-views.mix-parts 4"),
     "parts16": Change("--views.mix-parts 16 --pretrain-views.mix-parts 16"),

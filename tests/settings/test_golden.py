@@ -74,8 +74,8 @@ FIXES["train few-cpu"] = {
 NEEDS_NETWORK = {"pretrain photos --method esvit --esvit.region-from 5000"}  # refused when the network is built
 RECORDED = {name.partition(".")[0] for name in GOLDEN["defaults"]["pretrain"]}
 ADDED = {
-    *("explain", "report", "calibrate", "labels", "labels_hash", "drloc.init", "idmm.crops", "loop.batch_norm_group"),
-    *("dino.teacher_warmup_per", "esvit.teacher_warmup_per", "loop.epoch_part"),
+    *("explain", "report", "calibrate", "labels", "labels_hash", "init", "drloc.init", "idmm.crops"),
+    *("dino.teacher_warmup_per", "esvit.teacher_warmup_per", "loop.epoch_part", "loop.batch_norm_group"),
     *(f"{group}.{name}" for group in ("optim", "pretrain_optim") for name in ("schedule", "drops")),
 }
 NEW_SETTINGS = ADDED | {

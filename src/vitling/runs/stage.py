@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitling.backbones import mimetic
 from vitling.backbones.backbone import Backbone, create
 from vitling.backbones.transfer import load_weights
 from vitling.console import Log
@@ -64,7 +65,10 @@ class TooFewEpochsError(UserError):
 
 def build_backbone(config: RunConfig, drop_path: float) -> Backbone:
     torch.manual_seed(config.seed)
-    return create(config.backbone or "", config.size, config.data.channels, drop_path)
+    backbone = create(config.backbone or "", config.size, config.data.channels, drop_path)
+    if config.init == "mimetic":
+        mimetic.initialise(backbone.timm_model, backbone.name)
+    return backbone
 
 
 def build_auxiliary(config: RunConfig, backbone: Backbone) -> nn.Module | None:

@@ -64,6 +64,9 @@ class RunConfig:
     """Number of runs with different seeds, in --out/seed0, seed1, ...; all hold out the same images."""
     split_seed: Annotated[int | None, SEED, shown("INT")] = None
     """Random seed of the hold-out or the folds. Default: --seed."""
+    init: Literal["default", "mimetic"] = "default"
+    """Initial weights, unless --from gives them. mimetic, for plain ViTs: attention starts close to the identity, as in
+    trained ViTs, and positions as sines and cosines."""
     aux: Literal["none", "drloc"] = "none"
     """Auxiliary loss. drloc: also predict the distance between pairs of tokens."""
     val: Annotated[str | None, shown("none|FRACTION")] = None
