@@ -33,7 +33,7 @@ from rich.table import Table
 from vitling.console import Console
 from vitling.files import append_line
 from vitling.loading import read_json, read_json_lines
-from vitling.report.recipe import FILE, TITLES, compare
+from vitling.report.recipe import FILE, PLANS, TITLES, compare
 from vitling.training.rundir import describe_environment
 
 FIXED = "--val 0.2 --no-test --no-report --calibrate off --overwrite"
@@ -52,8 +52,12 @@ FIRST_COST = 1.6  # of an epoch of IDMM, in epochs of the second stage: 10,254 a
 BASE_SIZE = 224  # for which the factors of the candidates with another size hold
 CHANGES = {
     "base": Change(),
+    "adamw": Change(
+        "--optim.name adamw --pretrain-optim.name adamw --optim.weight-decay 1e-3 --pretrain-optim.weight-decay 1e-3"
+    ),
     "muon": Change("--optim.name muon --pretrain-optim.name muon"),
-    "muon-second": Change("--optim.name muon"),
+    "decay1e-3": Change("--optim.weight-decay 1e-3 --pretrain-optim.weight-decay 1e-3"),
+    "own-init": Change("--init default"),
     "mimetic": Change("--init mimetic"),  # plain ViTs only
     "ema": Change("--optim.ema 0.998"),
     "parts4": Change("--views.mix-parts 4 --pretrain-views.mix-parts 4"),
@@ -78,7 +82,16 @@ CHANGES = {
     "lejepa": Change("--method lejepa"),
     "esvit": Change("--method esvit"),
 }
-KEYS = ("data", "base", "candidate", "seed", "length", "flags", "data_hashes")  # of a row, which tell runs apart
+KEYS = (
+    "data",
+    "plan",
+    "base",
+    "candidate",
+    "seed",
+    "length",
+    "flags",
+    "data_hashes",
+)  # of a row, which tell runs apart
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,8 @@ class Job:
     epochs: tuple[int, int]  # of the two stages
     more: str  # further flags that all candidates share
     data_hashes: dict[str, str]
+    environment: dict[str, Any]  # commit, GPU and packages
+    plan: int = max(PLANS)
 
     @property
     def base(self) -> str:
@@ -126,8 +141,7 @@ def run(job: Job) -> dict[str, Any]:
         flags = f"--seed {job.seed} --split-seed {job.seed} {FIXED} {job.length} {job.flags}".split()
         words = ["train", job.source, "--out", folder, *flags]
         process = subprocess.run([sys.executable, "-m", "vitling", *words], capture_output=True, text=True)
-        known = describe_environment()
-        row |= {name: known.get(name) for name in ("commit", "gpu", "packages")}
+        row |= job.environment
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             return row | {"error": last.replace(folder, "RUN")[:300], "exit_code": process.returncode}
@@ -165,8 +179,10 @@ def main(argv: list[str] | None = None) -> None:
     hashes = {name: hash_data(source) for name, source in sources.items()}
     done = [{key: row[key] for key in KEYS} for row in read_rows(options.out) if "top1" in row]
     epochs = options.pretrain_epochs, options.epochs
+    known = describe_environment()  # now, because a file of results that grows would mark the commit as changed
+    environment = {name: known.get(name) for name in ("commit", "gpu", "packages")}
     jobs = [
-        Job(name, source, candidate, seed, epochs, options.flags, hashes[name])
+        Job(name, source, candidate, seed, epochs, options.flags, hashes[name], environment)
         for seed in dict.fromkeys(options.seeds)
         for candidate in dict.fromkeys(options.candidates)
         for name, source in sources.items()
@@ -181,10 +197,10 @@ def main(argv: list[str] | None = None) -> None:
 
     with ThreadPoolExecutor(options.at_once) as pool:
         list(pool.map(work_on, [job for job in jobs if job.row not in done]))
-    for (name, base), candidates in compare(read_rows(options.out)).items():
+    for (name, plan, base), candidates in compare(read_rows(options.out)).items():
         rows = [TITLES, *(one.cells for one in candidates)]
         titles, *cells = [(change, *numbers) for change, _, *numbers in rows]  # without the flags, for want of space
-        table = Table(*titles, title=f"{name}, {base}")
+        table = Table(*titles, title=f"{name}, plan {plan}, {base}")
         for row in cells:
             table.add_row(*row)
         Console().print(table)

@@ -185,6 +185,24 @@ def expected(verb: str, stage: str, settings: dict[str, Any]) -> dict[str, Any]:
     return GOLDEN["defaults"][kind] | settings
 
 
+def planned_optimisers(case: dict[str, Any], stage: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return what `train` has planned since then: Muon for transformers from random weights, without a preset that was
+    passed."""
+    groups = {"run": ("optim", "pretrain_optim"), "pretrain": ("optim",)}.get(stage, ())
+    other = "--from" in case["flags"] or "--preset" in case["flags"] or "start" in case
+    if case["verb"] != "train" or other or wanted["backbone"].startswith(("resnet", "convnext")):
+        return {}
+    new = {}
+    for group in groups:
+        first = stage == "pretrain" or group == "pretrain_optim"
+        flag = "--pretrain-optim" if first else "--optim"
+        if (not first or wanted["method"] == "idmm") and f"{flag}.name" not in case["flags"]:
+            new[f"{group}.name"] = "muon"
+            if f"{flag}.weight-decay" not in case["flags"]:
+                new[f"{group}.weight_decay"] = 0.05
+    return new
+
+
 def made_start(folder: Path, case: dict[str, Any]) -> None:
     """Write what --from is asked for: the network and the size of its views."""
     (folder / "model").mkdir(parents=True)
@@ -220,6 +238,7 @@ def test_settings_are_resolved_as_before(name, pretend, tmp_path):
     for stage, config in stages.items():
         found = plain(config)
         wanted = expected(case["verb"], stage, golden[stage]) | FIXES.get(name, {}).get(stage, {})
+        wanted |= planned_optimisers(case, stage, wanted)
         wanted = {n: v for n, v in wanted.items() if n in found}
         assert found.keys() - wanted.keys() <= NEW_SETTINGS
         differing = {n: (found[n], wanted[n]) for n in wanted if found[n] != wanted[n] and n != "watch_every"}

@@ -9,6 +9,8 @@ import pytest
 from tests.resolved import plan_for
 from vitling.errors import UserError
 from vitling.methods import METHODS
+from vitling.papers.drloc_recipes import scratch
+from vitling.runs import demo
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
@@ -259,3 +261,68 @@ def test_network_made_for_small_views_gets_them(gpu):
     config = plan(facts(gpu=gpu), backbone="vit_nano_patch4_32")
     assert (config.size, config.pretrain_size) == (32, 32 if gpu else None)
     assert plan(facts(gpu=gpu), backbone="vit_nano_patch4_32", size=64).size == 64
+
+
+def test_transformers_are_trained_with_muon():
+    config = plan()
+    assert (config.optim.name, config.pretrain_optim.name) == ("muon", "muon")
+    assert (config.optim.weight_decay, config.pretrain_optim.weight_decay) == (0.05, 0.05)
+    assert second().optim.lr == 1e-3  # the preset's, which is for AdamW
+    assert plan(method="dino").optim.name == "muon"
+    assert plan(method="dino").pretrain_optim.name is None  # the method's own
+    assert plan(facts(images=30_000)).optim.name == "muon"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"preset": "released"},
+        {"backbone": "resnet50", "method": "supervised"},
+        {"from_": "weights.safetensors"},
+        {"optim.final_weight_decay": 0.1, "pretrain_optim.final_weight_decay": 0.1},
+    ],
+)
+def test_other_recipes_keep_their_optimiser(settings):
+    config = plan(**settings)
+    assert (config.optim.name, config.pretrain_optim.name) == (None, None)
+    assert second(**settings).optim.weight_decay == (0.05 if config.method == "supervised" else 1e-3)
+
+
+def test_a_preset_of_the_first_stage_keeps_its_optimiser_there():
+    config = plan(pretrain_preset="paper", backbone="deit_tiny_patch16_224")
+    assert (config.optim.name, config.pretrain_optim.name, config.init) == ("muon", None, "default")
+
+
+def test_explicit_optimisers_win():
+    config = plan(**{"optim.name": "adamw"})
+    assert (config.optim.name, config.pretrain_optim.name) == ("adamw", "muon")
+    assert second(**{"optim.name": "adamw"}).optim.weight_decay == 1e-3
+    assert second(**{"optim.name": "muon"}).optim == second().optim
+    assert plan(**{"optim.weight_decay": 0.2}).optim.weight_decay == 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "init"),
+    [
+        ({}, "mimetic"),
+        ({"method": "supervised"}, "mimetic"),
+        ({"init": "default"}, "default"),
+        ({"preset": "paper"}, "default"),
+        ({"from_": "weights.safetensors"}, "default"),
+        ({"method": "dino"}, "default"),  # with AdamW it may collapse
+        ({"pretrain_optim.name": "adamw"}, "default"),
+        ({"backbone": "pvt_v2_b0"}, "default"),
+        ({"backbone": "vit_base_patch16_224.drloc"}, "default"),
+    ],
+)
+def test_plain_vits_start_from_mimetic_weights_with_muon(settings, init):
+    asked = {"backbone": "deit_tiny_patch16_224"} | settings
+    request = replace(apply_overrides(TrainConfig(), asked), explicit=tuple(asked))
+    assert plan_for(request, FLOWERS).config.init == init
+
+
+@pytest.mark.parametrize("backbone", ["swin_tiny_patch4_window7_224", "deit_tiny_patch16_224"])
+def test_recipes_of_papers_and_the_demo_are_not_planned(backbone):
+    for recipe in (scratch(backbone), demo._LABELLED):
+        config = plan_for(recipe, FLOWERS).config
+        assert (config.optim.name, config.init) == (None, "default")

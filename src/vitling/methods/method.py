@@ -42,9 +42,9 @@ class Recipe(Generic[Config]):
     def lr_for(self, batch: int, optimiser: str | None = None) -> float:
         """Scale the recipe's learning rate to another batch size.
 
-        SGD's scales linearly. AdamW's scales with the square root, because its step hardly depends on the size of the
-        gradient (Malladi et al., NeurIPS 2022); for a ViT narrower than DeiT-Tiny it grows by the ratio of the widths
-        (results/rates-digits.json).
+        SGD's scales linearly. Those of AdamW and Muon scale with the square root, because their steps hardly depend on
+        the size of the gradient (for AdamW: Malladi et al., NeurIPS 2022); for a ViT narrower than DeiT-Tiny they grow
+        by the ratio of the widths (results/rates-digits.json, with AdamW).
         """
         own, ratio = self.optim.peak_lr(self.batch), batch / self.batch
         if (optimiser or self.optim.name) == "sgd":

@@ -78,6 +78,7 @@ def _make_config(backbone: str, preset: Preset, aux: bool, batch: int) -> TrainC
         drloc=_make_loss(backbone, preset) if aux else DRLocConfig(),
         views=ViewsConfig(augment="timm", mix_per="batch"),
         objective=SupervisedConfig(smoothing=0.1, drop_path=_choose_drop_path(backbone, preset)),
+        explicit=("optim.name", "init"),  # AdamW and the network's own weights, not what `train` would plan
     )
 
 

@@ -148,7 +148,8 @@ def _render_gaps(entries: list[dict[str, Any]], folder: Path) -> str:
     explained = [run for entry in entries for run in entry["runs"]]
     if sorted(explained) != sorted(gaps):
         new, old = sorted(gaps.keys() - set(explained)), sorted(set(explained) - gaps.keys())
-        raise ValueError(f"[[gaps]] of docs/claims.toml: {new} are missing, {old} are no gaps or listed twice")
+        twice = sorted({run for run in explained if explained.count(run) > 1})
+        raise ValueError(f"[[gaps]] of docs/claims.toml: {new} are missing, {old} are no gaps, {twice} occur twice")
     lines = []
     for entry in entries:
         named = "<br>".join(run.replace("/", ": ") for run in entry["runs"])

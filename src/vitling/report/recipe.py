@@ -21,16 +21,22 @@ FILE = "recipe-search.jsonl"
 HEAD = """# The search for a recipe
 
 Generated from [results/recipe-search.jsonl](../results/recipe-search.jsonl) by `make results`; do not edit. Each run is
-`vitling train` with one change of its plan, made by `benchmarks/recipe_search.py`. A fifth of the training images is
-held out, other images with every seed, and the test split stays closed. All runs of a table take about the same time
-on a free GPU: a change that makes an epoch cheaper or dearer gets more or fewer epochs. They ran side by side on one
-GPU, which does not change their results.
+`vitling train` with one change to its plan, or with several joined by "+", made by `benchmarks/recipe_search.py`. A
+fifth of the training images is held out, different images for each seed, and the test split stays closed. All runs of a
+table take about the same time on a free machine: a change that makes epochs faster or slower gets more or fewer of
+them. Runs side by side on one machine are slower, with the same results.
 
-Gains are against `base`, the plan itself, on the same seeds and held-out images. One seed is a screening: with 408
-held-out images one image is 0.25 points, and two runs of the same settings differ by up to 1.5 points. The log loss
-varies less. A change becomes a default only with three seeds.
+Gains are against `base`, the plan of that time, on the same seeds and held-out images; a positive gain in log loss is a
+smaller loss. One seed is a screening, since two runs with the same settings may differ by up to 1.5 points. A change is
+kept with three seeds. One exception so far: Muon became the default for PVTv2-B0 after one seed whose runs were cut off
+twelve epochs before their end, because it was 4.7 and 5.9 points ahead there, and after three seeds on digits.
 """
+PLANS = {1: "AdamW", 2: "Muon, mimetic weights for plain ViTs"}  # what `base` was; a new default gets a new number
 TITLES = ("change", "flags", "top-1 held out", "gain", "log loss", "gain in log loss", "seeds")
+
+
+Group = tuple[str, int, str]  # dataset, number of the plan, flags of the base
+Candidates = dict[tuple[str, str], dict[int, dict[str, Any]]]  # rows by seed, by name and flags
 
 
 @dataclass(frozen=True)
@@ -55,25 +61,29 @@ class Comparison:
         return (self.candidate, f"`{self.flags}`" if self.flags else "", *numbers, str(len(self.top1)))
 
 
-def compare(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[Comparison]]:
-    """Compare the candidates of each dataset and base with the base, best first. Failed runs are left out."""
-    found: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+def compare(rows: Iterable[dict[str, Any]]) -> dict[Group, list[Comparison]]:
+    """Compare the candidates with the base of the same dataset and plan, best first. Failed runs are left out."""
+    found: dict[Group, Candidates] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if "top1" in row:
-            found[row["data"], row["base"]][row["candidate"]][row["seed"]] = row
+            found[find_group(row)][row["candidate"], row["flags"]][row["seed"]] = row
     return {key: _compare(candidates) for key, candidates in sorted(found.items())}
 
 
-def _compare(candidates: dict[str, dict[int, dict[str, Any]]]) -> list[Comparison]:
-    base, made = candidates.get("base", {}), []
-    for name, rows in candidates.items():
+def find_group(row: dict[str, Any]) -> Group:
+    return row["data"], row["plan"], row["base"]
+
+
+def _compare(candidates: Candidates) -> list[Comparison]:
+    base, made = candidates.get(("base", ""), {}), []
+    for (name, flags), rows in candidates.items():
         shared = [seed for seed in rows if seed in base and name != "base"]
         gains, loss_gains = (
             [sign * (rows[seed][key] - base[seed][key]) for seed in shared]
             for key, sign in (("top1", 1), ("log_loss", -1))
         )
         top1, log_loss = ([row[key] for row in rows.values()] for key in ("top1", "log_loss"))
-        made.append(Comparison(name, next(iter(rows.values()))["flags"], top1, log_loss, gains, loss_gains))
+        made.append(Comparison(name, flags, top1, log_loss, gains, loss_gains))
     return sorted(made, key=lambda one: -statistics.mean(one.top1))
 
 
@@ -88,25 +98,31 @@ def render(folder: Path) -> str:
     """Render the page from the search in `folder`."""
     path = folder / FILE
     rows = read_json_lines(path, dict[str, Any]) if path.exists() else []
-    sections = [HEAD]
-    for (data, base), candidates in compare(rows).items():
-        own = [row for row in rows if (row["data"], row["base"]) == (data, base)]
-        sections.append(_render_group(data, base, candidates, own))
-    return "\n".join(sections)
+    compared = compare(rows)
+    groups = dict.fromkeys([*compared, *map(find_group, rows)])  # a group may have failed runs alone
+    own = {group: [row for row in rows if find_group(row) == group] for group in groups}
+    return "\n".join([HEAD, *(_render_group(group, compared.get(group, []), own[group]) for group in groups)])
 
 
-def _render_group(data: str, base: str, candidates: list[Comparison], rows: list[dict[str, Any]]) -> str:
+def _render_group(group: Group, candidates: list[Comparison], rows: list[dict[str, Any]]) -> str:
+    data, plan, base = group
     found = [row for row in rows if "top1" in row]
-    networks, commits, machines = (
-        ", ".join(sorted({str(row[key]) for row in found})) for key in ("backbone", "commit", "gpu")
-    )
+    networks, commits = (", ".join(sorted({str(row[key]) for row in found})) for key in ("backbone", "commit"))
+    machines = ", ".join(sorted({row["gpu"] or "a CPU" for row in found}))
     held_out = ", ".join(sorted({f"{row['images_held_out']:,}" for row in found}))
-    lines = [f"## {data}, {networks}\n", f"`{base}`, {held_out} images held out.\n"]
+    lines = [f"## {data}, {networks}\n", f"Base: {PLANS[plan]}; `{base}`. {held_out} images held out.\n"]
     lines += [f"| {' | '.join(TITLES)} |", "| --- " * len(TITLES) + "|"]
     lines += [f"| {' | '.join(one.cells)} |" for one in candidates]
-    failed = [f"`{row['candidate']}` ({row['error']})" for row in rows if "error" in row]
-    lines += [f"\nNot finished: {'; '.join(failed)}."] if failed else []
+    finished = [(row["candidate"], row["seed"]) for row in found]
+    failed = [row for row in rows if "error" in row and (row["candidate"], row["seed"]) not in finished]
+    named = "; ".join(f"`{row['candidate']}`, seed {row['seed']} ({_shorten(row['error'])})" for row in failed)
+    lines += [f"\nNot finished: {named}."] if failed else []
     return "\n".join(lines) + f"\n\n{format_count(len(found), 'run')} on {machines}; commit {commits}.\n"
+
+
+def _shorten(error: str) -> str:
+    """Return the first sentence of an error message."""
+    return error.removeprefix("Error: ").partition(". ")[0].rstrip(".")
 
 
 def main(folder: str, out: str) -> None:

@@ -46,6 +46,7 @@ _LABELLED = TrainConfig(
     views=ViewsConfig(scale=(0.7, 1.0), flip=0.0, rotate=10.0, erase=0.0, mixup=0.0, cutmix=0.0, crop_fraction=1.0),
     objective=SupervisedConfig(drop_path=0.0),
     optim=OptimConfig(lr=1e-3),
+    explicit=("optim.name", "init"),  # AdamW and the network's own weights, as in the pre-training
     **_SHARED,
 )
 # IDMM follows the paper except for its views and, because it has few epochs, smaller batches with a higher learning

@@ -66,7 +66,7 @@ class TooFewEpochsError(UserError):
 def build_backbone(config: RunConfig, drop_path: float) -> Backbone:
     torch.manual_seed(config.seed)
     backbone = create(config.backbone or "", config.size, config.data.channels, drop_path)
-    if config.init == "mimetic":
+    if config.init == "mimetic" and config.from_ is None:  # otherwise other weights replace these
         mimetic.initialise(backbone.timm_model, backbone.name)
     return backbone
 

@@ -65,8 +65,8 @@ class RunConfig:
     split_seed: Annotated[int | None, SEED, shown("INT")] = None
     """Random seed of the hold-out or the folds. Default: --seed."""
     init: Literal["default", "mimetic"] = "default"
-    """Initial weights, unless --from gives them. mimetic, for plain ViTs: attention starts close to the identity, as in
-    trained ViTs, and positions as sines and cosines."""
+    """Initial weights, unless --from gives them. mimetic, which `train` plans for plain ViTs: the products of query and
+    key weights start close to the identity, as in trained ViTs, and positions as sines and cosines."""
     aux: Literal["none", "drloc"] = "none"
     """Auxiliary loss. drloc: also predict the distance between pairs of tokens."""
     val: Annotated[str | None, shown("none|FRACTION")] = None
@@ -232,8 +232,8 @@ class TrainConfig(MethodsConfig, LabelledConfig):
     method: _Method = "auto"
     """Method of the first stage (`vitling list methods`). supervised: no first stage, train on labels only."""
     preset: Annotated[Literal["auto", "paper", "released"], shown("{paper,released}", "(default: planned)")] = "auto"
-    """Learning rate, warm-up and smoothing of the second stage and of IDMM's first: the paper's, or its code's.
-    Settings that you pass win."""
+    """Learning rate, warm-up and smoothing of the second stage and of IDMM's first: the paper's, or its code's. If you
+    pass it, also its AdamW and its weight decay, which `train` replaces otherwise. Settings that you pass win."""
     epochs: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
     batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED

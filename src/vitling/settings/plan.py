@@ -10,13 +10,13 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from vitling.backbones.names import get_native_size
+from vitling.backbones.names import find_entry, get_native_size
 from vitling.data.splits import parse_fraction
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.methods.idmm.settings import default_preset as default_idmm_preset
 from vitling.methods.idmm.settings import finetune_recipe
-from vitling.methods.method import SIZE, Recipe
+from vitling.methods.method import SIZE, Recipe, is_plain_vit
 from vitling.settings import cpu
 from vitling.settings.config import MethodsConfig, TrainConfig
 from vitling.settings.facts import Facts
@@ -32,6 +32,8 @@ MOST_FOR_IDMM = 20_000  # labelled images; the paper's datasets have up to 8,144
 SMALL = 5_000  # images; no hold-out below this if there is a test split
 MIN_STEPS = 7  # optimiser steps per epoch; 2,040 images in batches of 256 give 8
 MIN_BATCH = 32
+MUON_DECAY = 0.05  # weight decay, docs/recipe.md
+CNNS = ("resnet", "convnext")  # with which Muon has not been tried
 CPU_MINUTES = 60.0
 PRETRAIN_SHARE = 0.6  # of the minutes of a two-stage run
 MIN_PRETRAIN_SHARE = 1 / 8  # of a first stage's default length; if less fits, the second stage gets all the time
@@ -80,6 +82,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
         draft.override("epochs", 1, "plan", "no labels: there is no second stage")
     if on_cpu:
         cpu.choose_training(draft, facts)
+    _choose_optimisers_and_start(draft)
     _scale_learning_rates(draft, facts)
 
 
@@ -162,6 +165,38 @@ def _count_trained(config: TrainConfig, facts: Facts) -> int:
     if config.val is None:
         return facts.images - facts.own_val
     return facts.images - round(facts.images * parse_fraction(str(config.val)))
+
+
+def _choose_optimisers_and_start(draft: Draft[TrainConfig]) -> None:
+    """Choose Muon for the labels and for IDMM before them, from random weights, and mimetic ones for plain ViTs.
+
+    A preset that was passed keeps its own optimiser and the network's own weights. With AdamW, IDMM collapsed from
+    mimetic weights in two of three runs (docs/recipe.md), so they are for Muon alone.
+    """
+    config, backbone = draft.config, draft.config.backbone or ""
+    if config.from_ is not None or draft.is_explicit("preset"):
+        return
+    _choose_optimiser(draft, "optim", backbone)
+    if config.method == "idmm" and not draft.is_explicit("pretrain_preset"):
+        _choose_optimiser(draft, "pretrain_optim", backbone)
+    stages = ("optim",) if config.method == "supervised" else ("optim", "pretrain_optim")
+    if _is_listed_plain_vit(backbone) and all(draft.get(f"{stage}.name") == "muon" for stage in stages):
+        draft.set("init", "mimetic", "plan", "plain ViTs learn faster from it")
+
+
+def _choose_optimiser(draft: Draft[TrainConfig], group: str, backbone: str) -> None:
+    """Choose Muon if nothing of AdamW was asked for, and its weight decay also if Muon was passed."""
+    name, optim = f"{group}.name", draft.get(group)
+    for_adamw = draft.is_explicit(name) or optim.final_weight_decay is not None or backbone.startswith(CNNS)
+    if draft.is_open(name) and not for_adamw:
+        _choose(draft, name, "muon", "more accurate than AdamW after as many epochs")
+    if draft.get(name) == "muon":
+        draft.set(f"{group}.weight_decay", MUON_DECAY, "plan", "chosen with Muon")
+
+
+def _is_listed_plain_vit(backbone: str) -> bool:
+    """Return whether a network is a plain ViT that is tested; DRLoc's variant has an initialisation of its own."""
+    return is_plain_vit(backbone) and find_entry(backbone) is not None and not backbone.endswith(".drloc")
 
 
 def _scale_learning_rates(draft: Draft[TrainConfig], facts: Facts) -> None:

@@ -26,8 +26,8 @@ class OptimConfig:
     """The optimiser and its schedule. Methods and presets override the defaults shown here; what you pass wins."""
 
     name: Optimiser | None = None
-    """The optimiser; AdamW unless the preset (--preset) uses SGD. muon: Muon for the matrices of the network's blocks,
-    AdamW for the rest, at AdamW's learning rates."""
+    """The optimiser; AdamW unless the preset (--preset) uses SGD or `train` plans Muon. muon: Muon for the matrices of
+    the network's blocks, AdamW for the rest, at AdamW's learning rates."""
     lr: Annotated[float | None, NOT_NEGATIVE] = None
     """Peak learning rate. By default that of the plan, the preset or the method; otherwise 5e-4 per 256 images of the
     batch, at most 1e-3, or with SGD 0.03 per 256 images."""
