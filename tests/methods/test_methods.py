@@ -328,7 +328,7 @@ def test_two_stages_in_one_command(folder, tmp_path, method):
     first, second = (read(tmp_path / "run" / part / "config.json") for part in ("pretrain", ""))
     share, narrower = 16 / 512, 192 / 128
     name, rate = ("sgd", share) if preset else ("adamw", share**0.5 * narrower)
-    assert (first["method"], first["optim"]["name"], second["optim"]["name"]) == (method, name, None)
+    assert (first["method"], first["optim"]["name"], second["optim"]["name"]) == (method, name, "muon")
     assert first["optim"]["lr"] == pytest.approx(5e-4 * rate)
     assert "contrast" in lines(tmp_path / "run" / "pretrain" / "metrics.jsonl")[-1]
 

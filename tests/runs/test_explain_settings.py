@@ -25,7 +25,7 @@ def test_explain_prints_value_origin_and_reason_and_trains_nothing(folder, tmp_p
     assert "First stage" in shown
     assert "Second stage" in shown
     assert any("--pretrain-epochs" in line and "plan" in line for line in shown.splitlines())
-    for setting, origin in (("--epochs", "explicit"), ("--backbone", "plan"), ("--optim.weight-decay", "method")):
+    for setting, origin in (("--epochs", "explicit"), ("--backbone", "plan"), ("--optim.clip", "method")):
         assert any(setting in line and origin in line for line in shown.splitlines()), setting
     assert "--simclr." not in shown  # another method's
     assert not (tmp_path / "run").exists()

@@ -56,7 +56,7 @@ def test_two_stages_and_their_files(images, tmp_path, capsys):
     assert [line["epoch"] for line in lines(out / "metrics.jsonl")] == [1, 2, 3]
     assert "global" in lines(out / "pretrain" / "metrics.jsonl")[-1]
     config = read(out / "config.json")
-    assert (config["views"]["policy"], config["optim"]["weight_decay"]) == ("idmm-finetune", 1e-3)
+    assert (config["views"]["policy"], config["optim"]["clip"]) == ("idmm-finetune", 0.0)
     assert config["pretrain_optim"]["lr"] == pytest.approx(3 * 5e-4 / 4)
     assert "Started from" in (out / "log.txt").read_text()
     assert run(["predict", str(out), str(next(images.glob("test/*/*.png")))]) == 0

@@ -189,9 +189,10 @@ def _choose_optimiser(draft: Draft[TrainConfig], group: str, backbone: str) -> N
     name, optim = f"{group}.name", draft.get(group)
     for_adamw = draft.is_explicit(name) or optim.final_weight_decay is not None or backbone.startswith(CNNS)
     if draft.is_open(name) and not for_adamw:
-        _choose(draft, name, "muon", "more accurate than AdamW after as many epochs")
+        reason = f"more accurate than AdamW after as many epochs; with a weight decay of {MUON_DECAY:g}"
+        _choose(draft, name, "muon", reason)
     if draft.get(name) == "muon":
-        draft.set(f"{group}.weight_decay", MUON_DECAY, "plan", "chosen with Muon")
+        draft.set(f"{group}.weight_decay", MUON_DECAY, "plan", "")  # the reason for Muon names it
 
 
 def _is_listed_plain_vit(backbone: str) -> bool:
