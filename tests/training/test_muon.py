@@ -66,3 +66,15 @@ def test_only_matrices_inside_the_backbone_are_orthogonalised():
 def test_settings_of_other_optimisers_are_refused(wrong):
     with pytest.raises(UserError, match="muon"):
         FitConfig(optim=OptimConfig(name="muon", **wrong)).check()
+
+
+def test_the_iteration_equals_its_equation():
+    """X <- a X + (b X X^T + c (X X^T)^2) X, five times, from X of norm 1."""
+    torch.manual_seed(0)
+    matrices = torch.randn(3, 24, 16, dtype=torch.float64)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    for matrix, found in zip(matrices, orthogonalise(matrices)):
+        x = matrix.mT / (matrix.norm() + 1e-7)
+        for _ in range(5):
+            x = a * x + (b * (x @ x.mT) + c * (x @ x.mT) @ (x @ x.mT)) @ x
+        torch.testing.assert_close(found, x.mT)

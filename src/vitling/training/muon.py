@@ -82,9 +82,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     x = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-7)
     x = x.bfloat16() if x.is_cuda else x
-    for _ in range(ITERATIONS):
+    for _ in range(ITERATIONS):  # X <- a X + (b X X^T + c (X X^T)^2) X
         squares = x @ x.mT
-        x = a * x + (b * squares + c * squares @ squares) @ x
+        x = torch.baddbmm(x, torch.baddbmm(squares, squares, squares, beta=b, alpha=c), x, beta=a)
     return (x if wide is matrices else x.mT).to(matrices.dtype)
 
 
