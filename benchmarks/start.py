@@ -1,11 +1,12 @@
 """Measure how long a training takes from the command to its full speed, and what that speed is.
 
     python benchmarks/start.py DATA --out results/start-h200.json
+    python benchmarks/start.py DATA --modes on --inductor triton.autotune_pointwise=False
 
 Each row is a process of its own: `vitling pretrain` (IDMM) or `train --method supervised` with one mode of
 --loop.compile, with an empty cache and then with the cache that the run before it filled. "seconds" counts from the
 start of the process until the pace has been measured, imports and decoding included; "images_per_second" is that pace.
-The run is ended there.
+The run is ended there. Every --inductor adds rows with these settings of torch's compiler beside those without.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,15 @@ from record import format_command, hash_data, write_rows
 
 STAGES = {"idmm": ["pretrain", "--method", "idmm"], "supervised": ["train", "--method", "supervised", "--val", "none"]}
 PACE = re.compile(r"([\d,]+) images/s, \d+ s left to train")
+RUN = "import torch._inductor.config as config; {}; from vitling.__main__ import main; main()"
 MINUTES = 30  # so long that every mode can be measured; the run ends after its first epochs
 
 
-def measure(data: str, stage: str, mode: str, backbone: str, cache: Path, folder: Path) -> dict[str, Any]:
+def measure(words: list[str], inductor: list[str], cache: Path) -> dict[str, Any]:
     """Start a training, wait until it has logged its pace, and end it."""
-    command = [sys.executable, "-m", "vitling", *STAGES[stage], data, "--out", str(folder / "run"), "--overwrite"]
-    command += ["--backbone", backbone, "--minutes", str(MINUTES), "--loop.compile", mode, "--no-report"]
+    settings = "; ".join(f"config.{setting}" for setting in inductor)
+    start = ["-c", RUN.format(settings)] if inductor else ["-m", "vitling"]
+    command = [sys.executable, *start, *words, "--minutes", str(MINUTES), "--overwrite", "--no-report"]
     began = time.perf_counter()
     environment = os.environ | {"VITLING_CACHE": str(cache)}
     environment.pop("TORCHINDUCTOR_CACHE_DIR", None)  # it would take the place of our cache
@@ -54,18 +58,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--modes", nargs="+", default=["on", "blocks", "views", "off"])
     parser.add_argument("--backbone", default="pvt_v2_b0")
+    parser.add_argument("--inductor", nargs="+", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out")
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
-    command, hashes = format_command("start", options), hash_data(options.data)
-    for stage in options.stages:
-        for mode in options.modes:
-            with tempfile.TemporaryDirectory() as folder:
-                for cache in ("empty", "filled"):
-                    found = measure(options.data, stage, mode, options.backbone, Path(folder) / "cache", Path(folder))
-                    rows.append({"stage": stage, "compile": mode, "cache": cache, **found})
-                    print(rows[-1], flush=True)
-                    write_rows(options.out, "seconds to full speed", command, rows, data_hashes=hashes)
+    command, hashes = format_command("start", options, exclude="inductor"), hash_data(options.data)
+    command += "".join(f" --inductor {' '.join(settings)}" for settings in options.inductor)
+    for stage, mode, inductor in product(options.stages, options.modes, [[], *options.inductor]):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--out", f"{folder}/run", "--backbone", options.backbone, "--loop.compile", mode]
+            for cache in ("empty", "filled"):
+                found = measure([*STAGES[stage], options.data, *flags], inductor, Path(folder) / "cache")
+                about = {"stage": stage, "compile": mode, "cache": cache}
+                rows.append({**about, **({"inductor": " ".join(inductor)} if inductor else {}), **found})
+                print(rows[-1], flush=True)
+                write_rows(options.out, "seconds to full speed", command, rows, data_hashes=hashes)
 
 
 if __name__ == "__main__":

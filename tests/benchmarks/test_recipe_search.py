@@ -7,6 +7,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.conftest import make_folder
@@ -34,6 +36,21 @@ def test_every_run_adds_a_line_and_is_not_repeated(bench, tmp_path, capsys):
     bench.main([*words, "--candidates", "base", "smoothing0+ema"])
     assert len(out.read_text().splitlines()) == 2
     assert "smoothing0+ema" in capsys.readouterr().out
+
+
+def test_the_first_classes_of_a_parquet_file(bench, tmp_path, monkeypatch):
+    table = {"image": [b""] * 6, "label": [0, 1, 2, 0, 1, 2]}
+    parquet.write_table(arrow.table(table), tmp_path / "all.parquet")
+    searched = {}
+
+    def search(options, sources):
+        for name, source in sources.items():
+            split, path = source.split("=")
+            searched[name, split] = parquet.read_table(path)["label"].to_pylist()
+
+    monkeypatch.setattr(bench, "search", search)
+    bench.main([f"all=train={tmp_path / 'all.parquet'}", "--classes", "2", "--out", str(tmp_path / "search.jsonl")])
+    assert searched == {("all-2", "train"): [0, 1, 0, 1]}
 
 
 def test_a_failed_run_is_kept_with_its_error_and_tried_again(bench, tmp_path, monkeypatch):
