@@ -13,6 +13,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def measure(make: Callable[[], Objective], lr: float, store: Store, folder: Path
         checkpoint=CheckpointConfig(every_seconds=1e9),
     )
     run = RunDirectory(folder)
-    run.start(settings, ())
+    run.start(asdict(settings), ())
     watcher = watch_pretraining(store, None, SIZE, 0.875, every=3, stop=False, warn=alarms.append)
     fit(objective, store, settings, [watcher], run=run)
     evaluations = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

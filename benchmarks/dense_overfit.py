@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import write_rows
+from record import format_command, write_rows
 
 from vitling.backbones.backbone import create
 from vitling.data.annotations.config import AnnotationConfig
@@ -131,8 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append(overfit(model, options, device))
         figures = " ".join(f"{k} {v:.3f}" for k, v in rows[-1].items() if isinstance(v, float) and k != "seconds")
         print(f"{model}: {'passes' if rows[-1]['passes'] else 'FAILS'}; {figures}; {rows[-1]['seconds']} s", flush=True)
-        command = f"python benchmarks/dense_overfit.py --backbone {options.backbone} --size {options.size}"
-        command += f" --steps {options.steps} --batch {options.batch} --lr {options.lr:g} --compile {options.compile}"
+        command = format_command("dense_overfit", options, exclude="coco camvid device pictures")
         write_rows(options.out, "training on ten images and evaluation on the same", command, rows, goal=GOAL)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import write_rows
+from record import format_command, write_rows
 from torch import Tensor
 
 from vitling.backbones.backbone import create
@@ -160,8 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out")
     options = parser.parse_args(arguments)
     device, split, rows = choose_device(options.device), open_images(options), list[dict[str, Any]]()
-    command = f"python benchmarks/dense_speed.py DATA --batch {options.batch} --shorter {options.shorter}"
-    command += f" --longest {options.longest} --compile {options.compile}"
+    command = format_command("dense_speed", options, exclude="device")
     measures = (
         []
         if options.no_torchvision

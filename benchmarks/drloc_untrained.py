@@ -26,7 +26,7 @@ from vitling.backbones import Backbone, create
 from vitling.data.store import build_store
 from vitling.evaluation.features import eval_mode, iterate_views
 from vitling.methods.drloc.loss import DRLoc
-from vitling.methods.drloc.settings import Target, drloc_weight
+from vitling.methods.drloc.settings import DRLocConfig, Target, constant_loss, drloc_weight
 
 WHAT = "DRLoc on untrained networks: loss if only its MLP is trained, and gradient norm relative to classification"
 TARGETS: tuple[Target, ...] = ("offset/k", "offset")
@@ -80,13 +80,6 @@ def gradient_norm(loss: Tensor, backbone: Backbone) -> float:
     return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None]).norm().item()
 
 
-def constant_loss(k: int = 7) -> float:
-    """Return the loss of predicting the median distance for every pair."""
-    places = torch.arange(k)
-    distance = (places[:, None] - places).abs().flatten() / k
-    return (distance - distance.median()).abs().mean().item()
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", metavar="DATA", help="a folder of images, a tar, ...")
@@ -103,12 +96,12 @@ def main(argv: list[str] | None = None) -> None:
     if store.labels is None:
         parser.error(f"{options.data} has no labels")
     labels = store.labels[torch.from_numpy(order)]
-    rows = []
+    rows, constant = [], constant_loss(DRLocConfig(), 7)
     for name in options.backbones:
         backbone = create(name, options.size, seed=0)
         grids = extract_grids(backbone, views)
         loss = train_mlp(grids, options.steps)
-        row: dict[str, Any] = {"backbone": name, "images": len(grids), "loss": loss, "best_constant": constant_loss()}
+        row: dict[str, Any] = {"backbone": name, "images": len(grids), "loss": loss, "best_constant": constant}
         row["weight"] = drloc_weight(name)
         for target in TARGETS:
             row[f"pull, target {target}"] = measure_pull(backbone, views[:BATCHES], labels[: BATCHES * BATCH], target)

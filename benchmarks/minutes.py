@@ -75,11 +75,13 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     sources = dict(named.split("=", 1) for named in options.sources)
     hashes = {name: hash_data(source) for name, source in sources.items()}
-    rows = read_earlier(options.out).get("rows", [])
+    earlier = read_earlier(options.out)
+    rows, commands = earlier.get("rows", []), earlier.get("command", "").split(" && ")
     done = [{key: row[key] for key in KEYS} for row in rows if "top1" in row]
     split, cache = "test" if options.test else "val", "cold" if options.cold else "warm"
     named = " ".join(f"{name}=DATA" for name in sources)
     command = format_command("minutes", options, exclude="sources").replace(".py", f".py {named}", 1)
+    command = " && ".join(dict.fromkeys([*filter(None, commands), command]))
     for seed, minutes, name, run in product(options.seeds, options.minutes, sources, options.runs):
         job = {"data": name, "data_hashes": hashes[name], "run": run, "flags": options.flags, "minutes": minutes}
         job |= {"seed": seed, "split": split, "cache": cache}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ def format_command(script: str, options: Namespace, exclude: str = "") -> str:
     """Return the command that repeats a benchmark, with DATA in place of the path of the images and without --out."""
     flags = []
     for name, value in vars(options).items():
-        if name in ("data", "out", *exclude.split()) or value in (None, False, "", []):
+        if name in ("data", "out", *exclude.split()) or value is None or value is False or value in ("", []):
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
-        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
+        flags += [f"--{name.replace('_', '-')}", *(shlex.quote(str(value)) for value in values)]
     return " ".join([f"python benchmarks/{script}.py", *(["DATA"] if hasattr(options, "data") else []), *flags])
 
 

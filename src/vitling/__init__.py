@@ -39,7 +39,7 @@ def train(source: str, out: str, **settings: Any) -> Result:
 def detect(source: str, out: str, **settings: Any) -> Result:
     """Train a detector like `vitling detect`; settings are its flags."""
     from vitling.runs.api import Result
-    from vitling.runs.dense import detect as run
+    from vitling.runs.dense import train_dense as run
     from vitling.settings.dense import DetectConfig
     from vitling.settings.names import apply_overrides
 
@@ -49,7 +49,7 @@ def detect(source: str, out: str, **settings: Any) -> Result:
 def segment(source: str, out: str, **settings: Any) -> Result:
     """Train a segmentation network like `vitling segment`; settings are its flags."""
     from vitling.runs.api import Result
-    from vitling.runs.dense import segment as run
+    from vitling.runs.dense import train_dense as run
     from vitling.settings.dense import SegmentConfig
     from vitling.settings.names import apply_overrides
 

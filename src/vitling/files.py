@@ -320,9 +320,9 @@ def make_csv(rows: Iterable[Iterable[str]]) -> str:
     return text.getvalue()
 
 
-def write_json(path: str | os.PathLike, value: Any, default: Callable[[Any], Any] = str) -> None:
+def write_json(path: str | os.PathLike, value: Any) -> None:
     """Write indented JSON, with each list of plain numbers (a row of a confusion matrix) on one line."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=default)
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     with atomic_write(path, "w") as file:
         file.write(_NUMBER_LIST.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text))
         file.write("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Sequence
 
 # control characters except newline and tab, signs that reverse the text's direction, halves of surrogate pairs
@@ -36,6 +37,14 @@ def unescape_cell(cell: str) -> str:
 def format_count(number: int, noun: str) -> str:
     """Format as `1 epoch`, `2 epochs`, `1,498 images`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_mean(values: Sequence[float], digits: int = 2, sign: str = "") -> str:
+    """Format as `92.40`, or with the standard deviation of several values as `92.40 ± 0.12`."""
+    if not values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.{digits}f}{deviation}"
 
 
 def join_or(words: Sequence[str]) -> str:

@@ -222,7 +222,7 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
             raise InvalidFile(path, f"cannot be read as npz ({_describe(error)})") from None
 
 
-def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> dict[Any, Any]:
+def read_torch(path: str | os.PathLike) -> dict[Any, Any]:
     """Load a dict that torch.save wrote: tensors, numbers, text and containers; other objects raise InvalidFile."""
     import pickle
 
@@ -233,7 +233,7 @@ def read_torch(path: str | os.PathLike, device: torch.device | str = "cpu") -> d
         try:
             check_torch_calls(file)
             with warnings.catch_warnings(action="ignore"):  # such as torch's about sparse tensors
-                content = torch.load(file, map_location=device, weights_only=True)
+                content = torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise InvalidFile(
                 path,

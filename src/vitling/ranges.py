@@ -51,7 +51,6 @@ FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, high_excluded=True)
 FRACTION_ABOVE_0 = Range(0, 1, low_excluded=True)
 DEGREES = Range(0, 180)
-FINITE = Range(-math.inf, low_excluded=True)
 SEED = Range(0, 2**32 - 1)  # what every random generator takes
 SIDE = Range(1, 16_384)  # pixels
 MINUTES = Range(0, 1e6, low_excluded=True)

@@ -30,7 +30,7 @@ _RESUME = "What was saved is intact; continue with --resume."
 
 
 @contextmanager
-def stop_on_shortage(advice: str = _RESUME) -> Iterator[None]:
+def stop_on_shortage() -> Iterator[None]:
     """Turn exceptions caused by a shortage or a failing disk into a RunAborted with a one-line message.
 
     It is a MachineFault, except for memory, which another run may need less of.
@@ -42,7 +42,7 @@ def stop_on_shortage(advice: str = _RESUME) -> Iterator[None]:
         if reason is None:
             raise
         kind = RunAborted if is_out_of_memory(problem) else MachineFault
-        raise kind(f"{reason} {advice}".strip()) from problem
+        raise kind(f"{reason} {_RESUME}") from problem
 
 
 def explain_shortage(problem: BaseException) -> str | None:
@@ -87,18 +87,13 @@ def raise_if_short(problem: Exception) -> None:
 
 
 def _has_errno(problem: BaseException, numbers: set[int]) -> bool:
-    return any(found.errno in numbers for found in _list_os_errors(problem))
-
-
-def _list_os_errors(problem: BaseException) -> list[OSError]:
-    """List the OSError behind an exception: itself, or one that torch has wrapped in its own."""
     found = unwrap(problem)
-    return [found] if isinstance(found, OSError) else []
+    return isinstance(found, OSError) and found.errno in numbers
 
 
 def _describe_file(problem: BaseException) -> str:
-    names = [str(found.filename) for found in _list_os_errors(problem) if found.filename is not None]
-    return f" ({names[0]})" if names else ""
+    found = unwrap(problem)
+    return f" ({found.filename})" if isinstance(found, OSError) and found.filename is not None else ""
 
 
 def _describe_limit(*flags: str, unit: int = 1) -> str:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitling.backbones import create
-from vitling.errors import UserError
+from vitling.backbones.attention import NoAttention
 
 
 def attention_and_output(backbone, x):
@@ -66,7 +66,7 @@ def test_query_and_key_norms_are_respected():
 
 def test_networks_without_a_single_attention_map_are_refused():
     with torch.device("meta"):
-        with pytest.raises(UserError, match="no attention"):
+        with pytest.raises(NoAttention, match="no attention"):
             create("resnet18")(torch.empty(1, 3, 64, 64), attention=True)
-        with pytest.raises(UserError, match="several windows"):
+        with pytest.raises(NoAttention, match="several windows"):
             create("swin_tiny_patch4_window7_224")(torch.empty(1, 3, 448, 448), attention=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitling.backbones.backbone import create
-from vitling.backbones.mimetic import initialise
+from vitling.backbones.mimetic import check, initialise
 from vitling.errors import UserError
 from vitling.runs.stage import build_backbone
 from vitling.settings.config import PretrainConfig
@@ -18,7 +18,7 @@ from vitling.settings.config import PretrainConfig
 def model():
     backbone = create("vit_micro_patch4_32", 32, seed=0)
     torch.manual_seed(0)
-    initialise(backbone.timm_model, backbone.name)
+    initialise(backbone.timm_model)
     return backbone.timm_model
 
 
@@ -51,7 +51,7 @@ def test_positions_are_sines_and_cosines(model):
 def test_only_plain_vits_are_supported():
     for name in ("pvt_v2_b0", "swin_tiny_patch4_window7_224", "resnet10t"):
         with pytest.raises(UserError, match=f"plain ViTs .* not for {name}"):
-            initialise(create(name, 224, seed=0).timm_model, name)
+            check(create(name, 224, seed=0).timm_model, name)
 
 
 def test_runs_start_from_it():

@@ -93,9 +93,3 @@ def test_arrays_and_several_labels(tmp_path):
     assert first == second
     np.savez(tmp_path / "c.npz", x=x, y=np.array([[0, 1], [1, 1], [1, 0], [0, 1]], bool))
     assert hash_content(open_train(tmp_path / "c.npz")) != first
-
-
-def test_progress_reaches_the_end(photos):
-    seen: list[int] = []
-    read_digests(open_train(photos), seen.append)
-    assert seen[-1] == 7

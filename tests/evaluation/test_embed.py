@@ -59,6 +59,17 @@ def test_folder_of_classes(bundle, tmp_path):
     assert written["class_names"].tolist() == ["cat", "dog"]
 
 
+def test_unlabelled_images_before_the_labelled_ones(bundle, pictures, tmp_path, monkeypatch):
+    splits = make_splits(pictures, np.array([0, 1, 0, 1, 0, 1]), ("cat", "dog"))
+    splits.train = splits.train.take([])
+    monkeypatch.setattr("vitling.evaluation.embed.read_splits", lambda spec, config, **how: splits)
+    embed(bundle, "pets", tmp_path / "f.npz")
+    written = np.load(tmp_path / "f.npz")
+    assert written["split"].tolist() == ["unlabelled"] + ["test"] * 3
+    assert written["labels"].tolist() == [-1, 1, 0, 1]
+    assert written["class_names"].tolist() == ["cat", "dog"]
+
+
 def test_multi_label(bundle, pictures, tmp_path, monkeypatch):
     labels = np.array([[1, 0], [1, 1], [0, 0]] * 2, dtype=bool)
     splits = make_splits(pictures, labels, ("cat", "dog"))

@@ -58,6 +58,11 @@ def test_table(bundle, pictures, capsys):
     assert "cannot be read" in shown
 
 
+def test_scores_of_detections_are_refused_for_classifiers(bundle, pictures, capsys):
+    assert run(["predict", str(bundle), str(pictures), "--min-score", "0.9"]) == 2
+    assert "--min-score is for models of detect" in capsys.readouterr().err
+
+
 def test_photos_that_cannot_be_read_are_named_and_counted(bundle, pictures, capsys):
     for name in ("a.HEIC", "b.heic"):
         (pictures / name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0")

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import make_folder
 from vitling.cli import run
 from vitling.evaluation import load
-from vitling.evaluation.tables import NEIGHBOURS, EmbeddedSplit, _join_labels, _locate
+from vitling.evaluation.tables import NEIGHBOURS, EmbeddedSplit, _locate, name_labels
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ def test_other_endings_and_single_images_are_refused(bundle, images, tmp_path, c
 
 
 def test_labels_in_words_and_images_without_a_file(tmp_path):
-    def join(labels):
-        return _join_labels(EmbeddedSplit("train", ["a"] * 2, np.zeros((2, 1)), labels, ("x", "y"), {}))
+    def name(labels):
+        return name_labels(EmbeddedSplit("train", ["a"] * 2, np.zeros((2, 1)), labels, ("x", "y"), {}))
 
-    assert join(None) == [None, None]
-    assert join(np.array([1, -1])) == ["y", None]
-    assert join(np.array([[True, True], [False, False]])) == ["x|y", ""]
+    assert name(None) == [None, None]
+    assert name(np.array([1, 0])) == ["y", "x"]
+    assert name(np.array([[True, True], [False, False]])) == [["x", "y"], []]
     assert _locate("embedded:digits", "digits[3]") == "digits[3]"
     (tmp_path / "table.csv").write_text("")
     (tmp_path / "a.png").write_text("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -81,7 +81,7 @@ def train(model, store, out, watcher, lr=2e-3):
         checkpoint=CheckpointConfig(every_seconds=1e9),
     )
     run = RunDirectory(out)
-    run.start(settings, ())
+    run.start(asdict(settings), ())
     return fit(model, store, settings, [watcher], run=run)
 
 

@@ -48,4 +48,4 @@ def test_runs_that_never_finished_are_named(tmp_path):
     assert "## d, net\n\nBase: AdamW; `--epochs 1`. 1,408 images held out." in page
     assert "Not finished: `muon`, seed 0 (No memory).\n\n1 run on g; commit c.\n" in page
     assert "power cut" not in page
-    assert "`x`, seed 0 (y)" in page
+    assert page.endswith("## d\n\nBase: AdamW; `z`.\n\nNot finished: `x`, seed 0 (y).\n")

@@ -26,7 +26,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.loading import read_json
 from vitling.papers.datasets import register_readers
-from vitling.runs.dense import detect, segment
+from vitling.runs.dense import train_dense
 from vitling.runs.group import train_seeds
 from vitling.settings.dense import DetectConfig, SegmentConfig
 from vitling.settings.facts import Facts
@@ -55,7 +55,7 @@ def masks(tmp_path_factory):
 def segmented(masks, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "segmented"
     changes = TINY | {"epochs": 12, "optim.lr": 3e-3, "report": True, "eval_every": 6, "scale": (0.9, 1.2)}
-    return out, segment(apply_overrides(SegmentConfig(str(masks), str(out)), changes))
+    return out, train_dense(apply_overrides(SegmentConfig(str(masks), str(out)), changes))
 
 
 def test_segmentation_learns_and_saves_what_it_found(segmented):
@@ -113,7 +113,7 @@ def test_multi_scale_testing_reaches_evaluation_and_prediction(masks, tmp_path, 
     monkeypatch.setattr("vitling.runs.dense_model.segment_images", record)
     out, expected = str(tmp_path / "run"), {((0.5, 1.5), True)}
     changes = TINY | {"epochs": 1, "test_scales": (0.5, 1.5), "test_flip": True}
-    segment(apply_overrides(SegmentConfig(str(masks), out), changes))
+    train_dense(apply_overrides(SegmentConfig(str(masks), out), changes))
     assert collect() == expected
     assert run(["evaluate", out, str(masks)]) == 0
     assert collect() == expected
@@ -125,7 +125,7 @@ def test_multi_scale_testing_reaches_evaluation_and_prediction(masks, tmp_path, 
 
 def test_a_run_continues_where_it_stopped(masks, tmp_path, monkeypatch):
     changes = TINY | {"epochs": 2}
-    whole = segment(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "whole")), changes))
+    whole = train_dense(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "whole")), changes))
 
     def stop_after_one(objective, store, config, watchers, **more):
         return fit(objective, store, config, [StopAfter(1), *watchers], **more)
@@ -135,9 +135,9 @@ def test_a_run_continues_where_it_stopped(masks, tmp_path, monkeypatch):
         SegmentConfig(str(masks), str(tmp_path / "cut")), changes | {"checkpoint.every_seconds": 0.0}
     )
     with pytest.raises(Stop):
-        segment(often)
+        train_dense(often)
     monkeypatch.undo()
-    resumed = segment(SegmentConfig(out=str(tmp_path / "cut"), resume=True))
+    resumed = train_dense(SegmentConfig(out=str(tmp_path / "cut"), resume=True))
     assert resumed["last"]["test"] == whole["last"]["test"]
 
 
@@ -146,7 +146,7 @@ def test_detection_starts_from_a_segmentation_run(segmented, tmp_path):
     data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2})
     changes = TINY | {"epochs": 1, "backbone": None, "jitter": "large", "copy_paste": 0.5, "report": True}
     config = apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes"), from_=str(out)), changes)
-    result = detect(config)
+    result = train_dense(config)
     assert result["backbone"] == "vit_nano_patch4_32"
     assert result["method"] == "mask-rcnn"
     assert {"n", "box_ap_small", "mask_ap_small"} <= result["last"]["val"].keys()
@@ -179,7 +179,7 @@ def test_copy_paste_needs_masks(tmp_path):
     data = make_coco_folder(tmp_path / "coco", {"train": 4})
     changes = TINY | {"epochs": 1, "val": "none", "masks": False, "copy_paste": 0.5}
     with pytest.raises(UserError, match="needs masks"):
-        detect(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), changes))
+        train_dense(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), changes))
 
 
 def test_predict_replaces_no_input(segmented, masks, tmp_path, capsys):
@@ -204,7 +204,7 @@ def test_compare_is_for_classifiers(segmented, tmp_path, capsys):
 
 def test_minutes_limit_the_epochs(masks, tmp_path):
     changes = TINY | {"epochs": 100_000, "minutes": 0.1}
-    result = segment(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "run")), changes))
+    result = train_dense(apply_overrides(SegmentConfig(str(masks), str(tmp_path / "run")), changes))
     assert 1 <= result["epochs"] < 10_000
     assert "Measuring the pace" in (tmp_path / "run/log.txt").read_text()
 
@@ -227,6 +227,13 @@ def test_frames_of_annotated_data_are_images_without_masks(masks):
     splits = read_splits(f"frames:{masks}", DataConfig())
     assert (len(splits.train), splits.train.labels) == (8, None)
     assert not any("masks" in key for key in splits.train.keys)
+
+
+def test_frames_of_data_with_boxes_only(tmp_path):
+    register_readers()
+    folder = make_coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}, masks=False)
+    splits = read_splits(f"frames:{folder}", DataConfig())
+    assert (len(splits.train), len(splits.val or ())) == (3, 2)
 
 
 def test_the_report_shows_classes_and_worst_images(segmented):
@@ -282,7 +289,7 @@ def test_explain_prints_the_plan_without_training(masks, tmp_path, capsys):
 
 def test_several_seeds_are_summarised(masks, tmp_path):
     config = apply_overrides(SegmentConfig(str(masks), str(tmp_path / "group"), seeds=2), TINY | {"epochs": 1})
-    summary = train_seeds(config, segment)
+    summary = train_seeds(config, train_dense)
     assert len(summary["scores"]["last test mean_iou"]["values"]) == 2
 
 
@@ -297,11 +304,11 @@ def test_wrong_input_is_named(verb, tmp_path, capsys):
 
 def test_boxes_without_masks_are_enough(tmp_path):
     data = make_coco_folder(tmp_path / "coco", {"train": 4, "val": 2}, masks=False)
-    result = detect(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), TINY | {"epochs": 1}))
+    result = train_dense(apply_overrides(DetectConfig(str(data), str(tmp_path / "boxes")), TINY | {"epochs": 1}))
     assert "mask_ap" not in result["last"]["val"]
     pasted = apply_overrides(DetectConfig(str(data), str(tmp_path / "pasted")), TINY | {"copy_paste": 0.5})
     with pytest.raises(UserError, match="needs masks"):
-        detect(pasted)
+        train_dense(pasted)
 
 
 def test_boxes_whose_mask_is_missing_count_without_masks(tmp_path):
@@ -311,7 +318,7 @@ def test_boxes_whose_mask_is_missing_count_without_masks(tmp_path):
     content["annotations"][0]["segmentation"] = []
     file.write_text(json.dumps(content))
     out = tmp_path / "boxes"
-    detect(apply_overrides(DetectConfig(str(data), str(out)), TINY | {"epochs": 1, "masks": False}))
+    train_dense(apply_overrides(DetectConfig(str(data), str(out)), TINY | {"epochs": 1, "masks": False}))
     assert "no mask" not in (out / "log.txt").read_text()
     assert run(["evaluate", str(out), str(data), "--split", "val", "--out", str(tmp_path / "scores.json")]) == 0
     assert "mask_ap" not in read_json(tmp_path / "scores.json")

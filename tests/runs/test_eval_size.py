@@ -66,7 +66,7 @@ def test_time_is_reserved_for_larger_views(images):
     stores = SimpleNamespace(splits=splits, val=None, seconds_per_image=0.0)
     usual, larger = (stage.ending_seconds(config, stores, pace=100.0) - stage._SAVING_SECONDS for config in at.values())
     assert larger == pytest.approx(4 * usual)
-    assert usual == pytest.approx(1000 / 100 / stage._EVALUATION_SPEED)
+    assert usual == pytest.approx(1000 / 100 / stage.EVALUATION_SPEED)
 
 
 def test_training_does_not_depend_on_it(images, tmp_path):

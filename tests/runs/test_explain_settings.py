@@ -78,7 +78,7 @@ def test_a_final_size_is_checked_with_all_that_depends_on_it(folder, tmp_path, c
     )
     original = stage.build_backbone
 
-    def fail_if_large(config, drop_path):
+    def fail_if_large(config, drop_path, **how):
         if config.size == 64:
             raise UserError("too large")
         return original(config, drop_path)

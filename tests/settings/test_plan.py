@@ -293,6 +293,12 @@ def test_a_preset_of_the_first_stage_keeps_its_optimiser_there():
     assert (config.optim.name, config.pretrain_optim.name, config.init) == ("muon", None, "default")
 
 
+@pytest.mark.parametrize(("name", "init"), [("muon", "mimetic"), ("adamw", "default")])
+def test_without_labels_the_only_stage_decides_about_the_start(name, init):
+    config = plan(facts(classes=0), backbone="deit_tiny_patch16_224", **{"pretrain_optim.name": name})
+    assert (config.optim.name, config.pretrain_optim.name, config.init) == (None, name, init)
+
+
 def test_explicit_optimisers_win():
     config = plan(**{"optim.name": "adamw"})
     assert (config.optim.name, config.pretrain_optim.name) == ("adamw", "muon")

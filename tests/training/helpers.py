@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ def run_in(folder: Path) -> RunDirectory:
     run = RunDirectory(folder)
     run.prepare(resume=folder.exists() and any(folder.iterdir()), overwrite=False)
     if not (folder / "config.json").exists():
-        run.start(config(), ())
+        run.start(asdict(config()), ())
     return run
 
 

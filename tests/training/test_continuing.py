@@ -127,6 +127,21 @@ def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
         continue_run(make("esvit"), settings("esvit"), tmp_path / "nothing")
 
 
+@pytest.mark.parametrize(("before", "after"), [("adamw", "muon"), ("muon", "adamw"), ("adamw", "sgd"), ("sgd", "muon")])
+def test_moments_of_another_optimiser_are_refused(store, tmp_path, before, after):
+    def use(name):
+        config = settings("esvit")
+        return replace(config, optim=replace(config.optim, name=name, final_weight_decay=None))
+
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(Stop):
+        fit(make("esvit"), store, use(before), [StopAfter(2)], run=RunDirectory(tmp_path / "before"))
+    checkpoint = next((tmp_path / "before" / "checkpoints").iterdir())
+    with pytest.raises(UserError, match=r"different optimiser.*--optim\.name"):
+        fit(make("esvit"), store, use(after), run=RunDirectory(tmp_path / "after"), start=checkpoint)
+
+
 @pytest.mark.parametrize("damage", ["cut short", "empty", "text"])
 def test_files_that_are_no_checkpoints_are_refused(views_alone, tmp_path, damage):
     """A file that was cut short has lost its digest."""

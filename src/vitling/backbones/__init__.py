@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     from vitling.backbones.backbone import create as create
     from vitling.backbones.features import Features as Features
     from vitling.backbones.names import list_backbones as list_backbones
-    from vitling.backbones.transfer import Transfer as Transfer
     from vitling.backbones.transfer import load_weights as load_weights
 
 _MODULES = {
     "Backbone": "backbone",
     "Features": "features",
-    "Transfer": "transfer",
     "create": "backbone",
     "load_weights": "transfer",
     "list_backbones": "names",

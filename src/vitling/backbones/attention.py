@@ -18,7 +18,7 @@ from vitling.errors import UserError
 
 
 class NoAttention(UserError):
-    """A network without attention was asked for it."""
+    """There is no attention map to show."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def record_input(module: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def find_last_block(model: nn.Module) -> Any:
-    """Find the last block with attention, or raise UserError if the network has none."""
+    """Find the last block with attention, or raise NoAttention."""
     stages = getattr(model, "stages", None) or getattr(model, "layers", None)
     blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
     kinds = TokenAttention | PyramidAttention | WindowAttention
@@ -109,7 +109,7 @@ def _compute_window_attention(block: Any, windows: Tensor, batch: int) -> Tensor
 
 def _check_single_window(is_single: bool) -> None:
     if not is_single:
-        raise UserError(
+        raise NoAttention(
             "The last stage of this network has several windows at this input size, so there is no single "
             "attention map. Use a square input of at most 224 px."
         )

@@ -111,7 +111,7 @@ def create(
         raise UserError(f"channels must be at least 1, not {channels}.")
     if not 0 <= drop_path < 1:
         raise UserError(f"drop_path must be at least 0 and below 1, not {drop_path}.")
-    entry = names.find_entry(name) or make_entry(name)
+    entry = make_entry(name)
     size = entry.size if size is None else size
     model_args = {**entry.model_args, "in_chans": channels, "drop_path_rate": drop_path}
     return build(name, entry.network, model_args | _size_args(entry, size), size, seed)
@@ -134,13 +134,15 @@ def recreate(backbone: Backbone, size: int) -> Backbone:
 
     Swin accepts any size unchanged; rebuilt for a different one, it would shift windows that it did not shift before.
     """
-    entry, args = names.find_entry(backbone.name) or make_entry(backbone.name), backbone.model_args
+    entry, args = make_entry(backbone.name), backbone.model_args
     sized = args if "strict_img_size" in args else args | _size_args(entry, size)
     return build(backbone.name, backbone.architecture, sized, size, seed=0)
 
 
 def make_entry(name: str) -> names.Entry:
-    """Make the entry of a timm model that is not among the tested ones."""
+    """Return the entry of a tested network, or make one for another timm model of a supported family."""
+    if known := names.find_entry(name):
+        return known
     if not names.is_supported_family(name) or not timm.is_model(name):
         raise names.make_unknown_error(name, (n for n in timm.list_models() if names.is_supported_family(n)))
     cfg: Any = timm.get_pretrained_cfg(name)

@@ -19,12 +19,15 @@ from vitling.errors import UserError
 QUERY_KEY, VALUE_PROJECTION = 0.7, -0.4  # the paper's: factor of the identity; its absolute value is that of the noise
 
 
-@torch.no_grad()
-def initialise(model: nn.Module, name: str) -> None:
-    """Initialise attention and positions; raise UserError for a network that is no plain ViT."""
+def check(model: nn.Module, name: str) -> None:
+    """Raise UserError for a network that is no plain ViT."""
     if not _is_plain(model):
         raise UserError(f"--init mimetic is for plain ViTs such as deit_tiny_patch16_224, not for {name}.")
-    vit: Any = model
+
+
+@torch.no_grad()
+def initialise(vit: Any) -> None:
+    """Initialise attention and positions of a plain ViT, which takes seconds for a large one."""
     for block in vit.blocks:
         _initialise_attention(block.attn)
     positions = build_sincos2d_pos_embed(list(vit.patch_embed.grid_size), dim=vit.embed_dim)

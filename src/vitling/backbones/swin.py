@@ -1,8 +1,7 @@
-"""Swin as in EsViT, which pads before the cyclic shift.
+"""Swin as in EsViT, and without its relative position bias.
 
-Feature maps not divisible by the window size are padded before the cyclic shift; timm pads after it. At 224 px nothing
-is padded and the two are equal. Also Swin without its relative position bias, to measure what that
-bias contributes (DRLoc's supplement, Sec. 2.2).
+Maps that the window size does not divide are padded before the cyclic shift; timm pads after it. At 224 px nothing is
+padded and both are equal. The variant without the bias measures its contribution (DRLoc's supplement, Sec. 2.2).
 """
 
 from __future__ import annotations

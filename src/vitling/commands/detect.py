@@ -19,6 +19,6 @@ def detect(config: Annotated[DetectConfig, NO_PREFIX]) -> None:
 
     Then: vitling evaluate runs/boxes images/, and vitling predict runs/boxes IMAGES --out drawn
     """
-    from vitling.runs.dense import detect as run
+    from vitling.runs.dense import train_dense as run
 
     run_training(config, run, print_dense_run)

@@ -39,7 +39,7 @@ def _method_table() -> Table:
 
     table = Table("name", "what it does", "labels")
     for name, method in METHODS.items():
-        table.add_row(name, method.summary, {"ignored": "no"}.get(method.labels, "yes"))
+        table.add_row(name, method.summary, "no" if method.labels == "ignored" else "yes")
     table.caption = "vitling pretrain --method NAME, or train --method NAME: docs/methods.md"
     return table
 

@@ -12,6 +12,8 @@ from vitling.errors import UserError
 from vitling.formatting import format_count
 from vitling.ranges import AT_LEAST_1, FRACTION
 
+MIN_SCORE = 0.5
+
 
 def predict(
     run: Run,
@@ -22,7 +24,7 @@ def predict(
     out: OptionalOut = None,
     weights: Weights = "last",
     coverage: Annotated[float | None, arg(help_behavior_hint="")] = None,
-    min_score: Annotated[float, FRACTION] = 0.5,
+    min_score: Annotated[float, FRACTION] = MIN_SCORE,
 ) -> None:
     """Classify images, or find boxes or masks in them and draw them.
 
@@ -52,6 +54,8 @@ def predict(
         pictures = predict_dense(folder, images, out, min_score)
         echo(f"Saved {format_count(len(pictures), 'picture')} to {out}")
         return
+    if min_score != MIN_SCORE:
+        raise UserError(f"--min-score is for models of detect; {run} is a classifier.")
     from vitling.evaluation.predict import predict as classify
 
     classify(run, images, top, abstain, format, out, weights, coverage)

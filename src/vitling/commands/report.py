@@ -27,7 +27,7 @@ def report(
     Args:
         runs: Run directories, or folders made with --seeds or by compare-methods.
         out: The page to write. Default: report.html in the run directory; for several runs, in this folder.
-        watch: Serve a live page of one running training instead, to this computer only, until Ctrl-C.
+        watch: Serve a live page of a run in progress instead, to this computer only, until Ctrl-C.
     """
     if watch:
         _watch(runs, out)

@@ -19,6 +19,6 @@ def segment(config: Annotated[SegmentConfig, NO_PREFIX]) -> None:
 
     Then: vitling evaluate runs/street images/, and vitling predict runs/street IMAGES --out drawn
     """
-    from vitling.runs.dense import segment as run
+    from vitling.runs.dense import train_dense as run
 
     run_training(config, run, print_dense_run)

@@ -31,8 +31,6 @@ from vitling.records import CacheEntry
 _FORMAT = 1  # increase when decoding or the layout changes
 _MIN_FREE_DISK = 1 << 30  # bytes left free for others
 
-Progress = Callable[[int], None]
-
 
 @dataclass
 class Pixels:
@@ -43,7 +41,6 @@ class Pixels:
 
     array: np.ndarray | None
     facts: ImageFacts
-    from_cache: bool
 
 
 def cache_root() -> Path:
@@ -66,7 +63,7 @@ def decode_all(
     dataset: Dataset,
     size: int,
     config: DataConfig,
-    on_progress: Progress | None = None,
+    on_progress: Callable[[int], None] | None = None,
     warn: Callable[[str], None] = lambda line: None,
     use_cache: bool = True,
     in_memory: bool = True,
@@ -76,7 +73,7 @@ def decode_all(
 
     def decode_uncached() -> Pixels:
         array = np.zeros(shape, np.uint8) if in_memory else None
-        return Pixels(array, scan(dataset, size, array, config, on_progress=on_progress), from_cache=False)
+        return Pixels(array, scan(dataset, size, array, config, on_progress=on_progress))
 
     if not use_cache:
         return decode_uncached()
@@ -130,7 +127,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Pixels | None:
         raise _Corrupt("checksum")
     with suppress(OSError):  # an entry of another user is usable but not writable
         (entry / "done.json").touch()  # marks the last use for `_make_room`
-    return Pixels(array, facts, from_cache=True)
+    return Pixels(array, facts)
 
 
 def _build(
@@ -139,7 +136,7 @@ def _build(
     dataset: Dataset,
     size: int,
     config: DataConfig,
-    on_progress: Progress | None,
+    on_progress: Callable[[int], None] | None,
 ) -> Pixels:
     entry.parent.mkdir(parents=True, exist_ok=True)
     _make_room(entry.parent, int(np.prod(shape)))
@@ -154,7 +151,7 @@ def _build(
         write_json(partial / "done.json", {"shape": list(shape), "name": dataset.name})
         if not entry.exists():  # another process may have been faster
             partial.rename(entry)
-        return Pixels(array, facts, from_cache=False)
+        return Pixels(array, facts)
 
 
 def _compute_checksums(array: np.ndarray) -> np.ndarray:
@@ -185,12 +182,8 @@ def _make_room(folder: Path, wanted: int) -> None:
 
 
 def _read_last_use(entry: Path) -> float:
-    return _read_mtime(entry / "done.json")
-
-
-def _read_mtime(path: Path) -> float:
     try:
-        return path.stat().st_mtime
+        return (entry / "done.json").stat().st_mtime
     except OSError:
         return 0.0
 

@@ -9,7 +9,6 @@ duplicates do. A folder and a tar of the same files have the same hash; re-encod
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -24,29 +23,25 @@ _HASH_BYTES = 8
 _CHUNK = 64  # images per task of the thread pool
 
 
-def hash_content(dataset: Dataset, on_progress: Callable[[int], None] | None = None) -> str:
+def hash_content(dataset: Dataset) -> str:
     """Read all files of a split and hash them. Use `hash_records` where their digests are known already."""
-    return hash_records(make_records(dataset, read_digests(dataset, on_progress)))
+    return hash_records(make_records(dataset, read_digests(dataset)))
 
 
-def read_digests(dataset: Dataset, on_progress: Callable[[int], None] | None = None) -> np.ndarray:
+def read_digests(dataset: Dataset) -> np.ndarray:
     """Hash each image file, uint8 [N, 16], in threads and without decoding; zeros if it cannot be read."""
     digests = np.zeros((len(dataset), DIGEST_BYTES), np.uint8)
 
-    def read_chunk(start: int) -> int:
-        stop = min(start + _CHUNK, len(dataset))
-        for i in range(start, stop):
+    def read_chunk(start: int) -> None:
+        for i in range(start, min(start + _CHUNK, len(dataset))):
             try:
                 digests[i] = hash_image(dataset.read(i))
             except Exception as problem:  # such as a row without an image, which the scan reports
                 raise_if_short(problem)
                 digests[i] = 0
-        return stop
 
     with ThreadPoolExecutor(count_cores(), thread_name_prefix="hash") as pool:
-        for done in pool.map(read_chunk, range(0, len(dataset), _CHUNK)):
-            if on_progress:
-                on_progress(done)
+        list(pool.map(read_chunk, range(0, len(dataset), _CHUNK)))
     return digests
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.annotations.open import find_task, open_annotated
 from vitling.data.annotations.split import DenseTask
-from vitling.data.annotations.summary import AnnotationSummary, summarise_annotations
+from vitling.data.annotations.summary import AnnotationSummary, find_range, summarise_annotations
 from vitling.data.config import DataConfig
 from vitling.data.content import hash_records, make_records
 from vitling.data.dataset import BadFile, Dataset, Splits
@@ -95,6 +95,7 @@ def inspect(
     present = {split: dataset for split, dataset in datasets.items() if dataset is not None}
     facts = _scan_all(present, config, on_progress)
     leaks = find_leaks(facts)
+    described = (describe_two_labels(present["train"], facts["train"]), _describe_leaks(leaks))
     result = Inspection(
         spec=str(spec),
         name=posixpath.dirname(splits.train.name),
@@ -103,10 +104,10 @@ def inspect(
         bad=[*splits.bad, *_list_bad_files(present, facts)],
         leakage=[_name_leak(leak, present) for leak in leaks],
         notes=[*splits.notes, *_note_mismatches(present, facts)],
-        warnings=[*splits.warnings, *_warn_of_two_labels(present["train"], facts["train"])],
+        warnings=[*splits.warnings, *filter(None, described)],
         annotations=annotations,
     )
-    result.warnings = _collect_warnings(result, leaks)
+    result.warnings += _collect_warnings(result)
     return result
 
 
@@ -169,9 +170,9 @@ def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
         classes=classes,
         imbalance=max(filled) / min(filled) if filled else None,
         groups=None if dataset.groups is None else len(np.unique(dataset.groups)),
-        width=_summarise_range(facts.width[ok]),
-        height=_summarise_range(facts.height[ok]),
-        aspect=_summarise_range(facts.width[ok] / facts.height[ok]),
+        width=find_range(facts.width[ok]),
+        height=find_range(facts.height[ok]),
+        aspect=find_range(facts.width[ok] / facts.height[ok]),
         modes=_count_words(facts.modes),
         formats=_count_words(facts.formats),
         exact_duplicates=[[dataset.keys[i] for i in cluster] for cluster in duplicates.exact],
@@ -181,13 +182,6 @@ def _summarise(dataset: Dataset, facts: ImageFacts) -> SplitSummary:
 
 def _count_classes(dataset: Dataset) -> dict[str, int]:
     return {} if dataset.labels is None else dict(zip(dataset.class_names, dataset.count_classes().tolist()))
-
-
-def _summarise_range(values: np.ndarray) -> tuple[float, float, float] | None:
-    if not len(values):
-        return None
-    smallest, median, largest = (round(float(f(values)), 3) for f in (np.min, np.median, np.max))
-    return smallest, median, largest
 
 
 def _count_words(words: list[str]) -> dict[str, int]:
@@ -226,11 +220,6 @@ def _note_mismatches(datasets: dict[str, Dataset], facts: dict[str, ImageFacts])
 _KNOWN_SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 
 
-def _warn_of_two_labels(train: Dataset, facts: ImageFacts) -> list[str]:
-    warning = describe_two_labels(train, facts)
-    return [warning] if warning else []
-
-
 def describe_two_labels(dataset: Dataset, facts: ImageFacts) -> str | None:
     """Describe images with the same bytes but different labels, if any."""
     labels = dataset.labels
@@ -243,10 +232,8 @@ def describe_two_labels(dataset: Dataset, facts: ImageFacts) -> str | None:
     return f"The same image has different labels: {listed}. Keep one of each."
 
 
-def _collect_warnings(found: Inspection, leaks: list[Leak]) -> list[str]:
-    warnings = [*found.warnings]
-    if sentence := _describe_leaks(leaks):
-        warnings.append(sentence)
+def _collect_warnings(found: Inspection) -> list[str]:
+    warnings: list[str] = []
     if found.bad:
         warnings.append(f"Files that cannot be used: {len(found.bad):,}.")
     train = found.splits["train"]

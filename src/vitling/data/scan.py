@@ -108,28 +108,26 @@ def scan(
     config: DataConfig | None = None,
     workers: int | None = None,
     on_progress: Callable[[int], None] | None = None,
-    ids: np.ndarray | Sequence[int] | None = None,
 ) -> ImageFacts:
     """Read and decode every image once, and write its squashed pixels [C, size, size] to `out`.
 
-    With `ids`, scan only those images: row k of the facts and of `out` is image `ids[k]`. A bad image never raises.
-    `on_progress` is called with the number done, in the caller's thread.
+    A bad image never raises. `on_progress` is called with the number done, in the caller's thread.
     """
     config = config or DataConfig()
-    ids = np.arange(len(dataset)) if ids is None else np.asarray(ids, dtype=np.int64)
-    if out is not None and (size is None or out.shape != (len(ids), config.channels, size, size)):
-        raise ValueError(f"out has shape {out.shape}, expected {(len(ids), config.channels, size, size)}")
-    facts = ImageFacts.empty(len(ids))
+    n = len(dataset)
+    if out is not None and (size is None or out.shape != (n, config.channels, size, size)):
+        raise ValueError(f"out has shape {out.shape}, expected {(n, config.channels, size, size)}")
+    facts = ImageFacts.empty(n)
 
     def scan_chunk(start: int) -> int:
-        stop = min(start + CHUNK, len(ids))
-        for k in range(start, stop):
-            _scan_image(dataset, int(ids[k]), facts, k, size, out, config)
+        stop = min(start + CHUNK, n)
+        for i in range(start, stop):
+            _scan_image(dataset, i, facts, size, out, config)
         return stop
 
     pool = ThreadPoolExecutor(workers or count_cores(), thread_name_prefix="scan")
     try:
-        for done in pool.map(scan_chunk, range(0, len(ids), CHUNK)):
+        for done in pool.map(scan_chunk, range(0, n, CHUNK)):
             if on_progress:
                 on_progress(done)
     finally:
@@ -151,25 +149,24 @@ def _scan_image(
     dataset: Dataset,
     i: int,
     facts: ImageFacts,
-    k: int,
     size: int | None,
     out: np.ndarray | None,
     config: DataConfig,
 ) -> None:
     try:
         raw = dataset.read(i)
-        facts.digests[k] = hash_image(raw)
+        facts.digests[i] = hash_image(raw)
         decoded = decode(raw, config.channels, config.bits, config.max_pixels, draft_size=size or MIN_DRAFT)
         if out is not None and size is not None:
-            out[k] = squash(decoded, size, config.channels)
-        facts.thumbs[k] = make_thumbnail(decoded, THUMB)
+            out[i] = squash(decoded, size, config.channels)
+        facts.thumbs[i] = make_thumbnail(decoded, THUMB)
     except Exception as error:  # one bad image must not stop the scan
         raise_if_short(error)
-        facts.reasons[k] = describe_error(error)
+        facts.reasons[i] = describe_error(error)
         return
-    facts.width[k], facts.height[k] = decoded.width, decoded.height
-    facts.modes[k], facts.formats[k] = decoded.mode, decoded.format
-    facts.ok[k] = True
+    facts.width[i], facts.height[i] = decoded.width, decoded.height
+    facts.modes[i], facts.formats[i] = decoded.mode, decoded.format
+    facts.ok[i] = True
 
 
 def hash_image(raw: Raw) -> np.ndarray:

@@ -19,7 +19,7 @@ MIN_VISIBLE = 0.1  # fraction of a box's area that must lie on the canvas
 class InstanceTargets:
     """Instances of a split, held on the device. Masks are squares within their own boxes."""
 
-    def __init__(self, instances: Instances, device: torch.device | str, side: int = CROP_SIDE):
+    def __init__(self, instances: Instances, device: torch.device | str):
         counts = np.diff(instances.offsets)
         self.most = int(counts.max(initial=1))  # instances in one image
         self.first, self.counts = (
@@ -31,7 +31,7 @@ class InstanceTargets:
         self.boxes, self.classes, self.kept = (torch.from_numpy(a.copy()).to(device) for a in (boxes, classes, kept))
         self.masks = None
         if instances.segments is not None:
-            crops = instances.crop_masks(side) if len(instances) else np.zeros((1, side, side), np.uint8)
+            crops = instances.crop_masks() if len(instances) else np.zeros((1, CROP_SIDE, CROP_SIDE), np.uint8)
             self.masks = torch.from_numpy(crops).to(device)
 
     def view(self, ids: Tensor, boxes: Tensor, size: int) -> list[dict[str, Tensor]]:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import bdtr, ndtri, stdtrit
 
+from vitling.evaluation.intervals import LEVEL
+
 DRAWS = 4_000  # bootstrap samples
 SLOW_DRAWS = 300  # for a statistic that is recomputed for each
-LEVEL = 0.95  # of the confidence intervals
 BLOCK = 1 << 24  # drawn numbers in memory at once
 MANY = 1e6  # degrees of freedom from which Student's t is taken as normal
 EXACT = 1e-12  # smaller differences are rounding

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from vitling.data.dataset import Dataset, Splits
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
-from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_sources
-from vitling.evaluation.model import BATCH, Embeddings, Model
-from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, write_table
+from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_dataset_sources, list_sources
+from vitling.evaluation.model import BATCH, Model
+from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_table
 from vitling.files import atomic_write, check_writable
 
 
@@ -71,7 +71,10 @@ def _embed_dataset_source(
 ) -> list[EmbeddedSplit]:
     splits = read_splits(spec, config, needs_train=False)
     splits.on_test_opened = on_test_opened or splits.on_test_opened
-    parts = [_embed_dataset(model, split, part) for split, part in _open_splits(splits)]
+    parts = [
+        _embed_sources(model, split, list_dataset_sources(part), part.labels, part.class_names)
+        for split, part in _open_splits(splits)
+    ]
     parts[0].errors |= {bad.key: bad.reason for bad in splits.bad}
     return parts
 
@@ -87,13 +90,6 @@ def _open_splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
     return [(name, part) for name, part in named.items() if part is not None and len(part)]
 
 
-def _embed_dataset(model: Model, split: str, dataset: Dataset) -> EmbeddedSplit:
-    def reader(i: int) -> Source:
-        return Source(dataset.keys[i], lambda: dataset.read(i))
-
-    return _embed_sources(model, split, [reader(i) for i in range(len(dataset))], dataset.labels, dataset.class_names)
-
-
 def _embed_sources(
     model: Model,
     split: str,
@@ -101,28 +97,22 @@ def _embed_sources(
     labels: np.ndarray | None = None,
     class_names: tuple[str, ...] = (),
 ) -> EmbeddedSplit:
-    found = _compute_features(model, split, sources)
-    keys = [sources[i].name for i in found.rows]
-    kept = None if labels is None else labels[found.rows]
-    return EmbeddedSplit(split, keys, found.vectors, kept, class_names, found.errors)
-
-
-def _compute_features(model: Model, split: str, sources: list[Source]) -> Embeddings:
-    parts = []
+    rows: list[int] = []
+    vectors: list[np.ndarray] = []
+    errors: dict[str, str] = {}
     with Log().progress(f"Embedding {split}", len(sources)) as progress:
         for start in range(0, len(sources), BATCH):
             found = model.embed_sources(sources[start : start + BATCH])
-            parts.append(found._replace(rows=[start + row for row in found.rows]))
+            rows += [start + row for row in found.rows]
+            vectors.append(found.vectors)
+            errors |= found.errors
             progress(min(start + BATCH, len(sources)))
-    return Embeddings(
-        rows=[row for part in parts for row in part.rows],
-        vectors=np.concatenate([part.vectors for part in parts]),
-        errors={name: reason for part in parts for name, reason in part.errors.items()},
-    )
+    kept = None if labels is None else labels[rows]
+    return EmbeddedSplit(split, [sources[i].name for i in rows], np.concatenate(vectors), kept, class_names, errors)
 
 
 def _write_npz(out: Path, parts: list[EmbeddedSplit]) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         "keys": np.array([key for part in parts for key in part.keys]),
         "split": np.array([part.split for part in parts for _ in part.keys]),
         "embeddings": np.concatenate([part.embeddings for part in parts]),
@@ -130,9 +120,9 @@ def _write_npz(out: Path, parts: list[EmbeddedSplit]) -> None:
     known = [part.labels for part in parts if part.labels is not None]
     if known:
         arrays["labels"] = np.concatenate([_labels_or_blank(part, known[0]) for part in parts])
-        arrays["class_names"] = np.array(parts[0].class_names)
+        arrays["class_names"] = np.array(next(part.class_names for part in parts if part.class_names))
     with atomic_write(out) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)
 
 
 def _labels_or_blank(part: EmbeddedSplit, like: np.ndarray) -> np.ndarray:
@@ -151,20 +141,12 @@ def _write_parquet(out: Path, parts: list[EmbeddedSplit]) -> None:
         "split": [part.split for part in parts for _ in part.keys],
     }
     if any(part.labels is not None for part in parts):
-        columns["label"] = [label for part in parts for label in _label_names(part)]
+        columns["label"] = [label for part in parts for label in name_labels(part)]
     table = pa.table(columns)
     vectors = np.concatenate([part.embeddings for part in parts])
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     with atomic_write(out) as file:
         pq.write_table(table.append_column("embedding", column), file)
-
-
-def _label_names(part: EmbeddedSplit) -> list:
-    if part.labels is None:
-        return [None] * len(part.keys)
-    if part.labels.ndim == 1:
-        return [part.class_names[c] for c in part.labels]
-    return [[part.class_names[c] for c in np.flatnonzero(row)] for row in part.labels]
 
 
 _WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,6 +29,7 @@ from vitling.evaluation.correspondence import (
 from vitling.evaluation.inputs import list_sources
 from vitling.evaluation.model import Model
 from vitling.files import check_writable, write_json
+from vitling.views.sheet import to_rgb
 
 FILE = "explained.json"
 PICTURES = ("correspondence.png", "attention-masks.png", "attention-maps.png", "entropy.png")
@@ -89,7 +91,7 @@ def _draw_correspondences(model: Model, views: Tensor, images: list[str], out: P
     matches = match_regions(features.grid[:1], features.grid[1:])
     errors = measure_mirror_errors(matches, model.meta.size)[0].cpu().numpy() if len(images) == 1 else None
     names = (Path(images[0]).name, Path(images[1]).name if len(images) > 1 else "mirrored")
-    shown = [pictures.to_rgb(view, model.meta.mean, model.meta.std) for view in views]
+    shown = [np.asarray(to_rgb(view, model.meta.mean, model.meta.std)) for view in views]
     nearest = [(_find_nearest(features, i, i), _find_nearest(features, i, 1 - i)) for i in range(2)]
     pictures.draw_correspondences(shown, matches, nearest, errors, names, out)
     found: dict[str, Any] = {
@@ -113,7 +115,7 @@ def _find_nearest(features: Features, view: int, other: int) -> Grid:
 def _draw_attention(model: Model, view: Tensor, query: Query, out: Path) -> dict[str, Any]:
     features = model.backbone(view, attention=True)
     heads = rank_heads(model.backbone, features, query)
-    shown = pictures.to_rgb(view[0], model.meta.mean, model.meta.std)
+    shown = np.asarray(to_rgb(view[0], model.meta.mean, model.meta.std))
     grid = (features.grid.shape[-2], features.grid.shape[-1])
     pictures.draw_heads(shown, heads, grid, True, out / MASKS)
     pictures.draw_heads(shown, heads, grid, False, out / MAPS)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import CUSTOM_MODELS
 from vitling.backbones.swin import matches_timm
-from vitling.errors import InvalidFile, RunAborted, UserError
+from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import FILE as TRUST
@@ -63,13 +63,14 @@ def _check_out(out: Path, given: Path, folder: Path) -> None:
     in_a_run = given.resolve() != folder.resolve() or (folder.parent / "checkpoints").exists()
     if in_a_run and out.resolve() in run_folders - {folder.resolve()}:
         raise UserError(f"--out {out} belongs to the run. Name a different folder.")
-    if (out / CONFIG).exists() and not _is_export(out / CONFIG):
+    if (out / CONFIG).exists() and not _has_keys(out / CONFIG, "vitling"):
         raise UserError(f"--out {out} has a {CONFIG} that is not from vitling. Name a different folder.")
 
 
-def _is_export(config: Path) -> bool:
+def _has_keys(path: Path, *keys: str) -> bool:
+    """Return whether a file holds a JSON object with these keys, as that of an earlier export does."""
     try:
-        return "vitling" in read_record(config, dict[str, Any])
+        return set(keys) <= read_record(path, dict[str, Any]).keys()
     except (OSError, UserError):
         return False
 
@@ -135,27 +136,17 @@ def _export_onnx(model: Model, out: Path) -> float:
     names = out.name, out.with_suffix(".json").name
     for name in names:
         check_writable(out.parent / name)
-    _check_description(out.parent / names[-1])
+    about = out.parent / names[-1]
+    if about.exists() and not _has_keys(about, "input", "output", "class_names"):
+        raise UserError(
+            f"{about} would be replaced by the description of the model, but is not one. Use a different --out."
+        )
     with scratch_folder(out) as unchecked:
         _write_onnx(model, unchecked / out.name)
         difference = _compare_onnx(model, unchecked / out.name)
         write_json(unchecked / names[-1], _describe_model(model))
         _move(unchecked, out.parent, names)
     return difference
-
-
-def _check_description(path: Path) -> None:
-    """Raise UserError if the file that describes the model would replace a different kind of file."""
-    if not path.exists():
-        return
-    try:
-        is_ours = {"input", "output", "class_names"} <= read_record(path, dict[str, Any]).keys()
-    except InvalidFile:
-        is_ours = False
-    if not is_ours:
-        raise UserError(
-            f"{path} would be replaced by the description of the model, but is not one. Use a different --out."
-        )
 
 
 def _require_onnx() -> None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from statistics import NormalDist
 
-LEVEL = 0.95
+LEVEL = 0.95  # of the confidence intervals
 
 
 def wilson_interval(accuracy: float, n: int, level: float = LEVEL) -> tuple[float, float]:

@@ -24,14 +24,14 @@ def knn_votes(
     queries: Tensor | None,
     ks: Sequence[int],
     classes: int,
-    temperature: float | None = TEMPERATURE,
+    temperature: float = TEMPERATURE,
     block: int = BLOCK,
 ) -> Votes:
     """Compute, for each k, the fraction of the votes of the k nearest bank images for each class, [N, C].
 
     `labels` are int [M], or bool [M, C] for several per image. Without `queries`, each bank image is classified by the
-    others. Without a temperature, all k votes count the same. The fractions are scores for `metrics`; use their
-    logarithm as logits. Everything stays on the device of the features.
+    others. The fractions are scores for `metrics`; use their logarithm as logits. Everything stays on the device of the
+    features.
     """
     parts = list(_iterate_votes(bank, labels, queries, ks, classes, temperature, block))
     return {k: torch.cat([part[k] for part in parts]) for k in ks}
@@ -44,7 +44,7 @@ def knn_scores(
     query_labels: Tensor,
     ks: Sequence[int],
     classes: int,
-    temperature: float | None = TEMPERATURE,
+    temperature: float = TEMPERATURE,
     block: int = BLOCK,
 ) -> dict[int, float]:
     """Compute, for each k, top-1 accuracy, or mean average precision for several labels per image."""
@@ -86,7 +86,7 @@ def _iterate_votes(
     queries: Tensor | None,
     ks: Sequence[int],
     classes: int,
-    temperature: float | None,
+    temperature: float,
     block: int,
 ) -> Iterator[Votes]:
     """Yield votes in chunks whose similarities and votes fit into a block."""
@@ -98,15 +98,9 @@ def _iterate_votes(
         with exact_matmul():
             first = start if queries is None else None
             similarity, rows = find_nearest(bank, unit_queries[start : start + step], max(ks), block, first)
-        weights = _weigh_votes(similarity, temperature)
+        # Relative to the nearest neighbour, so that no temperature over- or underflows all votes.
+        weights = ((similarity - similarity[:, :1]) / temperature).exp()
         yield {k: _count_votes(weights[:, :k], rows[:, :k], labels, classes) for k in ks}
-
-
-def _weigh_votes(similarity: Tensor, temperature: float | None) -> Tensor:
-    """Weigh votes relative to the nearest neighbour, so that no temperature over- or underflows all of them."""
-    if temperature is None:
-        return torch.ones_like(similarity)
-    return ((similarity - similarity[:, :1]) / temperature).exp()
 
 
 def _count_votes(weights: Tensor, rows: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -66,7 +66,6 @@ class LogisticProbe:
     scores: dict[float, float]  # of every C tried
     iterations: dict[float, int]
     not_converged: list[float]
-    backend: str
 
 
 def fit_probe(
@@ -98,7 +97,6 @@ def fit_probe(
         dict(sorted(scores.items())),
         {C: fits[C].iterations for C in sorted(fits)},
         [C for C in sorted(fits) if not (fits[C].converged and (final.converged or best != C))],
-        backend,
     )
 
 

@@ -174,9 +174,7 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
         "calibration_error": calibration_error(scaled, labels),
         "temperature": temperature,
         "per_class": rows,
-        "left_out": [
-            row["class"] for row in rows if not row["n"]
-        ],  # classes without images, left out of every mean over classes
+        "left_out": [row["class"] for row in rows if not row["n"]],  # of every mean over classes
     }
     if labels.ndim == 2:
         precisions = average_precisions(logits, labels)
@@ -184,15 +182,16 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
             row["average_precision"] = _none_if_nan(value)
         return {
             "task": "multi",
-            "mean_average_precision": mean_average_precision(logits, labels),
+            "mean_average_precision": _mean_precision(precisions),
             "eleven_point_map": eleven_point_map(logits, labels),
             "roc_auc": _none_if_nan(roc_aucs(logits, labels).nanmean()),
             **shared,
         }
+    accuracy = top1(logits, labels)
     return {
         "task": "single",
-        "top1": top1(logits, labels),
-        "top1_interval": list(wilson_interval(top1(logits, labels), len(labels))),
+        "top1": accuracy,
+        "top1_interval": list(wilson_interval(accuracy, len(labels))),
         "top5": topk(logits, labels, 5),
         "mean_per_class": mean_per_class(logits, labels),
         "roc_auc": _none_if_nan(roc_aucs(scaled, labels).nanmean()),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch.nn.functional as F
 from PIL import Image, ImageColor
-from torch import Tensor
 
 from vitling.backbones.position import Grid
 from vitling.evaluation.attention_maps import MASS, RankedHeads
@@ -178,14 +177,6 @@ def draw_entropies(heads: RankedHeads, out: Path) -> None:
     axes.set_title(f"{int(redundant.sum())} of {len(entropy)} heads redundant{grey}", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     save_picture(figure, out)
-
-
-def to_rgb(view: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
-    """Convert a normalised view [C, H, W] to RGB [H, W, 3]: grey if C is 1, else from the first three channels."""
-    pixels = view.float().cpu() * view.new_tensor(std).cpu()[:, None, None] + view.new_tensor(mean).cpu()[:, None, None]
-    pixels = pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
-    pixels = F.pad(pixels, (0, 0, 0, 0, 0, 3 - len(pixels)))
-    return (255 * pixels).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
 def save_picture(figure: Figure, out: Path) -> None:

@@ -147,7 +147,7 @@ def run_logistic(task: ProbeTask, log: Log) -> dict[str, Any]:
         "chosen": {"C": found.C},
         "validation": found.score,
         **task.evaluate(logits),
-        "backend": found.backend,
+        "backend": backend,
         "each_C": {f"{C:.4g}": value for C, value in found.scores.items()},
         "iterations": {f"{C:.4g}": n for C, n in found.iterations.items()},
         "not_converged": found.not_converged,

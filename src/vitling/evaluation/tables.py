@@ -41,7 +41,7 @@ def write_table(out: Path, parts: list[EmbeddedSplit], tool: Tool, model: Model,
     columns: dict[str, Any] = {
         "filepath" if tool == "fiftyone" else "path": paths,
         "split": [part.split for part in parts for _ in part.keys],
-        "label": [label for part in parts for label in _join_labels(part)],
+        "label": ["|".join(name) if isinstance(name, list) else name for part in parts for name in name_labels(part)],
         **_predict(model, vectors),
         **dict(zip("xy", _place(vectors).T.tolist())),
     }
@@ -79,22 +79,19 @@ def _predict(model: Model, vectors: np.ndarray) -> dict[str, Any]:
         return {}
     scaled = model.head(torch.from_numpy(vectors).to(model.device)).float().cpu() / model.meta.temperature
     if model.meta.task == "multi":
-        names = ["|".join(_choose(model.class_names, row)) for row in (scaled > 0).tolist()]
+        names = ["|".join(name for name, chosen in zip(model.class_names, row) if chosen) for row in scaled > 0]
         return {"prediction": names, "confidence": scaled.sigmoid().amax(dim=1).tolist()}
     best = scaled.softmax(dim=1).max(dim=1)
     return {"prediction": [model.class_names[c] for c in best.indices], "confidence": best.values.tolist()}
 
 
-def _join_labels(part: EmbeddedSplit) -> list[str | None]:
+def name_labels(part: EmbeddedSplit) -> list[Any]:
+    """Return the name of each image's class; a list of names where an image may have several, None without labels."""
     if part.labels is None:
         return [None] * len(part.keys)
     if part.labels.ndim == 1:
-        return [part.class_names[c] if c >= 0 else None for c in part.labels]
-    return ["|".join(_choose(part.class_names, row)) for row in part.labels.tolist()]
-
-
-def _choose(names: tuple[str, ...], chosen: list[bool]) -> list[str]:
-    return [name for name, is_chosen in zip(names, chosen) if is_chosen]
+        return [part.class_names[c] for c in part.labels]
+    return [[part.class_names[c] for c in np.flatnonzero(row)] for row in part.labels]
 
 
 def _locate(source: str, key: str) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitling.data.dataset import UNLABELLED, Dataset
 from vitling.data.holdout import hold_out
+from vitling.data.splits import DEFAULT_HOLD_OUT
 from vitling.data.store import Store
 from vitling.evaluation.collapse import CollapseWatcher
 from vitling.evaluation.features import compute_pooled_features
@@ -21,7 +22,6 @@ from vitling.metric_names import primary_metric
 from vitling.objectives.moments import Moment
 
 K = 20  # neighbours; the best in DINO
-DEFAULT_HOLD_OUT = 0.1  # of the labelled images, without a val split
 SAMPLE = 512  # images for the spread, so that the SVD is fast
 
 

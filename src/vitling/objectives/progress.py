@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Progress:
     """Position of a run: `step` of `steps`, and the fractional `epoch` of `epochs`.
 
-    After a change of the run's length (`Trainer.change_length`), steps are fractional: `fraction` goes on from where
-    it was, and reaches 1 at the new end.
+    After a change of the run's length (`Trainer.change_length`), steps are fractional: `fraction` continues from its
+    value and reaches 1 at the new end.
     """
 
     step: float

@@ -7,13 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from vitling.console import Log
 from vitling.files import write_json
-from vitling.loading import read_record
-from vitling.papers.stages import Kind, StageRun, make_stage, name_hashes, summarise_stage
+from vitling.papers.stages import Kind, StageRun, list_settings, make_stage, name_hashes, read_answer, run_stages
 from vitling.papers.study import RunContext, StudyRun
-from vitling.papers.train_task import changed_settings
-from vitling.records import Environment, TaskResult
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
 from vitling.settings.facts import Facts
@@ -40,9 +36,7 @@ class DenseTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        named = [(kind, config) for kind, config in self._configs()]
-        own = {f"{kind}.{name}": value for kind, config in named for name, value in changed_settings(config).items()}
-        return own | {"figure": self.figure}
+        return list_settings(self._configs()) | {"figure": self.figure}
 
     def stages(self, context: RunContext) -> list[StageRun]:
         found: list[StageRun] = []
@@ -54,18 +48,9 @@ class DenseTask:
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         stages, answer = self.stages(context), context.out / "result.json"
-        if answer.exists():
-            given = read_record(answer, TaskResult)
-            if [entry.get("folder") for entry in given.get("stages", [])] == [stage.out.name for stage in stages]:
-                return given
-        log, results, entries = Log(), [], []
-        for i, stage in enumerate(stages):
-            there = " has finished already." if stage.finished else ""
-            log.info(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
-            result, shared = stage(context.out)
-            results.append(result)
-            entries.append(summarise_stage(stage, result, shared))
-        write_json(context.out / "environment.json", read_record(stages[-1].out / "environment.json", Environment))
+        if (given := read_answer(answer, stages)) is not None:
+            return given
+        results, entries = run_stages(stages, context)
         last = results[-1]
         split = "test" if "test" in last["last"] else "val"
         given = {

@@ -43,7 +43,7 @@ def studies() -> tuple[Study, ...]:
     cost = "time that DRLoc adds to a training step, %"
     return (
         new("drloc-t1b", "variants of the loss", f"{paper} Table 1 (b)", _variants(), also=("drloc-supp-t6",)),
-        new("drloc-t2a", "pairs of tokens an image (m)", f"{paper} Table 2 (a)", _pair_counts()),
+        new("drloc-t2a", "pairs of tokens per image (m)", f"{paper} Table 2 (a)", _pair_counts()),
         new("drloc-t2b", "100 and 300 epochs", f"{paper} Table 2 (b)", _epochs()),
         new("drloc-t3", "from scratch", f"{paper} Table 3", _from_scratch("paper")),
         new(

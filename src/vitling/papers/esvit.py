@@ -52,14 +52,27 @@ def studies() -> tuple[Study, ...]:
             f"{probes}; AP on COCO",
         ),
         new("esvit-t6", "the networks", f"{paper} Table 6 and its code", _layouts(), "parameters without heads"),
-        new("esvit-t8", "pace of the networks", f"{paper} Table 8", _throughput(), "images a second, no gradients"),
+        new(
+            "esvit-t8",
+            "throughput of networks",
+            f"{paper} Table 8",
+            _throughput(),
+            "images per second, no gradients",
+        ),
         new("esvit-t9", "cost of the region loss", f"{paper} Table 9", _costs(), "both losses over the view loss"),
         new("esvit-t10", "the datasets", f"{paper} Table 10", _counts(), "images"),
         new("esvit-t11", "18 datasets", f"{paper} Table 11", _eighteen(), "the dataset's metric on test, %"),
         new("esvit-t12", "ResNet-50", f"{paper} Tables 7 and 12", _resnet_linear(), probes, also=("esvit-t7",)),
         new("esvit-t13", "epochs for as many views", f"{paper} Table 13", _epochs(), "epochs"),
         new("esvit-choices", "softmax, distance, transport", f"{paper} Sec. 4.3", _choices(), probes),
-        new("esvit-f1", "pace against accuracy", f"{paper} Figure 1 and Table 1", _fast(), probes, picture="scatter"),
+        new(
+            "esvit-f1",
+            "throughput against accuracy",
+            f"{paper} Figure 1 and Table 1",
+            _fast(),
+            probes,
+            picture="scatter",
+        ),
         new("esvit-f3", "18 datasets, Swin-S", f"{paper} Figure 3", _suite_of_small(), "mean, %", picture="bars"),
         new("esvit-f4", "k-NN by epoch", f"{paper} Figure 4 and Table 1", _curves(), probes, picture="curves"),
         new("esvit-f8", "correspondence", f"{paper} Figure 8", _correspondence(), found),
@@ -218,7 +231,7 @@ def _choices() -> Iterator[StudyRun]:
     for loss in regions:
         name, baseline = ("byol", "") if loss == "none" else (f"byol-{loss}", "byol")
         network = pretrain_config(recipes.byol(loss), method="byol")
-        yield from _probe(name, network, baseline, ["knn"], note="the network is not said in the paper")
+        yield from _probe(name, network, baseline, ["knn"], note="the paper does not name the network")
 
 
 def _fast() -> Iterator[StudyRun]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +48,6 @@ class Ledger:
             minutes = round(row["minutes"] + old.get("minutes", 0), 3)
             rows[key] = row | {"minutes": minutes} | ({"at_once": at_once} if at_once > 1 else {})
             write_json(self.path, self.make_content(rows))
-
-    def rewrite(self, change: Callable[[Row], Row]) -> None:
-        """Change every row, and describe the runs as the study defines them now."""
-        with lock_folder(self.path.parent):
-            write_json(self.path, self.make_content({key: change(row) for key, row in self.rows().items()}))
 
     def find_stale(self) -> list[str]:
         """List runs whose rows were measured with other settings than the study has now."""

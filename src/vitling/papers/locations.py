@@ -34,7 +34,7 @@ DATASETS = {
     **{name: _convert_entry(entry) for name, entry in ENTRIES.items()},
     # IDMM, Sec. 4.3
     "sin10k": StudyDataset("10 images of each class of ImageNet-1K", 10_000, 0),
-    "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn whatever their class", 10_000, 0),
+    "sin-total10k": StudyDataset("10,000 images of ImageNet-1K, drawn regardless of class", 10_000, 0),
     # every fifth training image; not a benchmark but a substitute if the full dataset is not available
     "cifar100-10k": StudyDataset("a part of CIFAR-100", 10_000, 5_000, ("cifar100-train-10k", "cifar100-test-5k")),
     # boxes and masks instead of classes; COCO and ADE20K are tested on their val split

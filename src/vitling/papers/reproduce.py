@@ -169,7 +169,7 @@ class _Session:
         while left:
             spent, done = (time.monotonic() - self.began) / 60, len(jobs) - len(left)
             if self.minutes is not None and spent >= self.minutes:
-                self.log.info(f"{spent:.0f} minutes are spent; {len(left)} runs are left for the next start.")
+                self.log.info(f"{spent:.0f} minutes have passed; {len(left)} runs are left for the next start.")
                 return
             with _claim_job(left) as job:
                 if job is None:

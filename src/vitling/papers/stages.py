@@ -6,7 +6,7 @@ origin. So runs that need the same stage train it once, across studies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -138,28 +138,13 @@ class StagedTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        own = {
-            f"{kind}.{name}": value
-            for kind, config in self._configs()
-            for name, value in changed_settings(config).items()
-        }
-        return own | ({} if self.seeded == "all" else {"seeded": self.seeded})
+        return list_settings(self._configs()) | ({} if self.seeded == "all" else {"seeded": self.seeded})
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         stages, answer = self.stages(context), context.out / "result.json"
-        if answer.exists():
-            given = read_record(answer, TaskResult)
-            known = [entry.get("folder") for entry in given.get("stages", [])]
-            if known == [stage.out.name for stage in stages]:  # a run of another study may have used the same folder
-                return given
-        log, results, entries = Log(), [], []
-        for i, stage in enumerate(stages):
-            there = " has finished already." if stage.finished else ""
-            log.info(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
-            result, shared = stage(context.out)
-            results.append(result)
-            entries.append(summarise_stage(stage, result, shared))
-        write_json(context.out / "environment.json", read_record(stages[-1].out / "environment.json", Environment))
+        if (given := read_answer(answer, stages)) is not None:
+            return given
+        results, entries = run_stages(stages, context)
         first, last = results[0], results[-1]
         given = {
             "value": round(100 * last["last"]["test"]["top1"], 4),
@@ -189,6 +174,33 @@ class StagedTask:
         yield "finetune", self.finetune
         if self.enlarge is not None:
             yield "enlarge", self.enlarge
+
+
+def list_settings(configs: Iterable[tuple[Kind, StageConfig]]) -> dict[str, Any]:
+    """List the settings of all stages that differ from the defaults, as KIND.NAME."""
+    return {f"{kind}.{name}": value for kind, config in configs for name, value in changed_settings(config).items()}
+
+
+def read_answer(path: Path, stages: list[StageRun]) -> dict[str, Any] | None:
+    """Read what these stages have given, if they have finished. A run of another study may have used the folder."""
+    if path.exists():
+        given = read_record(path, TaskResult)
+        if [entry.get("folder") for entry in given.get("stages", [])] == [stage.out.name for stage in stages]:
+            return given
+    return None
+
+
+def run_stages(stages: list[StageRun], context: RunContext) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Train the stages that have not finished; return the result and the summary of each."""
+    log, results, entries = Log(), [], []
+    for i, stage in enumerate(stages):
+        there = " has finished already." if stage.finished else ""
+        log.info(f"Stage {i + 1} of {len(stages)}, {stage.kind}: {stage.out}{there}")
+        result, shared = stage(context.out)
+        results.append(result)
+        entries.append(summarise_stage(stage, result, shared))
+    write_json(context.out / "environment.json", read_record(stages[-1].out / "environment.json", Environment))
+    return results, entries
 
 
 def make_stage(kind: Kind, config: StageConfig, context: RunContext, seed: int, origin: str) -> StageRun:

@@ -117,7 +117,6 @@ def _save(path: Path, images: Dataset, before: np.ndarray, after: np.ndarray) ->
     with atomic_write(path) as file:
         np.savez(
             file,
-            allow_pickle=False,
             before=_project(before).astype(np.float32),
             after=_project(after).astype(np.float32),
             labels=np.asarray(images.labels),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.files import atomic_write
-from vitling.formatting import format_count
+from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json
 
 VERDICTS = ("holds", "holds in part", "did not hold", "not testable here", "not yet run")
@@ -72,12 +72,12 @@ class Figures:
         own, _, base = reference.partition(" - ")
         values = self._list_values(own)
         if not base:
-            return f"{_format_mean(list(values.values()), digits)} ({format_count(len(values), 'seed')})"
+            return f"{format_mean(list(values.values()), digits)} ({format_count(len(values), 'seed')})"
         others = self._list_values(base)
         gains = [values[seed] - others[seed] for seed in values if seed in others]
         if not gains:
             raise KeyError(f"{reference}: no seed in common")
-        return f"{_format_mean(gains, digits, '+')} ({format_count(len(gains), 'seed')})"
+        return f"{format_mean(gains, digits, '+')} ({format_count(len(gains), 'seed')})"
 
     def _read(self, name: str) -> dict[str, Any]:
         self.used[name] = None
@@ -100,11 +100,6 @@ class Figures:
         for word in path.split("."):
             value = value[int(word)] if isinstance(value, list) else value[word]
         return value
-
-
-def _format_mean(values: list[float], digits: int, sign: str = "") -> str:
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.{digits}f}{deviation}"
 
 
 def render_claims(folder: Path, source: Path) -> str:

@@ -69,7 +69,7 @@ def render_page(data: ReportData) -> str:
 
 
 def render_live_page(title: str) -> str:
-    """Render the page of a running training, which fetches data.json from its server again and again."""
+    """Render the page of a run in progress, which fetches data.json from its server again and again."""
     scripts = [Markup(_read("vendor", name)) for name in VENDOR]
     scripts += [Markup(_read("assets", name)) for name in ("charts.js", "live.js")]
     return _ENVIRONMENT.get_template("live.html").render(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitling.files import atomic_write
-from vitling.formatting import format_count
+from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json_lines
 
 FILE = "recipe-search.jsonl"
@@ -24,12 +24,12 @@ Generated from [results/recipe-search.jsonl](../results/recipe-search.jsonl) by 
 `vitling train` with one change to its plan, or with several joined by "+", made by `benchmarks/recipe_search.py`. A
 fifth of the training images is held out, different images for each seed, and the test split stays closed. All runs of a
 table take about the same time on a free machine: a change that makes epochs faster or slower gets more or fewer of
-them. Runs side by side on one machine are slower, with the same results.
+them. Runs side by side on one machine are slower, but train for as many epochs.
 
-Gains are against `base`, the plan of that time, on the same seeds and held-out images; a positive gain in log loss is a
-smaller loss. One seed is a screening, since two runs with the same settings may differ by up to 1.5 points. A change is
-kept with three seeds. One exception so far: Muon became the default for PVTv2-B0 after one seed whose runs were cut off
-twelve epochs before their end, because it was 4.7 and 5.9 points ahead there, and after three seeds on digits.
+Gains are relative to `base`, the plan at that time, on the same seeds and held-out images; a positive gain in log loss
+is a lower loss. One seed is a screening: two runs with the same settings may differ by up to 1.5 points. A change
+becomes a default after three seeds. There is one exception: Muon became the default for PVTv2-B0 after three seeds on
+digits and one on Flowers-102, whose two runs ended twelve epochs early, 4.7 and 5.9 points ahead.
 """
 PLANS = {1: "AdamW", 2: "Muon, mimetic weights for plain ViTs"}  # what `base` was; a new default gets a new number
 TITLES = ("change", "flags", "top-1 held out", "gain", "log loss", "gain in log loss", "seeds")
@@ -54,9 +54,9 @@ class Comparison:
     def cells(self) -> tuple[str, ...]:
         numbers = (
             format_mean(self.top1),
-            format_mean(self.gains, "+.2f"),
-            format_mean(self.log_loss, ".3f"),
-            format_mean(self.loss_gains, "+.3f"),
+            format_mean(self.gains, sign="+"),
+            format_mean(self.log_loss, 3),
+            format_mean(self.loss_gains, 3, "+"),
         )
         return (self.candidate, f"`{self.flags}`" if self.flags else "", *numbers, str(len(self.top1)))
 
@@ -87,13 +87,6 @@ def _compare(candidates: Candidates) -> list[Comparison]:
     return sorted(made, key=lambda one: -statistics.mean(one.top1))
 
 
-def format_mean(values: list[float], form: str = ".2f") -> str:
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):{form.removeprefix('+')}}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{form}}{spread}"
-
-
 def render(folder: Path) -> str:
     """Render the page from the search in `folder`."""
     path = folder / FILE
@@ -107,15 +100,17 @@ def render(folder: Path) -> str:
 def _render_group(group: Group, candidates: list[Comparison], rows: list[dict[str, Any]]) -> str:
     data, plan, base = group
     found = [row for row in rows if "top1" in row]
+    finished = [(row["candidate"], row["seed"]) for row in found]
+    failed = [row for row in rows if "error" in row and (row["candidate"], row["seed"]) not in finished]
+    named = "; ".join(f"`{row['candidate']}`, seed {row['seed']} ({_shorten(row['error'])})" for row in failed)
+    if not found:
+        return f"## {data}\n\nBase: {PLANS[plan]}; `{base}`.\n\nNot finished: {named}.\n"
     networks, commits = (", ".join(sorted({str(row[key]) for row in found})) for key in ("backbone", "commit"))
     machines = ", ".join(sorted({row["gpu"] or "a CPU" for row in found}))
     held_out = ", ".join(sorted({f"{row['images_held_out']:,}" for row in found}))
     lines = [f"## {data}, {networks}\n", f"Base: {PLANS[plan]}; `{base}`. {held_out} images held out.\n"]
     lines += [f"| {' | '.join(TITLES)} |", "| --- " * len(TITLES) + "|"]
     lines += [f"| {' | '.join(one.cells)} |" for one in candidates]
-    finished = [(row["candidate"], row["seed"]) for row in found]
-    failed = [row for row in rows if "error" in row and (row["candidate"], row["seed"]) not in finished]
-    named = "; ".join(f"`{row['candidate']}`, seed {row['seed']} ({_shorten(row['error'])})" for row in failed)
     lines += [f"\nNot finished: {named}."] if failed else []
     return "\n".join(lines) + f"\n\n{format_count(len(found), 'run')} on {machines}; commit {commits}.\n"
 

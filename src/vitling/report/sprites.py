@@ -18,17 +18,17 @@ COLUMNS, PER_SHEET = 20, 400
 QUALITY = 72  # of WebP: about 1.3 kB for a tile of a photo
 
 
-def make_sprites(images: Iterable[Image], max_bytes: int, side: int = SIDE) -> tuple[Sprites, int]:
+def make_sprites(images: Iterable[Image], max_bytes: int) -> tuple[Sprites, int]:
     """Draw square images as tiles until the sheets take `max_bytes`; return the sheets and the number of tiles."""
     sheets: list[str] = []
     size, tiles, rest = 0, 0, iter(images)
     while size < max_bytes and (group := list(islice(rest, PER_SHEET))):
-        sheet = _encode(_draw_sheet(group, side), QUALITY)
+        sheet = _encode(_draw_sheet(group), QUALITY)
         if sheets and size + len(sheet) > max_bytes:
             break
         sheets.append(_to_uri(sheet))
         size, tiles = size + len(sheet), tiles + len(group)
-    return Sprites(tuple(sheets), side, COLUMNS, PER_SHEET), tiles
+    return Sprites(tuple(sheets), SIDE, COLUMNS, PER_SHEET), tiles
 
 
 def encode_picture(image: Image, quality: int = 82) -> str:
@@ -36,20 +36,20 @@ def encode_picture(image: Image, quality: int = 82) -> str:
     return _to_uri(_encode(image, quality))
 
 
-def _draw_sheet(group: list[Image], side: int) -> Image:
+def _draw_sheet(group: list[Image]) -> Image:
     from PIL import Image
 
     rows = -(-len(group) // COLUMNS)
-    sheet = Image.new("RGB", (COLUMNS * side, rows * side))
-    for image, corner in zip(group, _list_corners(side)):
-        sheet.paste(image.resize((side, side)) if image.size != (side, side) else image, corner)
+    sheet = Image.new("RGB", (COLUMNS * SIDE, rows * SIDE))
+    for image, corner in zip(group, _list_corners()):
+        sheet.paste(image.resize((SIDE, SIDE)) if image.size != (SIDE, SIDE) else image, corner)
     return sheet
 
 
-def _list_corners(side: int) -> Iterator[tuple[int, int]]:
+def _list_corners() -> Iterator[tuple[int, int]]:
     for i in range(PER_SHEET):
         row, column = divmod(i, COLUMNS)
-        yield column * side, row * side
+        yield column * SIDE, row * SIDE
 
 
 def _encode(image: Image, quality: int) -> bytes:

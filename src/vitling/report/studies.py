@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitling.formatting import format_count
+from vitling.formatting import format_count, format_mean
 
 LEARNT = 0.8  # of the constant's loss: above, DRLoc's task counts as not learnt
 Rows = dict[int, dict[str, Any]]  # of one run, by seed
@@ -67,18 +66,13 @@ def _format_values(values: list[float]) -> str:
     """Format mean, std and the number of seeds; counts (integers) have no std."""
     if all(isinstance(value, int) for value in values):
         return ", ".join(sorted({_format_value(value) for value in values}))
-    return f"{_format_mean(values)} ({format_count(len(values), 'seed')})" if values else ""
-
-
-def _format_mean(values: list[float], sign: str = "") -> str:
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.2f}{deviation}"
+    return f"{format_mean(values)} ({format_count(len(values), 'seed')})" if values else ""
 
 
 def _format_gain(gains: list[float], seeds: int) -> str:
     """Format the mean gain over the seeds that both have, which may be fewer."""
     few = f" ({format_count(len(gains), 'seed')})" if 0 < len(gains) < seeds else ""
-    return f"{_format_mean(gains, '+')}{few}" if gains else ""
+    return f"{format_mean(gains, sign='+')}{few}" if gains else ""
 
 
 def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:

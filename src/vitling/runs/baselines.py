@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from vitling.backbones.backbone import make_entry
-from vitling.backbones.names import find_entry
 from vitling.console import Log, is_main_process
 from vitling.errors import MachineFault, RunAborted, UserError
 from vitling.runs.compare_methods import BASELINE, make_request
@@ -31,7 +30,7 @@ def check_baselines(names: Sequence[str], config: TrainConfig) -> None:
     if names and config.resume and not config.source:
         raise UserError("--baselines with --resume needs DATA and the flags of the first start too.")
     for name in names:
-        if name != RANDOM and find_entry(name) is None:
+        if name != RANDOM:
             make_entry(name)  # raises UserError for an unknown name
 
 

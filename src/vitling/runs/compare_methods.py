@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from vitling.backbones.backbone import make_entry
-from vitling.backbones.names import find_entry
 from vitling.console import Log, is_main_process
 from vitling.data.dataset import Splits
 from vitling.data.sources import read_source
@@ -70,8 +69,7 @@ def _check(config: ComparisonConfig) -> None:
     if unknown or not config.methods:
         raise UserError(f"--methods {' '.join(unknown)}: choose from {', '.join(METHODS)}, separated by spaces.")
     for backbone in config.baselines:
-        if find_entry(backbone) is None:
-            make_entry(backbone)  # raises UserError for an unknown name
+        make_entry(backbone)  # raises UserError for an unknown name
     if config.val == "none":
         raise UserError("--val none leaves no images to compare the methods on.")
     splits = _read_splits(config)

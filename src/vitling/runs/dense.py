@@ -27,17 +27,8 @@ from vitling.training.loop import fit
 from vitling.training.result import FitResult
 
 
-def detect(request: DetectConfig) -> dict[str, Any]:
-    """Train a detector, evaluate it, and return what result.json contains."""
-    return train_dense(request)
-
-
-def segment(request: SegmentConfig) -> dict[str, Any]:
-    """Train a segmentation network, evaluate it, and return what result.json contains."""
-    return train_dense(request)
-
-
 def train_dense(request: DetectConfig | SegmentConfig) -> dict[str, Any]:
+    """Train a detector or a segmentation network, evaluate it, and return what result.json contains."""
     verb = "detect" if isinstance(request, DetectConfig) else "segment"
     with start_processes(request, verb) as processes, open_run(request, verb, processes) as run:
         if run.result:

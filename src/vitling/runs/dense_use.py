@@ -11,7 +11,6 @@ from vitling.console import Log
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.split import AnnotatedSplit
-from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.evaluation.inputs import find_images
 from vitling.files import atomic_write, check_writable, write_json
@@ -21,7 +20,7 @@ from vitling.runs.dense_evaluation import evaluate_store
 from vitling.runs.dense_images import describe_problems, match_store
 from vitling.runs.dense_model import BATCH, DenseModel, DensePrediction
 from vitling.runs.drawing import encode_class_map
-from vitling.runs.evaluate import format_command, make_opening_recorder, was_trained_on
+from vitling.runs.evaluate import decode_split, format_command, make_opening_recorder, was_trained_on
 from vitling.runs.origins import find_run
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
@@ -54,18 +53,7 @@ def evaluate_dense(config: EvaluationConfig, folder: Path) -> dict[str, Any]:
         log.warning(describe_problems(split, annotated))
     if was_trained_on(config.run, config.source, split):
         log.warning("The model was trained on these images, except those held out; expect lower scores on new images.")
-    with log.progress(f"Decoding {split}", len(annotated)) as progress:
-        store = build_store(
-            annotated.dataset,
-            model.meta.store_size,
-            model.meta.data,
-            model.device,
-            allow_bad=config.allow_bad,
-            split=split,
-            on_progress=progress,
-            warn=log.warning,
-        )
-    store.mean, store.std = model.meta.mean, model.meta.std
+    store = decode_split(model, annotated.dataset, split, model.meta.data, config.allow_bad, log)
     with log.progress("Evaluating", len(store)) as progress:
         scores = evaluate_store(model, store, match_store(annotated, store), progress)
     about = {"model": config.run, "weights": config.weights, "data": config.source, "split": split}
@@ -147,10 +135,10 @@ def _write(out: Path, name: str, found: DensePrediction, number: int, min_score:
     if found.classes is not None:
         with atomic_write(out / MASKS / f"{name}.png") as file:
             encode_class_map(found.classes, len(found.class_names)).save(file, "PNG")
-    return [] if found.detections is None else list_results(found, number, name)
+    return [] if found.detections is None else list_results(found, number)
 
 
-def list_results(found: DensePrediction, number: int, name: str) -> list[dict[str, Any]]:
+def list_results(found: DensePrediction, number: int) -> list[dict[str, Any]]:
     """List the detections of one image as COCO results, with the names of the file and of the class."""
     detections = found.detections
     assert detections is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from vitling.runs.origins import find_run, is_same_data, strip_val
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
 from vitling.training.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from vitling.runs.dense_model import DenseModel
 
 
 def evaluate(config: EvaluationConfig) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def match_model_input(model: Model, config: DataConfig) -> DataConfig:
 
 
 def decode_split(
-    model: Model,
+    model: Model | DenseModel,
     dataset: Dataset,
     split: str,
     config: DataConfig,

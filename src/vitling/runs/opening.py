@@ -99,7 +99,7 @@ class OpenRun(Generic[Config]):
         """Write config.json; with trackers, start the log and the trackers too."""
         values = {"verb": self.verb} | to_json(resolved)
         if trackers is None:
-            self.directory.update_config(values)
+            self.directory.write("config.json", values)
         else:
             self.directory.start(values, trackers)
 

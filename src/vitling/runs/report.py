@@ -47,23 +47,13 @@ def write_report(runs: Sequence[str], out: str | None = None) -> Path:
     """Write the report of one run or of several side by side, and return its path."""
     if not runs:
         raise UserError("No run given. Name one or more run directories: vitling report runs/first")
-    path = Path(out) if out else _default_path(runs)
+    path = Path(out) if out else Path(FILE) if len(runs) > 1 else Path(runs[0], FILE)
     check_writable(path)
     folders = [folder for run in runs for folder in list_finished(run)]
     found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
     limits = Limits().share(len(found))
-    write_page(path, [collect(files, limits, _log_opening(files)) for files in found])
+    write_page(path, [collect(files, limits, RunDirectory(files.folder).log_test_opening) for files in found])
     return path
-
-
-def _log_opening(files: RunFiles) -> Callable[[str], None]:
-    return RunDirectory(files.folder).log_test_opening
-
-
-def _default_path(runs: Sequence[str]) -> Path:
-    if len(runs) > 1:
-        return Path(FILE)
-    return Path(runs[0]) / FILE
 
 
 def shorten_names(folders: Sequence[Path]) -> list[str]:
@@ -106,8 +96,8 @@ def report_group(out: str) -> None:
         report_finished(folders, Path(out) / FILE, report_seconds(seconds, timed=False), Log())
 
 
-def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Log, with_images: bool = True) -> bool:
-    """Write the report of runs that have just finished, in about `seconds`; return whether it worked.
+def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Log, with_images: bool = True) -> None:
+    """Write the report of runs that have just finished, in about `seconds`.
 
     A failure is a warning: the runs themselves are done. The test split is not opened once more, because their own
     evaluation has opened it.
@@ -125,8 +115,6 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
         log.debug(traceback.format_exc())
         command = shlex.join(["vitling", "report", *map(str, folders)])
         log.warning(f"The report could not be written ({type(problem).__name__}: {problem}). Try: {command}")
-        return False
-    return True
 
 
 def _leave_out_images(report: RunReport, folder: Path) -> RunReport:

@@ -178,7 +178,7 @@ def list_facts(files: RunFiles, held_out: dict[str, int]) -> list[tuple[str, str
 
 
 def _describe_method(files: RunFiles) -> str:
-    methods = [stage.result.get("method", "") for _, stage in files.stages if (stage.folder / "result.json").exists()]
+    methods = [stage.result.get("method", "") for _, stage in files.stages if _has_result(stage)]
     shown = " then ".join(dict.fromkeys(name for name in methods if name))
     shown += " (labels only)" if shown == "supervised" else ""
     aux = files.result.get("aux", "none")
@@ -186,7 +186,7 @@ def _describe_method(files: RunFiles) -> str:
 
 
 def _describe_time(title: str, stage: RunFiles) -> str:
-    if not (stage.folder / "result.json").exists():
+    if not _has_result(stage):
         return f"{title.lower()}: not finished"
     result = stage.result
     epochs = format_count(result["epochs"], "epoch")

@@ -27,12 +27,13 @@ from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingIma
 from vitling.report.sprites import SIDE, make_sprites
 from vitling.runs.images import open_for_pretraining, open_labelled
 from vitling.runs.report_files import RunFiles
+from vitling.runs.stage import EVALUATION_SPEED
 from vitling.settings.config import PretrainConfig
 from vitling.training.processes import choose_device
+from vitling.views.sheet import to_image
 
 NEIGHBOURS = 6
 TSNE_SECONDS = 0.005  # of one image, on a busy core
-EVALUATION_SPEED = 3  # times as fast as training
 
 
 @dataclass(frozen=True)
@@ -270,19 +271,15 @@ def _make_thumbnails(
     return sprites, own, tuple(tile(True, i) for i in range(len(near)))
 
 
-def draw_thumbnail(store: Store, i: int, side: int = SIDE) -> Image.Image:
+def draw_thumbnail(store: Store, i: int) -> Image.Image:
     """Draw the centre of an image as a square. Tiny images keep their pixels visible."""
     pixels, aspect = store.fetch(np.array([i]))
-    array = pixels[0].cpu()
-    array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
-    if len(array) == 2:
-        array = torch.cat([array, array[:1]])
-    image = Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())
+    image = to_image(pixels[0].float())
     ratio, size = float(aspect[0]), store.size  # the image is squashed to a square
     width, height = size * min(1.0, 1 / ratio), size * min(1.0, ratio)
     left, top = (size - width) / 2, (size - height) / 2
-    resample = Image.Resampling.NEAREST if size <= side // 2 else Image.Resampling.LANCZOS
-    return image.resize((side, side), resample, box=(left, top, left + width, top + height))
+    resample = Image.Resampling.NEAREST if size <= SIDE // 2 else Image.Resampling.LANCZOS
+    return image.resize((SIDE, SIDE), resample, box=(left, top, left + width, top + height))
 
 
 def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vitling.evaluation.correspondence import compare_regions
 from vitling.evaluation.model import Model
-from vitling.evaluation.pictures import to_rgb
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import subsample
 from vitling.report.data import MatchedViews
@@ -23,6 +21,7 @@ from vitling.runs.report_pictures import SMALLEST_GRID
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.plan import Mix, Plan
 from vitling.views.renderer import Normaliser, Renderer, Views
+from vitling.views.sheet import to_rgb
 
 LARGEST_GRID = 16  # regions per side; of larger maps, only every second (third, ...) region is compared
 PICTURE_SIDE = 256  # px
@@ -116,6 +115,6 @@ def _compute_shifts(first: Views, second: Views) -> list[tuple[float, ...]]:
 
 
 def _draw(view: Tensor, model: Model) -> str:
-    picture = Image.fromarray(to_rgb(view, model.meta.mean, model.meta.std))
+    picture = to_rgb(view, model.meta.mean, model.meta.std)
     picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
     return encode_picture(picture)

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vitling.backbones.attention import select_query_attention
@@ -15,12 +14,11 @@ from vitling.backbones.backbone import Backbone
 from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.evaluation.features import iterate_views
-from vitling.evaluation.pictures import to_rgb
 from vitling.report.data import AttentionImage, ImageMap, Picture
 from vitling.report.sprites import encode_picture
 from vitling.runs.report_files import RunFiles
 from vitling.runs.report_images import RunImages, open_splits, spread
-from vitling.views.sheet import draw_views
+from vitling.views.sheet import draw_views, to_rgb
 
 SAMPLES = 6  # rows of the picture of views, and images whose attention and matching regions are shown
 SMALLEST_GRID = 3  # patches per side; with fewer, attention shows nothing
@@ -40,7 +38,7 @@ def draw_attention(images: RunImages, chosen: list[int]) -> tuple[AttentionImage
         left -= weights.size
         if min(grid) < SMALLEST_GRID or left < 0:
             break
-        picture = Image.fromarray(to_rgb(view[0], meta.mean, meta.std))
+        picture = to_rgb(view[0], meta.mean, meta.std)
         found.append(
             AttentionImage(
                 name=store.dataset.keys[i],

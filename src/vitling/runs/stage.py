@@ -51,7 +51,7 @@ _SAVING_SECONDS_CPU = 2.0  # nothing was compiled
 _REPORT_SHARE, _REPORT_LEAST, _REPORT_MOST = 0.02, 4.0, 45.0  # of the run's time; seconds
 _REPORT_WITH_IMAGES = 120.0  # seconds of a run; the report of a shorter one has no pictures
 _REPORT_OF_FILES = 1.0  # seconds
-_EVALUATION_SPEED = 3  # times as fast as training
+EVALUATION_SPEED = 3  # times as fast as training
 _EVALUATIONS_SHARE = 0.05  # of the time at most, during training on a CPU
 _FAMILIAR_SHARE, _FAMILIAR_LEAST = 0.02, 200  # of the run's time; images
 _USED_STEPS = 0.95  # of those that fit into the time, at least
@@ -63,11 +63,14 @@ class TooFewEpochsError(UserError):
     """Fewer epochs fit into the time than are worth training."""
 
 
-def build_backbone(config: RunConfig, drop_path: float) -> Backbone:
+def build_backbone(config: RunConfig, drop_path: float, initialise: bool = True) -> Backbone:
+    """Build the network, with the initial weights of --init unless it is built for a check only."""
     torch.manual_seed(config.seed)
     backbone = create(config.backbone or "", config.size, config.data.channels, drop_path)
     if config.init == "mimetic" and config.from_ is None:  # otherwise other weights replace these
-        mimetic.initialise(backbone.timm_model, backbone.name)
+        mimetic.check(backbone.timm_model, backbone.name)
+        if initialise:
+            mimetic.initialise(backbone.timm_model)
     return backbone
 
 
@@ -113,7 +116,7 @@ def _check_large_stage(config: TrainConfig) -> None:
     try:
         large = make_large_stage(config).config
         check(large)
-        build_auxiliary(large, build_backbone(large, 0.0))
+        build_auxiliary(large, build_backbone(large, 0.0, initialise=False))
     except UserError as problem:
         raise UserError(f"--final-size {config.final_size}: {problem}") from None
 
@@ -121,7 +124,7 @@ def _check_large_stage(config: TrainConfig) -> None:
 def dry_run(config: RunConfig) -> None:
     """Build the network and load its start, to fail early: before anything is deleted, decoded or trained."""
     check_trackers(config.loop.trackers)
-    backbone = build_backbone(config, 0.0)
+    backbone = build_backbone(config, 0.0, initialise=False)
     check_network(config, backbone)
     build_auxiliary(config, backbone)
     start_from(backbone, config.from_, keep_head=False)
@@ -244,7 +247,7 @@ def _use_all_time(fit: Fit, fitting: float, config: RunConfig, stores: Stores, p
         epochs, part = divide_steps(int(fitting * per_epoch), per_epoch)
         fit = replace(fit, epochs=epochs, epoch_part=part)
     seconds = _EVALUATIONS_SHARE * 60 * (config.minutes or 0) - ending
-    each = 0 if stores.val is None else len(stores.val) / (_EVALUATION_SPEED * _convert_pace(config, pace))
+    each = 0 if stores.val is None else len(stores.val) / (EVALUATION_SPEED * _convert_pace(config, pace))
     return replace(fit, evaluations=max(1, min(10, int(seconds / each) if each else 10)))
 
 
@@ -275,7 +278,7 @@ def free_memory() -> None:
 
 def familiar_images(seconds: float, pace: float) -> int:
     """Return how many training images the model's familiarity may be measured on, in a run of this many seconds."""
-    return max(_FAMILIAR_LEAST, int(_FAMILIAR_SHARE * seconds * _EVALUATION_SPEED * pace))
+    return max(_FAMILIAR_LEAST, int(_FAMILIAR_SHARE * seconds * EVALUATION_SPEED * pace))
 
 
 def ending_seconds(config: RunConfig, stores: Stores, pace: float, gpu: bool = True) -> float:
@@ -295,7 +298,7 @@ def ending_seconds(config: RunConfig, stores: Stores, pace: float, gpu: bool = T
         if isinstance(config, LabelledConfig):  # for the marks of unfamiliar images
             evaluated += min(len(stores.train), familiar_images(60 * (config.minutes or 0), pace))
         saving, pace = _SAVING_SECONDS_CPU, _convert_pace(config, pace)
-    return saving + test * stores.seconds_per_image + evaluated / (_EVALUATION_SPEED * pace)
+    return saving + test * stores.seconds_per_image + evaluated / (EVALUATION_SPEED * pace)
 
 
 def _convert_pace(config: RunConfig, pace: float) -> float:

@@ -1,4 +1,4 @@
-"""`vitling report --watch RUN`: a live page of a running training, served to this computer only."""
+"""`vitling report --watch RUN`: a live page of a run in progress, served to this computer only."""
 
 from __future__ import annotations
 

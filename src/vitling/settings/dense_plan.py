@@ -95,9 +95,7 @@ def _fill_160k(draft: Draft[Any], facts: Facts) -> None:
     _fill_shared(draft, epochs, 0.2, f"{STEPS_160K:,} steps")
     draft.fill("test_scales", MULTI_SCALE, "method", reason)
     warmup = min(WARMUP_160K / per_epoch, epochs / 10)
-    optim = OptimConfig(
-        lr=6e-5, weight_decay=0.01, schedule="linear", min_lr=0.0, warmup_epochs=warmup, clip=0.0, betas=(0.9, 0.999)
-    )
+    optim = OptimConfig(lr=6e-5, weight_decay=0.01, schedule="linear", min_lr=0.0, warmup_epochs=warmup, clip=0.0)
     draft.set_group("optim", optim, "method", reason)
 
 

@@ -82,7 +82,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
         draft.override("epochs", 1, "plan", "no labels: there is no second stage")
     if on_cpu:
         cpu.choose_training(draft, facts)
-    _choose_optimisers_and_start(draft)
+    _choose_optimisers_and_start(draft, has_labels=facts.classes > 0)
     _scale_learning_rates(draft, facts)
 
 
@@ -167,32 +167,32 @@ def _count_trained(config: TrainConfig, facts: Facts) -> int:
     return facts.images - round(facts.images * parse_fraction(str(config.val)))
 
 
-def _choose_optimisers_and_start(draft: Draft[TrainConfig]) -> None:
-    """Choose Muon for the labels and for IDMM before them, from random weights, and mimetic ones for plain ViTs.
+def _choose_optimisers_and_start(draft: Draft[TrainConfig], has_labels: bool) -> None:
+    """Choose Muon for learning the labels and for IDMM before it, and mimetic initial weights for plain ViTs.
 
-    A preset that was passed keeps its own optimiser and the network's own weights. With AdamW, IDMM collapsed from
-    mimetic weights in two of three runs (docs/recipe.md), so they are for Muon alone.
+    Runs with --from keep AdamW. An explicit --preset keeps its own optimiser and the network's own initial weights.
+    With AdamW, IDMM collapsed from mimetic weights in two of three runs (docs/recipe.md), so they are for Muon alone.
     """
     config, backbone = draft.config, draft.config.backbone or ""
     if config.from_ is not None or draft.is_explicit("preset"):
         return
-    _choose_optimiser(draft, "optim", backbone)
-    if config.method == "idmm" and not draft.is_explicit("pretrain_preset"):
-        _choose_optimiser(draft, "pretrain_optim", backbone)
-    stages = ("optim",) if config.method == "supervised" else ("optim", "pretrain_optim")
-    if _is_listed_plain_vit(backbone) and all(draft.get(f"{stage}.name") == "muon" for stage in stages):
+    groups = ["optim"] * has_labels + ["pretrain_optim"] * (config.method != "supervised")
+    for group in groups:
+        if group == "optim" or (config.method == "idmm" and not draft.is_explicit("pretrain_preset")):
+            _choose_optimiser(draft, group, backbone)
+    if _is_listed_plain_vit(backbone) and all(draft.get(f"{group}.name") == "muon" for group in groups):
         draft.set("init", "mimetic", "plan", "plain ViTs learn faster from it")
 
 
 def _choose_optimiser(draft: Draft[TrainConfig], group: str, backbone: str) -> None:
-    """Choose Muon if nothing of AdamW was asked for, and its weight decay also if Muon was passed."""
+    """Choose Muon unless AdamW or one of its settings was passed; set its weight decay even if Muon was passed."""
     name, optim = f"{group}.name", draft.get(group)
     for_adamw = draft.is_explicit(name) or optim.final_weight_decay is not None or backbone.startswith(CNNS)
     if draft.is_open(name) and not for_adamw:
-        reason = f"more accurate than AdamW after as many epochs; with a weight decay of {MUON_DECAY:g}"
-        _choose(draft, name, "muon", reason)
+        _choose(draft, name, "muon", f"ahead of AdamW in our trials; with a weight decay of {MUON_DECAY:g}")
     if draft.get(name) == "muon":
-        draft.set(f"{group}.weight_decay", MUON_DECAY, "plan", "")  # the reason for Muon names it
+        reason = "" if draft.layer(name) == "plan" else "chosen for Muon"  # the reason for Muon names it
+        draft.set(f"{group}.weight_decay", MUON_DECAY, "plan", reason)
 
 
 def _is_listed_plain_vit(backbone: str) -> bool:

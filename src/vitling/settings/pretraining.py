@@ -31,6 +31,8 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
     draft.fill("batch", recipe.batch, "method", reason)
     draft.set("drop_path", recipe.drop_path, "method", reason)
     draft.set_group("optim", recipe.optim, "method", reason)
+    if draft.config.optim.name in ("sgd", "muon"):
+        draft.set("optim.final_weight_decay", None, "method", "only AdamW's weight decay has a schedule")
     resolve_length(draft, facts)
     spread_over_run(draft, facts, "watch_every", 40)
     if method.field:

@@ -36,7 +36,6 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        self._accelerator_graph_capture_health_check()
         for group in self.param_groups:
             if group["matrices"]:
                 self._step_matrices(group)
@@ -48,7 +47,10 @@ class Muon(torch.optim.AdamW):
         if not moved:
             return
         gradients = [p.grad for p in moved]
-        momenta = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in moved]
+        for p in moved:
+            if not self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        momenta = [self.state[p]["momentum"] for p in moved]
         torch._foreach_mul_(momenta, MOMENTUM)
         torch._foreach_add_(momenta, gradients)
         directions = torch._foreach_add(gradients, momenta, alpha=MOMENTUM)  # Nesterov's
@@ -76,12 +78,12 @@ class Muon(torch.optim.AdamW):
 def orthogonalise(matrices: Tensor) -> Tensor:
     """Bring the singular values of matrices [N, rows, columns] close to 1; the singular vectors stay.
 
-    On GPUs this is computed in bfloat16: small errors in the direction of a step do not matter.
+    On GPUs that have bfloat16 this is computed in it: small errors in the direction of a step do not matter.
     """
     a, b, c = COEFFICIENTS
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     x = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-7)
-    x = x.bfloat16() if x.is_cuda else x
+    x = x.bfloat16() if x.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False) else x
     for _ in range(ITERATIONS):  # X <- a X + (b X X^T + c (X X^T)^2) X
         squares = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(squares, squares, squares, beta=b, alpha=c), x, beta=a)

@@ -88,8 +88,8 @@ def reset_step_counts(optimiser: torch.optim.Optimizer, parameters: Iterable[nn.
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a state, but keep the settings that depend on the device and not on the run."""
-    own_names = {"lr", "fused", "capturable"}
+    """Load a state, but keep the settings that depend on the device or the network, not on the run."""
+    own_names = {"lr", "fused", "capturable", "matrices"}
     made = [{name: group[name] for name in own_names & group.keys()} for group in optimiser.param_groups]
     optimiser.load_state_dict(state)
     for group, own in zip(optimiser.param_groups, made):

@@ -49,6 +49,11 @@ def continue_from(trainer: Trainer, state: State) -> str:
             "have the same number of steps per epoch and more steps in total, but has "
             f"{trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
         )
+    saved, own = (
+        optimiser["param_groups"][0].keys() for optimiser in (state["optimiser"], trainer.optimiser.state_dict())
+    )
+    if saved != own:
+        raise UserError("That run had a different optimiser. Pass the same --optim.name.")
     new = load_weights(trainer.objective, state["objective"])
     names = list_parameter_names(trainer.objective, trainer.optimiser)
     load_optimiser(trainer.optimiser, merge_moments(trainer.optimiser, names, state))

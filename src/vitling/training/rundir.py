@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -163,17 +163,12 @@ class RunDirectory:
                 raise
             raise UserError(f"{self.path} cannot be written: {problem.strerror}.") from problem
 
-    def start(self, config: Any, trackers: tuple[str, ...]) -> None:
+    def start(self, settings: dict[str, Any], trackers: tuple[str, ...]) -> None:
         if self.writes:
-            plain = _to_plain(config)
-            write_json(self.path / "config.json", plain)
+            write_json(self.path / "config.json", settings)
             write_json(self.path / "environment.json", describe_environment())
             self.trackers.close()
-            self.trackers = Trackers(trackers, self.path, plain)
-
-    def update_config(self, config: Any) -> None:
-        """Rewrite config.json, once the settings that were open at the start are resolved."""
-        self.write("config.json", _to_plain(config))
+            self.trackers = Trackers(trackers, self.path, settings)
 
     def write(self, name: str, value: Any) -> None:
         if self.writes:
@@ -279,7 +274,3 @@ def _read_step(line: str) -> int:
         return parse_json(line, StepLine, "metrics.jsonl")["step"]
     except InvalidFile:  # cut short by a kill
         return sys.maxsize
-
-
-def _to_plain(config: Any) -> Any:
-    return asdict(config) if is_dataclass(config) and not isinstance(config, type) else config

@@ -114,23 +114,16 @@ def _make_maps(operation: Tensor, amount: Tensor, size: int) -> Tensor:
     """Make the affine maps. Shears fix the upper left corner, as in PIL, so they also translate by half the size."""
     half = size / 2 * amount
     zero = torch.zeros_like(amount)
-    shear_x = warp.shear_x(amount) + _translate(half, zero)
-    shear_y = warp.shear_y(amount) + _translate(zero, half)
     maps = warp.identity(len(amount), amount.device)
     for name, candidate in (
         ("rotate", warp.rotation(amount)),
-        ("shear_x", shear_x),
-        ("shear_y", shear_y),
+        ("shear_x", warp.shear_x(amount, half)),
+        ("shear_y", warp.shear_y(amount, half)),
         ("translate_x", warp.translation(amount * size, zero)),
         ("translate_y", warp.translation(zero, amount * size)),
     ):
         maps = torch.where((operation == NUMBER[name])[:, None, None], candidate, maps)
     return maps
-
-
-def _translate(across: Tensor, down: Tensor) -> Tensor:
-    zero = torch.zeros_like(across)
-    return torch.stack([torch.stack([zero, zero, across], 1), torch.stack([zero, zero, down], 1)], 1)
 
 
 def _blend(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:

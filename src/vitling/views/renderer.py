@@ -16,7 +16,7 @@ from vitling.views.draws import Draws, RecordingDraws, TabulatedDraws, columns, 
 from vitling.views.erasing import draw_erasing, erase, noise_bank
 from vitling.views.geometry import centre_boxes, crop, find_inside, random_boxes, rescale_boxes
 from vitling.views.mixing import MixNumbers, draw_mix, mix_images, mix_quantiles
-from vitling.views.plan import Filter, Group, Policy
+from vitling.views.plan import Group, Policy
 from vitling.views.steps import apply_steps, draw_step
 from vitling.views.threads import render_in_threads
 
@@ -56,11 +56,10 @@ def eval_view(
     crop_fraction: float,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-    filter: Filter = "bicubic",
 ) -> Tensor:
     """Resize the shorter side to size / crop_fraction, crop the centre, normalise."""
     boxes = centre_boxes(aspect.float(), crop_fraction)
-    return Normaliser(tuple(mean), tuple(std))(crop(pixels, boxes, size, filter))
+    return Normaliser(tuple(mean), tuple(std))(crop(pixels, boxes, size, "bicubic"))
 
 
 class FunctionCache:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -100,7 +101,7 @@ def _draw_picture(store: Store, columns: list[_Column], with_boxes: bool) -> Ima
         corner = (GAP, HEAD + step * r)
         sheet.paste(draw_original(store, r, columns if with_boxes else []), corner)
         for c, column in enumerate(columns, start=1):
-            shown = _denormalise(column.pixels[r], store).resize(
+            shown = to_rgb(column.pixels[r], store.mean, store.std).resize(
                 (CELL * column.size // largest,) * 2, Image.Resampling.LANCZOS
             )
             indent = (CELL - shown.width) // 2
@@ -113,7 +114,7 @@ def draw_original(store: Store, i: int, columns: Sequence[_Column] = ()) -> Imag
     pixels, aspect = store.fetch(np.array([i]))
     ratio = float(aspect[0])
     width, height = (CELL, max(1, round(CELL / ratio))) if ratio >= 1 else (max(1, round(CELL * ratio)), CELL)
-    image = _to_image(pixels[0].float()).resize((width, height), Image.Resampling.LANCZOS)
+    image = to_image(pixels[0].float()).resize((width, height), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(image)
     for column in columns:
         left, top, box_width, box_height = (column.boxes[i] * torch.tensor([width, height] * 2)).tolist()
@@ -125,13 +126,15 @@ def draw_original(store: Store, i: int, columns: Sequence[_Column] = ()) -> Imag
     return cell
 
 
-def _denormalise(view: Tensor, store: Store) -> Image.Image:
-    mean, std = torch.tensor(store.mean)[:, None, None], torch.tensor(store.std)[:, None, None]
-    return _to_image((view.float().cpu() * std + mean) * 255)
+def to_rgb(view: Tensor, mean: Sequence[float], std: Sequence[float]) -> Image.Image:
+    """Undo the normalisation of a view [C, H, W]."""
+    shift, scale = (torch.tensor(values)[:, None, None] for values in (mean, std))
+    return to_image((view.float().cpu() * scale + shift) * 255)
 
 
-def _to_image(pixels: Tensor) -> Image.Image:
-    """Convert an image [C, H, W] in 0..255; one channel becomes grey, and channels after the third are dropped."""
+def to_image(pixels: Tensor) -> Image.Image:
+    """Convert an image [C, H, W] in 0..255: grey if C is 1, else its first three channels; a missing one is 0."""
     array = pixels.round().clamp(0, 255).byte().cpu()
     array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
+    array = F.pad(array, (0, 0, 0, 0, 0, 3 - len(array)))
     return Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())

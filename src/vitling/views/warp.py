@@ -38,14 +38,14 @@ def rotation(degrees: Tensor) -> Tensor:
     return torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
 
 
-def shear_x(amount: Tensor) -> Tensor:
+def shear_x(amount: Tensor, shift: Tensor) -> Tensor:
     one, zero = torch.ones_like(amount), torch.zeros_like(amount)
-    return torch.stack([torch.stack([one, amount, zero], 1), torch.stack([zero, one, zero], 1)], 1)
+    return torch.stack([torch.stack([one, amount, shift], 1), torch.stack([zero, one, zero], 1)], 1)
 
 
-def shear_y(amount: Tensor) -> Tensor:
+def shear_y(amount: Tensor, shift: Tensor) -> Tensor:
     one, zero = torch.ones_like(amount), torch.zeros_like(amount)
-    return torch.stack([torch.stack([one, zero, zero], 1), torch.stack([amount, one, zero], 1)], 1)
+    return torch.stack([torch.stack([one, zero, zero], 1), torch.stack([amount, one, shift], 1)], 1)
 
 
 def translation(across: Tensor, down: Tensor) -> Tensor:

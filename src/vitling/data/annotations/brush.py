@@ -1,4 +1,4 @@
-"""Brush strokes of Label Studio: images of red, green, blue and alpha, of which alpha says what is inside."""
+"""Brush strokes of Label Studio: RGBA images whose alpha marks the inside."""
 
 from __future__ import annotations
 

@@ -54,9 +54,10 @@ def build_split(
     with_masks: bool = True,
     keep_crowded: bool = False,
 ) -> tuple[AnnotatedSplit, LeftOut]:
-    """Build a split of boxes and, if wanted, instance masks. Images with very many of them are left out unless kept.
+    """Build a split of boxes and, `with_masks`, instance masks.
 
-    Broken annotations are left out and listed in `problems`; their boxes are returned too, as far as they have one.
+    Images with more than MAX_INSTANCES are left out unless `keep_crowded`. Broken annotations are left out and listed
+    in `problems`; their boxes, where they have one, are returned too.
     """
     problems = list(parsed.problems.get(split, ()))
     images = _drop_repeated(parsed.splits[split], problems)

@@ -51,8 +51,8 @@ class Files:
     def find_image(self, name: str, near: str = "") -> str | None:
         """Find an image by the name that the annotation file `near` gives it.
 
-        Of several with the same ending, the one whose path is most like `near` is taken. If the folders of the
-        name are those of no image, it must be the only image of that name: annotations must not go to another one.
+        Of several with the same ending, the one whose path is most like `near` is taken. If no image has the folders
+        of the name, only an image whose file name is unique is taken: annotations must not go to a wrong one.
         """
         name = posixpath.normpath(make_printable(name).replace("\\", "/"))
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(near), name))

@@ -82,7 +82,7 @@ def read(files: Files, contents: dict[str, Any]) -> Parsed:
 
 
 def _read_task(parsed: Parsed, files: Files, name: str, data: dict[str, Any], regions: list[Any]) -> None:
-    url = next((text for text in data.values() if isinstance(text, str) and _get_path_suffix(text)), "")
+    url = next((text for text in data.values() if isinstance(text, str) and _is_image(text)), "")
     file = _find_image(files, url, name)
     if file is None:
         parsed.add_problem("train", make_printable(url) or name, "missing image")
@@ -116,7 +116,7 @@ def _strip_url(url: str) -> str:
     return unquote(local or address)
 
 
-def _get_path_suffix(url: str) -> bool:
+def _is_image(url: str) -> bool:
     return get_suffix(_strip_url(url)) in IMAGE_SUFFIXES
 
 

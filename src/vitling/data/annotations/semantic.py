@@ -22,7 +22,7 @@ MAX_PAINTED = 40 * MAX_PIXELS  # pixels of one image, each counted as often as i
 class Painter:
     """Reader of semantic masks: 0 for the background, class + 1 for instances, small ones over large ones.
 
-    The rest of the boxes of annotations that are left out is IGNORE: it shows something, but what is unknown.
+    Where only boxes of left-out annotations lie, the mask is IGNORE: something is there, but its class is unknown.
     """
 
     def __init__(self, names: Sequence[str], instances: Instances, sizes: np.ndarray, left_out: LeftOut):

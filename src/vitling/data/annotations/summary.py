@@ -40,15 +40,15 @@ def summarise_annotations(split: AnnotatedSplit) -> AnnotationSummary:
         empty=int((counts.sum(axis=1) == 0).sum()),
         instances=None if found is None else len(found),
         crowds=0 if found is None else int(found.crowd.sum()),
-        per_image=None if found is None else _find_range(np.diff(found.offsets)),
-        side=None if found is None else _find_range(np.sqrt(found.areas)),
+        per_image=None if found is None else find_range(np.diff(found.offsets)),
+        side=None if found is None else find_range(np.sqrt(found.areas)),
         ignored=1 - int(counts.sum()) / pixels if found is None and pixels else None,
         problem_counts=count_problems(split.problems),
         problems=split.problems,
     )
 
 
-def _find_range(values: np.ndarray) -> Range | None:
+def find_range(values: np.ndarray) -> Range | None:
     if not len(values):
         return None
     smallest, median, largest = (round(float(f(values)), 3) for f in (np.min, np.median, np.max))

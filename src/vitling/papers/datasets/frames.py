@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from vitling.data.annotations.open import open_annotated
+from vitling.data.annotations.config import AnnotationConfig
+from vitling.data.annotations.open import find_task, open_annotated
 from vitling.data.sources.source import Source, SourceSplit
 from vitling.errors import UserError
 
 
 def read_frames(path: str) -> Source:
     """Read the images of all splits; masks, which are image files too, are left out."""
-    found = open_annotated(path, "segment", needs_train=False)
+    task = find_task(path, AnnotationConfig()) or "segment"
+    found = open_annotated(path, task, needs_train=False, with_masks=False)
     splits = {name: split.dataset for name, split in found.items() if split is not None}
     if not splits:
         raise UserError(f"frames:{path} has no annotated images.")

@@ -1,5 +1,5 @@
 "use strict";
-// A running training: fetch its state every two seconds and draw the charts that have changed.
+// A run in progress: fetch its state every two seconds and draw the charts that have changed.
 {
   const { make } = vitling, SECONDS = 2;
   const curves = document.getElementById("curves"), state = document.querySelector(".state");
