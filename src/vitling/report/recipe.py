@@ -22,9 +22,10 @@ HEAD = """# The search for a recipe
 
 Generated from [results/recipe-search.jsonl](../results/recipe-search.jsonl) by `make results`; do not edit. Each run is
 `vitling train` with one change to its plan, or with several joined by "+", made by `benchmarks/recipe_search.py`. A
-fifth of the training images is held out, different images for each seed, and the test split stays closed. All runs of a
-table take about the same time on a free machine: a change that makes epochs faster or slower gets more or fewer of
-them. Runs side by side on one machine are slower, but train for as many epochs.
+fifth of the training images is held out, different images for each seed, and the test split stays closed. `cifar100-20`
+is the first 20 classes of our part of CIFAR-100, small enough for a CPU. All runs of a table take about the same time
+on a free machine: a change that makes epochs faster or slower gets more or fewer of them. Runs side by side on one
+machine are slower, but train for as many epochs.
 
 Gains are relative to `base`, the plan at that time, on the same seeds and held-out images; a positive gain in log loss
 is a lower loss. One seed is a screening: two runs with the same settings may differ by up to 1.5 points. A change
