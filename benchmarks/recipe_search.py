@@ -149,15 +149,15 @@ def run(job: Job) -> dict[str, Any]:
     return row | {"top1": 100 * val["top1"], "log_loss": val["log_loss"], "images_held_out": val["n"], **about}
 
 
-def keep_classes(source: str, count: int, folder: str) -> str:
+def keep_classes(name: str, source: str, count: int, folder: str) -> str:
     """Write the rows of a Parquet file that have the first labels into `folder`; return the source of these."""
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
     split, _, path = source.rpartition("=")
-    table, kept = parquet.read_table(path), Path(folder) / Path(path).name
+    table, kept = parquet.read_table(path), Path(folder) / f"{name}.parquet"
     parquet.write_table(table.filter(compute.less(table["label"], count)), kept)
-    return f"{split}={kept}"
+    return f"{split}={kept}" if split else str(kept)
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.classes:
             sources = {
-                f"{name}-{options.classes}": keep_classes(source, options.classes, folder)
+                f"{name}-{options.classes}": keep_classes(name, source, options.classes, folder)
                 for name, source in sources.items()
             }
         search(options, sources)

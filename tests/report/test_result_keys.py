@@ -26,6 +26,7 @@ DYNAMIC |= {
     "left_out",
     "seconds_of_a_short_fit_by_threads",
 }  # keys below are names of terms, settings, packages, ...
+FORMER = {"data_hashes_from"}  # written by an earlier vitling.papers.data_files, into results without hashes
 SHARED = (SOURCE / "training" / "rundir.py", SOURCE / "papers" / "data_files.py")
 RUN = (*(SOURCE / "runs").glob("*.py"), *(SOURCE / "evaluation").glob("*.py"))  # write result.json
 
@@ -96,7 +97,7 @@ def is_column(key: str, writers: tuple[Path, ...]) -> bool:
 def test_every_key_is_one_that_the_writers_know(path):
     content = read_json(path)
     writers = list_writers(content)
-    keys = set(walk_keys(content))
+    keys = {(place, key) for place, key in walk_keys(content) if key not in FORMER}
     assert {
         f"{place}.{key}" for place, key in keys if not is_known(key, writers) and not is_column(key, writers)
     } == set()

@@ -1,8 +1,9 @@
 """Describe the image files behind results/: their content hash, number, formats and sides.
 
-python -m vitling.papers.data_files results DIR NAME ...
+python -m vitling.papers.data_files results DIR [NAME ...]
 
-DIR holds the datasets, as for `vitling reproduce --data`. Files that were described before stay in the list.
+DIR holds the datasets, as for `vitling reproduce --data`; without a NAME, all that it has are described. Files that
+were described before stay in the list.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitling.errors import UserError
 from vitling.files import write_json
 from vitling.papers.datasets import find_copy, register_readers
 from vitling.papers.datasets.entry import ENTRIES
@@ -23,7 +25,7 @@ from vitling.report.data_files import FILE, read_known
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
 
-COMMAND = "python -m vitling.papers.data_files results DIR NAME ..."
+COMMAND = "python -m vitling.papers.data_files results DIR"
 WHAT = "The image files behind the results"
 DIGITS = "embedded:digits"  # come with scikit-learn
 
@@ -80,7 +82,9 @@ def main(results: str, folder: str, *names: str) -> None:
 
     register_readers()
     known = read_known(Path(results))
-    for name in names:
+    if unknown := set(names) - {DIGITS, *DATASETS}:
+        raise UserError(f"{min(unknown)}: unknown; choose from {', '.join((DIGITS, *DATASETS))}.")
+    for name in names or (DIGITS, *DATASETS):
         copy = name == DIGITS or bool(name in ENTRIES and find_copy(name, Path(folder)))
         for split, dataset in _open_splits(name, Path(folder)):
             found = {"data": name, "split": split, **describe_files(dataset), "distributed": copy}

@@ -182,7 +182,7 @@ def list_settings(configs: Iterable[tuple[Kind, StageConfig]]) -> dict[str, Any]
 
 
 def read_answer(path: Path, stages: list[StageRun]) -> dict[str, Any] | None:
-    """Read what these stages have given, if they have finished. A run of another study may have used the folder."""
+    """Return the saved result of these stages, or None. A run of another study may have used the folder."""
     if path.exists():
         given = read_record(path, TaskResult)
         if [entry.get("folder") for entry in given.get("stages", [])] == [stage.out.name for stage in stages]:

@@ -31,8 +31,8 @@ DATA_HEAD = """\
 The images behind the figures. Some files differ from those that the authors distribute, so figures on them are not
 figures on the original dataset: the Flowers-102 files are re-encoded as WebP, the training images with a shorter side
 of 384 px, the test images cropped to 256 x 256, so "evaluated at 288 px" enlarges them. `vitling inspect DATA` prints
-the hash of each split ([what it covers](data.md#content-hash)). Results recorded without hashes got theirs later, and
-`data_hashes_from` in the file says how.
+the hash of each split ([what it covers](data.md#content-hash)). Results recorded without hashes got theirs later; they
+have the field `data_hashes_from`.
 """
 
 AGAIN_HEAD = """Detected automatically from the results files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -83,11 +84,16 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     a, b, c = COEFFICIENTS
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     x = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-7)
-    x = x.bfloat16() if x.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False) else x
+    x = x.bfloat16() if _has_bfloat16(x.device.type) else x
     for _ in range(ITERATIONS):  # X <- a X + (b X X^T + c (X X^T)^2) X
         squares = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(squares, squares, squares, beta=b, alpha=c), x, beta=a)
     return (x if wide is matrices else x.mT).to(matrices.dtype)
+
+
+@cache
+def _has_bfloat16(device_type: str) -> bool:
+    return device_type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def split_groups(groups: list[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:

@@ -49,16 +49,18 @@ def continue_from(trainer: Trainer, state: State) -> str:
             "have the same number of steps per epoch and more steps in total, but has "
             f"{trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
         )
-    saved, own = (
-        optimiser["param_groups"][0].keys() for optimiser in (state["optimiser"], trainer.optimiser.state_dict())
-    )
-    if saved != own:
+    if _list_kinds(state["optimiser"]) != _list_kinds(trainer.optimiser.state_dict()):
         raise UserError("That run had a different optimiser. Pass the same --optim.name.")
     new = load_weights(trainer.objective, state["objective"])
     names = list_parameter_names(trainer.objective, trainer.optimiser)
     load_optimiser(trainer.optimiser, merge_moments(trainer.optimiser, names, state))
     _restore_position(trainer, state)
     return ", ".join(dict.fromkeys(_largest_new_module(name, state["objective"]) for name in new)) or "nothing"
+
+
+def _list_kinds(optimiser: State) -> set[str]:
+    """List the settings that tell AdamW, SGD and Muon apart."""
+    return {"betas", "momentum", "matrices"} & {name for group in optimiser["param_groups"] for name in group}
 
 
 def _largest_new_module(name: str, before: State) -> str:
