@@ -41,6 +41,7 @@ def make_run(name: str = "runs/first", **changes: Any) -> RunReport:
     score = Score("last epoch", "test", "top-1 accuracy", 0.9, 40, (0.77, 0.96), (("log loss", "0.3100"),))
     settings = (
         Setting("epochs", "20", "plan", "few images"),
+        Setting("optim.weight-decay", "0.05", "plan", ""),
         Setting("seed", "0", "default", ""),
         Setting("size", "8", "explicit", "passed by you"),
     )

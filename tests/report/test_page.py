@@ -49,6 +49,14 @@ def page() -> Outline:
     return Outline(render_page(make_report()))
 
 
+def test_choices_of_the_plan_are_listed_if_they_have_a_reason():
+    page = render_page(make_report())
+    listed = re.search(r'<ul class="plan">(.*?)</ul>', page, re.DOTALL)[1]
+    assert "--epochs 20" in listed
+    assert "--optim.weight-decay" not in listed
+    assert "optim.weight-decay" in page  # among all settings
+
+
 def test_json_in_a_script_cannot_end_it():
     value = {HOSTILE: [HOSTILE, "<!--", float("nan"), 1.5]}
     text = embed_json(value)
