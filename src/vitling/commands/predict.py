@@ -12,7 +12,7 @@ from vitling.errors import UserError
 from vitling.formatting import format_count
 from vitling.ranges import AT_LEAST_1, FRACTION
 
-MIN_SCORE = 0.5
+MIN_SCORE = 0.5  # of the detections that are drawn
 
 
 def predict(

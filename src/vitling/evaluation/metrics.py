@@ -174,7 +174,7 @@ def summarise(logits: Tensor, labels: Tensor, class_names: Sequence[str], temper
         "calibration_error": calibration_error(scaled, labels),
         "temperature": temperature,
         "per_class": rows,
-        "left_out": [row["class"] for row in rows if not row["n"]],  # of every mean over classes
+        "left_out": [row["class"] for row in rows if not row["n"]],  # without images; means over classes skip them
     }
     if labels.ndim == 2:
         precisions = average_precisions(logits, labels)

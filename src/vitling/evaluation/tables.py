@@ -79,7 +79,8 @@ def _predict(model: Model, vectors: np.ndarray) -> dict[str, Any]:
         return {}
     scaled = model.head(torch.from_numpy(vectors).to(model.device)).float().cpu() / model.meta.temperature
     if model.meta.task == "multi":
-        names = ["|".join(name for name, chosen in zip(model.class_names, row) if chosen) for row in scaled > 0]
+        rows = (scaled > 0).tolist()
+        names = ["|".join(name for name, chosen in zip(model.class_names, row) if chosen) for row in rows]
         return {"prediction": names, "confidence": scaled.sigmoid().amax(dim=1).tolist()}
     best = scaled.softmax(dim=1).max(dim=1)
     return {"prediction": [model.class_names[c] for c in best.indices], "confidence": best.values.tolist()}
