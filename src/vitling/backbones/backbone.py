@@ -16,6 +16,7 @@ from vitling.backbones.attention import compute_attention, find_attention, find_
 from vitling.backbones.cvt import CvT
 from vitling.backbones.cvt4 import CvT4
 from vitling.backbones.depth import replace_drop_paths
+from vitling.backbones.depthwise import replace_depthwise_mlps
 from vitling.backbones.families import find_family
 from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import replace_patch_convolutions
@@ -54,6 +55,7 @@ class Backbone(nn.Module):
         replace_patch_convolutions(timm_model)
         replace_swin_blocks(timm_model)
         replace_drop_paths(timm_model)
+        replace_depthwise_mlps(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # `_add_positions` takes any grid
 

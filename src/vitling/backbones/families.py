@@ -135,6 +135,7 @@ def _channels_first(maps: Tensor) -> Tensor:
 
 
 def _run_pvt(model: Any, x: Tensor, stages: Stages) -> Features:
+    layout = torch.channels_last if x.is_cuda else torch.contiguous_format  # cuDNN would convert to it and back
     maps = model.patch_embed(x)
     outputs = []
     for stage in model.stages:
@@ -142,7 +143,7 @@ def _run_pvt(model: Any, x: Tensor, stages: Stages) -> Features:
         size, hidden = tokens.shape[1:3], [tokens.flatten(1, 2)]
         for block in stage.blocks:
             hidden.append(block(hidden[-1], size))
-        maps = _channels_first(stage.norm(hidden[-1]).unflatten(1, size)).contiguous()
+        maps = _channels_first(stage.norm(hidden[-1]).unflatten(1, size)).contiguous(memory_format=layout)
         blocks = [_channels_first(t.unflatten(1, size)) for t in hidden[1:]]
         outputs += blocks if stages == "blocks" else [maps]
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import timm
+import torch
+
+from tests.backbones.depthwise import compare
+from vitling.backbones import create
+from vitling.backbones.depthwise import HAS_TRITON, DepthwiseMlp, depthwise_gelu, replace_depthwise_mlps
+from vitling.backbones.families import find_family
+
+SHAPES = [(2, 5, 9, 16), (1, 1, 1, 3), (1, 2, 17, 130), (2, 7, 7, 64), (3, 1, 4, 5)]
+TOLERANCES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 6e-3}  # the rounding of the inputs, of dz and of the output
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [*(("float32", shape) for shape in SHAPES), ("float16", SHAPES[0]), ("float16", SHAPES[2])]
+)
+def test_interpreted_kernels_equal_the_literal_convolution(dtype, shape):
+    words = [sys.executable, "-m", "tests.backbones.depthwise_run", dtype, *map(str, shape)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    errors = [float(line) for line in done.stdout.split()]
+    assert len(errors) == 5
+    assert max(errors) < TOLERANCES[dtype], errors
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 56, 56, 256), (5, 7, 7, 1024)])
+def test_kernels_equal_the_literal_convolution(dtype, shape):
+    errors = compare(shape, getattr(torch, dtype), torch.device("cuda"))
+    assert max(errors) < TOLERANCES[dtype], errors
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gradients_are_deterministic():
+    assert compare((9, 14, 14, 640), torch.bfloat16, torch.device("cuda")) == compare(
+        (9, 14, 14, 640), torch.bfloat16, torch.device("cuda")
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [(64, 96), (112, 112)])
+def test_the_network_is_as_close_to_fp64_as_timms(size):
+    torch.manual_seed(0)
+    theirs = timm.create_model("pvt_v2_b0", num_classes=0).cuda()
+    ours = create("pvt_v2_b0").timm_model.cuda()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(4, 3, *size, device="cuda")
+
+    def run(model, x: torch.Tensor, bf16: bool) -> list[torch.Tensor]:
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+            features = run_network(model, x)
+        features.float().square().sum().backward()
+        return [features.detach(), *(p.grad for p in model.parameters())]
+
+    def run_network(model, x: torch.Tensor) -> torch.Tensor:
+        return find_family(model, "pvt_v2_b0").run(model, x, False).pooled if model is ours else model(x)
+
+    def measure_error(found: list[torch.Tensor]) -> list[float]:
+        return [float((one.double() - other).norm() / other.norm()) for one, other in zip(found, exact)]
+
+    found = [run(model, x, bf16=True) for model in (ours, theirs)]
+    exact = run(theirs.double(), x.double(), bf16=False)
+    our_errors, their_errors = map(measure_error, found)
+    assert our_errors[0] < 1.2 * their_errors[0] < 0.05
+    assert sum(our_errors) < 1.1 * sum(their_errors)
+    assert all(a < 2 * b for a, b in zip(our_errors, their_errors)), max(
+        a / b for a, b in zip(our_errors, their_errors)
+    )
+
+
+def test_on_a_cpu_values_are_bit_identical_to_timms():
+    torch.manual_seed(0)
+    theirs = timm.create_model("pvt_v2_b0", num_classes=0)
+    ours = create("pvt_v2_b0").timm_model
+    ours.load_state_dict(theirs.state_dict())
+    assert sum(isinstance(module, DepthwiseMlp) for module in ours.modules()) == 8
+    x = torch.randn(2, 3, 64, 96)
+    gradients = []
+    for model in (theirs, ours):
+        model(x).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert torch.equal(theirs.eval()(x), ours.eval()(x))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients))
+
+
+def test_mlps_with_other_operations_are_kept():
+    for name, arguments in [("pvt_v2_b2_li", {}), ("pvt_v2_b0", {"proj_drop_rate": 0.1})]:
+        model = timm.create_model(name, num_classes=0, **arguments)
+        replace_depthwise_mlps(model)
+        assert not any(isinstance(module, DepthwiseMlp) for module in model.modules())
+
+
+def test_shapes_are_known_without_running():
+    x = torch.empty(2, 3, 4, 16, device="meta", requires_grad=True)
+    parameters = [torch.empty(*sides, device="meta", requires_grad=True) for sides in ((16,), (9, 16), (16,))]
+    y = depthwise_gelu(x, *parameters)
+    assert y.shape == x.shape
+    found = torch.autograd.grad(y.sum(), [x, *parameters])
+    assert [tensor.shape for tensor in found] == [tensor.shape for tensor in (x, *parameters)]
