@@ -73,6 +73,11 @@ CHANGES = {
     "batch128": Change("--batch 128"),
     "size192": Change("--size 192 --pretrain-size 112 --test-size 256", (1.0, (BASE_SIZE / 192) ** 2)),
     "size160": Change("--size 160 --pretrain-size 112 --test-size 224", (1.0, (BASE_SIZE / 160) ** 2)),
+    # for images of 32 px, whose plan has vit_micro_patch4_32; enlarged, they give PVTv2 a grid of 16, 24 or 32 tokens
+    "pvt64": Change("--backbone pvt_v2_b0 --size 64"),
+    "pvt96": Change("--backbone pvt_v2_b0 --size 96"),
+    "pvt128": Change("--backbone pvt_v2_b0 --size 128"),
+    "resnet64": Change("--backbone resnet10t --size 64"),
     "crops2": Change("--idmm.no-multi-crop --idmm.crops 2", (3.0, 1.0)),
     "longer-first": Change("", (1.25, 0.6)),  # as long as the base if both stages have as many epochs, see FIRST_COST
     "shorter-first": Change("", (0.75, 1.4)),
