@@ -6,7 +6,8 @@ operations are kept, so outputs are bit-identical to timm's. Parameters keep the
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from vitling.backbones.position import Grid
-
-HAS_TRITON = find_spec("triton") is not None
+from vitling.errors import Interrupted
 
 
 class DepthwiseMlp(nn.Module):
@@ -27,7 +27,7 @@ class DepthwiseMlp(nn.Module):
         self.fc1, self.dwconv, self.act, self.fc2 = mlp.fc1, mlp.dwconv, mlp.act, mlp.fc2
 
     def forward(self, x: Tensor, feat_size: Grid) -> Tensor:
-        if x.is_cuda and HAS_TRITON:
+        if x.is_cuda:
             hidden = F.linear(x, self.fc1.weight, self.fc1.bias.detach()).unflatten(1, feat_size)
             taps = self.dwconv.weight.flatten(1).t().contiguous()
             return self.fc2(depthwise_gelu(hidden, self.fc1.bias, taps, self.dwconv.bias).flatten(1, 2))
@@ -55,10 +55,13 @@ def depthwise_gelu(x: Tensor, x_bias: Tensor, taps: Tensor, bias: Tensor) -> Ten
     `x_bias` is a bias that has been added to x without a gradient: its gradient, the sum of that of x, takes a pass of
     its own elsewhere and costs nothing here.
     """
+    x = x.contiguous()
+    if not has_kernels(x.device, x.dtype):
+        return F.gelu(_convolve(x, taps, bias)).permute(0, 2, 3, 1).contiguous()
     from vitling.backbones.depthwise_kernels import compute_output
 
     with torch.cuda.device_of(x):
-        return compute_output(x.contiguous(), taps, bias)
+        return compute_output(x, taps, bias)
 
 
 @torch.library.custom_op("vitling::depthwise_gelu_backward", mutates_args=())
@@ -66,10 +69,51 @@ def depthwise_gelu_backward(
     out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of x and of x_bias and, as [10, C], those of taps and bias."""
+    x, out_gradient = x.contiguous(), out_gradient.contiguous()
+    if not has_kernels(x.device, x.dtype):
+        return _differentiate_plainly(out_gradient, x, taps, bias)
     from vitling.backbones.depthwise_kernels import compute_gradients
 
     with torch.cuda.device_of(x):
-        return compute_gradients(out_gradient.contiguous(), x.contiguous(), taps, bias)
+        return compute_gradients(out_gradient, x, taps, bias)
+
+
+@cache
+def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Try the kernels on one pixel. They need Triton, a C compiler and a GPU that Triton supports."""
+    if device.type != "cuda":
+        return False
+    try:
+        from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
+
+        x, sums = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device), torch.zeros(10, 16, device=device)
+        with torch.cuda.device(device):
+            compute_gradients(compute_output(x, sums[:9], sums[9]), x, sums[:9], sums[9])
+    except (torch.OutOfMemoryError, Interrupted):
+        raise
+    except Exception as problem:
+        reason = (str(problem).splitlines() or [type(problem).__name__])[-1]
+        warnings.warn(f"Triton's kernels do not run ({reason[:300]}); PVTv2 is slower without them.", stacklevel=1)
+        return False
+    return True
+
+
+def _convolve(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
+    weight = taps.t().reshape(-1, 1, 3, 3).to(x.dtype)
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias.to(x.dtype), padding=1, groups=len(weight))
+
+
+def _differentiate_plainly(
+    out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    maps, weight = x.permute(0, 3, 1, 2), taps.t().reshape(-1, 1, 3, 3).to(x.dtype)
+    slope = torch.ops.aten.gelu_backward(out_gradient.permute(0, 3, 1, 2), _convolve(x, taps, bias))
+    x_gradient, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
+        slope, maps, weight, [len(weight)], [1, 1], [1, 1], [1, 1], False, [0, 0], len(weight), [True, True, True]
+    )
+    x_gradient = x_gradient.permute(0, 2, 3, 1).contiguous()
+    sums = torch.cat([weight_gradient.flatten(1).t(), bias_gradient[None]]).to(taps.dtype)
+    return x_gradient, x_gradient.sum((0, 1, 2), dtype=taps.dtype), sums
 
 
 @depthwise_gelu.register_fake

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -18,8 +19,10 @@ from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
 from vitling.data.cache import redirect_cache
 
-CONVOLVE = {"COLUMNS": 2, "CHANNELS": 128, "num_warps": 2}  # of a strip; the fastest of nine settings on an H200
-DIFFERENTIATE = {"COLUMNS": 4, "CHANNELS": 64, "num_warps": 2}
+# per strip; the fastest of nine settings on an H200
+CONVOLVE = {"COLUMNS": 2, "CHANNELS": 128}
+DIFFERENTIATE = {"COLUMNS": 4, "CHANNELS": 64}
+OPTIONS = {"num_warps": 2, "enable_fp_fusion": True}  # Triton warns that its default for the second will change
 SUMS = 10  # per channel: nine taps and the bias
 
 
@@ -179,22 +182,18 @@ def compute_output(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     """Compute gelu(convolution(x) + bias) of maps [B, H, W, C]; `taps` is [9, C]."""
     _keep_kernels(x.device)
     out = torch.empty_like(x)
-    strips = _count_strips(x, **CONVOLVE)
-    _convolve[(strips,)](x, taps, bias, out, out, *x.shape[1:], GELU=True, EXACT=_is_exact(x), **CONVOLVE)
+    _launch(_convolve, CONVOLVE, x, taps, bias, out, out, GELU=True)
     return out
 
 
 def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradient of x, its sums over images and positions, and [10, C] the gradients of taps and bias."""
     _keep_kernels(x.device)
-    channels, exact = x.shape[-1], _is_exact(x)
     between, gradient = torch.empty_like(x), torch.empty_like(x)
-    strips = _count_strips(x, **DIFFERENTIATE)
-    sums = torch.empty(strips // triton.cdiv(channels, DIFFERENTIATE["CHANNELS"]), SUMS, channels, device=x.device)
-    _differentiate[(strips,)](x, taps, bias, out_gradient, between, sums, *x.shape[1:], EXACT=exact, **DIFFERENTIATE)
-    strips, flipped = _count_strips(x, **CONVOLVE), taps.flip(0)
-    x_sums = torch.empty(strips // triton.cdiv(channels, CONVOLVE["CHANNELS"]), channels, device=x.device)
-    _convolve[(strips,)](between, flipped, bias, gradient, x_sums, *x.shape[1:], GELU=False, EXACT=exact, **CONVOLVE)
+    sums = torch.empty(_count_columns(x, DIFFERENTIATE), SUMS, x.shape[-1], device=x.device)
+    _launch(_differentiate, DIFFERENTIATE, x, taps, bias, out_gradient, between, sums)
+    x_sums = torch.empty(_count_columns(x, CONVOLVE), x.shape[-1], device=x.device)
+    _launch(_convolve, CONVOLVE, between, taps.flip(0), bias, gradient, x_sums, GELU=False)
     return gradient, x_sums.sum(0), sums.sum(0)
 
 
@@ -206,10 +205,12 @@ def _keep_kernels(device: torch.device) -> None:
         os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(device.index or 0))
 
 
-def _count_strips(x: Tensor, COLUMNS: int, CHANNELS: int, num_warps: int) -> int:
-    images, _, width, channels = x.shape
-    return images * triton.cdiv(width, COLUMNS) * triton.cdiv(channels, CHANNELS)
+def _launch(kernel: Any, strip: dict[str, int], x: Tensor, *tensors: Tensor, **constants: bool) -> None:
+    strips = _count_columns(x, strip) * triton.cdiv(x.shape[-1], strip["CHANNELS"])
+    exact = x.dtype not in (torch.bfloat16, torch.float16)
+    kernel[(strips,)](x, *tensors, *x.shape[1:], EXACT=exact, **constants, **strip, **OPTIONS)
 
 
-def _is_exact(x: Tensor) -> bool:
-    return x.dtype not in (torch.bfloat16, torch.float16)
+def _count_columns(x: Tensor, strip: dict[str, int]) -> int:
+    """Count the strips of one group of channels."""
+    return x.shape[0] * triton.cdiv(x.shape[2], strip["COLUMNS"])
