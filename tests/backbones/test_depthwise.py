@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 import timm
 import torch
+from timm.models.pvt_v2 import MlpWithDepthwiseConv
 
 from tests.backbones.depthwise import compare
 from vitling.backbones import create
@@ -127,6 +128,22 @@ def test_on_a_cpu_values_are_bit_identical_to_timms():
         gradients.append([p.grad for p in model.parameters()])
     assert torch.equal(theirs.eval()(x), ours.eval()(x))
     assert all(torch.equal(a, b) for a, b in zip(*gradients))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_fused_mlp_equals_timms(compiled):
+    torch.manual_seed(0)
+    mlp = MlpWithDepthwiseConv(6, 16)
+    torch.nn.init.normal_(mlp.fc1.bias)
+    ours, x, slope = DepthwiseMlp(mlp), torch.randn(2, 15, 6), torch.randn(2, 15, 6)
+    fused = torch.compile(ours.fused, backend="aot_eager", fullgraph=True) if compiled else ours.fused
+    results = []
+    for network in (mlp, fused):
+        inputs = [x.clone().requires_grad_(), *mlp.parameters()]
+        y = network(inputs[0], (3, 5))
+        results.append([y, *torch.autograd.grad(y, inputs, slope)])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_mlps_with_other_operations_are_kept():

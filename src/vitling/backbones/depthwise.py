@@ -28,11 +28,15 @@ class DepthwiseMlp(nn.Module):
 
     def forward(self, x: Tensor, feat_size: Grid) -> Tensor:
         if x.is_cuda:
-            hidden = F.linear(x, self.fc1.weight, self.fc1.bias.detach()).unflatten(1, feat_size)
-            taps = self.dwconv.weight.flatten(1).t().contiguous()
-            return self.fc2(depthwise_gelu(hidden, self.fc1.bias, taps, self.dwconv.bias).flatten(1, 2))
+            return self.fused(x, feat_size)
         maps = self.fc1(x).transpose(1, 2).unflatten(2, feat_size)
         return self.fc2(self.act(self.dwconv(maps).flatten(2).transpose(1, 2)))
+
+    def fused(self, x: Tensor, feat_size: Grid) -> Tensor:
+        """Compute the same with the convolution and GELU in one operation."""
+        hidden = F.linear(x, self.fc1.weight, self.fc1.bias.detach()).unflatten(1, feat_size)
+        taps = self.dwconv.weight.flatten(1).t().contiguous()
+        return self.fc2(depthwise_gelu(hidden, self.fc1.bias, taps, self.dwconv.bias).flatten(1, 2))
 
 
 def replace_depthwise_mlps(model: nn.Module) -> None:
