@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -102,6 +103,8 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
     A failure is a warning: the runs themselves are done. The test split is not opened once more, because their own
     evaluation has opened it.
     """
+    log.info("Writing the report.")
+    began = time.perf_counter()
     try:
         found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
         limits = Limits().share(len(found))
@@ -111,6 +114,7 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
         else:
             pages = [_leave_out_images(collect_files(files), folder) for files, folder in zip(found, folders)]
         write_page(path, pages)
+        log.debug(f"The report took {time.perf_counter() - began:.1f} s.")
     except Exception as problem:
         log.debug(traceback.format_exc())
         command = shlex.join(["vitling", "report", *map(str, folders)])

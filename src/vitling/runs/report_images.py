@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vitling.data.dataset import Dataset, Splits
@@ -24,13 +23,13 @@ from vitling.evaluation.model import Model
 from vitling.evaluation.predictions import hash_names, load_predictions
 from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
 from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingImages
-from vitling.report.sprites import SIDE, make_sprites
+from vitling.report.sprites import make_sprites
 from vitling.runs.images import open_for_pretraining, open_labelled
 from vitling.runs.report_files import RunFiles
 from vitling.runs.stage import EVALUATION_SPEED
+from vitling.runs.thumbnails import draw_thumbnails
 from vitling.settings.config import PretrainConfig
 from vitling.training.processes import choose_device
-from vitling.views.sheet import to_image
 
 NEIGHBOURS = 6
 TSNE_SECONDS = 0.005  # of one image, on a busy core
@@ -256,12 +255,8 @@ def _make_thumbnails(
             for row in some:
                 order.setdefault((of_training, int(row)), len(order))
 
-    def draw() -> Iterator[Image.Image]:
-        for of_training, row in order:
-            store, i = (images.training, int(near[row])) if of_training else (images.shown, row)
-            yield draw_thumbnail(store, i)
-
-    sprites, drawn = make_sprites(draw(), images.limits.thumbnails)
+    chosen = [(images.training, int(near[row])) if of_training else (images.shown, row) for of_training, row in order]
+    sprites, drawn = make_sprites(draw_thumbnails(chosen), images.limits.thumbnails)
 
     def tile(of_training: bool, row: int) -> int:
         number = order[of_training, row]
@@ -269,17 +264,6 @@ def _make_thumbnails(
 
     own = tuple(tile(False, i) for i in range(len(rows)))
     return sprites, own, tuple(tile(True, i) for i in range(len(near)))
-
-
-def draw_thumbnail(store: Store, i: int) -> Image.Image:
-    """Draw the centre of an image as a square. Tiny images keep their pixels visible."""
-    pixels, aspect = store.fetch(np.array([i]))
-    image = to_image(pixels[0].float())
-    ratio, size = float(aspect[0]), store.size  # the image is squashed to a square
-    width, height = size * min(1.0, 1 / ratio), size * min(1.0, ratio)
-    left, top = (size - width) / 2, (size - height) / 2
-    resample = Image.Resampling.NEAREST if size <= SIDE // 2 else Image.Resampling.LANCZOS
-    return image.resize((SIDE, SIDE), resample, box=(left, top, left + width, top + height))
 
 
 def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:

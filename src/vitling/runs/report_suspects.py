@@ -16,7 +16,7 @@ from vitling.records import LabelCheck
 from vitling.report.data import Sprites, SuspectImage, Suspects
 from vitling.report.sprites import SIDE, make_sprites
 from vitling.runs.images import open_labels
-from vitling.runs.report_images import draw_thumbnail
+from vitling.runs.thumbnails import draw_thumbnails
 from vitling.settings.config import RunConfig
 from vitling.training.processes import choose_device
 
@@ -74,7 +74,7 @@ def _draw_thumbnails(rows: list[dict[str, Any]], config: RunConfig) -> tuple[Spr
         )
     except (UserError, OSError):
         return make_sprites((), 0)[0], {}
-    sprites, drawn = make_sprites((draw_thumbnail(store, i) for i in range(len(store))), _BYTES)
+    sprites, drawn = make_sprites(draw_thumbnails([(store, i) for i in range(len(store))]), _BYTES)
     return sprites, {names[int(row)]: i for i, row in enumerate(store.dataset.rows) if i < drawn}
 
 

@@ -134,7 +134,7 @@ def to_rgb(view: Tensor, mean: Sequence[float], std: Sequence[float]) -> Image.I
 
 def to_image(pixels: Tensor) -> Image.Image:
     """Convert an image [C, H, W] in 0..255: grey if C is 1, else its first three channels; a missing one is 0."""
-    array = pixels.round().clamp(0, 255).byte().cpu()
+    array = (pixels.round().clamp(0, 255).byte() if pixels.is_floating_point() else pixels).cpu()
     array = array.expand(3, -1, -1) if len(array) == 1 else array[:3]
     array = F.pad(array, (0, 0, 0, 0, 0, 3 - len(array)))
     return Image.fromarray(array.permute(1, 2, 0).contiguous().numpy())
