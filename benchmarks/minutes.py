@@ -55,11 +55,17 @@ def measure(job: dict[str, Any], source: str) -> dict[str, Any]:
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             return row | {"error": last.replace(folder, "RUN")[:300]}
         result = read_json(Path(folder) / "run" / "result.json")
-    scores = result["last"][job["split"]]
-    stages = result.get("stages", {"finetune": result})
-    epochs = {name: stage["epochs"] for name, stage in stages.items()}
-    about = {name: result.get(name) for name in ("backbone", "size", "parameters")}
-    return row | {"top1": round(100 * scores["top1"], 2), "images": scores["n"], "epochs": epochs, **about}
+    return row | describe(result, job["split"])
+
+
+def describe(result: dict[str, Any], split: str) -> dict[str, Any]:
+    """Select the figures of a row from result.json."""
+    scores, stages = result["last"][split], result.get("stages", {"finetune": result})
+    row = {"top1": round(100 * scores["top1"], 2), "images": scores["n"]}
+    row |= {name: round(scores[name], 4) for name in ("log_loss", "calibration_error")}
+    row["epochs"] = {name: stage["epochs"] for name, stage in stages.items()}
+    row["images_per_second"] = {name: stage["images_per_second"] for name, stage in stages.items()}
+    return row | {name: result.get(name) for name in ("backbone", "size", "parameters")}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -34,6 +34,9 @@ def test_writes_accuracy_seconds_and_epochs_once(bench, tmp_path):
     assert row["images"] == 8
     assert 0 < row["seconds"] < 100
     assert row["epochs"]["finetune"] >= 1
+    assert row["images_per_second"]["finetune"] > 0
+    assert row["log_loss"] > 0
+    assert 0 <= row["calibration_error"] <= 1
     assert str(tmp_path) not in out.read_text()
     bench.main([*words, "--seeds", "0", "--flags", f"{TINY} --optim.ema 0.9"])
     assert len(json.loads(out.read_text())["rows"]) == 2
