@@ -53,7 +53,6 @@ def test_tiny_images_keep_their_pixels(tmp_path, size):
     (drawn,) = draw_thumbnails([(store, 4)])
     pixels = to_image(store.fetch(np.array([4]))[0][0])
     assert measure_difference(drawn, pixels.resize((SIDE, SIDE), Image.Resampling.NEAREST)) == 0
-    assert {colour for _, colour in drawn.getcolors()} == {colour for _, colour in pixels.getcolors()}
 
 
 def test_no_images_have_no_thumbnails():

@@ -6,7 +6,6 @@ operations are kept, so outputs are bit-identical to timm's. Parameters keep the
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from typing import Any
 
@@ -15,8 +14,8 @@ import torch.nn.functional as F
 from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
+from vitling.backbones.kernels import try_kernels
 from vitling.backbones.position import Grid
-from vitling.errors import Interrupted
 
 
 class DepthwiseMlp(nn.Module):
@@ -84,22 +83,15 @@ def depthwise_gelu_backward(
 
 @cache
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try the kernels on one pixel. They need Triton, a C compiler and a GPU that Triton supports."""
-    if device.type != "cuda":
-        return False
-    try:
+    """Try the kernels on one pixel."""
+
+    def run() -> None:
         from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
 
         x, sums = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device), torch.zeros(10, 16, device=device)
-        with torch.cuda.device(device):
-            compute_gradients(compute_output(x, sums[:9], sums[9]), x, sums[:9], sums[9])
-    except (torch.OutOfMemoryError, Interrupted):
-        raise
-    except Exception as problem:
-        reason = (str(problem).splitlines() or [type(problem).__name__])[-1]
-        warnings.warn(f"Triton's kernels do not run ({reason[:300]}); PVTv2 is slower without them.", stacklevel=1)
-        return False
-    return True
+        compute_gradients(compute_output(x, sums[:9], sums[9]), x, sums[:9], sums[9])
+
+    return device.type == "cuda" and try_kernels(run, device)
 
 
 def _convolve(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:

@@ -1,56 +1,85 @@
 """Triton kernels of `depthwise`: a 3x3 convolution of each channel and a GELU.
 
-Maps are [images, rows, columns, channels], contiguous. A program computes a strip of some columns and channels and goes
-down its rows: each row is loaded once, ahead of time, and stays in registers while it is needed. Sums over images and
-positions are written per strip and added in a fixed order afterwards, so results are deterministic.
+Maps are [images, rows, columns, channels], contiguous. A program computes strips of two columns and goes down their
+rows: each row is loaded once, ahead of time, and stays in registers while it is needed. The kernels are bound by the
+number of their instructions rather than by memory. Sums over images and positions are written per program and added in
+a fixed order afterwards, so results are deterministic.
 """
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
-from vitling.data.cache import redirect_cache
+from vitling.backbones.kernels import keep_kernels
 
-# per strip; the fastest of nine settings on an H200
-CONVOLVE = {"COLUMNS": 2, "CHANNELS": 128}
-DIFFERENTIATE = {"COLUMNS": 4, "CHANNELS": 64}
-OPTIONS = {"num_warps": 2, "enable_fp_fusion": True}  # Triton warns that its default for the second will change
+CHANNELS = 128  # of a strip: four for each thread of a warp
+COLUMNS = 2  # of a strip
+PROGRAMS = 8192  # a kernel has at least as many, if there are as many strips: several for each warp of a large GPU
+OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}  # Triton warns that its default for the second will change
 SUMS = 10  # per channel: nine taps and the bias
 
 
 @triton.jit
-def _locate(width, channels, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Return the image of this program, its index among the strips of its channels, its columns and its channels."""
-    strip, channel_tiles = tl.program_id(0), tl.cdiv(channels, CHANNELS)
-    channel = strip % channel_tiles * CHANNELS + tl.arange(0, CHANNELS)
-    index = strip // channel_tiles
-    column_tiles = tl.cdiv(width, COLUMNS)
-    column = index % column_tiles * COLUMNS + tl.arange(0, COLUMNS)
-    return (index // column_tiles).to(tl.int64), index, column[:, None], channel[None, :]
+def _number_units(x, tile, CHANNELS: tl.constexpr):
+    """Number the channels of a strip, or their pairs if x has them in 32 bits."""
+    if x.dtype.element_ty == tl.int32:
+        units = tile * (CHANNELS // 2) + tl.arange(0, CHANNELS // 2)
+    else:
+        units = tile * CHANNELS + tl.arange(0, CHANNELS)
+    return units
 
 
 @triton.jit
-def _load_row(x, row, column, channel, height, width, channels):
-    """Load a row for the left, the middle and the right taps; 0 outside of the image."""
-    known = (row < height) & (channel < channels)
-    place = x + (row * width + column) * channels + channel
-    left = tl.load(place - channels, mask=known & (column > 0) & (column <= width), other=0.0)
-    middle = tl.load(place, mask=known & (column < width), other=0.0)
-    right = tl.load(place + channels, mask=known & (column < width - 1), other=0.0)
-    return left, middle, right
+def _locate(width, channels, STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Return the image of this program, its index among those of its channels, its columns and its tile of channels."""
+    program, channel_tiles = tl.program_id(0), tl.cdiv(channels, CHANNELS)
+    index, parts = program // channel_tiles, tl.cdiv(width, STRIPS * COLUMNS)
+    first = index % parts * STRIPS * COLUMNS
+    tile = program % channel_tiles
+    return (index // parts).to(tl.int64), index, first, tl.minimum(first + STRIPS * COLUMNS, width), tile
 
 
 @triton.jit
-def _convert(left, middle, right):
-    return left.to(tl.float32), middle.to(tl.float32), right.to(tl.float32)
+def _load_strip(x, row, column, unit, height, width, units):
+    """Load a row of a strip; 0 outside of the image."""
+    origin = tl.zeros(unit.shape, tl.int32)  # makes tensors of what the interpreter has as Python's numbers
+    known = (origin + row < height) & (unit < units)
+    place = x + (row * width + column) * units + unit
+    one = tl.load(place, mask=known, other=0)
+    return one, tl.load(place + units, mask=known & (origin + column + 1 < width), other=0)
+
+
+@triton.jit
+def _load_row(x, row, column, unit, height, width, units):
+    """Load a row of a strip and its neighbours to the left and to the right; 0 outside of the image."""
+    origin = tl.zeros(unit.shape, tl.int32)
+    known = (origin + row < height) & (unit < units)
+    place = x + (row * width + column) * units + unit
+    left = tl.load(place - units, mask=known & (origin + column > 0), other=0)
+    right = tl.load(place + 2 * units, mask=known & (origin + column + 2 < width), other=0)
+    one, other = _load_strip(x, row, column, unit, height, width, units)
+    return left, one, other, right
+
+
+@triton.jit
+def _convert(x):
+    """Convert loaded values, which may be pairs of bf16, to fp32."""
+    if x.dtype == tl.int32:
+        low, high = (x << 16).to(tl.float32, bitcast=True), (x & -65536).to(tl.float32, bitcast=True)
+        values = tl.reshape(tl.join(low, high), (2 * x.shape[0],))
+    else:
+        values = x.to(tl.float32)
+    return values
+
+
+@triton.jit
+def _convert_row(row):
+    return _convert(row[0]), _convert(row[1]), _convert(row[2]), _convert(row[3])
 
 
 @triton.jit
@@ -64,153 +93,215 @@ def _load_taps(weight, channel, channels, ROW: tl.constexpr):
 
 
 @triton.jit
-def _normal_cdf(z, EXACT: tl.constexpr):
-    """Compute the normal distribution function, and half of the slope of its logit.
+def _add(total, x, y, z, taps):
+    """Add the products of a row of taps."""
+    return tl.fma(z, taps[2], tl.fma(y, taps[1], tl.fma(x, taps[0], total)))
+
+
+@triton.jit
+def _add_row(totals, row, taps):
+    """Add the products of a row of taps to both columns."""
+    a, b, c, d = row
+    return _add(totals[0], a, b, c, taps), _add(totals[1], b, c, d, taps)
+
+
+@triton.jit
+def _normal_cdf(z, EXACT: tl.constexpr, FAST: tl.constexpr):
+    """Compute the normal distribution function and its slope.
 
     Unless EXACT, the logit is a polynomial fitted to the true one: GELU is then off by up to 2.5e-5, which is little
-    beside the rounding of bf16 and fp16, and takes half of the instructions.
+    beside the rounding of bf16 and fp16. FAST takes the GPU's approximate instructions (errors of 2e-7).
     """
     if EXACT:
         cdf = 0.5 + 0.5 * tl.erf(z * 0.7071067811865476)
         slope = tl.exp(-0.5 * z * z) * 0.3989422804014327
     else:
         square = tl.minimum(z * z, 30.0)  # the fit holds up to |z| = 5.5, where the function is 0 or 1
-        logit = z * (1.59501573 + square * (7.40113262e-02 - square * 7.03038788e-04))
-        cdf = 1 / (1 + tl.exp(-logit))
-        slope = cdf * (1 - cdf) * (1.59501573 + square * (0.2220339786 - square * 3.51519394e-03))
+        # the logit in powers of 2, negative: -log2(e) (1.59501573 z + 7.40113262e-02 z^3 - 7.03038788e-04 z^5)
+        power = z * tl.fma(square, tl.fma(square, 1.01427057e-03, -1.06775774e-01), -2.30112131)
+        if FAST:
+            cdf = tl.inline_asm_elementwise(
+                "{ .reg .f32 t; ex2.approx.ftz.f32 t, $1; add.ftz.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 $0, t; }",
+                "=f,f", [power], dtype=tl.float32, is_pure=True, pack=1,
+            )  # fmt: skip
+        else:
+            cdf = 1 / (1 + tl.exp2(power))
+        slope = cdf * (1 - cdf) * tl.fma(square, tl.fma(square, -3.51519394e-03, 0.2220339786), 1.59501573)
     return cdf, slope
+
+
+@triton.jit
+def _gelu(z, EXACT: tl.constexpr, FAST: tl.constexpr):
+    cdf, _ = _normal_cdf(z, EXACT, FAST)
+    return z * cdf
+
+
+@triton.jit
+def _gelu_slope(z, EXACT: tl.constexpr, FAST: tl.constexpr):
+    cdf, slope = _normal_cdf(z, EXACT, FAST)
+    return tl.fma(z, slope, cdf)
 
 
 @triton.jit(do_not_specialize=["height", "width"])
 def _convolve(
-    x, weight, bias, out, sums, height, width, channels,
-    GELU: tl.constexpr, EXACT: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, weight, bias, out, sums, height, width, units, channels,
+    GELU: tl.constexpr, EXACT: tl.constexpr, FAST: tl.constexpr,
+    STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Compute gelu(convolution(x) + bias) if GELU, else convolution(x) and its sums over positions."""
-    image, index, column, channel = _locate(width, channels, COLUMNS, CHANNELS)
-    x += image * height * width * channels
+    origin = tl.zeros((1,), tl.int32)
+    image, index, first, end, tile = _locate(width, channels, STRIPS, COLUMNS, CHANNELS)
+    unit = _number_units(x, tile, CHANNELS)
+    channel = _number_units(out, tile, CHANNELS)
+    known = channel < channels
+    x += image * height * width * units
     out += image * height * width * channels
-    a0, a1, a2 = _load_taps(weight, channel, channels, 0)
-    b0, b1, b2 = _load_taps(weight, channel, channels, 1)
-    c0, c1, c2 = _load_taps(weight, channel, channels, 2)
-    start = 0.0
+    above, here, below = (
+        _load_taps(weight, channel, channels, 0),
+        _load_taps(weight, channel, channels, 1),
+        _load_taps(weight, channel, channels, 2),
+    )
+    total = tl.zeros((CHANNELS,), tl.float32)
+    start = total
     if GELU:
-        start = tl.load(bias + channel, mask=channel < channels, other=0.0)
-    above = tl.zeros((COLUMNS, CHANNELS), tl.float32)  # of the output's row above the one that is loaded
-    here = above + start
-    total = above
-    top = tl.zeros((1, 1), tl.int32)
-    first = _load_row(x, top, column, channel, height, width, channels)
-    second = _load_row(x, top + 1, column, channel, height, width, channels)
-    for row in range(height + 1):
-        third = _load_row(x, top + row + 2, column, channel, height, width, channels)
-        left, middle, right = _convert(*first)
-        above += left * c0 + middle * c1 + right * c2
-        if GELU:
-            cdf, _ = _normal_cdf(above, EXACT)
-            above *= cdf
-        inside = (top + row > 0) & (column < width) & (channel < channels)
-        tl.store(out + ((row - 1) * width + column) * channels + channel, above.to(out.dtype.element_ty), mask=inside)
-        if not GELU:
-            total += tl.where(inside, above, 0.0)
-        above = here + left * b0 + middle * b1 + right * b2
-        here = start + left * a0 + middle * a1 + right * a2
-        first, second = second, third
+        start = tl.load(bias + channel, mask=known, other=0.0)
+    for column in range(first, end, COLUMNS):
+        second = known & (origin + column + 1 < width)
+        coming = _load_row(x, 1, column, unit, height, width, units)
+        later = _load_row(x, 2, column, unit, height, width, units)
+        row_values = _convert_row(_load_row(x, 0, column, unit, height, width, units))
+        current = _add_row((start, start), row_values, here)  # the output's row, of which the last taps are missing
+        following = _add_row((start, start), row_values, above)  # the row below it
+        place = out + column * channels + channel
+        for row in range(height):
+            row_values = _convert_row(coming)
+            coming, later = later, _load_row(x, row + 3, column, unit, height, width, units)
+            one, other = _add_row(current, row_values, below)
+            if GELU:
+                one, other = _gelu(one, EXACT, FAST), _gelu(other, EXACT, FAST)
+            tl.store(place, one.to(out.dtype.element_ty), mask=known)
+            tl.store(place + channels, other.to(out.dtype.element_ty), mask=second)
+            if not GELU:
+                total += one + tl.where(second, other, 0.0)
+            current = _add_row(following, row_values, here)
+            following = _add_row((start, start), row_values, above)
+            place += width * channels
     if not GELU:
-        tl.store(sums + index * channels + channel, tl.sum(total, 0)[None, :], mask=channel < channels)
+        tl.store(sums + index * channels + channel, total, mask=known)
+
+
+@triton.jit
+def _add_products(sums, row, one, other):
+    """Add the products of a row of x with the gradients of two columns to the sums of a row of taps."""
+    a, b, c, d = row
+    left, middle, right = sums
+    left = tl.fma(b, other, tl.fma(a, one, left))
+    middle = tl.fma(c, other, tl.fma(b, one, middle))
+    return left, middle, tl.fma(d, other, tl.fma(c, one, right))
+
+
+@triton.jit
+def _store_sums(place, channels, sums, known):
+    tl.store(place, sums[0], mask=known)
+    tl.store(place + channels, sums[1], mask=known)
+    tl.store(place + 2 * channels, sums[2], mask=known)
 
 
 @triton.jit(do_not_specialize=["height", "width"])
 def _differentiate(
-    x, weight, bias, out_gradient, gradient, sums, height, width, channels,
-    EXACT: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, weight, bias, out_gradient, gradient, sums, height, width, units, channels,
+    EXACT: tl.constexpr, FAST: tl.constexpr,
+    STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the convolution's output, and the sums that are the gradients of its taps and bias."""
-    image, index, column, channel = _locate(width, channels, COLUMNS, CHANNELS)
+    origin = tl.zeros((1,), tl.int32)
+    image, index, first, end, tile = _locate(width, channels, STRIPS, COLUMNS, CHANNELS)
+    unit = _number_units(x, tile, CHANNELS)
+    channel = _number_units(gradient, tile, CHANNELS)
     known = channel < channels
-    x += image * height * width * channels
-    out_gradient += image * height * width * channels
+    x += image * height * width * units
+    out_gradient += image * height * width * units
     gradient += image * height * width * channels
-    a0, a1, a2 = _load_taps(weight, channel, channels, 0)
-    b0, b1, b2 = _load_taps(weight, channel, channels, 1)
-    c0, c1, c2 = _load_taps(weight, channel, channels, 2)
+    above, here, below = (
+        _load_taps(weight, channel, channels, 0),
+        _load_taps(weight, channel, channels, 1),
+        _load_taps(weight, channel, channels, 2),
+    )
     start = tl.load(bias + channel, mask=known, other=0.0)
-    total = tl.zeros((COLUMNS, CHANNELS), tl.float32)
-    s00, s01, s02, s10, s11, s12, s20, s21, s22 = total, total, total, total, total, total, total, total, total
-    x00, x01, x02 = total, total, total  # the row above, this row and the row below
-    top = tl.zeros((1, 1), tl.int32)
-    x10, x11, x12 = _convert(*_load_row(x, top, column, channel, height, width, channels))
-    coming = _load_row(x, top + 1, column, channel, height, width, channels)
-    inside = (column < width) & known
-    place = column * channels + channel
-    slope = tl.load(out_gradient + place, mask=inside, other=0.0)
-    for row in range(height):
-        x20, x21, x22 = _convert(*coming)
-        coming = _load_row(x, top + row + 2, column, channel, height, width, channels)
-        below = place + width * channels
-        next_slope = tl.load(out_gradient + below, mask=inside & (top + row + 1 < height), other=0.0)
-        z = start + x00 * a0 + x01 * a1 + x02 * a2 + x10 * b0 + x11 * b1 + x12 * b2 + x20 * c0 + x21 * c1 + x22 * c2
-        cdf, pdf = _normal_cdf(z, EXACT)
-        change = slope.to(tl.float32) * (cdf + z * pdf)
-        tl.store(gradient + place, change.to(gradient.dtype.element_ty), mask=inside)
-        total += change
-        s00 += x00 * change
-        s01 += x01 * change
-        s02 += x02 * change
-        s10 += x10 * change
-        s11 += x11 * change
-        s12 += x12 * change
-        s20 += x20 * change
-        s21 += x21 * change
-        s22 += x22 * change
-        x00, x01, x02, x10, x11, x12 = x10, x11, x12, x20, x21, x22
-        slope, place = next_slope, below
+    zero = tl.zeros((CHANNELS,), tl.float32)
+    total, above_sums, here_sums, below_sums = zero, (zero, zero, zero), (zero, zero, zero), (zero, zero, zero)
+    for column in range(first, end, COLUMNS):
+        second = known & (origin + column + 1 < width)
+        top, centre = (zero, zero, zero, zero), _convert_row(_load_row(x, 0, column, unit, height, width, units))
+        coming = _load_row(x, 1, column, unit, height, width, units)
+        place = gradient + column * channels + channel
+        slopes = _load_strip(out_gradient, 0, column, unit, height, width, units)
+        more = _load_row(x, 2, column, unit, height, width, units)
+        more_slopes = _load_strip(out_gradient, 1, column, unit, height, width, units)
+        for row in range(height):
+            bottom = _convert_row(coming)
+            coming, more = more, _load_row(x, row + 3, column, unit, height, width, units)
+            z = _add_row(_add_row(_add_row((start, start), top, above), centre, here), bottom, below)
+            one = _convert(slopes[0]) * _gelu_slope(z[0], EXACT, FAST)
+            other = _convert(slopes[1]) * _gelu_slope(z[1], EXACT, FAST)
+            slopes, more_slopes = more_slopes, _load_strip(out_gradient, row + 2, column, unit, height, width, units)
+            tl.store(place, one.to(gradient.dtype.element_ty), mask=known)
+            tl.store(place + channels, other.to(gradient.dtype.element_ty), mask=second)
+            place += width * channels
+            total += one + other
+            above_sums = _add_products(above_sums, top, one, other)
+            here_sums = _add_products(here_sums, centre, one, other)
+            below_sums = _add_products(below_sums, bottom, one, other)
+            top, centre = centre, bottom
     sums += index * 10 * channels + channel
-    tl.store(sums, tl.sum(s00, 0)[None, :], mask=known)
-    tl.store(sums + channels, tl.sum(s01, 0)[None, :], mask=known)
-    tl.store(sums + 2 * channels, tl.sum(s02, 0)[None, :], mask=known)
-    tl.store(sums + 3 * channels, tl.sum(s10, 0)[None, :], mask=known)
-    tl.store(sums + 4 * channels, tl.sum(s11, 0)[None, :], mask=known)
-    tl.store(sums + 5 * channels, tl.sum(s12, 0)[None, :], mask=known)
-    tl.store(sums + 6 * channels, tl.sum(s20, 0)[None, :], mask=known)
-    tl.store(sums + 7 * channels, tl.sum(s21, 0)[None, :], mask=known)
-    tl.store(sums + 8 * channels, tl.sum(s22, 0)[None, :], mask=known)
-    tl.store(sums + 9 * channels, tl.sum(total, 0)[None, :], mask=known)
+    _store_sums(sums, channels, above_sums, known)
+    _store_sums(sums + 3 * channels, channels, here_sums, known)
+    _store_sums(sums + 6 * channels, channels, below_sums, known)
+    tl.store(sums + 9 * channels, total, mask=known)
 
 
 def compute_output(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     """Compute gelu(convolution(x) + bias) of maps [B, H, W, C]; `taps` is [9, C]."""
-    _keep_kernels(x.device)
+    keep_kernels(x.device)
     out = torch.empty_like(x)
-    _launch(_convolve, CONVOLVE, x, taps, bias, out, out, GELU=True)
+    _launch(_convolve, x, _pack(x), taps, bias, out, out, GELU=True)
     return out
 
 
 def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradient of x, its sums over images and positions, and [10, C] the gradients of taps and bias."""
-    _keep_kernels(x.device)
+    keep_kernels(x.device)
     between, gradient = torch.empty_like(x), torch.empty_like(x)
-    sums = torch.empty(_count_columns(x, DIFFERENTIATE), SUMS, x.shape[-1], device=x.device)
-    _launch(_differentiate, DIFFERENTIATE, x, taps, bias, out_gradient, between, sums)
-    x_sums = torch.empty(_count_columns(x, CONVOLVE), x.shape[-1], device=x.device)
-    _launch(_convolve, CONVOLVE, between, taps.flip(0), bias, gradient, x_sums, GELU=False)
+    parts, channels = _count_parts(x), x.shape[-1]
+    sums = torch.empty(parts, SUMS, channels, device=x.device)
+    _launch(_differentiate, x, _pack(x), taps, bias, _pack(out_gradient), between, sums)
+    x_sums = torch.empty(parts, channels, device=x.device)
+    _launch(_convolve, x, _pack(between), taps.flip(0), bias, gradient, x_sums, GELU=False)
     return gradient, x_sums.sum(0), sums.sum(0)
 
 
-@cache
-def _keep_kernels(device: torch.device) -> None:
-    """Keep compiled kernels where torch's compiler keeps its own, not in the user's home, which may not be writable."""
-    if device.type == "cuda":
-        redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")
-        os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(device.index or 0))
-
-
-def _launch(kernel: Any, strip: dict[str, int], x: Tensor, *tensors: Tensor, **constants: bool) -> None:
-    strips = _count_columns(x, strip) * triton.cdiv(x.shape[-1], strip["CHANNELS"])
+def _launch(kernel: Any, x: Tensor, *tensors: Tensor, **constants: bool) -> None:
+    height, width, channels = x.shape[1:]
+    programs = _count_parts(x) * triton.cdiv(channels, CHANNELS)
     exact = x.dtype not in (torch.bfloat16, torch.float16)
-    kernel[(strips,)](x, *tensors, *x.shape[1:], EXACT=exact, **constants, **strip, **OPTIONS)
+    kernel[(programs,)](
+        *tensors, height, width, tensors[0].shape[-1], channels, EXACT=exact, FAST=x.is_cuda,
+        STRIPS=_count_strips(x), COLUMNS=COLUMNS, CHANNELS=CHANNELS, **constants, **OPTIONS,
+    )  # fmt: skip
 
 
-def _count_columns(x: Tensor, strip: dict[str, int]) -> int:
-    """Count the strips of one group of channels."""
-    return x.shape[0] * triton.cdiv(x.shape[2], strip["COLUMNS"])
+def _pack(x: Tensor) -> Tensor:
+    """View pairs of bf16 as numbers of 32 bits: loaded ahead of time, a pair then takes one register, not two."""
+    return x.view(torch.int32) if x.dtype == torch.bfloat16 and x.shape[-1] % 2 == 0 else x
+
+
+def _count_parts(x: Tensor) -> int:
+    """Count the programs of one group of channels."""
+    return x.shape[0] * triton.cdiv(x.shape[2], _count_strips(x) * COLUMNS)
+
+
+def _count_strips(x: Tensor) -> int:
+    """Count the strips of a program: a power of two, so that few kernels are compiled."""
+    strips = triton.cdiv(x.shape[2], COLUMNS)
+    several = x.shape[0] * strips * triton.cdiv(x.shape[3], CHANNELS) // PROGRAMS
+    return 1 << max(1, min(several, strips)).bit_length() - 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitling.backbones.short_attention import attend, is_short
+
 
 class DotProductAttention(nn.Module):
     def __init__(self, scale: float):
@@ -13,6 +15,8 @@ class DotProductAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
         """Attend with q, k, v of shape [B, heads, tokens, d]; `bias` broadcasts to the shape of the scores."""
+        if bias is None and is_short(q, k, v):
+            return attend(*(x.transpose(1, 2) for x in (q, k, v)), self.scale).transpose(1, 2)
         bias = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, bias, scale=self.scale)
 

@@ -1,0 +1,37 @@
+"""What our Triton kernels share: where compiled ones are kept, and whether they run at all."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+from vitling.data.cache import redirect_cache
+from vitling.errors import Interrupted
+
+
+@cache
+def keep_kernels(device: torch.device) -> None:
+    """Keep compiled kernels where torch's compiler keeps its own, not in the user's home, which may not be writable."""
+    if device.type == "cuda":
+        from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+
+        redirect_cache("TORCHINDUCTOR_CACHE_DIR", "inductor")
+        os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(device.index or 0))
+
+
+def try_kernels(trial: Callable[[], object], device: torch.device) -> bool:
+    """Run a trial of kernels. They need Triton, a C compiler and a GPU that Triton supports; warn if they fail."""
+    try:
+        with torch.cuda.device(device):
+            trial()
+    except (torch.OutOfMemoryError, Interrupted):
+        raise
+    except Exception as problem:
+        reason = (str(problem).splitlines() or [type(problem).__name__])[-1]
+        warnings.warn(f"Triton's kernels do not run ({reason[:300]}); training is slower without them.", stacklevel=1)
+        return False
+    return True

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from timm.models.pvt_v2 import Attention
+
+from tests.backbones.short_attention import compare
+from tests.backbones.triton_helpers import compile_kernel, needs_triton, run_interpreted
+from vitling.backbones import create
+from vitling.backbones.dot_product import DotProductAttention
+from vitling.backbones.pvt2 import PyramidAttention, replace_pyramid_attention
+from vitling.backbones.short_attention import MAX_KEYS, WIDTHS, attend, has_kernels, is_short
+
+# images, queries, keys, heads, width; the third has several parts of queries
+SHAPES = [(2, 5, 16, 3, 16), (1, 70, 9, 2, 32), (2, 600, 49, 1, 32), (1, 1, 2, 1, 64), (1, 64, 64, 2, 128)]
+TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [*(("float32", shape) for shape in SHAPES), ("float16", SHAPES[1]), ("float16", SHAPES[2])]
+)
+def test_interpreted_kernels_equal_literal_attention(dtype, shape):
+    errors = run_interpreted("short_attention", dtype, shape)
+    assert len(errors) == 4
+    assert max(errors) < TOLERANCES[dtype], errors
+
+
+@needs_triton
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize(("width", "keys"), [(16, 16), (32, 64), (128, 64)])
+def test_kernels_compile_without_a_gpu(architecture, width, keys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from vitling.backbones import short_attention_kernels as kernels
+
+    constants = {"WIDTH": width, "KEYS": keys, "QUERIES": kernels.QUERIES, "STEPS": kernels.STEPS}
+    for kernel in (kernels._attend, kernels._differentiate):
+        strides = [name for name in kernel.arg_names if "_" in name and not name.endswith("gradient")]
+        types = dict.fromkeys(("heads", "queries", "keys", *strides), "i32") | {"scale": "fp32", "slope": "fp32"}
+        assert compile_kernel(kernel, "*bf16", types, constants, architecture, kernels.OPTIONS)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_without_triton_values_equal_literal_attention(dtype, shape):
+    errors = compare(shape, getattr(torch, dtype), torch.device("cpu"))
+    assert max(errors) < TOLERANCES[dtype], errors
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [*SHAPES, (300, 784, 9, 1, 32), (64, 3136, 49, 1, 32), (300, 16, 16, 8, 32)])
+def test_kernels_equal_literal_attention(dtype, shape):
+    assert has_kernels(torch.device("cuda:0"), getattr(torch, dtype))
+    errors = compare(shape, getattr(torch, dtype), torch.device("cuda"))
+    assert max(errors) < TOLERANCES[dtype], errors
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gradients_are_deterministic():
+    shape, dtype, device = (16, 3136, 49, 1, 32), torch.bfloat16, torch.device("cuda")
+    assert compare(shape, dtype, device) == compare(shape, dtype, device)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("keys", [1, 9, MAX_KEYS, MAX_KEYS + 1])
+@pytest.mark.parametrize("width", [*WIDTHS, 24])
+def test_attention_of_any_length_equals_torchs(keys, width):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, width, device="cuda", dtype=torch.bfloat16) for n in (20, keys, keys))
+    assert is_short(q, k, v) == (keys <= MAX_KEYS and width in WIDTHS)
+    found = DotProductAttention(0.3)(q, k, v)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_cpu_keeps_torchs_attention():
+    assert not is_short(*(torch.zeros(1, 1, 1, 16, dtype=torch.bfloat16) for _ in range(3)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_views_in_a_graph(compiled):
+    """Queries, keys and values are views of projections, and the output is merged into one dimension."""
+    torch.manual_seed(0)
+    q, both = torch.randn(2, 12, 32, requires_grad=True), torch.randn(2, 5, 64, requires_grad=True)
+
+    def run(attention) -> torch.Tensor:
+        queries = q.unflatten(2, (2, 16)).transpose(1, 2)
+        k, v = both.unflatten(2, (2, 2, 16)).permute(2, 0, 3, 1, 4).unbind(0)
+        return attention(queries, k, v).transpose(1, 2).flatten(2)
+
+    def short(queries, k, v) -> torch.Tensor:
+        return attend(*(x.transpose(1, 2) for x in (queries, k, v)), 0.25).transpose(1, 2)
+
+    if compiled:
+        short = torch.compile(short, backend="aot_eager", fullgraph=True)
+    expected, found = run(torch.nn.functional.scaled_dot_product_attention), run(short)
+    torch.testing.assert_close(found, expected)
+    slope = torch.randn_like(found)
+    for one, other in zip(
+        torch.autograd.grad(found, [q, both], slope), torch.autograd.grad(expected, [q, both], slope)
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_shapes_are_known_without_running():
+    q, k, v = (torch.empty(2, n, 3, 16, device="meta", requires_grad=True) for n in (7, 5, 5))
+    out = attend(q, k, v, 0.25)
+    assert out.shape == q.shape
+    assert [g.shape for g in torch.autograd.grad(out.sum(), [q, k, v])] == [q.shape, k.shape, v.shape]
+
+
+def test_all_attention_of_pvtv2_is_replaced_and_equal_to_timms():
+    torch.manual_seed(0)
+    theirs = timm.create_model("pvt_v2_b0", num_classes=0).eval()
+    ours = create("pvt_v2_b0").timm_model.eval()
+    ours.load_state_dict(theirs.state_dict())
+    assert sum(isinstance(module, PyramidAttention) for module in ours.modules()) == 8
+    for one, other in zip(theirs.stages, ours.stages):
+        tokens = torch.randn(2, 9 * 11, one.blocks[0].attn.dim)
+        assert torch.equal(one.blocks[0].attn(tokens, (9, 11)), other.blocks[0].attn(tokens, (9, 11)))
+
+
+def test_other_attention_of_pvtv2_is_kept():
+    linear = timm.create_model("pvt_v2_b2_li", num_classes=0)
+    dropout = timm.create_model("pvt_v2_b0", num_classes=0, proj_drop_rate=0.1)
+    for model in (linear, dropout):
+        replace_pyramid_attention(model)
+        assert any(isinstance(module, Attention) for module in model.modules())
+        assert not any(isinstance(module, PyramidAttention) for module in model.modules())
