@@ -59,6 +59,8 @@ def run(argv: list[str]) -> int:
         return _print(__version__)
     if argv[0] == "_precompile" and len(argv) == 3:
         return _precompile(*argv[1:])
+    if argv == ["_compile-views"]:
+        return _compile_views()
     if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     if _is_cwd_deleted():  # libraries of torch would end the process
@@ -134,6 +136,14 @@ def _precompile(config: str, memory: str) -> int:
 
     register_readers()
     run_in_background(config, memory)
+    return DONE
+
+
+def _compile_views() -> int:
+    """Run the hidden command that trainings start while they compile the network."""
+    from vitling.training.view_compiler import run_in_background
+
+    run_in_background()
     return DONE
 
 

@@ -26,7 +26,7 @@ from vitling.runs.precompile import Precompiler
 from vitling.settings.config import TrainConfig
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved
-from vitling.training import compilation
+from vitling.training import compilation, helpers
 from vitling.training.config import LoopConfig
 from vitling.training.processes import Processes
 from vitling.training.rundir import RunDirectory
@@ -62,7 +62,7 @@ def wanted(monkeypatch, tmp_path):
 def executable(path, text, monkeypatch):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(precompile.sys, "executable", str(path))
+    monkeypatch.setattr(sys, "executable", str(path))
 
 
 def test_second_stage_finds_its_images_decoded_and_trains_the_same(images, wanted, tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_failure_is_logged_and_harmless(images, wanted, tmp_path, monkeypatch, t
 
 
 def test_process_that_cannot_be_started_is_not_needed(images, wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(precompile.sys, "executable", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
     assert run(["train", str(images), "--out", str(tmp_path / "run"), *SMALL]) == 0
     assert "is not precompiled" in (tmp_path / "run" / "log.txt").read_text()
 
@@ -149,7 +149,7 @@ def test_process_ends_when_the_first_stage_is_stopped(wanted, tmp_path, monkeypa
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_process_ends_when_its_parent_is_killed(tmp_path):
     child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()));"
-    child += "from vitling.runs.precompile import _exit_with_parent; _exit_with_parent(); time.sleep(100)"
+    child += "from vitling.training.helpers import exit_with_parent; exit_with_parent(); time.sleep(100)"
     parent = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
     parent += "stdin=subprocess.PIPE, start_new_session=True); time.sleep(100)"
     process = subprocess.Popen([sys.executable, "-c", parent, child])
@@ -205,8 +205,8 @@ def test_process_that_does_not_end_is_stopped(wanted, tmp_path, monkeypatch, lef
     ],
 )
 def test_when_it_is_worthwhile(device, compile, cores, gigabytes, worth, monkeypatch):
-    monkeypatch.setattr(precompile, "count_cores", lambda: cores)
-    monkeypatch.setattr(precompile, "get_free_memory", lambda: gigabytes * 2**30)
+    monkeypatch.setattr(helpers, "count_cores", lambda: cores)
+    monkeypatch.setattr(helpers, "get_free_memory", lambda: gigabytes * 2**30)
     config = TrainConfig(loop=LoopConfig(compile=compile))
     assert precompile._is_worthwhile(config, torch.device(device)) is worth
     assert not precompile._is_worthwhile(replace(config, cache=False), torch.device(device))

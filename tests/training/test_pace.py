@@ -70,4 +70,5 @@ def measure(monkeypatch, durations, how="off", compiling=False):
     monkeypatch.setattr(pace, "_trial_trainer", trial)
     monkeypatch.setattr(pace, "run_steps", run_steps)
     monkeypatch.setattr(pace, "iterate_batches", lambda _: None)
-    return pace.measure_pace(None, None, None, ALONE)[0], len(taken)
+    store = SimpleNamespace(device=ALONE.device)
+    return pace.measure_pace(None, store, None, ALONE)[0], len(taken)

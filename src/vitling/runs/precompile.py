@@ -6,19 +6,15 @@ them. If it fails, the second stage does the work itself.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import IO, Any
 
 import torch
 
-from vitling.data.host import count_cores, get_free_memory
 from vitling.loading import read_json
 from vitling.objectives.moments import Moment
 from vitling.runs.images import open_labelled
@@ -28,20 +24,18 @@ from vitling.settings.config import TrainConfig
 from vitling.settings.resolve import Resolved
 from vitling.settings.saved import load_resolved, reopen
 from vitling.training.compilation import choose_compile
+from vitling.training.helpers import become_helper, can_start_helper, start_helper, stop_helper
 from vitling.training.pace import warm_compile_cache
 from vitling.training.processes import init_processes
 from vitling.training.rundir import RunDirectory
-from vitling.training.signals import call_on_parent_exit
 
-VERB = "_precompile"  # hidden command, which knows all data sources
+VERB = "_precompile"  # hidden command
 _MIN_CORES = 4  # with fewer it would slow down the first stage
-_MIN_HOST_BYTES = 8 * 2**30  # for torch and the compiler's processes
 _MIN_GPU_BYTES = 2**31
 _CUDA_CONTEXT_BYTES = 2**30  # that CUDA takes in a process in addition to the tensors
 _FIRST_STEP = 20  # by then the first stage has captured all its graphs
 _MAX_WAIT_SECONDS = 900.0
 _MAX_WAIT_SHARE = 1 / 4  # of the time that --minutes leaves
-_KILL_SECONDS = 5.0  # to clean up after SIGTERM
 
 
 class Precompiler:
@@ -64,7 +58,7 @@ class Precompiler:
 
     def __exit__(self, *exception: Any) -> None:
         if self.process is not None and self.process.poll() is None:
-            _stop(self.process)
+            stop_helper(self.process)
         self.resources.close()
 
     def make_watcher(self, every: int) -> _StartWatcher:
@@ -75,13 +69,10 @@ class Precompiler:
         if not self.wanted or self.process is not None or memory < _MIN_GPU_BYTES:
             return
         config = str(self.directory.path / "config.json")
-        command = [sys.executable, "-P", "-m", "vitling", VERB, config, str(memory)]
         try:
             output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed on exit
             self.output = self.resources.enter_context(output)
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
-            )
+            self.process = start_helper(VERB, config, str(memory), output=self.output)
         except OSError as problem:
             self.wanted = False
             self.directory.log.debug(f"The second stage is not precompiled: {problem}")
@@ -122,21 +113,10 @@ class _StartWatcher:
         return {}
 
 
-def _stop(process: subprocess.Popen) -> None:
-    """End the process and its compiler's processes, first with SIGTERM so that they can clean up."""
-    for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal_number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_KILL_SECONDS)
-            return
-
-
 def _is_worthwhile(config: TrainConfig, device: torch.device) -> bool:
     """Return whether the second stage compiles and the machine can spare a process; its steps are not known yet."""
     compiles = choose_compile(config.loop, device, steps=sys.maxsize) != "off"
-    able = hasattr(os, "killpg") and count_cores() >= _MIN_CORES and get_free_memory() >= _MIN_HOST_BYTES
-    return device.type == "cuda" and compiles and config.cache and able
+    return device.type == "cuda" and compiles and config.cache and can_start_helper(_MIN_CORES)
 
 
 def _spare_memory(device: torch.device) -> int:
@@ -162,19 +142,7 @@ def prepare(saved: Resolved[TrainConfig], memory: int) -> None:
         stage.stores.decode_test()
 
 
-def _exit_with_parent() -> None:
-    def stop() -> None:
-        os.killpg(0, signal.SIGTERM)
-        time.sleep(_KILL_SECONDS)
-        os.killpg(0, signal.SIGKILL)
-
-    call_on_parent_exit(stop)
-
-
 def run_in_background(config: str, memory: str) -> None:
     """Precompile the run of a config.json with little priority; end with the process that started this one."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    _exit_with_parent()
-    with suppress(OSError, AttributeError):
-        os.nice(10)
+    become_helper()
     prepare(load_resolved(TrainConfig, read_json(config), config), int(memory))

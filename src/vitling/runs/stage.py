@@ -201,7 +201,7 @@ def fit_to_time(
         return resolved, None
     log.info("Measuring the pace to fit the run into the time.")
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
-        pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes)
+        pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes, log)
     free_memory()
     ending = ending_seconds(config, stores, pace, run.has_gpu)
     left = 60 * config.minutes - clock.elapsed - ending

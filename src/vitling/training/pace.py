@@ -18,6 +18,7 @@ from vitling.training.config import FitConfig
 from vitling.training.feed import LoadedBatch, choose_batch_sizes
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
+from vitling.training.view_compiler import can_compile_views_beside, compile_views_beside
 
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 SLOW_STEP = 10.0  # seconds; three such steps would be half of a minute
@@ -26,7 +27,9 @@ MIN_ROUND_SECONDS = 1.0
 MIN_COMPILED_ROUND_SECONDS = 0.4  # compiled steps vary little
 
 
-def measure_pace(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> tuple[float, Compile]:
+def measure_pace(
+    objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log | None = None
+) -> tuple[float, Compile]:
     """Return images per second of training, and how it was compiled.
 
     The clock starts once everything is compiled and captured: after an epoch, whose last batch may have graphs of its
@@ -36,6 +39,9 @@ def measure_pace(objective: Objective, store: Store, config: FitConfig, processe
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
         source, steps, pace = iterate_batches(trainer), 1, 0.0
+        if can_compile_views_beside(how, store.device, processes):
+            with compile_views_beside(trainer, log or Log(silent=True)):
+                run_steps(trainer, source, 1)
         seconds, images = run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
             seconds, images = run_steps(trainer, source, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -300,6 +300,15 @@ class Trainer:
         if self.compiling and not self.prefetcher and self.store.device.type == "cuda":
             self.prefetcher = ViewPrefetcher(self.renderer, self.store.device, self.log.warning)
         return terms
+
+    @contextmanager
+    def uncompiled_views(self) -> Iterator[None]:
+        """Render the views uncompiled in the body, whose first step compiles the network; the next compiles them."""
+        functions, self.renderer.functions = self.renderer.functions, FunctionCache()
+        yield
+        if self.compiling:  # it may have failed
+            self.renderer.functions = functions
+            self.compiled_sizes.clear()
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():

@@ -1,0 +1,172 @@
+"""The process that compiles the views while the run compiles its network."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+from tests.tiny import tiny_backbone
+from tests.training.helpers import QUIET, config
+from vitling.console import Log
+from vitling.methods.idmm.loss import IDMM
+from vitling.methods.supervised.loss import Supervised
+from vitling.papers.measure import make_store
+from vitling.training import compilation, helpers, view_compiler
+from vitling.training.pace import iterate_batches, measure_pace, run_steps
+from vitling.training.processes import Processes
+from vitling.training.trainer import Trainer
+from vitling.training.view_compiler import (
+    can_compile_views_beside,
+    compile_views_beside,
+    make_task,
+)
+from vitling.views import Plan, ViewsConfig
+from vitling.views.plan import Group, Mix
+from vitling.views.policies import idmm_finetune, idmm_pretrain
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+PLANS = {"own": ViewsConfig().plan(16), "pretrain": idmm_pretrain(16), "finetune": idmm_finetune(16)}
+
+
+class Logged(Log):
+    def __init__(self):
+        super().__init__(silent=True)
+        self.lines: list[str] = []
+
+    def debug(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def make_trainer(plan: Plan = PLANS["own"], **changes) -> Trainer:
+    torch.manual_seed(0)
+    store = make_store(24, 16, torch.device("cpu"))
+    model = IDMM(tiny_backbone(), plan, 24) if len(plan.groups) > 1 else Supervised(tiny_backbone(), plan, classes=24)
+    return Trainer(model, store, config(loop=replace(QUIET, compile="views"), **changes), ALONE, Log(silent=True))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Record what is called compiled: functions with their settings, and the shapes and types of tensors."""
+    calls: set[tuple] = set()
+
+    def describe(value: object) -> str:
+        leaves, structure = tree_flatten(value)
+        shapes = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves]
+        return f"{structure} {shapes}"
+
+    def compile_function(bound):
+        def call(*arguments):
+            calls.add((bound.func.__name__, repr(bound.keywords), describe(arguments)))
+            return bound(*arguments)
+
+        return call
+
+    monkeypatch.setattr(compilation, "compile_function", compile_function)
+    monkeypatch.setattr(view_compiler, "compile_function", compile_function)
+    return calls
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_is_compiled_is_what_the_run_needs(plan, compiled):
+    trainer = make_trainer(PLANS[plan])
+    run_steps(trainer, iterate_batches(trainer), 2 * trainer.per_epoch)
+    needed = set(compiled)
+    compiled.clear()
+    pickle.loads(pickle.dumps(make_task(trainer))).compile()
+    assert len(needed) > 2
+    assert compiled == needed
+
+
+def test_the_command_fills_the_compilers_cache(tmp_path):
+    task = replace(make_task(make_trainer(Plan((Group(16),)))), batch=4, images=4)
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "vitling", view_compiler.VERB]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        process.stdin.write(pickle.dumps(task))
+        process.stdin.flush()  # at its end, the process would end too
+        assert process.wait(timeout=300) == 0, process.stderr.read().decode()
+    assert any((tmp_path / "fxgraph").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("how", "device", "world", "cores", "gigabytes", "possible"),
+    [
+        ("on", "cuda", 1, 8, 20, True),
+        ("blocks", "cuda", 1, 8, 20, True),
+        ("views", "cuda", 1, 8, 20, False),  # there is no network to compile beside them
+        ("off", "cuda", 1, 8, 20, False),
+        ("on", "cpu", 1, 8, 20, False),
+        ("on", "cuda", 2, 8, 20, False),
+        ("on", "cuda", 1, 4, 20, False),
+        ("on", "cuda", 1, 8, 10, False),
+    ],
+)
+def test_when_it_is_possible(how, device, world, cores, gigabytes, possible, monkeypatch):
+    monkeypatch.setattr(view_compiler, "_started", False)
+    monkeypatch.setattr(helpers, "count_cores", lambda: cores)
+    monkeypatch.setattr(helpers, "get_free_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (gigabytes * 2**30, 80 * 2**30))
+    on = torch.device(device)
+    assert can_compile_views_beside(how, on, Processes(0, world, on)) is possible
+    monkeypatch.setattr(view_compiler, "_started", True)
+    assert not can_compile_views_beside(how, on, Processes(0, world, on))
+
+
+def replace_python(path, text, monkeypatch) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exit 0", None),
+        ("echo no compiler >&2; exit 3", "(exit code 3). no compiler"),
+        ("exec sleep 100", "takes too long"),
+    ],
+)
+def test_whatever_the_other_process_does_the_views_are_compiled_here(text, message, compiled, tmp_path, monkeypatch):
+    replace_python(tmp_path / "python", text, monkeypatch)
+    trainer, log, started = make_trainer(), Logged(), []
+    start = view_compiler.start_helper
+    monkeypatch.setattr(view_compiler, "start_helper", lambda *a, **k: started.append(start(*a, **k)) or started[0])
+    source = iterate_batches(trainer)
+    with compile_views_beside(trainer, log):
+        run_steps(trainer, source, 1)
+        assert not compiled
+    assert started[0].poll() is not None
+    assert [message in line for line in log.lines] == ([] if message is None else [True])
+    upcoming = trainer.upcoming
+    assert trainer.compiles(upcoming)
+    run_steps(trainer, source, 1)
+    assert compiled
+
+
+def test_a_process_that_cannot_be_started_is_not_needed(compiled, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    trainer, log = make_trainer(), Logged()
+    with compile_views_beside(trainer, log):
+        run_steps(trainer, iterate_batches(trainer), 1)
+    assert compiled
+    assert "not compiled in another process" in log.lines[0]
+
+
+def test_the_pace_is_measured_with_compiled_views(compiled, tmp_path, monkeypatch):
+    replace_python(tmp_path / "python", "exit 0", monkeypatch)
+    beside = []
+    monkeypatch.setattr(
+        "vitling.training.pace.can_compile_views_beside", lambda how, device, processes: not beside.append(how)
+    )
+    trainer = make_trainer(Plan((Group(16, mix=Mix(cutmix=1.0)),)))
+    pace, how = measure_pace(trainer.objective, trainer.store, trainer.config, ALONE)
+    assert beside == ["views"]
+    assert compiled
+    assert pace > 0
+    assert how == "views"
