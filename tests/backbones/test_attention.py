@@ -58,7 +58,7 @@ def test_attention_reproduces_the_blocks_output(name, size, heads, queries, keys
 def test_query_and_key_norms_are_respected():
     backbone = create("vit_micro_patch4_32", seed=0).eval()
     attn = backbone.timm_model.blocks[-1].attn
-    attn.q_norm = torch.nn.LayerNorm(attn.head_dim)
+    attn.q_norm = torch.nn.LayerNorm(32)
     attention, attn, seen = attention_and_output(backbone, torch.randn(1, 3, 32, 32))
     values = values_of(attn.qkv(seen["x"]), 3, 4)
     torch.testing.assert_close(rebuild(attention, values, attn), seen["out"], rtol=1e-4, atol=1e-4)

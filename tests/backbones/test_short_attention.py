@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
-from timm.models.pvt_v2 import Attention
+from timm.layers import Attention
 
 from tests.backbones.short_attention import compare
 from tests.backbones.triton_helpers import compile_kernel, needs_triton, run_interpreted
 from vitling.backbones import create
-from vitling.backbones.dot_product import DotProductAttention
-from vitling.backbones.pvt2 import PyramidAttention, replace_pyramid_attention
+from vitling.backbones.dot_product import DotProductAttention, PyramidAttention, TokenAttention, replace_attention
 from vitling.backbones.short_attention import MAX_KEYS, WIDTHS, attend, has_kernels, is_short
 
 # images, queries, keys, heads, width; the third has several parts of queries
@@ -111,21 +110,52 @@ def test_shapes_are_known_without_running():
     assert [g.shape for g in torch.autograd.grad(out.sum(), [q, k, v])] == [q.shape, k.shape, v.shape]
 
 
-def test_all_attention_of_pvtv2_is_replaced_and_equal_to_timms():
+@pytest.mark.parametrize(
+    ("name", "kind", "count"),
+    [
+        ("pvt_v2_b0", PyramidAttention, 8),
+        ("deit_tiny_patch16_224", TokenAttention, 12),
+        ("t2t_vit_7", TokenAttention, 7),
+    ],
+)
+def test_attention_of_known_networks_is_replaced(name, kind, count):
+    assert sum(isinstance(module, kind) for module in create(name).modules()) == count
+
+
+@pytest.mark.parametrize(("name", "grid"), [("pvt_v2_b0", (9, 11)), ("vit_tiny_patch16_224", None)])
+def test_on_a_cpu_attention_is_bit_identical_to_timms(name, grid):
     torch.manual_seed(0)
-    theirs = timm.create_model("pvt_v2_b0", num_classes=0).eval()
-    ours = create("pvt_v2_b0").timm_model.eval()
+    theirs = timm.create_model(name, num_classes=0).eval()
+    ours = create(name).timm_model.eval()
     ours.load_state_dict(theirs.state_dict())
-    assert sum(isinstance(module, PyramidAttention) for module in ours.modules()) == 8
-    for one, other in zip(theirs.stages, ours.stages):
-        tokens = torch.randn(2, 9 * 11, one.blocks[0].attn.dim)
-        assert torch.equal(one.blocks[0].attn(tokens, (9, 11)), other.blocks[0].attn(tokens, (9, 11)))
+    more = () if grid is None else (grid,)
+    for one, other in zip(find_blocks(theirs), find_blocks(ours)):
+        tokens = torch.randn(2, 99, (one.attn.q if grid else one.attn.qkv).in_features)
+        assert torch.equal(one.attn(tokens, *more), other.attn(tokens, *more))
 
 
-def test_other_attention_of_pvtv2_is_kept():
-    linear = timm.create_model("pvt_v2_b2_li", num_classes=0)
-    dropout = timm.create_model("pvt_v2_b0", num_classes=0, proj_drop_rate=0.1)
-    for model in (linear, dropout):
-        replace_pyramid_attention(model)
-        assert any(isinstance(module, Attention) for module in model.modules())
-        assert not any(isinstance(module, PyramidAttention) for module in model.modules())
+def find_blocks(model) -> list:
+    return [module for module in model.modules() if hasattr(module, "attn")]
+
+
+@pytest.mark.parametrize("options", [{"qk_norm": True}, {"scale_norm": True}, {"qkv_bias": False}])
+def test_attention_with_norms_is_that_of_timm(options):
+    torch.manual_seed(0)
+    theirs = Attention(32, num_heads=2, norm_layer=torch.nn.LayerNorm, **options)
+    tokens = torch.randn(2, 5, 32)
+    assert torch.equal(TokenAttention(theirs)(tokens), theirs(tokens))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pvt_v2_b2_li", {}),
+        ("pvt_v2_b0", {"proj_drop_rate": 0.1}),
+        ("vit_tiny_patch16_224", {"attn_drop_rate": 0.1}),
+        ("vit_tiny_patch16_224", {"proj_drop_rate": 0.1}),
+    ],
+)
+def test_other_attention_is_kept(name, options):
+    model = timm.create_model(name, num_classes=0, **options)
+    replace_attention(model)
+    assert not any(isinstance(module, TokenAttention | PyramidAttention) for module in model.modules())

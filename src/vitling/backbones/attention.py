@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from timm.layers import Attention as TokenAttention
-from timm.models.pvt_v2 import Attention as PyramidAttention
+from timm.layers import Attention
+from timm.models import pvt_v2
 from timm.models.swin_transformer import WindowAttention
 from torch import Tensor, nn
 
@@ -40,7 +40,7 @@ def find_last_block(model: nn.Module) -> Any:
     """Find the last block with attention, or raise NoAttention."""
     stages = getattr(model, "stages", None) or getattr(model, "layers", None)
     blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
-    kinds = TokenAttention | PyramidAttention | WindowAttention
+    kinds = Attention | pvt_v2.Attention | WindowAttention
     if (
         blocks is None
         or not hasattr(blocks[-1], "attn")
@@ -71,7 +71,7 @@ def compute_attention(block: Any, recorded: dict[str, Any], batch: int) -> Tenso
         q, k, _, *bias = recorded["args"]
         _check_single_window(len(q) == batch)
         return _softmax(q, k, attn.mix.scale, *bias)
-    if isinstance(attn, PyramidAttention):
+    if isinstance(attn, pvt_v2.Attention):
         return _compute_pyramid_attention(attn, tokens, recorded["args"][1])
     q, k = split_heads(attn.qkv(tokens), 3, attn.num_heads)[:2]
     return _softmax(attn.q_norm(q), attn.k_norm(k), attn.scale)

@@ -17,12 +17,12 @@ from vitling.backbones.cvt import CvT
 from vitling.backbones.cvt4 import CvT4
 from vitling.backbones.depth import replace_drop_paths
 from vitling.backbones.depthwise import replace_depthwise_mlps
+from vitling.backbones.dot_product import replace_attention
 from vitling.backbones.families import find_family
 from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import replace_patch_convolutions
 from vitling.backbones.position import Grid
 from vitling.backbones.pvt import PVT
-from vitling.backbones.pvt2 import replace_pyramid_attention
 from vitling.backbones.swin import UnbiasedSwin, replace_swin_blocks
 from vitling.backbones.t2t import T2TViT
 from vitling.backbones.vil import ViL
@@ -57,7 +57,7 @@ class Backbone(nn.Module):
         replace_swin_blocks(timm_model)
         replace_drop_paths(timm_model)
         replace_depthwise_mlps(timm_model)
-        replace_pyramid_attention(timm_model)
+        replace_attention(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # `_add_positions` takes any grid
 

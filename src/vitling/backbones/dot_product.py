@@ -1,10 +1,17 @@
-"""Scaled dot-product attention as a module, so that hooks can read its queries and keys."""
+"""Scaled dot-product attention as a module, so that hooks can read its queries and keys, and timm's attention with it.
+
+On GPUs, attention to few keys has kernels of its own.
+"""
 
 from __future__ import annotations
 
 import torch.nn.functional as F
+from timm.layers import Attention
+from timm.models import pvt_v2
 from torch import Tensor, nn
 
+from vitling.backbones.features import to_map
+from vitling.backbones.position import Grid
 from vitling.backbones.short_attention import attend, is_short
 
 
@@ -30,3 +37,49 @@ def split_heads(projected: Tensor, count: int, heads: int) -> tuple[Tensor, ...]
 def merge_heads(mixed: Tensor) -> Tensor:
     """Merge the heads of a tensor [B, heads, N, d]: return [B, N, heads * d]."""
     return mixed.transpose(1, 2).flatten(2)
+
+
+class TokenAttention(nn.Module):
+    """timm's Attention of ViTs with the same parameters, without dropout, gate and masks."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.qkv, self.q_norm, self.k_norm = attention.qkv, attention.q_norm, attention.k_norm
+        self.norm, self.proj = attention.norm, attention.proj
+        self.num_heads = attention.num_heads
+        self.mix = DotProductAttention(attention.scale)
+
+    def forward(self, tokens: Tensor, attn_mask: None = None, is_causal: bool = False) -> Tensor:
+        """Attend; masks are arguments because timm's blocks pass them, as None and False."""
+        q, k, v = split_heads(self.qkv(tokens), 3, self.num_heads)
+        return self.proj(self.norm(merge_heads(self.mix(self.q_norm(q), self.k_norm(k), v))))
+
+
+class PyramidAttention(nn.Module):
+    """timm's Attention of PVTv2 with the same parameters, without dropout and the linear variant."""
+
+    def __init__(self, attention: pvt_v2.Attention):
+        super().__init__()
+        self.q, self.kv, self.proj = attention.q, attention.kv, attention.proj
+        self.sr, self.norm = attention.sr, attention.norm
+        self.num_heads = attention.num_heads
+        self.mix = DotProductAttention(attention.scale)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        (q,) = split_heads(self.q(tokens), 1, self.num_heads)
+        if self.sr is not None and self.norm is not None:
+            tokens = self.norm(self.sr(to_map(tokens, grid)).flatten(2).transpose(1, 2))
+        k, v = split_heads(self.kv(tokens), 2, self.num_heads)
+        return self.proj(merge_heads(self.mix(q, k, v)))
+
+
+def replace_attention(model: nn.Module) -> None:
+    """Replace timm's attention of ViTs and PVTv2 in place, where ours covers it."""
+    for parent in list(model.modules()):
+        attention = getattr(parent, "attn", None)
+        if not isinstance(attention, Attention | pvt_v2.Attention) or attention.attn_drop.p or attention.proj_drop.p:
+            continue
+        if type(attention) is Attention and getattr(attention, "gate", None) is None:
+            parent.attn = TokenAttention(attention)
+        elif type(attention) is pvt_v2.Attention and attention.pool is None:
+            parent.attn = PyramidAttention(attention)
