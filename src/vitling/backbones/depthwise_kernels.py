@@ -83,13 +83,19 @@ def _convert_row(row):
 
 
 @triton.jit
-def _load_taps(weight, channel, channels, ROW: tl.constexpr):
-    """Load the weights of a row of taps."""
-    place, known = weight + 3 * ROW * channels + channel, channel < channels
-    left = tl.load(place, mask=known, other=0.0)
-    middle = tl.load(place + channels, mask=known, other=0.0)
-    right = tl.load(place + 2 * channels, mask=known, other=0.0)
-    return left, middle, right
+def _load_taps(weight, channel, channels):
+    """Load the weights of the rows above, here and below."""
+    known = channel < channels
+    place = weight + channel
+    above = _load_three(place, channels, known)
+    here = _load_three(place + 3 * channels, channels, known)
+    return above, here, _load_three(place + 6 * channels, channels, known)
+
+
+@triton.jit
+def _load_three(place, channels, known):
+    left, middle = tl.load(place, mask=known, other=0.0), tl.load(place + channels, mask=known, other=0.0)
+    return left, middle, tl.load(place + 2 * channels, mask=known, other=0.0)
 
 
 @triton.jit
@@ -156,11 +162,7 @@ def _convolve(
     known = channel < channels
     x += image * height * width * units
     out += image * height * width * channels
-    above, here, below = (
-        _load_taps(weight, channel, channels, 0),
-        _load_taps(weight, channel, channels, 1),
-        _load_taps(weight, channel, channels, 2),
-    )
+    above, here, below = _load_taps(weight, channel, channels)
     total = tl.zeros((CHANNELS,), tl.float32)
     start = total
     if GELU:
@@ -169,22 +171,22 @@ def _convolve(
         second = known & (origin + column + 1 < width)
         coming = _load_row(x, 1, column, unit, height, width, units)
         later = _load_row(x, 2, column, unit, height, width, units)
-        row_values = _convert_row(_load_row(x, 0, column, unit, height, width, units))
-        current = _add_row((start, start), row_values, here)  # the output's row, of which the last taps are missing
-        following = _add_row((start, start), row_values, above)  # the row below it
+        values = _convert_row(_load_row(x, 0, column, unit, height, width, units))
+        current = _add_row((start, start), values, here)  # the output's row, of which the last taps are missing
+        following = _add_row((start, start), values, above)  # the row below it
         place = out + column * channels + channel
         for row in range(height):
-            row_values = _convert_row(coming)
+            values = _convert_row(coming)
             coming, later = later, _load_row(x, row + 3, column, unit, height, width, units)
-            one, other = _add_row(current, row_values, below)
+            one, other = _add_row(current, values, below)
             if GELU:
                 one, other = _gelu(one, EXACT, FAST), _gelu(other, EXACT, FAST)
             tl.store(place, one.to(out.dtype.element_ty), mask=known)
             tl.store(place + channels, other.to(out.dtype.element_ty), mask=second)
             if not GELU:
                 total += one + tl.where(second, other, 0.0)
-            current = _add_row(following, row_values, here)
-            following = _add_row((start, start), row_values, above)
+            current = _add_row(following, values, here)
+            following = _add_row((start, start), values, above)
             place += width * channels
     if not GELU:
         tl.store(sums + index * channels + channel, total, mask=known)
@@ -222,11 +224,7 @@ def _differentiate(
     x += image * height * width * units
     out_gradient += image * height * width * units
     gradient += image * height * width * channels
-    above, here, below = (
-        _load_taps(weight, channel, channels, 0),
-        _load_taps(weight, channel, channels, 1),
-        _load_taps(weight, channel, channels, 2),
-    )
+    above, here, below = _load_taps(weight, channel, channels)
     start = tl.load(bias + channel, mask=known, other=0.0)
     zero = tl.zeros((CHANNELS,), tl.float32)
     total, above_sums, here_sums, below_sums = zero, (zero, zero, zero), (zero, zero, zero), (zero, zero, zero)
@@ -234,17 +232,17 @@ def _differentiate(
         second = known & (origin + column + 1 < width)
         top, centre = (zero, zero, zero, zero), _convert_row(_load_row(x, 0, column, unit, height, width, units))
         coming = _load_row(x, 1, column, unit, height, width, units)
-        place = gradient + column * channels + channel
+        later = _load_row(x, 2, column, unit, height, width, units)
         slopes = _load_strip(out_gradient, 0, column, unit, height, width, units)
-        more = _load_row(x, 2, column, unit, height, width, units)
-        more_slopes = _load_strip(out_gradient, 1, column, unit, height, width, units)
+        later_slopes = _load_strip(out_gradient, 1, column, unit, height, width, units)
+        place = gradient + column * channels + channel
         for row in range(height):
             bottom = _convert_row(coming)
-            coming, more = more, _load_row(x, row + 3, column, unit, height, width, units)
+            coming, later = later, _load_row(x, row + 3, column, unit, height, width, units)
             z = _add_row(_add_row(_add_row((start, start), top, above), centre, here), bottom, below)
             one = _convert(slopes[0]) * _gelu_slope(z[0], EXACT, FAST)
             other = _convert(slopes[1]) * _gelu_slope(z[1], EXACT, FAST)
-            slopes, more_slopes = more_slopes, _load_strip(out_gradient, row + 2, column, unit, height, width, units)
+            slopes, later_slopes = later_slopes, _load_strip(out_gradient, row + 2, column, unit, height, width, units)
             tl.store(place, one.to(gradient.dtype.element_ty), mask=known)
             tl.store(place + channels, other.to(gradient.dtype.element_ty), mask=second)
             place += width * channels
