@@ -68,10 +68,8 @@ def depthwise_gelu(x: Tensor, x_bias: Tensor, taps: Tensor, bias: Tensor) -> Ten
 
 
 @torch.library.custom_op("vitling::depthwise_gelu_backward", mutates_args=())
-def depthwise_gelu_backward(
-    out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of x and of x_bias and, as [10, C], those of taps and bias."""
+def depthwise_gelu_backward(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradient of x and, as [11, C], those of taps, bias and x_bias."""
     x, out_gradient = x.contiguous(), out_gradient.contiguous()
     if not has_kernels(x.device, x.dtype):
         return _differentiate_plainly(out_gradient, x, taps, bias)
@@ -99,17 +97,15 @@ def _convolve(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias.to(x.dtype), padding=1, groups=len(weight))
 
 
-def _differentiate_plainly(
-    out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _differentiate_plainly(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     maps, weight = x.permute(0, 3, 1, 2), taps.t().reshape(-1, 1, 3, 3).to(x.dtype)
     slope = torch.ops.aten.gelu_backward(out_gradient.permute(0, 3, 1, 2), _convolve(x, taps, bias))
     x_gradient, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
         slope, maps, weight, [len(weight)], [1, 1], [1, 1], [1, 1], False, [0, 0], len(weight), [True, True, True]
     )
     x_gradient = x_gradient.permute(0, 2, 3, 1).contiguous()
-    sums = torch.cat([weight_gradient.flatten(1).t(), bias_gradient[None]]).to(taps.dtype)
-    return x_gradient, x_gradient.sum((0, 1, 2), dtype=taps.dtype), sums
+    x_sum = x_gradient.sum((0, 1, 2), dtype=taps.dtype)
+    return x_gradient, torch.cat([weight_gradient.flatten(1).t(), bias_gradient[None], x_sum[None]]).to(taps.dtype)
 
 
 @depthwise_gelu.register_fake
@@ -118,9 +114,8 @@ def _make_fake_output(x: Tensor, x_bias: Tensor, taps: Tensor, bias: Tensor) -> 
 
 
 @depthwise_gelu_backward.register_fake
-def _make_fake_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    channels = taps.shape[1]
-    return x.new_empty(x.shape), taps.new_empty(channels), taps.new_empty(len(taps) + 1, channels)
+def _make_fake_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), taps.new_empty(len(taps) + 2, taps.shape[1])
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -129,8 +124,8 @@ def _save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output
 
 
 def _differentiate(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, ...]:
-    x_gradient, x_bias_gradient, sums = depthwise_gelu_backward(out_gradient, *ctx.saved_tensors)
-    return x_gradient, x_bias_gradient, sums[:-1], sums[-1]
+    x_gradient, sums = depthwise_gelu_backward(out_gradient, *ctx.saved_tensors)
+    return x_gradient, sums[10], sums[:9], sums[9]
 
 
 depthwise_gelu.register_autograd(_differentiate, setup_context=_save_inputs)

@@ -21,7 +21,7 @@ CHANNELS = 128  # of a strip: four for each thread of a warp
 COLUMNS = 2  # of a strip
 PROGRAMS = 8192  # a kernel has at least as many, if there are as many strips: several for each warp of a large GPU
 OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}  # Triton warns that its default for the second will change
-SUMS = 10  # per channel: nine taps and the bias
+SUMS = tl.constexpr(11)  # per channel: gradients of nine taps, of the bias and of what was added to x
 
 
 @triton.jit
@@ -189,7 +189,7 @@ def _convolve(
             following = _add_row((start, start), values, above)
             place += width * channels
     if not GELU:
-        tl.store(sums + index * channels + channel, total, mask=known)
+        tl.store(sums + (index * SUMS + 10) * channels + channel, total, mask=known)
 
 
 @triton.jit
@@ -251,7 +251,7 @@ def _differentiate(
             here_sums = _add_products(here_sums, centre, one, other)
             below_sums = _add_products(below_sums, bottom, one, other)
             top, centre = centre, bottom
-    sums += index * 10 * channels + channel
+    sums += index * SUMS * channels + channel
     _store_sums(sums, channels, above_sums, known)
     _store_sums(sums + 3 * channels, channels, here_sums, known)
     _store_sums(sums + 6 * channels, channels, below_sums, known)
@@ -266,16 +266,14 @@ def compute_output(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradient of x, its sums over images and positions, and [10, C] the gradients of taps and bias."""
+def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradient of x and, as [11, C], those of taps and bias and the sums of that of x over positions."""
     keep_kernels(x.device)
     between, gradient = torch.empty_like(x), torch.empty_like(x)
-    parts, channels = _count_parts(x), x.shape[-1]
-    sums = torch.empty(parts, SUMS, channels, device=x.device)
+    sums = torch.empty(_count_parts(x), SUMS.value, x.shape[-1], device=x.device)
     _launch(_differentiate, x, _pack(x), taps, bias, _pack(out_gradient), between, sums)
-    x_sums = torch.empty(parts, channels, device=x.device)
-    _launch(_convolve, x, _pack(between), taps.flip(0), bias, gradient, x_sums, GELU=False)
-    return gradient, x_sums.sum(0), sums.sum(0)
+    _launch(_convolve, x, _pack(between), taps.flip(0), bias, gradient, sums, GELU=False)
+    return gradient, sums.sum(0)
 
 
 def _launch(kernel: Any, x: Tensor, *tensors: Tensor, **constants: bool) -> None:
