@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from tests.training.helpers import objective
 from vitling.errors import UserError
-from vitling.training import OptimConfig
+from vitling.training import OptimConfig, muon
 from vitling.training.config import FitConfig
-from vitling.training.muon import MOMENTUM, orthogonalise, split_groups
+from vitling.training.muon import MOMENTUM, group_alike, orthogonalise, split_groups, stack
 from vitling.training.optim import make_optimiser, set_lr
 
 
@@ -25,8 +27,11 @@ def test_singular_values_become_one_and_vectors_stay(shape):
     assert (found - values.diag()).abs().max() < 1e-9
 
 
-def test_steps_equal_the_equations():
+@pytest.mark.parametrize("padded", [False, True])
+def test_steps_equal_the_equations(padded, monkeypatch):
     """M <- mu M + G; O = orthogonal(G + mu M); W <- (1 - lr wd) W - lr 0.2 sqrt(max(n, m)) O. AdamW for the rest."""
+    if padded:  # as on a GPU
+        monkeypatch.setattr(muon, "group_alike", group_by_rows)
     torch.manual_seed(0)
     model, other = objective(), objective()
     other.load_state_dict(model.state_dict())
@@ -50,6 +55,29 @@ def test_steps_equal_the_equations():
         expected |= {name: p.detach() for name, p in other.named_parameters() if name not in expected}
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.detach(), expected[name], msg=name)
+
+
+def group_by_rows(matrices: list[torch.Tensor]) -> list[list[int]]:
+    heights = [len(matrix) for matrix in matrices]
+    return [[i for i, own in enumerate(heights) if own == height] for height in set(heights)]
+
+
+@pytest.mark.parametrize("is_cuda", [False, True])
+def test_small_matrices_are_padded_on_gpus_only(is_cuda):
+    shapes = [(16, 48), (16, 16), (16, 48), (512, 512), (512, 1024)]
+    matrices = [SimpleNamespace(shape=shape, is_cuda=is_cuda) for shape in shapes]
+    found = group_alike(matrices)
+    assert found == ([[0, 1, 2], [3], [4]] if is_cuda else [[0, 2], [1], [3], [4]])
+
+
+def test_padding_changes_nothing():
+    torch.manual_seed(0)
+    matrices = [torch.randn(16, columns, dtype=torch.float64) for columns in (16, 48, 20)]
+    together = orthogonalise(stack(matrices))
+    for matrix, found in zip(matrices, together):
+        columns = matrix.shape[1]
+        torch.testing.assert_close(found[:, :columns], orthogonalise(matrix[None])[0])
+        assert not found[:, columns:].any()
 
 
 def test_only_matrices_inside_the_backbone_are_orthogonalised():

@@ -22,6 +22,7 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration; brings singular values to about 0.7 to 1.2
 ITERATIONS = 5
 ADAMW_RMS = 0.2  # typical root mean square of an AdamW step at learning rate 1
+MOST_PADDED_ROWS = 256
 SMALLEST = 16  # rows or columns; a depthwise convolution has 9 columns
 
 
@@ -56,15 +57,13 @@ class Muon(torch.optim.AdamW):
         torch._foreach_add_(momenta, gradients)
         directions = torch._foreach_add(gradients, momenta, alpha=MOMENTUM)  # Nesterov's
         torch._foreach_mul_(moved, 1 - group["lr"] * group["weight_decay"])
-        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for i, p in enumerate(moved):
-            alike[p.shape[0], p[0].numel()].append(i)
-        for shape, chosen in alike.items():
-            steps = orthogonalise(torch.stack([directions[i].flatten(1) for i in chosen]))
-            steps = steps * (group["lr"] * (ADAMW_RMS * math.sqrt(max(shape))))
-            torch._foreach_sub_(
-                [moved[i] for i in chosen], [step.view_as(moved[i]) for i, step in zip(chosen, steps.unbind())]
-            )
+        wide = [d.mT if d.shape[0] > d.shape[1] else d for d in (d.flatten(1) for d in directions)]
+        for chosen in group_alike(wide):
+            steps = orthogonalise(stack([wide[i] for i in chosen])) * (group["lr"] * ADAMW_RMS)
+            for i, step in zip(chosen, steps.unbind()):
+                columns = wide[i].shape[1]
+                step = step[:, :columns] if len(moved[i]) == len(step) else step[:, :columns].mT
+                moved[i].sub_(step.reshape(moved[i].shape), alpha=math.sqrt(columns))
 
     def _step_others(self, group: dict[str, Any]) -> None:
         moved, gradients, means, squares, largest, steps = ([] for _ in range(6))  # type: ignore[var-annotated]
@@ -74,6 +73,27 @@ class Muon(torch.optim.AdamW):
             shared = {name: group[name] for name in ("fused", "capturable", "lr", "weight_decay", "eps")}
             options = {"decoupled_weight_decay": True, "amsgrad": False, "maximize": False, **shared}
             adam(moved, gradients, means, squares, largest, steps, beta1=beta1, beta2=beta2, **options)
+
+
+def group_alike(matrices: list[Tensor]) -> list[list[int]]:
+    """Group the indices of wide matrices by their shape. On GPUs, group small ones by their rows only: starting kernels
+    takes them longer than columns of zeros."""
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, matrix in enumerate(matrices):
+        padded = matrix.is_cuda and matrix.shape[0] <= MOST_PADDED_ROWS
+        groups[tuple(matrix.shape[: 1 if padded else 2])].append(i)
+    return list(groups.values())
+
+
+def stack(matrices: list[Tensor]) -> Tensor:
+    """Stack matrices of equal height, padded with columns of zeros, which `orthogonalise` keeps."""
+    columns = max(matrix.shape[1] for matrix in matrices)
+    if all(matrix.shape[1] == columns for matrix in matrices):
+        return torch.stack(matrices)
+    stacked = matrices[0].new_zeros(len(matrices), len(matrices[0]), columns)
+    for place, matrix in zip(stacked, matrices):
+        place[:, : matrix.shape[1]] = matrix
+    return stacked
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
