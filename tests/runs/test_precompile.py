@@ -85,7 +85,7 @@ def test_failure_is_logged_and_harmless(images, wanted, tmp_path, monkeypatch, t
     executable(tmp_path / "fails", text, monkeypatch)
     assert run(["train", str(images), "--out", str(tmp_path / "run"), *SMALL]) == 0
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "not precompiled (exit code 3)" in log
+    assert "not precompiled, which only costs time (exit code 3" in log
     assert "no compiler" in log
 
 
@@ -142,7 +142,7 @@ def test_process_ends_when_the_first_stage_is_stopped(wanted, tmp_path, monkeypa
 
     with pytest.raises(Interrupted):
         stopped()
-    assert precompiler.process.returncode is not None
+    assert precompiler.helper.process.returncode is not None
     assert has_ended(wait_for_pid(tmp_path / "pid"))
 
 
@@ -189,7 +189,7 @@ def test_process_that_does_not_end_is_stopped(wanted, tmp_path, monkeypatch, lef
     with make_precompiler(tmp_path / "run") as precompiler:
         precompiler.start()
         precompiler.finish(left)
-    assert precompiler.process.returncode is not None
+    assert precompiler.helper.process.returncode is not None
     assert "it took too long" in (tmp_path / "run" / "log.txt").read_text()
 
 
@@ -241,4 +241,4 @@ def test_no_process_without_spare_memory(wanted, tmp_path, monkeypatch):
     monkeypatch.setattr(precompile, "_spare_memory", lambda device: 2**30)
     with make_precompiler(tmp_path / "run") as precompiler:
         precompiler.start()
-    assert precompiler.process is None
+    assert precompiler.helper is None

@@ -7,16 +7,16 @@ from PIL import Image, ImageChops
 from tests.conftest import make_folder
 from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
-from vitling.data.store import Store, build_store
+from vitling.data.store import Placement, Store, build_store
 from vitling.report.sprites import SIDE
 from vitling.runs import thumbnails
 from vitling.runs.thumbnails import draw_thumbnails
 from vitling.views.sheet import to_image
 
 
-def make_store(root, size: int, width: int, height: int) -> Store:
+def make_store(root, size: int, width: int, height: int, placement: Placement = "auto") -> Store:
     folder = make_folder(root, classes=2, each=5, width=width, height=height)
-    return build_store(read_splits(str(folder), DataConfig()).train, size, use_cache=False)
+    return build_store(read_splits(str(folder), DataConfig()).train, size, use_cache=False, placement=placement)
 
 
 def draw_literally(store: Store, row: int) -> Image.Image:
@@ -34,10 +34,12 @@ def measure_difference(one: Image.Image, other: Image.Image) -> float:
     return float(np.asarray(ImageChops.difference(one, other)).mean())
 
 
-def test_thumbnails_of_several_stores_come_in_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize("placement", ["host", "stream"])
+def test_thumbnails_of_several_stores_come_in_order(tmp_path, monkeypatch, placement):
     monkeypatch.setattr(thumbnails, "BATCH", 3)
-    wide, tall = make_store(tmp_path / "wide", 160, 200, 120), make_store(tmp_path / "tall", 140, 90, 180)
-    images = [(wide, 3), (tall, 9), (wide, 0), (tall, 2), (tall, 2), (wide, 8), (wide, 3)]
+    wide = make_store(tmp_path / "wide", 160, 200, 120, placement)
+    tall = make_store(tmp_path / "tall", 140, 90, 180, placement)
+    images = [(wide, 3), (tall, 9), (wide, 0), (tall, 2), (tall, 2), (tall, 7), (wide, 8), (wide, 3)]
     drawn = list(draw_thumbnails(images))
     expected = [draw_literally(store, row) for store, row in images]
     assert len(drawn) == len(images)

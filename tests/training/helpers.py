@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -94,3 +94,18 @@ def run_two_processes(module: str, images: Path, out: Path) -> None:
 def latest(folder: Path) -> dict:
     """Load the last checkpoint."""
     return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
+
+
+@dataclass
+class StandInTask:
+    """Stands for ViewTask in another process."""
+
+    folder: Path
+    device: str = "cpu"
+
+    def compile(self) -> None:
+        (self.folder / "compiled").touch()
+
+    @property
+    def mark(self) -> Path:
+        return self.folder / "marks" / "one"

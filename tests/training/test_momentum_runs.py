@@ -18,6 +18,7 @@ from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
 from tests.training.helpers import latest, lines, run_two_processes
 from tests.training.momentum_run import CHANGES, comparable, settings, train
 from vitling import data
+from vitling.console import Log
 from vitling.data.store import Store, build_store
 from vitling.errors import RunAborted
 from vitling.evaluation.watching import watch_pretraining
@@ -111,7 +112,7 @@ def test_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_pat
 def test_the_pace_is_measured_with_regions(store):
     """Regions may start late, so --minutes must not measure steps without them."""
     objective = make("esvit", region_from=3000)
-    measure_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE)
+    measure_pace(objective, store, replace(settings("esvit"), epochs=4000), ALONE, Log(silent=True))
     assert objective.phase == 1
 
 

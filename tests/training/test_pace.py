@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vitling.console import Log
 from vitling.training import pace
 from vitling.training.processes import Processes
 
@@ -71,4 +72,4 @@ def measure(monkeypatch, durations, how="off", compiling=False):
     monkeypatch.setattr(pace, "run_steps", run_steps)
     monkeypatch.setattr(pace, "iterate_batches", lambda _: None)
     store = SimpleNamespace(device=ALONE.device)
-    return pace.measure_pace(None, store, None, ALONE)[0], len(taken)
+    return pace.measure_pace(None, store, None, ALONE, Log(silent=True))[0], len(taken)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 from torch.utils._pytree import tree_flatten
 
 from tests.tiny import tiny_backbone
-from tests.training.helpers import QUIET, config
+from tests.training.helpers import QUIET, StandInTask, config
 from vitling.console import Log
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.supervised.loss import Supervised
@@ -22,9 +24,9 @@ from vitling.training.pace import iterate_batches, measure_pace, run_steps
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
 from vitling.training.view_compiler import (
-    can_compile_views_beside,
-    compile_views_beside,
+    can_precompile_views,
     make_task,
+    precompile_views,
 )
 from vitling.views import Plan, ViewsConfig
 from vitling.views.plan import Group, Mix
@@ -83,15 +85,50 @@ def test_what_is_compiled_is_what_the_run_needs(plan, compiled):
     assert compiled == needed
 
 
-def test_the_command_fills_the_compilers_cache(tmp_path):
-    task = replace(make_task(make_trainer(Plan((Group(16),)))), batch=4, images=4)
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-m", "vitling", view_compiler.VERB]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        process.stdin.write(pickle.dumps(task))
-        process.stdin.flush()  # at its end, the process would end too
-        assert process.wait(timeout=300) == 0, process.stderr.read().decode()
-    assert any((tmp_path / "fxgraph").rglob("*"))
+def test_the_command_compiles_what_it_is_sent(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    task = StandInTask(tmp_path)
+    with helpers.Helper(view_compiler.VERB) as helper:
+        helper.send(pickle.dumps((task, 1.0)))
+        assert helper.ends_within(300)
+        assert helper.find_problem() is None
+    assert (tmp_path / "compiled").exists()
+    assert task.mark.exists()
+
+
+def test_the_run_finds_the_views_in_the_cache():
+    trainer = make_trainer(Plan((Group(16),)))
+    with fresh_cache():
+        make_task(trainer).compile()
+        torch._dynamo.reset()
+        counters.clear()
+        run_steps(trainer, iterate_batches(trainer), 1)
+    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+def test_views_in_the_cache_are_not_compiled_again(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(view_compiler, "Helper", lambda verb: pytest.fail("it was started"))
+    trainer = make_trainer()
+    mark = make_task(trainer).mark
+    assert mark.is_relative_to(tmp_path)
+    assert mark != make_task(make_trainer(PLANS["finetune"])).mark
+    mark.parent.mkdir()
+    mark.touch()
+    with precompile_views(trainer, Log(silent=True)):
+        run_steps(trainer, iterate_batches(trainer), 1)
+    assert compiled
+
+
+def test_a_lack_of_memory_beside_the_other_process_is_forgotten(compiled, tmp_path, monkeypatch):
+    replace_python(tmp_path / "python", "exit 0", monkeypatch)
+    trainer = make_trainer()
+    with precompile_views(trainer, Log(silent=True)):
+        trainer.feed.accumulate = 2
+        run_steps(trainer, iterate_batches(trainer), 1)
+    run_steps(trainer, iterate_batches(trainer), 1)
+    assert trainer.feed.accumulate == 1
 
 
 @pytest.mark.parametrize(
@@ -113,9 +150,9 @@ def test_when_it_is_possible(how, device, world, cores, gigabytes, possible, mon
     monkeypatch.setattr(helpers, "get_free_memory", lambda: 64 * 2**30)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (gigabytes * 2**30, 80 * 2**30))
     on = torch.device(device)
-    assert can_compile_views_beside(how, on, Processes(0, world, on)) is possible
+    assert can_precompile_views(how, on, Processes(0, world, on)) is possible
     monkeypatch.setattr(view_compiler, "_started", True)
-    assert not can_compile_views_beside(how, on, Processes(0, world, on))
+    assert not can_precompile_views(how, on, Processes(0, world, on))
 
 
 def replace_python(path, text, monkeypatch) -> None:
@@ -128,20 +165,19 @@ def replace_python(path, text, monkeypatch) -> None:
     ("text", "message"),
     [
         ("exit 0", None),
-        ("echo no compiler >&2; exit 3", "(exit code 3). no compiler"),
-        ("exec sleep 100", "takes too long"),
+        ("echo no compiler >&2; exit 3", "(exit code 3. no compiler)"),
+        ("exec sleep 100", "it took too long"),
     ],
 )
 def test_whatever_the_other_process_does_the_views_are_compiled_here(text, message, compiled, tmp_path, monkeypatch):
     replace_python(tmp_path / "python", text, monkeypatch)
     trainer, log, started = make_trainer(), Logged(), []
-    start = view_compiler.start_helper
-    monkeypatch.setattr(view_compiler, "start_helper", lambda *a, **k: started.append(start(*a, **k)) or started[0])
+    monkeypatch.setattr(view_compiler, "Helper", lambda verb: started.append(helpers.Helper(verb)) or started[0])
     source = iterate_batches(trainer)
-    with compile_views_beside(trainer, log):
+    with precompile_views(trainer, log):
         run_steps(trainer, source, 1)
         assert not compiled
-    assert started[0].poll() is not None
+    assert started[0].process.poll() is not None
     assert [message in line for line in log.lines] == ([] if message is None else [True])
     upcoming = trainer.upcoming
     assert trainer.compiles(upcoming)
@@ -152,7 +188,7 @@ def test_whatever_the_other_process_does_the_views_are_compiled_here(text, messa
 def test_a_process_that_cannot_be_started_is_not_needed(compiled, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
     trainer, log = make_trainer(), Logged()
-    with compile_views_beside(trainer, log):
+    with precompile_views(trainer, log):
         run_steps(trainer, iterate_batches(trainer), 1)
     assert compiled
     assert "not compiled in another process" in log.lines[0]
@@ -162,10 +198,10 @@ def test_the_pace_is_measured_with_compiled_views(compiled, tmp_path, monkeypatc
     replace_python(tmp_path / "python", "exit 0", monkeypatch)
     beside = []
     monkeypatch.setattr(
-        "vitling.training.pace.can_compile_views_beside", lambda how, device, processes: not beside.append(how)
+        "vitling.training.pace.can_precompile_views", lambda how, device, processes: not beside.append(how)
     )
     trainer = make_trainer(Plan((Group(16, mix=Mix(cutmix=1.0)),)))
-    pace, how = measure_pace(trainer.objective, trainer.store, trainer.config, ALONE)
+    pace, how = measure_pace(trainer.objective, trainer.store, trainer.config, ALONE, Log(silent=True))
     assert beside == ["views"]
     assert compiled
     assert pace > 0

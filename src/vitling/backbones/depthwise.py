@@ -7,7 +7,7 @@ operations are kept, so outputs are bit-identical to timm's. Parameters keep the
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from vitling.backbones.kernels import try_kernels
 from vitling.backbones.position import Grid
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class DepthwiseMlp(nn.Module):
@@ -34,8 +36,9 @@ class DepthwiseMlp(nn.Module):
     def fused(self, x: Tensor, feat_size: Grid) -> Tensor:
         """Compute the same with the convolution and GELU in one operation."""
         hidden = F.linear(x, self.fc1.weight, self.fc1.bias.detach()).unflatten(1, feat_size)
-        taps = self.dwconv.weight.flatten(1).t().contiguous()
-        return self.fc2(depthwise_gelu(hidden, self.fc1.bias, taps, self.dwconv.bias).flatten(1, 2))
+        taps, bias = self.dwconv.weight.float(), cast(Tensor, self.dwconv.bias).float()
+        activated = depthwise_gelu(hidden, self.fc1.bias, taps.flatten(1).t().contiguous(), bias)
+        return self.fc2(activated.flatten(1, 2))
 
 
 def replace_depthwise_mlps(model: nn.Module) -> None:
@@ -81,15 +84,15 @@ def depthwise_gelu_backward(out_gradient: Tensor, x: Tensor, taps: Tensor, bias:
 
 @cache
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try the kernels on one pixel."""
+    """Try a kernel on one pixel."""
 
     def run() -> None:
-        from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
+        from vitling.backbones.depthwise_kernels import compute_output
 
-        x, sums = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device), torch.zeros(10, 16, device=device)
-        compute_gradients(compute_output(x, sums[:9], sums[9]), x, sums[:9], sums[9])
+        x, parameters = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device), torch.zeros(10, 16, device=device)
+        compute_output(x, parameters[:9], parameters[9])
 
-    return device.type == "cuda" and try_kernels(run, device)
+    return device.type == "cuda" and dtype in DTYPES and try_kernels(run, device)
 
 
 def _convolve(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:

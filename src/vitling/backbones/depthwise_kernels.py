@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitling.backbones.kernels import keep_kernels
+from vitling.backbones.kernels import set_kernel_cache
 
 CHANNELS = 128  # of a strip: four for each thread of a warp
 COLUMNS = 2  # of a strip
@@ -260,7 +260,7 @@ def _differentiate(
 
 def compute_output(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     """Compute gelu(convolution(x) + bias) of maps [B, H, W, C]; `taps` is [9, C]."""
-    keep_kernels(x.device)
+    set_kernel_cache(x.device)
     out = torch.empty_like(x)
     _launch(_convolve, x, _pack(x), taps, bias, out, out, GELU=True)
     return out
@@ -268,7 +268,7 @@ def compute_output(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
 
 def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the gradient of x and, as [11, C], those of taps and bias and the sums of that of x over positions."""
-    keep_kernels(x.device)
+    set_kernel_cache(x.device)
     between, gradient = torch.empty_like(x), torch.empty_like(x)
     sums = torch.empty(_count_parts(x), SUMS.value, x.shape[-1], device=x.device)
     _launch(_differentiate, x, _pack(x), taps, bias, _pack(out_gradient), between, sums)

@@ -51,6 +51,8 @@ class TokenAttention(nn.Module):
 
     def forward(self, tokens: Tensor, attn_mask: None = None, is_causal: bool = False) -> Tensor:
         """Attend; masks are arguments because timm's blocks pass them, as None and False."""
+        if attn_mask is not None or is_causal:
+            raise NotImplementedError("attention masks are not supported")
         q, k, v = split_heads(self.qkv(tokens), 3, self.num_heads)
         return self.proj(self.norm(merge_heads(self.mix(self.q_norm(q), self.k_norm(k), v))))
 

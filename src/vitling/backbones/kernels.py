@@ -1,4 +1,4 @@
-"""What our Triton kernels share: where compiled ones are kept, and whether they run at all."""
+"""Cache and availability of our Triton kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitling.errors import Interrupted
 
 
 @cache
-def keep_kernels(device: torch.device) -> None:
+def set_kernel_cache(device: torch.device) -> None:
     """Keep compiled kernels where torch's compiler keeps its own, not in the user's home, which may not be writable."""
     if device.type == "cuda":
         from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
@@ -24,14 +24,15 @@ def keep_kernels(device: torch.device) -> None:
 
 
 def try_kernels(trial: Callable[[], object], device: torch.device) -> bool:
-    """Run a trial of kernels. They need Triton, a C compiler and a GPU that Triton supports; warn if they fail."""
+    """Run a trial of kernels and warn if it fails. They need Triton, a C compiler and a GPU that Triton supports."""
     try:
         with torch.cuda.device(device):
             trial()
-    except (torch.OutOfMemoryError, Interrupted):
+            torch.cuda.synchronize()
+    except (torch.OutOfMemoryError, torch.AcceleratorError, Interrupted):
         raise
     except Exception as problem:
         reason = (str(problem).splitlines() or [type(problem).__name__])[-1]
-        warnings.warn(f"Triton's kernels do not run ({reason[:300]}); training is slower without them.", stacklevel=1)
+        warnings.warn(f"Our Triton kernels do not run ({reason[:300]}); networks are slower without.", stacklevel=1)
         return False
     return True

@@ -15,21 +15,27 @@ from torch import Tensor
 from vitling.backbones.kernels import try_kernels
 
 MAX_KEYS = 64
-WIDTHS = (16, 32, 64, 128)  # of a head
-_MIN_CAPABILITY = (8, 0)  # Ampere: older GPUs have no bf16
+WIDTHS = (16, 32, 64)  # of a head
+_MIN_CAPABILITY = (8, 0)  # Ampere: the tensor cores of older GPUs have no bf16
 
 
 def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Return whether `attend` takes these q, k, v [B, heads, tokens, width], and is made for them."""
-    same = q.dtype == k.dtype == v.dtype and q.dtype in (torch.bfloat16, torch.float16)
-    return q.is_cuda and same and k.shape[2] <= MAX_KEYS and q.shape[3] in WIDTHS and q.numel() > 0
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or not _is_recent(q.device):
+        return False
+    return q.dtype == k.dtype == v.dtype and k.shape[2] <= MAX_KEYS and q.shape[3] in WIDTHS and q.numel() > 0
+
+
+@torch.compiler.assume_constant_result
+def _is_recent(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
 
 
 @torch.library.custom_op("vitling::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Compute softmax(scale q k^T) v. All tensors are [B, tokens, heads, width]."""
     if not has_kernels(q.device, q.dtype):
-        return (_weigh(q, k, scale).to(v.dtype) @ _by_head(v)).transpose(1, 2).contiguous()
+        return _attend_plainly(q, k, v, scale)
     from vitling.backbones.short_attention_kernels import compute_output
 
     with torch.cuda.device_of(q):
@@ -50,17 +56,15 @@ def attend_backward(out_gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, scale
 
 @cache
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try the kernels on one token."""
+    """Try a kernel on one token."""
 
     def run() -> None:
-        from vitling.backbones.short_attention_kernels import compute_gradients, compute_output
+        from vitling.backbones.short_attention_kernels import compute_output
 
         x = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device)
-        compute_gradients(compute_output(x, x, x, 1.0), x, x, x, 1.0)
+        compute_output(x, x, x, 1.0)
 
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
-        return False
-    return try_kernels(run, device)
+    return device.type == "cuda" and _is_recent(device) and try_kernels(run, device)
 
 
 def _align(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,15 +82,21 @@ def _weigh(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return (_by_head(q).float() @ _by_head(k).float().transpose(2, 3) * scale).softmax(-1)
 
 
+def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    with torch.autocast(q.device.type, enabled=False):
+        return (_weigh(q, k, scale).to(v.dtype) @ _by_head(v)).transpose(1, 2).contiguous()
+
+
 def _differentiate_plainly(
     out_gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    change, weights = _by_head(out_gradient).float(), _weigh(q, k, scale)
-    weight_change = change @ _by_head(v).float().transpose(2, 3)
-    score_change = scale * weights * (weight_change - (weights * weight_change).sum(-1, keepdim=True))
-    k_gradient = score_change.transpose(2, 3) @ _by_head(q).float()
-    both = torch.stack([k_gradient, weights.transpose(2, 3) @ change])
-    q_gradient = score_change @ _by_head(k).float()
+    with torch.autocast(q.device.type, enabled=False):
+        slope, weights = _by_head(out_gradient).float(), _weigh(q, k, scale)
+        weight_slope = slope @ _by_head(v).float().transpose(2, 3)
+        score_slope = scale * weights * (weight_slope - (weights * weight_slope).sum(-1, keepdim=True))
+        k_gradient = score_slope.transpose(2, 3) @ _by_head(q).float()
+        both = torch.stack([k_gradient, weights.transpose(2, 3) @ slope])
+        q_gradient = score_slope @ _by_head(k).float()
     return q_gradient.transpose(1, 2).to(q.dtype).contiguous(), both.transpose(2, 3).to(k.dtype).contiguous()
 
 

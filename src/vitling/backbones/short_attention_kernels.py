@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitling.backbones.kernels import keep_kernels
+from vitling.backbones.kernels import set_kernel_cache
 
 LOG2_E = 1.4426950408889634
 QUERIES = 64  # of a step
@@ -88,15 +88,15 @@ def _differentiate(
     for start in range(first, tl.minimum(first + QUERIES * STEPS, queries), QUERIES):
         row = start + tl.arange(0, QUERIES)
         queries_here = _load(q, row, queries, q_token, WIDTH)
-        change = _load(out_gradient, row, queries, out_token, WIDTH)
+        out_slope = _load(out_gradient, row, queries, out_token, WIDTH)
         weights = _weigh(queries_here, keys_here, (key < keys)[None, :], scale)
-        v_sum += tl.dot(tl.trans(weights.to(change.dtype)), change, input_precision="ieee")
-        weight_change = tl.dot(change, tl.trans(values), input_precision="ieee")
-        score_change = weights * (weight_change - tl.sum(weights * weight_change, 1)[:, None])
-        rounded = score_change.to(keys_here.dtype)
+        v_sum += tl.dot(tl.trans(weights.to(out_slope.dtype)), out_slope, input_precision="ieee")
+        weight_slope = tl.dot(out_slope, tl.trans(values), input_precision="ieee")
+        score_slope = weights * (weight_slope - tl.sum(weights * weight_slope, 1)[:, None])
+        rounded = score_slope.to(keys_here.dtype)
         k_sum += tl.dot(tl.trans(rounded), queries_here, input_precision="ieee")
-        q_change = tl.dot(rounded, keys_here, input_precision="ieee") * slope
-        _store(q_gradient, row, queries, out_token, q_change, WIDTH)
+        q_slope = tl.dot(rounded, keys_here, input_precision="ieee") * slope
+        _store(q_gradient, row, queries, out_token, q_slope, WIDTH)
     sums = _locate(sums, heads, sums_image, sums_head) + tl.program_id(1) * sums_part
     _store(sums, key, keys, sums_token, k_sum * slope, WIDTH)
     _store(sums + sums_kind, key, keys, sums_token, v_sum, WIDTH)
@@ -104,7 +104,7 @@ def _differentiate(
 
 def compute_output(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Compute softmax(scale q k^T) v for each head."""
-    keep_kernels(q.device)
+    set_kernel_cache(q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     strides = *q.stride()[:3], *k.stride()[:3], *out.stride()[:3]
     _attend[_make_grid(q)](q, k, v, out, scale * LOG2_E, *_list_counts(q, k), *strides, **_make_options(q, k))
@@ -113,7 +113,7 @@ def compute_output(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 def compute_gradients(out_gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Compute the gradient of q and, as [2, ...], those of k and v."""
-    keep_kernels(q.device)
+    set_kernel_cache(q.device)
     grid, q_gradient = _make_grid(q), torch.empty_like(out_gradient)
     dtype = torch.float32 if grid[1] > 1 else k.dtype
     sums = torch.empty(grid[1], 2, *k.shape, dtype=dtype, device=k.device)

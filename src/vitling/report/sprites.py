@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SIDE = 56  # px of a tile
 COLUMNS, PER_SHEET = 20, 400
-AT_ONCE = 4  # sheets that are encoded side by side
+AT_ONCE = 4  # sheets
 QUALITY = 72  # of WebP: about 1.3 kB for a tile of a photo
 
 
@@ -25,13 +25,19 @@ def make_sprites(images: Iterable[Image], max_bytes: int) -> tuple[Sprites, int]
     sheets: list[str] = []
     size, tiles, rest = 0, 0, iter(images)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        while groups := list(filter(None, (list(islice(rest, PER_SHEET)) for _ in range(AT_ONCE)))):
+        while size < max_bytes and (groups := _take_groups(rest)):
             for group, sheet in zip(groups, pool.map(lambda group: _encode(_draw_sheet(group), QUALITY), groups)):
                 if size >= max_bytes or (sheets and size + len(sheet) > max_bytes):
                     return Sprites(tuple(sheets), SIDE, COLUMNS, PER_SHEET), tiles
                 sheets.append(_to_uri(sheet))
                 size, tiles = size + len(sheet), tiles + len(group)
     return Sprites(tuple(sheets), SIDE, COLUMNS, PER_SHEET), tiles
+
+
+def _take_groups(images: Iterator[Image]) -> list[list[Image]]:
+    """Take the images of the next sheets, which are encoded side by side."""
+    groups = (list(islice(images, PER_SHEET)) for _ in range(AT_ONCE))
+    return [group for group in groups if group]
 
 
 def encode_picture(image: Image, quality: int = 82) -> str:

@@ -6,12 +6,10 @@ them. If it fails, the second stage does the work itself.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -24,7 +22,7 @@ from vitling.settings.config import TrainConfig
 from vitling.settings.resolve import Resolved
 from vitling.settings.saved import load_resolved, reopen
 from vitling.training.compilation import choose_compile
-from vitling.training.helpers import become_helper, can_start_helper, start_helper, stop_helper
+from vitling.training.helpers import Helper, become_helper, can_start_helper
 from vitling.training.pace import warm_compile_cache
 from vitling.training.processes import init_processes
 from vitling.training.rundir import RunDirectory
@@ -47,9 +45,7 @@ class Precompiler:
     def __init__(self, run: OpenRun, config: TrainConfig, wanted: bool = True):
         self.directory, self.device = run.directory, run.processes.device
         self.wanted = wanted and run.processes.world == 1 and _is_worthwhile(config, self.device)
-        self.process: subprocess.Popen | None = None
-        self.output: IO[str] | None = None
-        self.resources = ExitStack()
+        self.helper: Helper | None = None
 
     def __enter__(self) -> Precompiler:
         if self.wanted and self.device.type == "cuda":
@@ -57,47 +53,34 @@ class Precompiler:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if self.process is not None and self.process.poll() is None:
-            stop_helper(self.process)
-        self.resources.close()
+        if self.helper is not None:
+            self.helper.stop()
 
     def make_watcher(self, every: int) -> _StartWatcher:
         return _StartWatcher(self, every)
 
     def start(self) -> None:
         memory = _spare_memory(self.device)
-        if not self.wanted or self.process is not None or memory < _MIN_GPU_BYTES:
+        if not self.wanted or self.helper is not None or memory < _MIN_GPU_BYTES:
             return
-        config = str(self.directory.path / "config.json")
         try:
-            output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed on exit
-            self.output = self.resources.enter_context(output)
-            self.process = start_helper(VERB, config, str(memory), output=self.output)
+            self.helper = Helper(VERB, str(self.directory.path / "config.json"), str(memory))
         except OSError as problem:
             self.wanted = False
             self.directory.log.debug(f"The second stage is not precompiled: {problem}")
         else:
-            assert self.process.stdin is not None
-            self.resources.enter_context(self.process.stdin)
             self.directory.log.debug("Precompiling the second stage in another process.")
 
     def finish(self, seconds_left: float | None) -> None:
         """Wait for the process, at most a quarter of the time left."""
-        if self.process is None or self.output is None:
+        if self.helper is None:
             return
-        try:
-            self.process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
+        if not self.helper.ends_within(1):
             self.directory.log.info("Waiting for the second stage to compile.")
             limit = _MAX_WAIT_SECONDS if seconds_left is None else _MAX_WAIT_SHARE * seconds_left
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=max(0.0, min(_MAX_WAIT_SECONDS, limit)))
-        status = self.process.poll()
-        if status != 0:
-            self.output.seek(0)
-            text = self.output.read().strip()[-4000:]
-            reason = "it took too long" if status is None else f"exit code {status}"
-            self.directory.log.debug(f"The second stage was not precompiled ({reason}), which only costs time. {text}")
+            self.helper.ends_within(min(_MAX_WAIT_SECONDS, limit))
+        if problem := self.helper.find_problem():
+            self.directory.log.debug(f"The second stage was not precompiled, which only costs time ({problem})")
 
 
 class _StartWatcher:

@@ -26,8 +26,8 @@ def draw_thumbnails(images: Sequence[tuple[Store, int]]) -> Iterator[Image.Image
         for start in range(0, len(images), BATCH):
             group = images[start : start + BATCH]
             drawn: dict[int, Image.Image] = {}
-            for key, store in stores.items():
-                places = [place for place, (own, _) in enumerate(group) if id(own) == key]
+            for key in {id(store): None for store, _ in group}:
+                store, places = stores[key], [place for place, (own, _) in enumerate(group) if id(own) == key]
                 pixels, aspects = store.fetch(np.array([group[place][1] for place in places], dtype=np.int64))
                 draw = partial(_draw_centre, size=store.size)
                 drawn |= zip(places, pool.map(draw, pixels.cpu(), aspects.tolist()))

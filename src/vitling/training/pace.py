@@ -18,7 +18,7 @@ from vitling.training.config import FitConfig
 from vitling.training.feed import LoadedBatch, choose_batch_sizes
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
-from vitling.training.view_compiler import can_compile_views_beside, compile_views_beside
+from vitling.training.view_compiler import can_precompile_views, precompile_views
 
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 SLOW_STEP = 10.0  # seconds; three such steps would be half of a minute
@@ -28,7 +28,7 @@ MIN_COMPILED_ROUND_SECONDS = 0.4  # compiled steps vary little
 
 
 def measure_pace(
-    objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log | None = None
+    objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log
 ) -> tuple[float, Compile]:
     """Return images per second of training, and how it was compiled.
 
@@ -39,8 +39,8 @@ def measure_pace(
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
         source, steps, pace = iterate_batches(trainer), 1, 0.0
-        if can_compile_views_beside(how, store.device, processes):
-            with compile_views_beside(trainer, log or Log(silent=True)):
+        if can_precompile_views(how, store.device, processes):
+            with precompile_views(trainer, log):
                 run_steps(trainer, source, 1)
         seconds, images = run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):

@@ -303,12 +303,14 @@ class Trainer:
 
     @contextmanager
     def uncompiled_views(self) -> Iterator[None]:
-        """Render the views uncompiled in the body, whose first step compiles the network; the next compiles them."""
+        """Render the views uncompiled in the body, whose first step compiles the network, while a helper compiles the
+        views. The next step takes them over."""
         functions, self.renderer.functions = self.renderer.functions, FunctionCache()
         yield
         if self.compiling:  # it may have failed
             self.renderer.functions = functions
             self.compiled_sizes.clear()
+            self.feed.accumulate = self.config.optim.accumulate  # the helper may have taken the missing memory
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():

@@ -6,14 +6,14 @@ itself.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from vitling.console import Log
 from vitling.data.batches import slice_batch
 from vitling.training.compilation import Compile, compile_function
 from vitling.training.config import LoopConfig
-from vitling.training.helpers import become_helper, can_start_helper, start_helper, stop_helper
+from vitling.training.helpers import Helper, become_helper, can_start_helper
 from vitling.training.precision import choose_precision, set_deterministic
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
@@ -34,14 +34,14 @@ VERB = "_compile-views"  # hidden command
 _MIN_CORES = 8
 _MIN_GPU_BYTES = 16 * 2**30  # free, so that both processes fit with certainty
 _GPU_SHARE = 1 / 4  # of the free memory, for the other process
-_PATIENCE = 1 / 2  # of the time that the network took: with a warm cache, waiting takes longer than compiling
+_PATIENCE = 1 / 2  # of the time that the network took
 
 _started = False  # what this process compiles later is likely to be in the cache
 
 
 @dataclass(frozen=True)
 class ViewTask:
-    """How a run renders its views."""
+    """Everything that the compiled code of a run's views depends on."""
 
     plan: Plan
     normalise: Normaliser
@@ -52,13 +52,10 @@ class ViewTask:
     images: int
     channels: int
     side: int  # of the stored pixels
-    memory_share: float = 1.0  # of the GPU's memory
 
     def compile(self) -> None:
         """Render one batch of each kind."""
         device = torch.device(self.device)
-        if device.type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(self.memory_share, device)
         set_deterministic(self.loop.deterministic)
         dtype = choose_precision(self.loop, device).dtype
         renderer = Renderer(self.normalise, FunctionCache(compile_function), dtype)
@@ -70,52 +67,18 @@ class ViewTask:
             pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
             batch.render(pixels, torch.ones(shape[0], device=device), renderer)
 
+    @property
+    def mark(self) -> Path:
+        """The file in the compiler's cache that says that it has the views."""
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-def can_compile_views_beside(how: Compile, device: torch.device, processes: Processes) -> bool:
-    """Return whether views and network are compiled for the first time and the machine can spare a process."""
-    if _started or how not in ("on", "blocks") or device.type != "cuda" or processes.world > 1:
-        return False
-    return can_start_helper(_MIN_CORES) and torch.cuda.mem_get_info(device)[0] >= _MIN_GPU_BYTES
-
-
-@contextmanager
-def compile_views_beside(trainer: Trainer, log: Log) -> Iterator[None]:
-    """Compile the views of a trainer in another process; meanwhile, the body renders them uncompiled."""
-    global _started
-    _started = True
-    began = time.monotonic()
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        try:
-            process = start_helper(VERB, output=output)
-        except OSError as problem:
-            log.debug(f"The views are not compiled in another process: {problem}")
-            yield
-            return
-        try:
-            _send(make_task(trainer), process)
-            with trainer.uncompiled_views():
-                yield
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_PATIENCE * (time.monotonic() - began))
-            if (status := process.poll()) is None:
-                log.debug("Compiling the views in another process takes too long.")
-            elif status:
-                output.seek(0)
-                text = output.read().strip()[-2000:]
-                log.debug(f"The views were not compiled in another process (exit code {status}). {text}")
-        finally:
-            if process.poll() is None:
-                stop_helper(process)
-            assert process.stdin is not None
-            with suppress(OSError):
-                process.stdin.close()
+        gpu = torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else ""
+        digest = hashlib.sha256(f"{self} {torch.__version__} {gpu}".encode()).hexdigest()
+        return Path(cache_dir()) / "vitling-views" / digest[:32]
 
 
 def make_task(trainer: Trainer) -> ViewTask:
-    store, feed, share = trainer.store, trainer.feed, 1.0
-    if store.device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(store.device)
-        share = _GPU_SHARE * free / total
+    store, feed = trainer.store, trainer.feed
     return ViewTask(
         trainer.objective.plan,
         trainer.renderer.normalise,
@@ -126,19 +89,52 @@ def make_task(trainer: Trainer) -> ViewTask:
         len(store),
         store.channels,
         store.size,
-        share,
     )
 
 
-def _send(task: ViewTask, process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has failed, which is logged in the end
-        process.stdin.write(pickle.dumps(task))
-        process.stdin.flush()
+def can_precompile_views(how: Compile, device: torch.device, processes: Processes) -> bool:
+    """Return whether views and network are compiled for the first time and the machine can spare a process."""
+    if _started or how not in ("on", "blocks") or device.type != "cuda" or processes.world > 1:
+        return False
+    return can_start_helper(_MIN_CORES) and torch.cuda.mem_get_info(device)[0] >= _MIN_GPU_BYTES
+
+
+@contextmanager
+def precompile_views(trainer: Trainer, log: Log) -> Iterator[None]:
+    """Compile the views of a trainer in another process, unless the cache has them; meanwhile, the body renders them
+    uncompiled."""
+    global _started
+    _started = True
+    task, share, began = make_task(trainer), 1.0, time.monotonic()
+    if trainer.store.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(trainer.store.device)
+        share = _GPU_SHARE * free / total
+    try:
+        helper = None if task.mark.exists() else Helper(VERB)
+    except OSError as problem:
+        log.debug(f"The views are not compiled in another process: {problem}")
+        helper = None
+    if helper is None:
+        yield
+        return
+    with helper:
+        helper.send(pickle.dumps((task, share)))
+        with trainer.uncompiled_views():
+            yield
+        if trainer.compiling:
+            helper.ends_within(_PATIENCE * (time.monotonic() - began))
+            if reason := helper.find_problem():
+                log.debug(f"The views were not compiled in another process ({reason})")
 
 
 def run_in_background() -> None:
-    """Compile the views of the task that the starting process sends."""
-    task: ViewTask = pickle.load(sys.stdin.buffer)
+    """Compile the views of the task that the starting process sends, with its share of the GPU's memory."""
+    task, share = pickle.load(sys.stdin.buffer)
     become_helper()
+    if task.device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(task.device))
+        torch.cuda.set_per_process_memory_fraction(share)
     task.compile()
+    with suppress(OSError):
+        task.mark.parent.mkdir(parents=True, exist_ok=True)
+        task.mark.touch()
