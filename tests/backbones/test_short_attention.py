@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
 from timm.layers import Attention
+from timm.models import pvt_v2
 
 from tests.backbones.short_attention import compare
 from tests.backbones.triton_helpers import compile_kernel, needs_triton, run_interpreted
@@ -140,27 +142,44 @@ def find_blocks(model) -> list:
     return [module for module in model.modules() if hasattr(module, "attn")]
 
 
-@pytest.mark.parametrize("options", [{"qk_norm": True}, {"scale_norm": True}, {"qkv_bias": False}])
-def test_attention_with_norms_is_that_of_timm(options):
+@pytest.mark.parametrize(
+    "options", [{"qk_norm": True}, {"scale_norm": True}, {"qkv_bias": False}, {"attn_drop": 0.1}, {"proj_drop": 0.1}]
+)
+def test_attention_with_options_equals_timms(options):
     torch.manual_seed(0)
     theirs = Attention(32, num_heads=2, norm_layer=torch.nn.LayerNorm, **options)
-    tokens = torch.randn(2, 5, 32)
-    assert torch.equal(TokenAttention(theirs)(tokens), theirs(tokens))
+    tokens, outputs = torch.randn(2, 5, 32), []
+    for attention in (theirs, TokenAttention(theirs)):
+        torch.manual_seed(1)
+        outputs.append(attention(tokens))
+    assert torch.equal(*outputs)
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("pvt_v2_b2_li", {}),
-        ("pvt_v2_b0", {"proj_drop_rate": 0.1}),
-        ("vit_tiny_patch16_224", {"attn_drop_rate": 0.1}),
-        ("vit_tiny_patch16_224", {"proj_drop_rate": 0.1}),
-    ],
+    [("pvt_v2_b2_li", {}), ("pvt_v2_b0", {"attn_drop_rate": 0.1, "proj_drop_rate": 0.1})],
 )
-def test_other_attention_is_kept(name, options):
-    model = timm.create_model(name, num_classes=0, **options)
-    replace_attention(model)
-    assert not any(isinstance(module, TokenAttention | PyramidAttention) for module in model.modules())
+def test_variants_of_pvtv2_equal_timms(name, options, training):
+    torch.manual_seed(0)
+    theirs = timm.create_model(name, num_classes=0, **options).train(training)
+    ours = copy.deepcopy(theirs)
+    replace_attention(ours)
+    x = torch.randn(1, 3, 64, 96)
+    outputs = []
+    for model in (theirs, ours):
+        torch.manual_seed(1)
+        outputs.append(model(x))
+    assert not any(isinstance(module, pvt_v2.Attention) for module in ours.modules())
+    assert torch.equal(*outputs)
+
+
+def test_attention_with_a_gate_is_kept():
+    block = torch.nn.Module()
+    block.attn = Attention(32, num_heads=2)
+    block.attn.gate = torch.nn.Linear(32, 32)
+    replace_attention(block)
+    assert isinstance(block.attn, Attention)
 
 
 def test_autocast_does_not_round_what_is_computed_without_triton():

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from timm.layers import Attention
-from timm.models import pvt_v2
 from timm.models.swin_transformer import WindowAttention
 from torch import Tensor, nn
 
-from vitling.backbones.dot_product import DotProductAttention, split_heads
+from vitling.backbones.dot_product import split_heads
 from vitling.backbones.position import Grid
 from vitling.errors import UserError
 
@@ -40,12 +38,8 @@ def find_last_block(model: nn.Module) -> Any:
     """Find the last block with attention, or raise NoAttention."""
     stages = getattr(model, "stages", None) or getattr(model, "layers", None)
     blocks = getattr(stages[-1] if stages is not None else model, "blocks", None)
-    kinds = Attention | pvt_v2.Attention | WindowAttention
-    if (
-        blocks is None
-        or not hasattr(blocks[-1], "attn")
-        or not (isinstance(blocks[-1].attn, kinds) or _dot_product(blocks[-1]) is not None)
-    ):
+    attn = None if blocks is None else getattr(blocks[-1], "attn", None)
+    if blocks is None or not (isinstance(attn, WindowAttention) or hasattr(attn, "mix")):
         raise NoAttention(
             f"{type(model).__name__} has no attention to show. Use ViT, DeiT, T2T-ViT, Swin, PVT, PVTv2, CvT or ViL."
         )
@@ -54,27 +48,16 @@ def find_last_block(model: nn.Module) -> Any:
 
 def find_attention(block: Any) -> nn.Module:
     """Find the module whose input `compute_attention` needs."""
-    return _dot_product(block) or block.attn
-
-
-def _dot_product(block: Any) -> DotProductAttention | None:
-    return getattr(block.attn, "mix", None)
+    return getattr(block.attn, "mix", block.attn)
 
 
 def compute_attention(block: Any, recorded: dict[str, Any], batch: int) -> Tensor:
     """Compute the attention [B, heads, queries, keys] from what `record_input` recorded."""
-    attn = block.attn
-    tokens = recorded["args"][0]
-    if isinstance(attn, WindowAttention):
-        return _compute_window_attention(block, tokens, batch)
-    if _dot_product(block) is not None:  # its input is queries, keys, values and perhaps a bias
-        q, k, _, *bias = recorded["args"]
-        _check_single_window(len(q) == batch)
-        return _softmax(q, k, attn.mix.scale, *bias)
-    if isinstance(attn, pvt_v2.Attention):
-        return _compute_pyramid_attention(attn, tokens, recorded["args"][1])
-    q, k = split_heads(attn.qkv(tokens), 3, attn.num_heads)[:2]
-    return _softmax(attn.q_norm(q), attn.k_norm(k), attn.scale)
+    if isinstance(block.attn, WindowAttention):
+        return _compute_window_attention(block, recorded["args"][0], batch)
+    q, k, _, *bias = recorded["args"]
+    _check_single_window(len(q) == batch)
+    return _softmax(q, k, block.attn.mix.scale, *bias)
 
 
 def select_query_attention(model: nn.Module, attention: Tensor, grid: Grid, query: Grid) -> Tensor:
@@ -113,18 +96,6 @@ def _check_single_window(is_single: bool) -> None:
             "The last stage of this network has several windows at this input size, so there is no single "
             "attention map. Use a square input of at most 224 px."
         )
-
-
-def _compute_pyramid_attention(attn: Any, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Compute PVTv2's attention; its keys may be reduced by a strided convolution or by pooling."""
-    (q,) = split_heads(attn.q(tokens), 1, attn.num_heads)
-    if attn.sr is not None:
-        maps = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
-        maps = attn.sr(maps if attn.pool is None else attn.pool(maps))
-        tokens = attn.norm(maps.flatten(2).transpose(1, 2))
-        tokens = tokens if attn.act is None else attn.act(tokens)
-    k = split_heads(attn.kv(tokens), 2, attn.num_heads)[0]
-    return _softmax(q, k, attn.scale)
 
 
 def _softmax(q: Tensor, k: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
