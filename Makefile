@@ -28,16 +28,16 @@ types: .venv/.installed-dev
 	$(BIN)/mypy
 
 results: .venv/.installed
-	$(BIN)/python -m vitling.report.results results docs/results.md
-	$(BIN)/python -m vitling.report.claims results docs/claims.toml docs/claims.md README.md
-	$(BIN)/python -m vitling.papers.coverage results docs/coverage.md
-	$(BIN)/python -m vitling.report.recipe results docs/recipe.md
+	$(BIN)/python -m benchmarks.pages.results results docs/results.md
+	$(BIN)/python -m benchmarks.pages.claims results docs/claims.toml docs/claims.md README.md
+	$(BIN)/python -m benchmarks.pages.coverage results docs/coverage.md
+	$(BIN)/python -m benchmarks.pages.recipe results docs/recipe.md
 
 datasets: .venv/.installed
-	$(BIN)/python -m vitling.papers.datasets.page docs/datasets.md
+	$(BIN)/python -m benchmarks.pages.datasets docs/datasets.md
 
 flags: .venv/.installed
-	$(BIN)/python -m vitling.commands.flags_page docs/flags.md
+	$(BIN)/python -m benchmarks.pages.flags docs/flags.md
 
 install: .venv/.installed
 

@@ -28,13 +28,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pages.recipe import FILE, PLANS, TITLES, compare
 from record import hash_data
 from rich.table import Table
 
 from vitling.console import Console
 from vitling.files import append_line
 from vitling.loading import read_json, read_json_lines
-from vitling.report.recipe import FILE, PLANS, TITLES, compare
 from vitling.training.rundir import describe_environment
 
 FIXED = "--val 0.2 --no-test --no-report --calibrate off --overwrite"

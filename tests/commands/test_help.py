@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pages.flags import make_page
 from tests.made_runs import refused
 from vitling.cli import run
 from vitling.commands.flag_docs import list_flags
-from vitling.commands.flags_page import make_page
 from vitling.commands.short_help import SHORT
 from vitling.commands.verbs import VERBS
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from benchmarks.pages.results import render_results
 from tests.conftest import make_folder
 from tests.made_runs import lines, read
 from tests.papers.short_stages import FIRST
@@ -28,7 +29,6 @@ from vitling.papers.datasets import ENTRIES
 from vitling.papers.probing import FixedNetwork, FrozenTask, SuiteMeanTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.report.results import render_results
 from vitling.runs import pretrain as pretrain_config
 from vitling.runs.probes import evaluate_probes
 from vitling.settings.evaluation import EvaluationConfig

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pages.results import render_results
 from tests.conftest import make_folder
 from tests.made_runs import read
 from tests.papers.short_stages import FIRST, SECOND
@@ -22,7 +23,6 @@ from vitling.papers.counting import CountTask
 from vitling.papers.reproduce import reproduce
 from vitling.papers.stages import StagedTask
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.report.results import render_results
 from vitling.runs import finetune as finetune_config
 from vitling.runs import labelled
 from vitling.runs import pretrain as pretrain_config

@@ -7,11 +7,11 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from benchmarks.pages.results import main, render_results
 from vitling.papers.ledger import Ledger
 from vitling.papers.studies import find_study
 from vitling.report import heatmap, tsne
 from vitling.report.pictures import draw
-from vitling.report.results import main, render_results
 
 WHERE = {"gpu": None, "cpus": 2, "commit": "abc", "packages": {}}
 

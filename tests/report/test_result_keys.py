@@ -26,8 +26,8 @@ DYNAMIC |= {
     "left_out",
     "seconds_of_a_short_fit_by_threads",
 }  # keys below are names of terms, settings, packages, ...
-FORMER = {"data_hashes_from"}  # written by an earlier vitling.papers.data_files, into results without hashes
-SHARED = (SOURCE / "training" / "rundir.py", SOURCE / "papers" / "data_files.py")
+FORMER = {"data_hashes_from"}  # written by an earlier measure_files.py, into results without hashes
+SHARED = (SOURCE / "training" / "rundir.py", ROOT / "benchmarks" / "pages" / "measure_files.py")
 RUN = (*(SOURCE / "runs").glob("*.py"), *(SOURCE / "evaluation").glob("*.py"))  # write result.json
 
 

@@ -20,7 +20,10 @@ from vitling.backbones.kernels import set_kernel_cache
 CHANNELS = 128  # of a strip: four for each thread of a warp
 COLUMNS = 2  # of a strip
 PROGRAMS = 8192  # a kernel has at least as many, if there are as many strips: several for each warp of a large GPU
-OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}  # Triton warns that its default for the second will change
+OPTIONS = {
+    "num_warps": 1,
+    "enable_fp_fusion": True,
+}  # fusion is exact enough here, and Triton warns where it is left open
 SUMS = tl.constexpr(11)  # per channel: gradients of nine taps, of the bias and of what was added to x
 
 

@@ -1,4 +1,4 @@
-"""What detection and segmentation share: maps of a backbone whose first stages may be frozen."""
+"""Base of the objectives of detection and segmentation: maps of a backbone whose first stages may be frozen."""
 
 from __future__ import annotations
 

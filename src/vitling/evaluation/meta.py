@@ -16,7 +16,7 @@ from vitling.version import __version__
 
 @dataclass(frozen=True)
 class BundleMeta:
-    """How images are prepared (decoded at `store_size`, then a centre crop of `size` px) and what the outputs mean."""
+    """The preparation of images (decoded at `store_size`, then a centre crop of `size` px), the meaning of outputs."""
 
     task: Task
     class_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How far a model's predictions can be trusted: held-out scores for prediction sets, and features of known images.
+"""Data for trust in predictions: held-out scores for prediction sets, and features of known images.
 
 Saved beside the weights, in trust.safetensors. Either part may be missing, and models of older versions have neither.
 """

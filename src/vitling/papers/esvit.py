@@ -234,7 +234,7 @@ def _fast() -> Iterator[StudyRun]:
 
 
 def _suite_of_small() -> Iterator[StudyRun]:
-    """Only this can be read from the figure: ahead on 17 of 18."""
+    """Make the runs of the figure, from which only this can be read: ahead on 17 of 18."""
     suite, swin, base = tuple(TABLE_11), FixedNetwork(recipes.SWIN["swin-s"]), "swin-s-supervised"
     yield StudyRun(base, SuiteMeanTask(swin), weights=swin.backbone, others=suite)
     task = SuiteMeanTask(_swin("swin-s"))

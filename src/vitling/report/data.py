@@ -215,7 +215,7 @@ class DenseClass:
 
 @dataclass(frozen=True)
 class DenseReport:
-    """What a detector or segmentation network found on one split."""
+    """The results of a detector or segmentation network on one split."""
 
     split: Split
     columns: tuple[str, ...]

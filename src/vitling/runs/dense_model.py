@@ -36,7 +36,7 @@ Prediction = Detections | np.ndarray  # what is found in an image, or the class 
 
 @dataclass(frozen=True)
 class DenseMeta:
-    """How images are prepared, and what the outputs mean."""
+    """The preparation of images and the meaning of the outputs."""
 
     task: Task
     model: Literal["mask-rcnn", "cascade", "upernet"]

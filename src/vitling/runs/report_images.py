@@ -37,7 +37,7 @@ TSNE_SECONDS = 0.005  # of one image, on a busy core
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a report may contain, and the time to make it."""
+    """Limits on the contents of a report, and on the time to make it."""
 
     images: int = 10_000  # of the map
     training: int = 20_000  # images among which neighbours are found

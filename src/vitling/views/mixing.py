@@ -13,7 +13,7 @@ from vitling.views.plan import Mix
 
 
 class MixNumbers(NamedTuple):
-    """How each image is mixed, [B] each: whether, whether by CutMix, the weight of the image, the edges of the box."""
+    """The mixing of each image, [B] each: whether, whether by CutMix, the weight of the image, the edges of the box."""
 
     mixed: Tensor
     cut: Tensor

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pages.datasets import MARK, render_page
 from vitling.cli import run
 from vitling.papers.datasets import ENTRIES
-from vitling.papers.datasets.page import MARK, render_page
 from vitling.papers.locations import DATASETS
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -1,6 +1,6 @@
 """docs/recipe.md: the search for a better recipe of `vitling train`, from results/recipe-search.jsonl.
 
-python -m vitling.report.recipe results docs/recipe.md
+python -m benchmarks.pages.recipe results docs/recipe.md
 """
 
 from __future__ import annotations

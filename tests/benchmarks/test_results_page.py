@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vitling.report.results import render_results
+from benchmarks.pages.results import render_results
 from vitling.report.studies import make_lines
 
 ROOT = Path(__file__).parents[2]
@@ -152,5 +152,5 @@ def test_data_of_each_section_is_named(tmp_path):
 
 
 def test_the_report_imports_no_torch():
-    code = "import sys, vitling.report.results; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    code = "import sys, benchmarks.pages.results; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vitling.report.recipe import FILE, compare, render
+from benchmarks.pages.recipe import FILE, compare, render
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,6 @@
 """docs/coverage.md: how many runs of each table have been measured, and why the others have not.
 
-python -m vitling.papers.coverage results docs/coverage.md
+python -m benchmarks.pages.coverage results docs/coverage.md
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.pages import data_files
 from vitling.files import atomic_write
 from vitling.formatting import format_count
 from vitling.loading import convert, read_json
 from vitling.papers.studies import all_studies
 from vitling.papers.study import Study, StudyRun
 from vitling.records import StudyResults
-from vitling.report import data_files
 
 HEAD = """# Coverage
 

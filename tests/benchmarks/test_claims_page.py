@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pages.claims import MARKS, Figures, find_gaps, render_claims, render_headline, replace_headline
 from vitling.files import write_json
 from vitling.loading import read_json
-from vitling.report.claims import MARKS, Figures, find_gaps, render_claims, render_headline, replace_headline
 
 ROOT = Path(__file__).parents[2]
 RESULTS, SOURCE = ROOT / "results", ROOT / "docs" / "claims.toml"

@@ -1,4 +1,4 @@
-"""docs/flags.md: all flags of all commands. `python -m vitling.commands.flags_page docs/flags.md` writes it."""
+"""docs/flags.md: all flags of all commands. `python -m benchmarks.pages.flags docs/flags.md` writes it."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.pages.coverage import cover, render
 from vitling.papers.counting import CountTask
-from vitling.papers.coverage import cover, render
 from vitling.papers.studies import all_studies
 from vitling.papers.study import Study, StudyRun
 

@@ -1,6 +1,6 @@
 """Describe the image files behind results/: their content hash, number, formats and sides.
 
-python -m vitling.papers.data_files results DIR [NAME ...]
+python -m benchmarks.pages.measure_files results DIR [NAME ...]
 
 DIR holds the datasets, as for `vitling reproduce --data`; without a NAME, all that it has are described. Files that
 were described before stay in the list.
@@ -15,17 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.pages.data_files import FILE, read_known
 from vitling.errors import UserError
 from vitling.files import write_json
 from vitling.papers.datasets import find_copy, register_readers
 from vitling.papers.datasets.entry import ENTRIES
 from vitling.papers.locations import DATASETS, find_data
-from vitling.report.data_files import FILE, read_known
 
 if TYPE_CHECKING:
     from vitling.data.dataset import Dataset
 
-COMMAND = "python -m vitling.papers.data_files results DIR"
+COMMAND = "python -m benchmarks.pages.measure_files results DIR"
 WHAT = "The image files behind the results"
 DIGITS = "embedded:digits"  # come with scikit-learn
 

@@ -2,7 +2,7 @@
 
 The page also lists every run that is more than a point away from the paper, with the causes that were tried.
 
-python -m vitling.report.claims results docs/claims.toml docs/claims.md README.md
+python -m benchmarks.pages.claims results docs/claims.toml docs/claims.md README.md
 
 In the texts, {FILE/RUN} is a run of a study as mean, std and seeds; {FILE/RUN - FILE/RUN} is a gain, seed by seed;
 {paper FILE/RUN} is the paper's figure; {FILE:NAME.NAME} is a value of any results file, with a number for an item of a

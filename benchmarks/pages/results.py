@@ -1,6 +1,6 @@
-"""Generation of docs/results.md from the files in results/.
+"""docs/results.md: every file in results/ as a table.
 
-python -m vitling.report.results results docs/results.md
+python -m benchmarks.pages.results results docs/results.md
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import data_files
+from benchmarks.pages.causes import list_causes
 from vitling.files import atomic_write
 from vitling.formatting import describe_trial, format_count
 from vitling.loading import convert, read_json
 from vitling.metric_names import METRIC_NAMES
 from vitling.records import StudyResults
-from vitling.report import data_files
-from vitling.report.again import list_causes
 from vitling.report.pictures import draw
 from vitling.report.studies import make_lines, select_columns
 
