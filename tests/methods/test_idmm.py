@@ -87,7 +87,6 @@ PARTS = [
     {"multi_crop": False, "cutmix": False, "smoothing": 0.0},
     {"projection": "mlp"},
     {"classifier": "sampled", "negatives": 7},
-    {"classifier": "sharded"},
 ]
 
 
@@ -285,7 +284,7 @@ def test_drloc_leaves_the_other_terms_alone():
         ({"smoothing": 1.0}, "below 1"),
         ({"smoothing_form": "some"}, "others, all"),
         ({"projection": "linear"}, "none, mlp"),
-        ({"classifier": "half"}, "full, sampled, sharded"),
+        ({"classifier": "half"}, "full, sampled"),
         ({"negatives": 0}, "at least 1"),
     ],
     ids=str,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitling.errors import UserError
 from vitling.keys import make_key
 from vitling.methods.idmm.loss import cross_entropy
-from vitling.objectives.classifiers import FullClassifier, SampledClassifier, ShardedClassifier, _init_rows, shard_rows
+from vitling.objectives.classifiers import FullClassifier, SampledClassifier
 
 D, CROPS = 5, 6
 
@@ -99,27 +98,3 @@ def test_draws_depend_on_seed_and_step():
     assert torch.equal(made.draw(3, cpu)[0], again.draw(3, cpu)[0])
     assert not torch.equal(made.draw(3, cpu)[0], made.draw(4, cpu)[0])
     assert not torch.equal(made.draw(3, cpu)[0], other.draw(3, cpu)[0])
-
-
-@pytest.mark.parametrize(("images", "world"), [(10, 3), (4, 4), (7, 1)])
-def test_rows_are_split_over_processes(images, world):
-    parts = [shard_rows(images, rank, world) for rank in range(world)]
-    assert [row for part in parts for row in part] == list(range(images))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_sharded_rows_are_initialised_as_the_whole(monkeypatch):
-    monkeypatch.setattr("vitling.objectives.classifiers._BLOCK", 4)
-
-    def initial(rows: range) -> torch.Tensor:
-        torch.manual_seed(0)
-        return _init_rows(D, 10, rows)
-
-    whole = initial(range(10))
-    assert torch.equal(whole, torch.cat([initial(shard_rows(10, rank, 3)) for rank in range(3)]))
-    assert whole.unique().numel() == 50
-
-
-def test_fewer_images_than_processes_are_refused():
-    with pytest.raises(UserError, match="2 images cannot be split over 3 processes"):
-        ShardedClassifier(D, 2, 0, 3)

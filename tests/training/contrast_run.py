@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.tiny import tiny_backbone
-from tests.training.sharded_run import Ends
+from tests.training.idmm_run import Ends
 from vitling import data
 from vitling.data.batches import count_images_per_process, slice_batch
 from vitling.data.store import Store, build_store
@@ -89,4 +89,4 @@ def main(images: str, out: Path) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]))
-    os._exit(0)  # as in sharded_run.py
+    os._exit(0)  # as in idmm_run.py

@@ -42,4 +42,4 @@ def main(images: str, out: Path) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]))
-    os._exit(0)  # see sharded_run.py
+    os._exit(0)  # see idmm_run.py

@@ -130,11 +130,6 @@ class Objective(nn.Module):
         """Return names of parameters without weight decay, besides biases and one-dimensional parameters."""
         return {f"backbone.{name}" for name in self.backbone.no_decay()}
 
-    def sharded_parameters(self) -> dict[str, int]:
-        """Return names of parameters of which each process holds some rows (`classifiers.shard_rows`), with the number
-        of all rows. DDP leaves them alone; the objective computes their gradients."""
-        return {}
-
     def param_groups(self, weight_decay: float, decay_all: bool = False) -> list[dict]:
         exempt = self.no_decay()
         decayed: list[nn.Parameter] = []

@@ -91,7 +91,7 @@ def _check_tensors(trainer: Trainer, path: Path, found: Tensors, own: Tensors) -
     for name, value in own.items():
         if not _is_plain(found[name]):
             raise InvalidFile(path, f"{name} is not a plain tensor")
-        if name not in trainer.shards.rows and found[name].shape != value.shape:
+        if found[name].shape != value.shape:
             raise InvalidFile(path, f"{name} has shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
 
 
@@ -115,7 +115,7 @@ def _check_moments(trainer: Trainer, path: Path, found: dict[str, Any]) -> None:
         if not _has_same_type(moments.get("step", 0.0), 0.0) or moments.get("step", 0.0) < 0:
             raise InvalidFile(path, "its optimiser has taken an impossible number of steps")
         tensors = [moment for moment in every if moment.ndim]
-        if shape is None or (index not in trainer.shards.in_optimiser and any(t.shape != shape for t in tensors)):
+        if shape is None or any(t.shape != shape for t in tensors):
             raise InvalidFile(path, "the moments of its optimiser do not fit this run's network")
 
 

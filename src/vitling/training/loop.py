@@ -226,7 +226,8 @@ class Loop:
         trainer, log = self.trainer, self.run.log
         state = self.checkpoints.load_latest(trainer.store.device, log.warning, partial(check_content, trainer))
         if state is not None:
-            self._load_state(restore(trainer, state))
+            restore(trainer, state)
+            self._load_state(state)
             self.saved_step = trainer.done
             self.run.drop_metrics_after(trainer.done)
             log.info(f"Resuming at step {trainer.done} of {trainer.steps}.")
@@ -245,7 +246,7 @@ class Loop:
     def _save(self) -> None:
         self._log_epochs(self._read(), {})
         self._check_weights()
-        state = self.trainer.shards.gather_state(collect_state(self.trainer) | self._collect_state())
+        state = collect_state(self.trainer) | self._collect_state()
         if self.run.writes:
             self.run.sync_metrics()
             self.checkpoints.save(self.trainer.done, state)

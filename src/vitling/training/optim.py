@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -96,17 +96,11 @@ def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> N
         group.update(own)
 
 
-def clip_gradients(
-    parameters: list[nn.Parameter],
-    max_norm: float,
-    per: str,
-    complete_norms: Callable[[list[nn.Parameter], Tensor], Tensor] = lambda parameters, norms: norms,
-) -> Tensor:
-    """Clip gradients in place and return their global norm before clipping. `complete_norms` turns the norms of
-    gradients that are sharded over processes into those of the whole gradients."""
+def clip_gradients(parameters: list[nn.Parameter], max_norm: float, per: str) -> Tensor:
+    """Clip gradients in place and return their global norm before clipping."""
     trained = [p for p in parameters if p.grad is not None]
     gradients = [p.grad for p in trained if p.grad is not None]
-    norms = complete_norms(trained, torch.stack(torch._foreach_norm(gradients)))
+    norms = torch.stack(torch._foreach_norm(gradients))
     total = torch.linalg.vector_norm(norms)
     if max_norm > 0 and per == "global":
         clip_grads_with_norm_(trained, max_norm, total)

@@ -27,17 +27,15 @@ def collect_state(trainer: Trainer) -> State:
     }
 
 
-def restore(trainer: Trainer, state: State) -> State:
-    """Restore a run from its own checkpoint; return this process's part of it."""
+def restore(trainer: Trainer, state: State) -> None:
+    """Restore a run from its own checkpoint."""
     advice = "Put them back, or start again with --overwrite or a different --out."
     _check_images(trainer, state, "this run was started with", advice)
-    state = trainer.shards.slice_state(state)
     trainer.objective.load_state_dict(state["objective"])
     load_optimiser(trainer.optimiser, state["optimiser"])
     _restore_position(trainer, state)
     if length := state.get("length"):
         trainer.epochs, trainer.shift = length["epochs"], length["shift"]
-    return state
 
 
 def continue_from(trainer: Trainer, state: State) -> str:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitling.console import Log
 from vitling.data.store import Store
-from vitling.errors import RunAborted, UserError
+from vitling.errors import RunAborted
 from vitling.keys import make_key
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -35,7 +35,6 @@ from vitling.training.prefetch import ViewPrefetcher
 from vitling.training.processes import Processes
 from vitling.training.replay import Replay, Terms
 from vitling.training.schedules import lr_schedule
-from vitling.training.shards import Shards
 from vitling.views.batch import BatchKey
 from vitling.views.renderer import FunctionCache, Normaliser, Renderer, Views
 
@@ -61,7 +60,6 @@ class Trainer:
         self.optimiser = make_optimiser(objective, config.optim)
         final = config.optim.final_weight_decay
         self.decay = None if final is None else WeightDecaySchedule(self.optimiser, config.optim.weight_decay, final)
-        self.shards = Shards(objective, self.optimiser, processes)
         self.parameters = list(objective.parameters())
         self.scaler = self.precision.scaler()
         self.ema = EMA(objective, config.optim.ema) if config.optim.ema else None
@@ -103,11 +101,6 @@ class Trainer:
         self.shift = (fraction * self.steps - self.done) / (1 - fraction)
 
     def _check(self) -> None:
-        if self.shards.rows and self.precision.name == "fp16":
-            raise UserError(
-                "A sharded classifier cannot train in fp16, where each process may skip different steps. Use "
-                "--loop.precision bf16 or fp32."
-            )
         accumulate = self.feed.accumulate
         check_batch_norm(self.objective, min(self.feed.sizes), self.processes, accumulate, self.log.warning)
         if accumulate > 1 and self.objective.compares_images:
@@ -257,7 +250,7 @@ class Trainer:
         optim = self.config.optim
         self.updating = True
         self.scaler.unscale_(self.optimiser)
-        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per, self.shards.complete_norms)
+        norm = clip_gradients(self.parameters, optim.clip, optim.clip_per)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return norm
@@ -319,9 +312,8 @@ class Trainer:
 
 
 def _wrap_parallel(objective: Objective, processes: Processes) -> nn.Module:
-    """Wrap the objective in DDP if there are several processes. Sharded parameters are left to the objective."""
+    """Wrap the objective in DDP if there are several processes."""
     if processes.world == 1:
         return objective
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, list(objective.sharded_parameters()))
     has_idle_parameters = objective.phases > 1
     return DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=has_idle_parameters)

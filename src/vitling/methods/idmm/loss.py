@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.methods.idmm.settings import IDMMConfig
 from vitling.methods.method import TrainingData
-from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Scores, ShardedClassifier
+from vitling.objectives.classifiers import FullClassifier, SampledClassifier, Scores
 from vitling.objectives.heads import make_projection_mlp
 from vitling.objectives.objective import Batch, Objective
 from vitling.objectives.progress import Progress
@@ -71,9 +70,6 @@ class IDMM(Objective):
         """Return ln N for N images."""
         return dict.fromkeys(self.names, math.log(self.images))
 
-    def sharded_parameters(self) -> dict[str, int]:
-        return {f"classifier.{name}": rows for name, rows in self.classifier.sharded_parameters().items()}
-
 
 def cross_entropy(scores: Scores, lam: Tensor, epsilon: float) -> Tensor:
     """Compute Eq. 18 for mixed images, [M]; `epsilon` is the mass spread evenly over all N classes.
@@ -93,11 +89,8 @@ def uniform_mass(config: IDMMConfig, images: int) -> float:
 
 
 def make_classifier(config: IDMMConfig, dim: int, images: int, seed: int = 0) -> FullClassifier:
-    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if config.classifier == "sampled":
         return SampledClassifier(dim, images, config.negatives, seed)
-    if config.classifier == "sharded" and world > 1:
-        return ShardedClassifier(dim, images, dist.get_rank(), world)
     return FullClassifier(dim, images)
 
 

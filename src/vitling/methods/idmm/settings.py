@@ -17,7 +17,7 @@ from vitling.views.plan import Mix, Plan
 from vitling.views.policies import idmm_pretrain
 
 SmoothingForm = Literal["others", "all"]
-Classifier = Literal["full", "sampled", "sharded"]
+Classifier = Literal["full", "sampled"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class IDMMConfig:
     projection: Projection = "none"
     """mlp: two layers between the features and the classifier, as in contrastive methods."""
     classifier: Classifier = "full"
-    """Full, or for millions of images sampled (draws classes at each step) or sharded (each process holds a part)."""
+    """Full, or for millions of images sampled, which draws classes at each step."""
     negatives: Annotated[int, AT_LEAST_1] = 8192
     """Classes that the sampled classifier draws at each step."""
 

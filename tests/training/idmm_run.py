@@ -1,7 +1,6 @@
 """IDMM in one of several processes: python -m ... IMAGES OUT, with RANK and WORLD_SIZE as torchrun sets them.
 
-It leaves OUT/RANK.pt, what a sharded classifier alone finds, and for each kind of classifier a run in OUT/KIND, which
-is stopped after its second epoch and resumed.
+For each kind of classifier it leaves a run in OUT/KIND, which is stopped after its second epoch and resumed.
 """
 
 from __future__ import annotations
@@ -11,37 +10,18 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
 from vitling.methods.drloc.loss import make_drloc_term
 from vitling.methods.drloc.settings import DRLocConfig
-from vitling.methods.idmm.loss import IDMM, cross_entropy, make_classifier
+from vitling.methods.idmm.loss import IDMM
 from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
 from vitling.training.processes import init_processes
 
-KINDS = ("full", "sampled", "sharded")
-CROPS = 8
-HELD = (slice(0, 5), slice(5, 8))  # by the two processes
-
-
-def classify(crops: slice, weight: float) -> dict[str, Tensor]:
-    """Compute the loss of these crops, `weight` times their mean, and its gradients."""
-    torch.manual_seed(0)
-    classifier = make_classifier(IDMMConfig(classifier="sharded"), dim=6, images=11)
-    random = torch.Generator().manual_seed(1)
-    z, share = 50 * torch.randn(CROPS, 6, generator=random), torch.rand(CROPS, generator=random)
-    own, partner = torch.randint(11, (2, CROPS), generator=random)
-    partner[4] = own[4]
-    z = z[crops].clone().requires_grad_()
-    scores = classifier(z, own[crops], partner[crops], None)
-    loss = weight * cross_entropy(scores, share[crops], 0.1).mean()
-    loss.backward()
-    start = {"initial": classifier.weight.detach(), "loss": loss.detach()}
-    return {**start, "z": z.grad, "weight": classifier.weight.grad, "bias": classifier.bias.grad}
+KINDS = ("full", "sampled")
 
 
 class Ends:
@@ -83,9 +63,6 @@ def train(kind: str, store, out: Path, processes: Processes, stop: bool = False)
 
 def main(images: str, out: Path) -> None:
     with init_processes("cpu") as processes:
-        held = HELD[processes.rank]
-        weight = (held.stop - held.start) * processes.world / CROPS
-        torch.save(classify(held, weight), out / f"{processes.rank}.pt")
         store = build_store(data.open(images, val="none").train, 16)
         for kind in KINDS:
             train(kind, store, out / kind, processes, stop=True)
