@@ -22,6 +22,7 @@ from record import format_command, write_rows
 from torch import Tensor
 
 from vitling.backbones.backbone import create
+from vitling.console import Log
 from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.rle import decode_mask
 from vitling.data.annotations.split import AnnotatedSplit
@@ -70,7 +71,7 @@ def measure_vitling(
     loop = LoopConfig(device=str(device), compile=options.compile)
     fit_config = FitConfig(100, min(options.batch, len(store)), 0, OptimConfig(lr=1e-4), loop)
     reset_peak(device)
-    pace, how = measure_pace(objective, store, fit_config, Processes(0, 1, device))
+    pace, how = measure_pace(objective, store, fit_config, Processes(0, 1, device), Log(silent=True))
     return {"model": f"vitling {model}", "backbone": backbone, "compile": how, **describe(pace, device)}
 
 
