@@ -20,6 +20,7 @@ _MEMORY_WORDS = (
     "bad_alloc",
     "Cannot allocate memory",
     "Storage size calculation overflowed",
+    "Triton Error [CUDA]: out of memory",
 )
 _THREAD_WORDS = "can't start new thread"
 _STARTERS = ("subprocess", "multiprocessing")  # modules that start processes

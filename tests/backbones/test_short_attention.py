@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from tests.backbones.short_attention import compare
 from tests.backbones.triton_helpers import compile_kernel, needs_triton, run_interpreted
 from vitling.backbones import create, short_attention
 from vitling.backbones.dot_product import DotProductAttention, PyramidAttention, TokenAttention, replace_attention
-from vitling.backbones.short_attention import MAX_KEYS, WIDTHS, attend, has_kernels, is_short
+from vitling.backbones.short_attention import MAX_KEYS, WIDTHS, attend, attend_backward, has_kernels, is_short
 
 # images, queries, keys, heads, width; the third has several parts of queries
 SHAPES = [(2, 5, 16, 3, 16), (1, 70, 9, 2, 32), (2, 600, 49, 1, 32), (1, 1, 2, 1, 64), (1, 64, 64, 2, 64)]
@@ -62,8 +63,11 @@ def test_kernels_equal_literal_attention(dtype, shape):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gradients_are_deterministic():
-    shape, dtype, device = (16, 3136, 49, 1, 32), torch.bfloat16, torch.device("cuda")
-    assert compare(shape, dtype, device) == compare(shape, dtype, device)
+    torch.manual_seed(0)
+    q, slope = (torch.randn(16, 3136, 1, 32, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    k, v = (torch.randn(16, 49, 1, 32, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    first, second = (attend_backward(slope, q, k, v, 0.25) for _ in range(2))
+    assert all(map(torch.equal, first, second))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -188,18 +192,36 @@ def test_autocast_does_not_round_what_is_computed_without_triton():
     assert max(errors) < 4e-3, errors
 
 
+def stand_in(*shape: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        is_cuda=True, dtype=torch.float16, device=torch.device("cuda:0"), shape=shape, numel=lambda: math.prod(shape)
+    )
+
+
 def test_old_gpus_keep_torchs_attention(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    x = SimpleNamespace(is_cuda=True, dtype=torch.float16, device=torch.device("cuda:0"), shape=(1, 1, 1, 16))
-    assert not is_short(x, x, x)
+    assert not has_kernels.__wrapped__(torch.device("cuda:0"), torch.float16)
 
 
-@pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
-def test_the_kind_of_gpu_is_a_constant_of_a_graph(capability, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+@pytest.mark.parametrize("runs", [False, True])
+def test_kernels_that_do_not_run_are_not_called(runs, monkeypatch):
+    monkeypatch.setattr(short_attention, "has_kernels", lambda device, dtype: runs)
+    assert is_short(*[stand_in(2, 3, 5, 16)] * 3) == runs
+
+
+@pytest.mark.parametrize("other", [(1, 3, 5, 16), (2, 1, 5, 16), (2, 3, 5, 32)])
+def test_shapes_that_torch_would_broadcast_are_left_to_it(other, monkeypatch):
+    monkeypatch.setattr(short_attention, "has_kernels", lambda device, dtype: True)
+    q, k = stand_in(2, 3, 7, 16), stand_in(*other)
+    assert not is_short(q, k, k)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_whether_kernels_run_is_a_constant_of_a_graph(runs, monkeypatch):
+    monkeypatch.setattr(short_attention, "has_kernels", lambda device, dtype: runs and bool(torch.ones(1) == 1))
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return x + 1 if short_attention._is_recent(x.device) else x - 1
+        return x + 1 if short_attention._has_kernels(x.device, x.dtype) else x - 1
 
     x = torch.zeros(1)
     torch._dynamo.reset()

@@ -37,7 +37,7 @@ class DepthwiseMlp(nn.Module):
         """Compute the same with the convolution and GELU in one operation."""
         hidden = F.linear(x, self.fc1.weight, self.fc1.bias.detach()).unflatten(1, feat_size)
         taps, bias = self.dwconv.weight.float(), cast(Tensor, self.dwconv.bias).float()
-        activated = depthwise_gelu(hidden, self.fc1.bias, taps.flatten(1).t().contiguous(), bias)
+        activated = depthwise_gelu(hidden, self.fc1.bias, taps.flatten(1).t(), bias)
         return self.fc2(activated.flatten(1, 2))
 
 
@@ -58,8 +58,8 @@ def _is_plain(mlp: MlpWithDepthwiseConv) -> bool:
 def depthwise_gelu(x: Tensor, x_bias: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     """Compute gelu(convolution(x) + bias) of maps [B, H, W, C], padded with zeros; `taps` is [9, C], row by row.
 
-    `x_bias` is a bias that has been added to x without a gradient: its gradient, the sum of that of x, takes a pass of
-    its own elsewhere and costs nothing here.
+    `x_bias` must already be added to x, detached. It is an argument only so that its gradient, the sum of that of x, is
+    computed in the same pass.
     """
     x = x.contiguous()
     if not has_kernels(x.device, x.dtype):
@@ -84,20 +84,21 @@ def depthwise_gelu_backward(out_gradient: Tensor, x: Tensor, taps: Tensor, bias:
 
 @cache
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try a kernel on one pixel."""
+    """Try the kernels on one pixel."""
 
     def run() -> None:
-        from vitling.backbones.depthwise_kernels import compute_output
+        from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
 
         x, parameters = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device), torch.zeros(10, 16, device=device)
-        compute_output(x, parameters[:9], parameters[9])
+        compute_gradients(compute_output(x, parameters[:9], parameters[9]), x, parameters[:9], parameters[9])
 
     return device.type == "cuda" and dtype in DTYPES and try_kernels(run, device)
 
 
 def _convolve(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     weight = taps.t().reshape(-1, 1, 3, 3).to(x.dtype)
-    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias.to(x.dtype), padding=1, groups=len(weight))
+    with torch.autocast(x.device.type, enabled=False):
+        return F.conv2d(x.permute(0, 3, 1, 2), weight, bias.to(x.dtype), padding=1, groups=len(weight))
 
 
 def _differentiate_plainly(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

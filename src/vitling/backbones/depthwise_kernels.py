@@ -20,10 +20,8 @@ from vitling.backbones.kernels import set_kernel_cache
 CHANNELS = 128  # of a strip: four for each thread of a warp
 COLUMNS = 2  # of a strip
 PROGRAMS = 8192  # a kernel has at least as many, if there are as many strips: several for each warp of a large GPU
-OPTIONS = {
-    "num_warps": 1,
-    "enable_fp_fusion": True,
-}  # fusion is exact enough here, and Triton warns where it is left open
+# fused multiply-adds are exact enough here, and Triton warns where the choice is left open
+OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
 SUMS = tl.constexpr(11)  # per channel: gradients of nine taps, of the bias and of what was added to x
 
 
@@ -44,27 +42,27 @@ def _locate(width, channels, STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNE
     index, parts = program // channel_tiles, tl.cdiv(width, STRIPS * COLUMNS)
     first = index % parts * STRIPS * COLUMNS
     tile = program % channel_tiles
-    return (index // parts).to(tl.int64), index, first, tl.minimum(first + STRIPS * COLUMNS, width), tile
+    return (index // parts).to(tl.int64), index.to(tl.int64), first, tl.minimum(first + STRIPS * COLUMNS, width), tile
 
 
 @triton.jit
 def _load_strip(x, row, column, unit, height, width, units):
     """Load a row of a strip; 0 outside of the image."""
     origin = tl.zeros(unit.shape, tl.int32)  # makes tensors of what the interpreter has as Python's numbers
-    known = (origin + row < height) & (unit < units)
-    place = x + (row * width + column) * units + unit
-    one = tl.load(place, mask=known, other=0)
-    return one, tl.load(place + units, mask=known & (origin + column + 1 < width), other=0)
+    mask = (origin + row < height) & (unit < units)
+    pointer = x + (row * width + column) * units + unit
+    one = tl.load(pointer, mask=mask, other=0)
+    return one, tl.load(pointer + units, mask=mask & (origin + column + 1 < width), other=0)
 
 
 @triton.jit
 def _load_row(x, row, column, unit, height, width, units):
     """Load a row of a strip and its neighbours to the left and to the right; 0 outside of the image."""
     origin = tl.zeros(unit.shape, tl.int32)
-    known = (origin + row < height) & (unit < units)
-    place = x + (row * width + column) * units + unit
-    left = tl.load(place - units, mask=known & (origin + column > 0), other=0)
-    right = tl.load(place + 2 * units, mask=known & (origin + column + 2 < width), other=0)
+    mask = (origin + row < height) & (unit < units)
+    pointer = x + (row * width + column) * units + unit
+    left = tl.load(pointer - units, mask=mask & (origin + column > 0), other=0)
+    right = tl.load(pointer + 2 * units, mask=mask & (origin + column + 2 < width), other=0)
     one, other = _load_strip(x, row, column, unit, height, width, units)
     return left, one, other, right
 
@@ -87,18 +85,18 @@ def _convert_row(row):
 
 @triton.jit
 def _load_taps(weight, channel, channels):
-    """Load the weights of the rows above, here and below."""
-    known = channel < channels
-    place = weight + channel
-    above = _load_three(place, channels, known)
-    here = _load_three(place + 3 * channels, channels, known)
-    return above, here, _load_three(place + 6 * channels, channels, known)
+    """Load the weights of the rows above, in the middle and below."""
+    mask = channel < channels
+    pointer = weight + channel
+    above = _load_three(pointer, channels, mask)
+    middle = _load_three(pointer + 3 * channels, channels, mask)
+    return above, middle, _load_three(pointer + 6 * channels, channels, mask)
 
 
 @triton.jit
-def _load_three(place, channels, known):
-    left, middle = tl.load(place, mask=known, other=0.0), tl.load(place + channels, mask=known, other=0.0)
-    return left, middle, tl.load(place + 2 * channels, mask=known, other=0.0)
+def _load_three(pointer, channels, mask):
+    left, middle = tl.load(pointer, mask=mask, other=0.0), tl.load(pointer + channels, mask=mask, other=0.0)
+    return left, middle, tl.load(pointer + 2 * channels, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -118,8 +116,8 @@ def _add_row(totals, row, taps):
 def _normal_cdf(z, EXACT: tl.constexpr, FAST: tl.constexpr):
     """Compute the normal distribution function and its slope.
 
-    Unless EXACT, the logit is a polynomial fitted to the true one: GELU is then off by up to 2.5e-5, which is little
-    beside the rounding of bf16 and fp16. FAST takes the GPU's approximate instructions (errors of 2e-7).
+    Unless EXACT, the logit is a polynomial fitted to the true one: GELU is then off by up to 2.5e-5 and its slope by
+    1.1e-4, at most half the rounding of fp16 there. FAST takes the GPU's approximate instructions (errors of 2e-7).
     """
     if EXACT:
         cdf = 0.5 + 0.5 * tl.erf(z * 0.7071067811865476)
@@ -162,37 +160,37 @@ def _convolve(
     image, index, first, end, tile = _locate(width, channels, STRIPS, COLUMNS, CHANNELS)
     unit = _number_units(x, tile, CHANNELS)
     channel = _number_units(out, tile, CHANNELS)
-    known = channel < channels
+    mask = channel < channels
     x += image * height * width * units
     out += image * height * width * channels
-    above, here, below = _load_taps(weight, channel, channels)
+    above, middle, below = _load_taps(weight, channel, channels)
     total = tl.zeros((CHANNELS,), tl.float32)
     start = total
     if GELU:
-        start = tl.load(bias + channel, mask=known, other=0.0)
+        start = tl.load(bias + channel, mask=mask, other=0.0)
     for column in range(first, end, COLUMNS):
-        second = known & (origin + column + 1 < width)
-        coming = _load_row(x, 1, column, unit, height, width, units)
-        later = _load_row(x, 2, column, unit, height, width, units)
+        second = mask & (origin + column + 1 < width)
+        next_row = _load_row(x, 1, column, unit, height, width, units)
+        row_after = _load_row(x, 2, column, unit, height, width, units)
         values = _convert_row(_load_row(x, 0, column, unit, height, width, units))
-        current = _add_row((start, start), values, here)  # the output's row, of which the last taps are missing
-        following = _add_row((start, start), values, above)  # the row below it
-        place = out + column * channels + channel
+        totals = _add_row((start, start), values, middle)  # the output's row, of which the last taps are missing
+        next_totals = _add_row((start, start), values, above)  # the row below it
+        pointer = out + column * channels + channel
         for row in range(height):
-            values = _convert_row(coming)
-            coming, later = later, _load_row(x, row + 3, column, unit, height, width, units)
-            one, other = _add_row(current, values, below)
+            values = _convert_row(next_row)
+            next_row, row_after = row_after, _load_row(x, row + 3, column, unit, height, width, units)
+            one, other = _add_row(totals, values, below)
             if GELU:
                 one, other = _gelu(one, EXACT, FAST), _gelu(other, EXACT, FAST)
-            tl.store(place, one.to(out.dtype.element_ty), mask=known)
-            tl.store(place + channels, other.to(out.dtype.element_ty), mask=second)
+            tl.store(pointer, one.to(out.dtype.element_ty), mask=mask)
+            tl.store(pointer + channels, other.to(out.dtype.element_ty), mask=second)
             if not GELU:
                 total += one + tl.where(second, other, 0.0)
-            current = _add_row(following, values, here)
-            following = _add_row((start, start), values, above)
-            place += width * channels
+            totals = _add_row(next_totals, values, middle)
+            next_totals = _add_row((start, start), values, above)
+            pointer += width * channels
     if not GELU:
-        tl.store(sums + (index * SUMS + 10) * channels + channel, total, mask=known)
+        tl.store(sums + (index * SUMS + 10) * channels + channel, total, mask=mask)
 
 
 @triton.jit
@@ -206,10 +204,10 @@ def _add_products(sums, row, one, other):
 
 
 @triton.jit
-def _store_sums(place, channels, sums, known):
-    tl.store(place, sums[0], mask=known)
-    tl.store(place + channels, sums[1], mask=known)
-    tl.store(place + 2 * channels, sums[2], mask=known)
+def _store_sums(pointer, channels, sums, mask):
+    tl.store(pointer, sums[0], mask=mask)
+    tl.store(pointer + channels, sums[1], mask=mask)
+    tl.store(pointer + 2 * channels, sums[2], mask=mask)
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -223,55 +221,56 @@ def _differentiate(
     image, index, first, end, tile = _locate(width, channels, STRIPS, COLUMNS, CHANNELS)
     unit = _number_units(x, tile, CHANNELS)
     channel = _number_units(gradient, tile, CHANNELS)
-    known = channel < channels
+    mask = channel < channels
     x += image * height * width * units
     out_gradient += image * height * width * units
     gradient += image * height * width * channels
-    above, here, below = _load_taps(weight, channel, channels)
-    start = tl.load(bias + channel, mask=known, other=0.0)
+    above, middle, below = _load_taps(weight, channel, channels)
+    start = tl.load(bias + channel, mask=mask, other=0.0)
     zero = tl.zeros((CHANNELS,), tl.float32)
-    total, above_sums, here_sums, below_sums = zero, (zero, zero, zero), (zero, zero, zero), (zero, zero, zero)
+    total, above_sums, middle_sums, below_sums = zero, (zero, zero, zero), (zero, zero, zero), (zero, zero, zero)
     for column in range(first, end, COLUMNS):
-        second = known & (origin + column + 1 < width)
+        second = mask & (origin + column + 1 < width)
         top, centre = (zero, zero, zero, zero), _convert_row(_load_row(x, 0, column, unit, height, width, units))
-        coming = _load_row(x, 1, column, unit, height, width, units)
-        later = _load_row(x, 2, column, unit, height, width, units)
+        next_row = _load_row(x, 1, column, unit, height, width, units)
+        row_after = _load_row(x, 2, column, unit, height, width, units)
         slopes = _load_strip(out_gradient, 0, column, unit, height, width, units)
-        later_slopes = _load_strip(out_gradient, 1, column, unit, height, width, units)
-        place = gradient + column * channels + channel
+        next_slopes = _load_strip(out_gradient, 1, column, unit, height, width, units)
+        pointer = gradient + column * channels + channel
         for row in range(height):
-            bottom = _convert_row(coming)
-            coming, later = later, _load_row(x, row + 3, column, unit, height, width, units)
-            z = _add_row(_add_row(_add_row((start, start), top, above), centre, here), bottom, below)
+            bottom = _convert_row(next_row)
+            next_row, row_after = row_after, _load_row(x, row + 3, column, unit, height, width, units)
+            z = _add_row(_add_row(_add_row((start, start), top, above), centre, middle), bottom, below)
             one = _convert(slopes[0]) * _gelu_slope(z[0], EXACT, FAST)
             other = _convert(slopes[1]) * _gelu_slope(z[1], EXACT, FAST)
-            slopes, later_slopes = later_slopes, _load_strip(out_gradient, row + 2, column, unit, height, width, units)
-            tl.store(place, one.to(gradient.dtype.element_ty), mask=known)
-            tl.store(place + channels, other.to(gradient.dtype.element_ty), mask=second)
-            place += width * channels
+            slopes, next_slopes = next_slopes, _load_strip(out_gradient, row + 2, column, unit, height, width, units)
+            tl.store(pointer, one.to(gradient.dtype.element_ty), mask=mask)
+            tl.store(pointer + channels, other.to(gradient.dtype.element_ty), mask=second)
+            pointer += width * channels
             total += one + other
             above_sums = _add_products(above_sums, top, one, other)
-            here_sums = _add_products(here_sums, centre, one, other)
+            middle_sums = _add_products(middle_sums, centre, one, other)
             below_sums = _add_products(below_sums, bottom, one, other)
             top, centre = centre, bottom
     sums += index * SUMS * channels + channel
-    _store_sums(sums, channels, above_sums, known)
-    _store_sums(sums + 3 * channels, channels, here_sums, known)
-    _store_sums(sums + 6 * channels, channels, below_sums, known)
-    tl.store(sums + 9 * channels, total, mask=known)
+    _store_sums(sums, channels, above_sums, mask)
+    _store_sums(sums + 3 * channels, channels, middle_sums, mask)
+    _store_sums(sums + 6 * channels, channels, below_sums, mask)
+    tl.store(sums + 9 * channels, total, mask=mask)
 
 
 def compute_output(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     """Compute gelu(convolution(x) + bias) of maps [B, H, W, C]; `taps` is [9, C]."""
     set_kernel_cache(x.device)
     out = torch.empty_like(x)
-    _launch(_convolve, x, _pack(x), taps, bias, out, out, GELU=True)
+    _launch(_convolve, x, _pack(x), taps.contiguous(), bias.contiguous(), out, out, GELU=True)
     return out
 
 
 def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the gradient of x and, as [11, C], those of taps and bias and the sums of that of x over positions."""
     set_kernel_cache(x.device)
+    taps, bias = taps.contiguous(), bias.contiguous()
     between, gradient = torch.empty_like(x), torch.empty_like(x)
     sums = torch.empty(_count_parts(x), SUMS.value, x.shape[-1], device=x.device)
     _launch(_differentiate, x, _pack(x), taps, bias, _pack(out_gradient), between, sums)

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from vitling.data.cache import redirect_cache
-from vitling.errors import Interrupted
+from vitling.shortage import is_out_of_memory
 
 
 @cache
@@ -29,9 +29,11 @@ def try_kernels(trial: Callable[[], object], device: torch.device) -> bool:
         with torch.cuda.device(device):
             trial()
             torch.cuda.synchronize()
-    except (torch.OutOfMemoryError, torch.AcceleratorError, Interrupted):
+    except torch.AcceleratorError:
         raise
     except Exception as problem:
+        if is_out_of_memory(problem):
+            raise
         reason = (str(problem).splitlines() or [type(problem).__name__])[-1]
         warnings.warn(f"Our Triton kernels do not run ({reason[:300]}); networks are slower without.", stacklevel=1)
         return False

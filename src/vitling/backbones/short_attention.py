@@ -16,19 +16,22 @@ from vitling.backbones.kernels import try_kernels
 
 MAX_KEYS = 64
 WIDTHS = (16, 32, 64)  # of a head
-_MIN_CAPABILITY = (8, 0)  # Ampere: the tensor cores of older GPUs have no bf16
+DTYPES = (torch.bfloat16, torch.float16)
+_MIN_CAPABILITY = (8, 0)  # Ampere; the kernels have not been tried on older GPUs
 
 
 def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether `attend` takes these q, k, v [B, heads, tokens, width], and is made for them."""
-    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or not _is_recent(q.device):
+    """Return whether `attend` supports q, k, v [B, heads, tokens, width] and is meant for them."""
+    if not q.is_cuda or q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
         return False
-    return q.dtype == k.dtype == v.dtype and k.shape[2] <= MAX_KEYS and q.shape[3] in WIDTHS and q.numel() > 0
+    fits = k.shape == v.shape and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
+    short = k.shape[2] <= MAX_KEYS and q.shape[3] in WIDTHS and q.numel() > 0
+    return fits and short and _has_kernels(q.device, q.dtype)
 
 
 @torch.compiler.assume_constant_result
-def _is_recent(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
+def _has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    return has_kernels(device, dtype)
 
 
 @torch.library.custom_op("vitling::attend", mutates_args=())
@@ -56,15 +59,16 @@ def attend_backward(out_gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, scale
 
 @cache
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try a kernel on one token."""
+    """Try the kernels on one token."""
 
     def run() -> None:
-        from vitling.backbones.short_attention_kernels import compute_output
+        from vitling.backbones.short_attention_kernels import compute_gradients, compute_output
 
         x = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device)
-        compute_output(x, x, x, 1.0)
+        compute_gradients(compute_output(x, x, x, 1.0), x, x, x, 1.0)
 
-    return device.type == "cuda" and _is_recent(device) and try_kernels(run, device)
+    supported = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
+    return supported and try_kernels(run, device)
 
 
 def _align(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -97,7 +97,7 @@ def _differentiate(
         k_sum += tl.dot(tl.trans(rounded), queries_here, input_precision="ieee")
         q_slope = tl.dot(rounded, keys_here, input_precision="ieee") * slope
         _store(q_gradient, row, queries, out_token, q_slope, WIDTH)
-    sums = _locate(sums, heads, sums_image, sums_head) + tl.program_id(1) * sums_part
+    sums = _locate(sums, heads, sums_image, sums_head) + tl.program_id(1).to(tl.int64) * sums_part
     _store(sums, key, keys, sums_token, k_sum * slope, WIDTH)
     _store(sums + sums_kind, key, keys, sums_token, v_sum, WIDTH)
 
