@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -57,17 +55,19 @@ def test_steps_equal_the_equations(padded, monkeypatch):
             torch.testing.assert_close(p.detach(), expected[name], msg=name)
 
 
-def group_by_rows(matrices: list[torch.Tensor]) -> list[list[int]]:
+def group_by_rows(matrices: list[torch.Tensor], pads: bool) -> list[list[int]]:
     heights = [len(matrix) for matrix in matrices]
     return [[i for i, own in enumerate(heights) if own == height] for height in set(heights)]
 
 
-@pytest.mark.parametrize("is_cuda", [False, True])
-def test_small_matrices_are_padded_on_gpus_only(is_cuda):
-    shapes = [(16, 48), (16, 16), (16, 48), (512, 512), (512, 1024)]
-    matrices = [SimpleNamespace(shape=shape, is_cuda=is_cuda) for shape in shapes]
-    found = group_alike(matrices)
-    assert found == ([[0, 1, 2], [3], [4]] if is_cuda else [[0, 2], [1], [3], [4]])
+def test_small_matrices_are_padded_where_that_starts_fewer_kernels():
+    several = [(16, 48), (16, 16), (16, 48), (512, 512), (512, 1024)]
+    many = [(192, columns) for columns in (192, 576, 768, 768) for _ in range(12)]  # DeiT-Tiny
+    for shapes, padded in ((several, [[0, 1, 2], [3], [4]]), (many, [12, 12, 24])):
+        matrices = [torch.empty(shape) for shape in shapes]
+        found = group_alike(matrices, pads=True)
+        assert (found if shapes is several else [len(group) for group in found]) == padded
+    assert group_alike([torch.empty(shape) for shape in several], pads=False) == [[0, 2], [1], [3], [4]]
 
 
 def test_padding_changes_nothing():

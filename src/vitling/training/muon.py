@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration; brings singular values to about 0.7 to 1.2
 ITERATIONS = 5
 ADAMW_RMS = 0.2  # typical root mean square of an AdamW step at learning rate 1
-MOST_PADDED_ROWS = 256
+MOST_PADDED_ROWS = 256  # above, the products take longer than starting their kernels; an estimate
 SMALLEST = 16  # rows or columns; a depthwise convolution has 9 columns
 
 
@@ -58,12 +59,16 @@ class Muon(torch.optim.AdamW):
         directions = torch._foreach_add(gradients, momenta, alpha=MOMENTUM)  # Nesterov's
         torch._foreach_mul_(moved, 1 - group["lr"] * group["weight_decay"])
         wide = [d.mT if d.shape[0] > d.shape[1] else d for d in (d.flatten(1) for d in directions)]
-        for chosen in group_alike(wide):
+        for chosen in group_alike(wide, pads=wide[0].is_cuda):
             steps = orthogonalise(stack([wide[i] for i in chosen])) * (group["lr"] * ADAMW_RMS)
+            alike: dict[int, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
             for i, step in zip(chosen, steps.unbind()):
                 columns = wide[i].shape[1]
                 step = step[:, :columns] if len(moved[i]) == len(step) else step[:, :columns].mT
-                moved[i].sub_(step.reshape(moved[i].shape), alpha=math.sqrt(columns))
+                alike[columns][0].append(moved[i])
+                alike[columns][1].append(step.reshape(moved[i].shape))
+            for columns, (weights, own) in alike.items():
+                torch._foreach_sub_(weights, own, alpha=math.sqrt(columns))
 
     def _step_others(self, group: dict[str, Any]) -> None:
         moved, gradients, means, squares, largest, steps = ([] for _ in range(6))  # type: ignore[var-annotated]
@@ -75,14 +80,18 @@ class Muon(torch.optim.AdamW):
             adam(moved, gradients, means, squares, largest, steps, beta1=beta1, beta2=beta2, **options)
 
 
-def group_alike(matrices: list[Tensor]) -> list[list[int]]:
-    """Group the indices of wide matrices by their shape. On GPUs, group small ones by their rows only: starting kernels
-    takes them longer than columns of zeros."""
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for i, matrix in enumerate(matrices):
-        padded = matrix.is_cuda and matrix.shape[0] <= MOST_PADDED_ROWS
-        groups[tuple(matrix.shape[: 1 if padded else 2])].append(i)
-    return list(groups.values())
+def group_alike(matrices: list[Tensor], pads: bool) -> list[list[int]]:
+    """Group the indices of wide matrices by their shape. If `pads`, group small ones by their rows only where that
+    starts fewer kernels: padding takes two per matrix and saves three per iteration and shape."""
+    heights: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i, (rows, columns) in enumerate(matrix.shape for matrix in matrices):
+        heights[rows][columns].append(i)
+    groups: list[list[int]] = []
+    for rows, shapes in heights.items():
+        together = sorted(chain.from_iterable(shapes.values()))
+        fewer = 3 * ITERATIONS * (len(shapes) - 1) > 2 * len(together)
+        groups += [together] if pads and fewer and rows <= MOST_PADDED_ROWS else shapes.values()
+    return groups
 
 
 def stack(matrices: list[Tensor]) -> Tensor:
