@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -102,10 +102,7 @@ class StandInTask:
 
     folder: Path
     device: str = "cpu"
+    loop: LoopConfig = field(default_factory=LoopConfig)
 
     def compile(self) -> None:
         (self.folder / "compiled").touch()
-
-    @property
-    def mark(self) -> Path:
-        return self.folder / "marks" / "one"

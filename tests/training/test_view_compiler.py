@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 from tests.tiny import tiny_backbone
 from tests.training.helpers import QUIET, StandInTask, config
 from vitling.console import Log
+from vitling.errors import RunAborted
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.supervised.loss import Supervised
 from vitling.papers.measure import make_store
@@ -53,8 +54,9 @@ def make_trainer(plan: Plan = PLANS["own"], **changes) -> Trainer:
 
 
 @pytest.fixture
-def compiled(monkeypatch):
+def compiled(monkeypatch, tmp_path):
     """Record what is called compiled: functions with their settings, and the shapes and types of tensors."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     calls: set[tuple] = set()
 
     def describe(value: object) -> str:
@@ -93,7 +95,6 @@ def test_the_command_compiles_what_it_is_sent(tmp_path, monkeypatch):
         assert helper.ends_within(300)
         assert helper.find_problem() is None
     assert (tmp_path / "compiled").exists()
-    assert task.mark.exists()
 
 
 def test_the_run_finds_the_views_in_the_cache():
@@ -108,14 +109,17 @@ def test_the_run_finds_the_views_in_the_cache():
 
 
 def test_views_in_the_cache_are_not_compiled_again(compiled, tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(view_compiler, "Helper", lambda verb: pytest.fail("it was started"))
+    replace_python(tmp_path / "python", "exit 0", monkeypatch)
     trainer = make_trainer()
     mark = make_task(trainer).mark
     assert mark.is_relative_to(tmp_path)
     assert mark != make_task(make_trainer(PLANS["finetune"])).mark
-    mark.parent.mkdir()
-    mark.touch()
+    assert not mark.exists()
+    with precompile_views(trainer, Log(silent=True)):
+        run_steps(trainer, iterate_batches(trainer), 1)
+    assert mark.exists()
+    assert not compiled
+    monkeypatch.setattr(view_compiler, "Helper", lambda verb: pytest.fail("it was started"))
     with precompile_views(trainer, Log(silent=True)):
         run_steps(trainer, iterate_batches(trainer), 1)
     assert compiled
@@ -129,6 +133,15 @@ def test_a_lack_of_memory_beside_the_other_process_is_forgotten(compiled, tmp_pa
         run_steps(trainer, iterate_batches(trainer), 1)
     run_steps(trainer, iterate_batches(trainer), 1)
     assert trainer.feed.accumulate == 1
+
+
+def test_a_trial_that_the_other_process_starves_does_not_end_the_run(compiled, tmp_path, monkeypatch):
+    replace_python(tmp_path / "python", "exit 0", monkeypatch)
+    trainer = make_trainer()
+    with precompile_views(trainer, Log(silent=True)):
+        raise RunAborted("out of memory")
+    run_steps(trainer, iterate_batches(trainer), 1)
+    assert compiled
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ class Trainer:
     @contextmanager
     def uncompiled_views(self) -> Iterator[None]:
         """Render the views uncompiled in the body, whose first step compiles the network, while a helper compiles the
-        views. The next step takes them over."""
+        views. The next step uses the compiled ones."""
         functions, self.renderer.functions = self.renderer.functions, FunctionCache()
         yield
         if self.compiling:  # it may have failed

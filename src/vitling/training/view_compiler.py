@@ -20,19 +20,22 @@ import torch
 
 from vitling.console import Log
 from vitling.data.batches import slice_batch
-from vitling.training.compilation import Compile, compile_function
+from vitling.errors import RunAborted
+from vitling.training.compilation import Compile, compile_function, load_compiler
+from vitling.training.compile_workers import wait_for_workers
 from vitling.training.config import LoopConfig
 from vitling.training.helpers import Helper, become_helper, can_start_helper
 from vitling.training.precision import choose_precision, set_deterministic
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
+from vitling.version import __version__
 from vitling.views.batch import BatchKey, ViewBatch
 from vitling.views.plan import Plan
 from vitling.views.renderer import FunctionCache, Normaliser, Renderer
 
 VERB = "_compile-views"  # hidden command
 _MIN_CORES = 8
-_MIN_GPU_BYTES = 16 * 2**30  # free, so that both processes fit with certainty
+_MIN_GPU_BYTES = 16 * 2**30  # free; a guess: most networks then leave enough for the other process
 _GPU_SHARE = 1 / 4  # of the free memory, for the other process
 _PATIENCE = 1 / 2  # of the time that the network took
 
@@ -73,7 +76,7 @@ class ViewTask:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         gpu = torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else ""
-        digest = hashlib.sha256(f"{self} {torch.__version__} {gpu}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{self} {__version__} {torch.__version__} {gpu}".encode()).hexdigest()
         return Path(cache_dir()) / "vitling-views" / digest[:32]
 
 
@@ -119,22 +122,25 @@ def precompile_views(trainer: Trainer, log: Log) -> Iterator[None]:
         return
     with helper:
         helper.send(pickle.dumps((task, share)))
-        with trainer.uncompiled_views():
+        with trainer.uncompiled_views(), suppress(RunAborted):  # the helper may have taken the memory that was missing
             yield
-        if trainer.compiling:
-            helper.ends_within(_PATIENCE * (time.monotonic() - began))
-            if reason := helper.find_problem():
-                log.debug(f"The views were not compiled in another process ({reason})")
+        if not trainer.compiling:
+            return
+        helper.ends_within(_PATIENCE * (time.monotonic() - began))
+        if reason := helper.find_problem():
+            log.debug(f"The views were not compiled in another process ({reason})")
+    with suppress(OSError):  # the next step compiles what the helper has not
+        task.mark.parent.mkdir(parents=True, exist_ok=True)
+        task.mark.touch()
 
 
 def run_in_background() -> None:
     """Compile the views of the task that the starting process sends, with its share of the GPU's memory."""
     task, share = pickle.load(sys.stdin.buffer)
     become_helper()
+    load_compiler(task.loop, torch.device(task.device))
     if task.device.startswith("cuda"):
         torch.cuda.set_device(torch.device(task.device))
         torch.cuda.set_per_process_memory_fraction(share)
+        wait_for_workers()
     task.compile()
-    with suppress(OSError):
-        task.mark.parent.mkdir(parents=True, exist_ok=True)
-        task.mark.touch()
