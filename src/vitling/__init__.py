@@ -26,13 +26,12 @@ __all__ = ["__version__", "detect", "load", "segment", "train"]
 
 def train(source: str, out: str, **settings: Any) -> Result:
     """Train like `vitling train`. Settings are its flags, nested ones by dotted name: `**{"optim.lr": 1e-3}`."""
-    from vitling.papers.datasets import register_readers
     from vitling.runs.api import Result
     from vitling.runs.train import train as run
     from vitling.settings.config import TrainConfig
     from vitling.settings.names import apply_overrides
 
-    register_readers()
+    _register_readers()
     return Result(run(apply_overrides(TrainConfig(source=str(source), out=str(out)), settings)), out)
 
 
@@ -43,6 +42,7 @@ def detect(source: str, out: str, **settings: Any) -> Result:
     from vitling.settings.dense import DetectConfig
     from vitling.settings.names import apply_overrides
 
+    _register_readers()
     return Result(run(apply_overrides(DetectConfig(source=str(source), out=str(out)), settings)), out)
 
 
@@ -53,6 +53,7 @@ def segment(source: str, out: str, **settings: Any) -> Result:
     from vitling.settings.dense import SegmentConfig
     from vitling.settings.names import apply_overrides
 
+    _register_readers()
     return Result(run(apply_overrides(SegmentConfig(source=str(source), out=str(out)), settings)), out)
 
 
@@ -60,4 +61,12 @@ def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cp
     """Load the model of a run or a model folder, ready for `predict` and `evaluate`, and `embed` for classifiers."""
     from vitling.runs.api import load_model
 
+    _register_readers()
     return load_model(path, weights, device)
+
+
+def _register_readers() -> None:
+    """Let sources such as flowers102:DIR name the papers' datasets, as on the command line."""
+    from vitling.papers.datasets import register_readers
+
+    register_readers()

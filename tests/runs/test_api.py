@@ -11,9 +11,19 @@ import pytest
 import vitling
 from tests.conftest import make_folder
 from tests.runs.drawn_scenes import make_mask_folder
+from vitling.data.sources import schemes
+from vitling.errors import UserError
 from vitling.notebook import LiveView, open_handle
 from vitling.runs.api import Result
 from vitling.runs.report_files import _make_score
+
+
+@pytest.mark.parametrize("call", [vitling.train, vitling.detect, vitling.segment, vitling.load])
+def test_every_function_knows_the_papers_datasets(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(schemes, "READERS", {})
+    with pytest.raises(UserError):
+        call(str(tmp_path / "missing"), str(tmp_path / "run"))
+    assert "flowers102" in schemes.READERS
 
 
 def make_result(**figures: object) -> Result:

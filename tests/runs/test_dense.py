@@ -25,7 +25,6 @@ from vitling.dense.inference import segment_images
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.loading import read_json
-from vitling.papers.datasets import register_readers
 from vitling.runs.dense import train_dense
 from vitling.runs.group import train_seeds
 from vitling.settings.dense import DetectConfig, SegmentConfig
@@ -223,14 +222,12 @@ def test_a_dense_model_is_no_classifier(segmented):
 
 
 def test_frames_of_annotated_data_are_images_without_masks(masks):
-    register_readers()
     splits = read_splits(f"frames:{masks}", DataConfig())
     assert (len(splits.train), splits.train.labels) == (8, None)
     assert not any("masks" in key for key in splits.train.keys)
 
 
 def test_frames_of_data_with_boxes_only(tmp_path):
-    register_readers()
     folder = make_coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}, masks=False)
     splits = read_splits(f"frames:{folder}", DataConfig())
     assert (len(splits.train), len(splits.val or ())) == (3, 2)
