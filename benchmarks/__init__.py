@@ -1,1 +1,1 @@
-"""Measurements, and the pages that show them."""
+"""Measurements, which are run as files (`python benchmarks/step.py`), and `pages`, the generators of docs."""

@@ -36,7 +36,7 @@ def measure_difference(one: Image.Image, other: Image.Image) -> float:
 
 @pytest.mark.parametrize("placement", ["host", "stream"])
 def test_thumbnails_of_several_stores_come_in_order(tmp_path, monkeypatch, placement):
-    monkeypatch.setattr(thumbnails, "BATCH", 3)
+    monkeypatch.setattr(thumbnails, "BATCH_BYTES", 3 * 3 * 160**2)  # three images
     wide = make_store(tmp_path / "wide", 160, 200, 120, placement)
     tall = make_store(tmp_path / "tall", 140, 90, 180, placement)
     images = [(wide, 3), (tall, 9), (wide, 0), (tall, 2), (tall, 2), (tall, 7), (wide, 8), (wide, 3)]

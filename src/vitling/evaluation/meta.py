@@ -16,7 +16,7 @@ from vitling.version import __version__
 
 @dataclass(frozen=True)
 class BundleMeta:
-    """The preparation of images (decoded at `store_size`, then a centre crop of `size` px), the meaning of outputs."""
+    """Preprocessing of images (decoded at `store_size`, then a centre crop of `size` px) and meaning of the outputs."""
 
     task: Task
     class_names: tuple[str, ...]

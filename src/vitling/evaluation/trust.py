@@ -1,4 +1,4 @@
-"""Data for trust in predictions: held-out scores for prediction sets, and features of known images.
+"""Data behind prediction sets and familiarity: scores of held-out images, features of known images.
 
 Saved beside the weights, in trust.safetensors. Either part may be missing, and models of older versions have neither.
 """

@@ -36,7 +36,7 @@ Prediction = Detections | np.ndarray  # what is found in an image, or the class 
 
 @dataclass(frozen=True)
 class DenseMeta:
-    """The preparation of images and the meaning of the outputs."""
+    """Preprocessing of images and meaning of the outputs."""
 
     task: Task
     model: Literal["mask-rcnn", "cascade", "upernet"]

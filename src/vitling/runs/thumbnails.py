@@ -15,16 +15,18 @@ from vitling.data.store import Store
 from vitling.report.sprites import SIDE
 from vitling.views.sheet import to_image
 
-BATCH = 256  # images that are copied from the device at once
+BATCH_BYTES = 2**27  # of pixels that are copied from the device at once
 REDUCING_GAP = 3.0  # PIL shrinks to this multiple of a thumbnail with a fast filter first
 
 
 def draw_thumbnails(images: Sequence[tuple[Store, int]]) -> Iterator[Image.Image]:
     """Draw the centres of images, each a row of a store, as squares."""
     stores = {id(store): store for store, _ in images}
+    largest = max((store.channels * store.size**2 for store in stores.values()), default=1)
+    batch = max(1, BATCH_BYTES // largest)
     with ThreadPoolExecutor(count_cores()) as pool:
-        for start in range(0, len(images), BATCH):
-            group = images[start : start + BATCH]
+        for start in range(0, len(images), batch):
+            group = images[start : start + batch]
             drawn: dict[int, Image.Image] = {}
             for key in {id(store): None for store, _ in group}:
                 store, places = stores[key], [place for place, (own, _) in enumerate(group) if id(own) == key]

@@ -13,7 +13,7 @@ from vitling.views.plan import Mix
 
 
 class MixNumbers(NamedTuple):
-    """The mixing of each image, [B] each: whether, whether by CutMix, the weight of the image, the edges of the box."""
+    """How each image is mixed, [B] each: whether at all, whether by CutMix, its own weight, the edges of the box."""
 
     mixed: Tensor
     cut: Tensor

@@ -93,7 +93,7 @@ COLOUR_STEPS = (Jitter, Grey, Solarise, RandAugment)  # defined for RGB and grey
 
 @dataclass(frozen=True)
 class Policy:
-    """The making of a view: a random resized crop, the steps in order, normalisation, random erasing."""
+    """Recipe for a view: a random resized crop, the steps in order, normalisation, random erasing."""
 
     scale: tuple[float, float] = (0.08, 1.0)
     """Fraction of the image's area that the crop keeps, smallest and largest."""

@@ -37,9 +37,9 @@ class IDMMConfig:
     projection: Projection = "none"
     """mlp: two layers between the features and the classifier, as in contrastive methods."""
     classifier: Classifier = "full"
-    """Full, or for millions of images sampled, which draws classes at each step."""
+    """full: score all classes; sampled: score some of them at each step, for millions of images."""
     negatives: Annotated[int, AT_LEAST_1] = 8192
-    """Classes that the sampled classifier draws at each step."""
+    """Classes that the sampled classifier scores at each step."""
 
 
 def idmm_plan(config: IDMMConfig, size: int = 112) -> Plan:
