@@ -34,31 +34,48 @@ def test_balanced_epochs_have_equal_class_counts():
 
 @pytest.mark.parametrize(("n", "batch", "remainder", "sizes"), [
     (10, 4, "keep", [4, 4, 2]), (10, 4, "drop", [4, 4]), (3, 4, "drop", [3]), (4, 4, "keep", [4]),
-    (8, 4, "drop", [4, 4]), (30, 8, "even", [7] * 4), (10, 4, "even", [4, 4, 2]), (8, 4, "even", [4, 4]),
-    (3, 4, "even", [3]), (2040, 256, "even", [255] * 8), (2040, 1024, "even", [1020] * 2),
-    (600, 512, "even", [512, 88]),
+    (8, 4, "drop", [4, 4]), (30, 8, "even", [8] * 4), (34, 8, "even", [8] * 4), (8, 4, "even", [4, 4]),
+    (3, 4, "even", [3]), (2040, 256, "even", [256] * 8), (1632, 256, "even", [256] * 6),
+    (2040, 1024, "even", [1024] * 2), (600, 512, "even", [512, 88]), (10, 7, "even", [7, 3]),
 ])  # fmt: skip
 def test_batches(n, batch, remainder, sizes):
     assert compute_batch_sizes(n, batch, remainder) == sizes
-    batches = split_batches(np.arange(n), sizes)
+    order = draw_epoch_order(n, 0, 0, count=sum(sizes))
+    batches = split_batches(order, sizes)
     assert [len(b) for b in batches] == sizes
-    assert np.array_equal(np.concatenate(batches), np.arange(sum(sizes)))
+    assert np.array_equal(np.concatenate(batches), order[: sum(sizes)])
 
 
-def test_even_batches_drop_few_images_and_divide_into_passes():
+def test_even_batches_have_one_size_for_every_dataset_and_divide_into_passes():
     evened = 0
     for n, batch, passes in np.random.default_rng(0).integers([2, 1, 1], [3000, 400, 9], (300, 3)).tolist():
+        passes = min(passes, batch)
         sizes, kept = compute_batch_sizes(n, batch, "even", passes), compute_batch_sizes(n, batch)
-        assert len(sizes) == len(kept)
         if sizes != kept:
             evened += 1
-            assert len(set(sizes)) == 1
-            assert 7 / 8 * batch <= sizes[0] <= batch
-            assert sizes[0] % passes == 0
-            assert 0 <= n - sum(sizes) < len(sizes) * passes
+            assert set(sizes) == {batch // passes * passes}
+            assert abs(sum(sizes) - n) <= min(n / 8, batch / 2)
         else:
-            assert n <= batch or n % batch == 0 or n // len(kept) // passes * passes < 7 / 8 * batch
+            assert n <= batch or n % batch == 0 or n < 4 * batch or passes > 1
     assert evened > 100
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_images_repeated_to_fill_an_epoch_get_draws_of_their_own(balanced):
+    labels = np.arange(30) % 3 if balanced else None
+    order = draw_epoch_order(30, 0, 0, labels, count=32)
+    assert len(set(order.tolist())) == 32
+    assert set((order % 30).tolist()) == set(range(30))
+    if not balanced:
+        assert np.array_equal(order[:30], draw_epoch_order(30, 0, 0))
+        assert np.array_equal(order[30:], order[:2] + 30)
+        last = order[-8:] % 30
+        assert len(set(last.tolist())) == 8
+
+
+def test_fewer_draws_than_images_are_the_first_of_an_epoch():
+    for labels in (None, np.arange(30) % 3):
+        assert np.array_equal(draw_epoch_order(30, 0, 0, labels, count=24), draw_epoch_order(30, 0, 0, labels))
 
 
 @pytest.mark.parametrize(("total", "world", "accumulate"), [(8, 2, 1), (7, 2, 2), (1, 2, 1), (5, 3, 2), (2, 1, 4)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from tests.data.pictures import put_bursts
 from tests.made_runs import read, refused, train
 from vitling.errors import InvalidFile, RunAborted
 from vitling.runs import calibration
-from vitling.runs.calibration import FILE, FOLDER, load_calibration
+from vitling.runs.calibration import FILE, FOLDER, load_calibration, scale_length
+from vitling.settings.config import FinetuneConfig
+from vitling.training.config import OptimConfig
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +153,11 @@ def test_a_larger_size_takes_over_the_calibration(finished, tmp_path):
     (answer,) = model.predict(next((source / "test" / "class-0").iterdir()), coverage=0.9)
     assert answer.prediction_set
     assert answer.unfamiliar is None
+
+
+def test_schedules_and_averages_follow_the_length():
+    config = FinetuneConfig(epochs=200, optim=OptimConfig(warmup_epochs=20, schedule_epochs=300, ema=0.9999))
+    short = scale_length(config, 0.25)
+    assert (short.epochs, short.optim.warmup_epochs, short.optim.schedule_epochs) == (50, 5, 75)
+    assert short.optim.ema == pytest.approx(0.9999**4)
+    assert scale_length(replace(config, epochs=1), 0.25).epochs == 1

@@ -462,7 +462,7 @@ def test_batches_are_even_if_compiled_or_requested(store):
     def sizes(**loop) -> set[int]:
         return set(choose_batch_sizes(config(batch=8, loop=replace(QUIET, **loop)), len(store), device))
 
-    kept, even = {8, len(store) % 8}, {len(store) // -(-len(store) // 8)}
+    kept, even = {8, len(store) % 8}, {8}
     assert sizes() == sizes(even="off", compile="on") == kept
     assert sizes(even="on") == sizes(compile="on") == sizes(compile="views") == even
     assert sizes(compile="on", drop_last=True) == {8}
@@ -477,14 +477,18 @@ def test_part_of_an_epoch_has_fewer_batches(store, part, batches):
     assert choose_batch_sizes(settings, len(store), torch.device("cpu")) == [8, 8, 8, 6][:batches]
 
 
-def test_a_run_with_even_batches_shows_other_images_each_epoch(store, tmp_path):
-    settings = config(epochs=3, batch=8, loop=replace(QUIET, even="on"))
+@pytest.mark.parametrize(("batch", "images"), [(8, 32), (7, 28)])
+def test_a_run_with_even_batches_repeats_or_leaves_out_other_images_each_epoch(store, tmp_path, batch, images):
+    settings = config(epochs=3, batch=batch, loop=replace(QUIET, even="on"))
     feed = Feed(store, objective().plan, settings, Processes(0, 1, torch.device("cpu")))
-    seen = [np.concatenate([loaded.key.ids for loaded in feed.batches(epoch, 0)]) for epoch in range(40)]
-    assert {len(ids) for ids in seen} == {sum(feed.sizes)}
+    batches = [[loaded.key.ids for loaded in feed.batches(epoch, 0)] for epoch in range(40)]
+    seen = [np.concatenate(ids) for ids in batches]
+    assert {len(ids) for ids in seen} == {images}
+    assert {len(ids) for epoch in batches for ids in epoch} == {batch}
     assert all(len(set(ids.tolist())) == len(ids) for ids in seen)
-    assert set(np.concatenate(seen).tolist()) == set(range(len(store)))
-    assert len({tuple(sorted(ids.tolist())) for ids in seen}) > 1
+    assert all(len(set((ids % 30).tolist())) == batch for epoch in batches for ids in epoch)
+    assert set(np.concatenate(seen).tolist()) >= set(range(len(store)))
+    assert len({tuple(sorted((ids % 30).tolist())) for ids in seen}) > 1
     _, outcome = train(store, tmp_path / "run", settings)
     assert outcome.steps == 3 * len(feed.sizes)
 

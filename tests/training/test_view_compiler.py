@@ -46,10 +46,11 @@ class Logged(Log):
         self.lines.append(message)
 
 
-def make_trainer(plan: Plan = PLANS["own"], **changes) -> Trainer:
+def make_trainer(plan: Plan = PLANS["own"], images: int = 24, **changes) -> Trainer:
     torch.manual_seed(0)
-    store = make_store(24, 16, torch.device("cpu"))
-    model = IDMM(tiny_backbone(), plan, 24) if len(plan.groups) > 1 else Supervised(tiny_backbone(), plan, classes=24)
+    store = make_store(images, 16, torch.device("cpu"))
+    many = len(plan.groups) > 1
+    model = IDMM(tiny_backbone(), plan, images) if many else Supervised(tiny_backbone(), plan, classes=images)
     return Trainer(model, store, config(loop=replace(QUIET, compile="views"), **changes), ALONE, Log(silent=True))
 
 
@@ -85,6 +86,18 @@ def test_what_is_compiled_is_what_the_run_needs(plan, compiled):
     pickle.loads(pickle.dumps(make_task(trainer))).compile()
     assert len(needed) > 2
     assert compiled == needed
+
+
+def test_datasets_of_other_sizes_need_the_same_compiled_code(compiled):
+    needed, tasks = [], set()
+    for images in (24, 26, 31):
+        trainer = make_trainer(PLANS["pretrain"], images)
+        run_steps(trainer, iterate_batches(trainer), trainer.per_epoch)
+        needed.append(set(compiled))
+        tasks.add(make_task(trainer).mark)
+        compiled.clear()
+    assert needed[0] == needed[1] == needed[2]
+    assert len(tasks) == 1
 
 
 def test_the_command_compiles_what_it_is_sent(tmp_path, monkeypatch):

@@ -9,26 +9,29 @@ import numpy as np
 
 from vitling.keys import make_rng
 
-MIN_EVEN_FRACTION = 7 / 8  # of --batch; below it the remainder is kept, so that batches stay close to --batch
-# The last, incomplete batch of an epoch: keep it, drop it, or make all batches the same size.
+MAX_EVEN_CHANGE = 1 / 8  # of the images of an epoch; beyond it the remainder is kept
+# The last, incomplete batch of an epoch: keep it, drop it, or leave out or repeat images so that all are whole.
 Remainder = Literal["keep", "drop", "even"]
 
 
-def draw_epoch_order(n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None) -> np.ndarray:
-    """Return the draw ids (instance id + n * repetition) of one epoch.
+def draw_epoch_order(
+    n: int, seed: int, epoch: int, balanced_by: np.ndarray | None = None, count: int | None = None
+) -> np.ndarray:
+    """Return the draw ids (instance id + n * repetition) of one epoch: n of them, or `count` if that is more.
 
     `balanced_by` (class of each image) makes all classes equally frequent: small ones repeat, large ones are sampled.
     """
-    rng = make_rng("order", seed, epoch)
+    rng, count = make_rng("order", seed, epoch), max(n, count or n)
     if balanced_by is None:
-        return rng.permutation(n)
+        order = rng.permutation(n)
+        return np.concatenate([order, order[: count - n] + n])  # the first batch and the last share no image
     classes = [np.flatnonzero(balanced_by == c) for c in np.unique(balanced_by)]
-    rounds = -(-n // len(classes))
+    rounds = -(-count // len(classes))
     columns = [_repeat_shuffled(members, rounds, n, rng) for members in classes]
     rows = np.stack(columns, axis=1)  # each row has every class once
     for row in rows:
         rng.shuffle(row)
-    return rows.ravel()[:n]
+    return rows.ravel()[:count]
 
 
 def _repeat_shuffled(members: np.ndarray, count: int, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -39,15 +42,16 @@ def _repeat_shuffled(members: np.ndarray, count: int, n: int, rng: np.random.Gen
 def compute_batch_sizes(n: int, batch: int, remainder: Remainder = "keep", passes: int = 1) -> list[int]:
     """Return the sizes of the batches of an epoch; fewer images than `batch` make one batch.
 
-    Even batches are multiples of `passes` and leave out fewer images than there are steps times passes. If they would
-    be much smaller than `batch`, the remainder is kept instead.
+    Even batches have `batch` images, less what does not divide into `passes`, whatever n is. Their number is rounded,
+    so an epoch leaves out or repeats up to half a batch; if that is too much of it, the remainder is kept instead.
     """
     if n <= batch:
         return [n]
+    even = batch // passes * passes
+    steps = round(n / even)
+    if remainder == "even" and abs(steps * even - n) <= MAX_EVEN_CHANGE * n:
+        return [even] * steps
     full, left = divmod(n, batch)
-    even = n // (full + 1) // passes * passes
-    if remainder == "even" and left and even >= MIN_EVEN_FRACTION * batch:
-        return [even] * (full + 1)
     return [batch] * full + [left] * (left > 0 and remainder != "drop")
 
 

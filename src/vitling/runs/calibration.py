@@ -36,7 +36,6 @@ from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
 from vitling.runs.origins import knows_labels
-from vitling.runs.subset import keep_batch_size, scale_length
 from vitling.settings.config import FinetuneConfig, LabelledConfig
 from vitling.training.deadline import Deadline
 from vitling.training.loop import fit
@@ -82,8 +81,7 @@ def calibrate(
         reason = "it began without" if run.has_checkpoint else "there are too few images"
         log.warning(f"The probabilities of this run are not calibrated: {reason}.")
         return None
-    kept = keep_batch_size(config, len(dataset), int((~held).sum()), stores.train.device)
-    twin = scale_length(kept, SHARE)
+    twin = scale_length(config, SHARE)
     log.info(
         f"Calibration: training a twin for {twin.epochs} of {config.epochs} epochs, without {held.sum():,} images. The "
         "run itself follows, with all images."
@@ -95,6 +93,16 @@ def calibrate(
             file.write(save({name: value.contiguous() for name, value in vars(calibration).items()}))
     _delete_twin(run)
     return calibration
+
+
+def scale_length(config: LabelledConfig, factor: float) -> LabelledConfig:
+    """Multiply the epochs of a run, its schedules and the memory of its averaged weights."""
+    optim, epochs = config.optim, max(1, round(factor * config.epochs))
+    factor = epochs / config.epochs
+    schedule = optim.schedule_epochs and max(epochs, round(factor * optim.schedule_epochs))
+    warmup = factor * optim.warmup(config.epochs)
+    optim = replace(optim, warmup_epochs=warmup, schedule_epochs=schedule, ema=optim.ema ** (1 / factor))
+    return replace(config, epochs=epochs, optim=optim)
 
 
 def load_calibration(path: Path) -> Calibration:

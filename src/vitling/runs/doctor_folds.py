@@ -24,13 +24,10 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.classify import compute_logits
 from vitling.evaluation.model import Model
-from vitling.loading import read_record
-from vitling.records import RunResult
 from vitling.runs.evaluate import decode_split, match_model_input
 from vitling.runs.finetune import finetune_in
 from vitling.runs.opening import open_run
 from vitling.runs.origins import knows_labels
-from vitling.runs.subset import keep_batch_size
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.stages import make_fold_stage
@@ -48,9 +45,7 @@ def predict_by_folds(
     """
     out = out / "folds" / _name_folds(config, settings)
     dataset, source = splits.train, read_source(settings.source, settings.data, settings.labels)
-    result = Path(config.run) / "result.json"
-    images = read_record(result, RunResult)["images"] if result.exists() else len(dataset)
-    train_folds(config, settings, images, len(dataset), start, out, log)
+    train_folds(config, settings, start, out, log)
     rows = {int(row): i for i, row in enumerate(dataset.rows)}
     probabilities = np.full((len(dataset), len(dataset.class_names)), np.nan)
     for fold in range(config.folds):
@@ -68,13 +63,8 @@ def _name_folds(config: DoctorConfig, settings: LabelledConfig) -> str:
     return f"{config.folds}-seed{config.seed}{corrected}"
 
 
-def train_folds(
-    config: DoctorConfig, settings: LabelledConfig, images: int, checked: int, start: Path | None, out: Path, log: Log
-) -> None:
-    """Train the folds, several at once on a GPU. Folds that have finished already are kept.
-
-    `images`: in the run's training; `checked`: in all folds together.
-    """
+def train_folds(config: DoctorConfig, settings: LabelledConfig, start: Path | None, out: Path, log: Log) -> None:
+    """Train the folds, several at once on a GPU. Folds that have finished already are kept."""
     device = choose_device(config.device)
     settings = replace(
         settings,
@@ -82,7 +72,6 @@ def train_folds(
         split_seed=config.seed,
         allow_bad=config.allow_bad or settings.allow_bad,
     )
-    settings = keep_batch_size(settings, images, checked * (config.folds - 1) // config.folds, device)
     if start is None and knows_labels(settings.from_, settings.source):
         raise UserError(
             f"The run started from {settings.from_}, which was trained on the same labels. Use a run that starts from "

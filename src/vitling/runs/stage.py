@@ -206,7 +206,8 @@ def fit_to_time(
     ending = ending_seconds(config, stores, pace, run.has_gpu)
     left = 60 * config.minutes - clock.elapsed - ending
     left -= report_seconds(60 * config.minutes) if config.report else 0.0
-    share = torch.tensor(fitting_epochs(left / work, pace, len(stores.train)), device=run.processes.device)
+    images = sum(choose_batch_sizes(config.fit_config(), len(stores.train), stores.train.device))  # of an epoch
+    share = torch.tensor(fitting_epochs(left / work, pace, images), device=run.processes.device)
     fitting = float(run.processes.mean(share))
     fit = Fit(max(1, min(config.epochs, int(fitting))), compile_mode)
     if fit.epochs < min_epochs:
@@ -221,7 +222,7 @@ def fit_to_time(
     if fitting < 1:
         log.warning(
             f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, and one epoch "
-            f"takes {max(1, len(stores.train) / pace):.0f} s."
+            f"takes {max(1, images / pace):.0f} s."
         )
     deadline = Deadline(left, math.ceil(config.epochs / fit.epoch_part))
     fitted = resolve(reopen(resolved), replace(facts, fit=fit))

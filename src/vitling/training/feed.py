@@ -29,8 +29,10 @@ from vitling.views.renderer import Views
 
 
 def choose_batch_sizes(config: FitConfig, images: int, device: torch.device, least: int = 1) -> list[int]:
-    """Return the sizes of an epoch's batches. A last batch of fewer than `least` images is left out; each epoch leaves
-    out different ones."""
+    """Return the sizes of an epoch's batches, which may have fewer or more images than the dataset.
+
+    A last batch of fewer than `least` images is left out; each epoch leaves out different ones.
+    """
     loop = config.loop
     remainder: Remainder = "drop" if loop.drop_last else "keep"
     usual = compute_batch_sizes(images, config.batch, remainder)
@@ -102,7 +104,7 @@ class Feed:
     def _keys(self, epoch: int, done: int) -> list[BatchKey]:
         n, loop = len(self.store), self.config.loop
         classes = self.store.dataset.labels if loop.sampler == "balanced" else None
-        order = draw_epoch_order(n, self.config.seed, epoch, classes)
+        order = draw_epoch_order(n, self.config.seed, epoch, classes, sum(self.sizes))
         return [
             BatchKey(self.config.seed, epoch, step, ids, n)
             for step, ids in enumerate(split_batches(order, self.sizes))

@@ -52,7 +52,6 @@ class ViewTask:
     device: str
     batch: int
     accumulate: int
-    images: int
     channels: int
     side: int  # of the stored pixels
 
@@ -64,7 +63,7 @@ class ViewTask:
         renderer = Renderer(self.normalise, FunctionCache(compile_function), dtype)
         (local, _), *_ = slice_batch(self.batch, 0, 1, self.accumulate)
         for epoch in range(2):  # epochs may take turns with two kinds of mixing
-            key = BatchKey(0, epoch, 0, np.arange(self.batch), self.images)
+            key = BatchKey(0, epoch, 0, np.arange(self.batch), self.batch)
             batch = ViewBatch(self.plan, key, local)
             shape = (len(batch.instances), self.channels, self.side, self.side)
             pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
@@ -89,7 +88,6 @@ def make_task(trainer: Trainer) -> ViewTask:
         str(store.device),
         feed.sizes[0],
         feed.accumulate,
-        len(store),
         store.channels,
         store.size,
     )
