@@ -51,6 +51,17 @@ def test_the_label_free_start_of_a_model_folder_is_found(made, tmp_path):
     assert find_label_free(tmp_path / "run", required=True) == root / "free"
 
 
+def test_pretraining_after_a_run_that_knows_the_labels_is_not_label_free(made, tmp_path):
+    """The labelled run itself started from a run without labels, which is then the one to use."""
+    root, _ = made
+    starts = {"labelled": root / "free", "after": tmp_path / "labelled"}
+    for name, start in starts.items():
+        config = read(shutil.copytree(root / name, tmp_path / name) / "config.json") | {"from_": str(start)}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    assert find_label_free(tmp_path / "after", required=True) == root / "free"
+    assert find_label_free(root / "after", required=False) is None
+
+
 def test_a_twin_of_weights_that_know_the_labels_calibrates_nothing(made, tmp_path):
     root, source = made
     assert train(source, tmp_path / "run", "--from", str(root / "labelled")) == 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from vitling.errors import InvalidFile, UserError
+from vitling.files import is_run
 from vitling.loading import read_json
 from vitling.methods import METHODS
 from vitling.settings.config import PretrainConfig, RunConfig, TrainConfig
@@ -22,9 +23,7 @@ def find_run(model_path: str) -> Path | None:
     if "\0" in model_path:  # from a config.json; no path has one
         return None
     path = Path(model_path)
-    names = ("checkpoints", "config.json")
-    candidates = (path, path.resolve().parent)
-    return next((folder for folder in candidates if all((folder / name).exists() for name in names)), None)
+    return next(filter(is_run, (path, path.resolve().parent)), None)
 
 
 def is_same_data(one: str, other: str) -> bool:
@@ -65,7 +64,8 @@ def find_label_free(run: Path, required: bool, later: tuple[Path, ...] = ()) -> 
     settings = read_settings(run)
     before = _find_start(settings)
     if _ignores_labels(settings):
-        return run if before is None or find_label_free(before, required, later) else None
+        free = before and find_label_free(before, required, later)
+        return run if free == before else free  # `before` may have learned the labels after a stage without them
     if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
         return find_label_free(run / PRETRAIN_FOLDER, required, later)
     if before is not None:
